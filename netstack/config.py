@@ -1,0 +1,85 @@
+"""Frozen settings of a TaskManager's network; units are in the names, each default has its reason.
+
+Takes: keyword arguments. Gives: a checked `NetworkConfig`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .errors import ConfigError
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkConfig:
+    """How a TaskManager uses memory and the network.
+
+    Attributes:
+        segment_size_bytes: size of one network buffer. Larger is faster for bulk data (fewer frames a byte); smaller
+            wastes less when many channels each hold a part-filled buffer.
+        memory_bytes: all buffers together; reserved as address space at start, touched when first used.
+        exclusive_buffers_per_channel: receive buffers that belong to one remote channel: its initial credit.
+        floating_buffers_per_gate: receive buffers the channels of one gate share, by backlog.
+        max_buffers_per_channel: a subpartition holding this many buffers makes its partition unavailable, so one slow
+            consumer does not take the whole pool; None is without such a quota.
+        max_overdraft_buffers_per_partition: buffers beyond a full pool that one record may still take.
+        partition_request_timeout_s: how long a producer waits for a requested partition to be created.
+        connect_timeout_s: dialling and the handshake together.
+        handshake_timeout_s: how long an accepted stream may take to say who it is.
+        heartbeat_interval_s: a silent connection is pinged after this long; None never pings.
+        heartbeat_timeout_s: a connection that did not answer for this long is declared lost.
+        max_channels_per_connection: bound on what one peer can make us remember.
+        spill_threshold_bytes: a spanning record larger than this is gathered in a temporary file.
+        spill_directory: where; None is the system's temporary folder.
+        checksum: whether this side asks for a CRC-32 over the payload of every buffer (about 15 % of throughput).
+    """
+
+    segment_size_bytes: int = 32 * KIB
+    memory_bytes: int = 64 * MIB
+    exclusive_buffers_per_channel: int = 2
+    floating_buffers_per_gate: int = 8
+    max_buffers_per_channel: int | None = None
+    max_overdraft_buffers_per_partition: int = 5
+    partition_request_timeout_s: float = 10.0
+    connect_timeout_s: float = 10.0
+    handshake_timeout_s: float = 10.0
+    heartbeat_interval_s: float | None = 10.0
+    heartbeat_timeout_s: float = 50.0
+    max_channels_per_connection: int = 65_536
+    spill_threshold_bytes: int = 5 * MIB
+    spill_directory: str | None = None
+    checksum: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuses settings that cannot work, naming each."""
+        if not 256 <= self.segment_size_bytes <= 16 * MIB:
+            raise ConfigError(f"segment_size_bytes={self.segment_size_bytes}; give 256 to {16 * MIB}")
+        if self.memory_bytes < 4 * self.segment_size_bytes:
+            raise ConfigError(
+                f"memory_bytes={self.memory_bytes} holds fewer than 4 segments of {self.segment_size_bytes} bytes;"
+                f" raise it to at least {4 * self.segment_size_bytes}"
+            )
+        for name, least in (
+            ("exclusive_buffers_per_channel", 1),
+            ("floating_buffers_per_gate", 1),
+            ("max_overdraft_buffers_per_partition", 0),
+            ("max_channels_per_connection", 1),
+            ("spill_threshold_bytes", 100 * KIB),
+        ):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name}={getattr(self, name)}; the least is {least}")
+        if self.max_buffers_per_channel is not None and self.max_buffers_per_channel < 1:
+            raise ConfigError(f"max_buffers_per_channel={self.max_buffers_per_channel}; give at least 1, or None")
+        for name in ("partition_request_timeout_s", "connect_timeout_s", "handshake_timeout_s", "heartbeat_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name}={getattr(self, name)}; give a number of seconds above 0")
+        if self.heartbeat_interval_s is not None and not self.heartbeat_interval_s > 0:
+            raise ConfigError(f"heartbeat_interval_s={self.heartbeat_interval_s}; give seconds above 0, or None")
+
+    @property
+    def total_segments(self) -> int:
+        """Number of network buffers the memory holds."""
+        return self.memory_bytes // self.segment_size_bytes

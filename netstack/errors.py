@@ -1,0 +1,113 @@
+"""Every error netstack raises, on one screen; whose fault it is decides the class.
+
+Takes: nothing. Gives: exception classes to every other module.
+
+Rules: a message names the object, its state, the offending value and the next step. The resource errors of trio
+(`ClosedResourceError`, `BusyResourceError`, `WouldBlock`) are raised unchanged by the runtime; everything that the peer
+or the world did arrives as one of the classes below.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class ErrorCode(enum.IntEnum):
+    """Numbers carried by ERROR frames; part of the wire contract (`wire/SPEC.md`, section 6)."""
+
+    NOT_NETSTACK = 1
+    VERSION_MISMATCH = 2
+    FRAME_TOO_LARGE = 3
+    MALFORMED_FRAME = 4
+    UNEXPECTED_FRAME = 5
+    TRUNCATED_STREAM = 6
+    UNKNOWN_CHANNEL = 7
+    CHANNEL_IN_USE = 8
+    PARTITION_NOT_FOUND = 9
+    SUBPARTITION_OUT_OF_RANGE = 10
+    SUBPARTITION_CONSUMED = 11
+    PRODUCER_FAILED = 12
+    CHECKSUM_MISMATCH = 13
+    SEQUENCE_GAP = 14
+    CREDIT_VIOLATION = 15
+    SEGMENT_SIZE_MISMATCH = 16
+    TIMED_OUT = 17
+    CONSUMER_FAILED = 18
+    INTERNAL = 19
+
+
+class NetstackError(Exception):
+    """Base of everything below."""
+
+
+class ConfigError(NetstackError, ValueError):
+    """A setting that cannot work; the message names the setting, its value and what would be accepted."""
+
+
+class LocalProtocolError(NetstackError):
+    """This program called something in a state that does not allow it."""
+
+
+class RecordError(NetstackError, ValueError):
+    """A record that does not fit its format, or framed bytes that are not a record."""
+
+
+class SpillError(NetstackError):
+    """A spanning record could not be written to, or read from, its temporary file."""
+
+
+class InsufficientBuffers(NetstackError):
+    """Not enough network buffers; the message says what is missing, what to raise and by how much."""
+
+
+class PoolDestroyed(NetstackError):
+    """The buffer pool was destroyed while somebody wanted a buffer: a cancellation, not a failure."""
+
+
+class RemoteProtocolError(NetstackError):
+    """The peer broke the protocol; the whole connection is unusable.
+
+    Attributes:
+        code: what was broken.
+    """
+
+    def __init__(self, code: ErrorCode, text: str) -> None:
+        super().__init__(f"{code.name}: {text}")
+        self.code = code
+        self.text = text
+
+
+class ConnectionLost(NetstackError):
+    """The byte stream to a peer ended or broke; every channel on it fails with this as its cause."""
+
+
+class ChannelFailed(NetstackError):
+    """One channel failed; others on the same connection go on.
+
+    Attributes:
+        code: why; `PARTITION_NOT_FOUND` and `PRODUCER_FAILED` have classes of their own.
+        channel: the channel as text, for messages.
+    """
+
+    def __init__(self, code: ErrorCode, text: str, *, channel: str = "") -> None:
+        super().__init__(f"{channel + ': ' if channel else ''}{code.name}: {text}")
+        self.code = code
+        self.text = text
+        self.channel = channel
+
+
+class PartitionNotFound(ChannelFailed):
+    """The producer has no such partition, or released it."""
+
+
+class ProducerFailed(ChannelFailed):
+    """The producer's task failed; the text is its root cause. The consumer is not to blame."""
+
+
+def channel_error(code: ErrorCode, text: str, *, channel: str = "") -> ChannelFailed:
+    """The most specific `ChannelFailed` for a code, for an error that came over the wire."""
+    if code in (ErrorCode.PARTITION_NOT_FOUND, ErrorCode.SUBPARTITION_OUT_OF_RANGE):
+        return PartitionNotFound(code, text, channel=channel)
+    if code is ErrorCode.PRODUCER_FAILED:
+        return ProducerFailed(code, text, channel=channel)
+    return ChannelFailed(code, text, channel=channel)

@@ -1,0 +1,182 @@
+"""Control events that travel in-band, in order with the records of a subpartition, each in a buffer of its own.
+
+Takes: event objects. Gives: their native bytes and back (`wire/SPEC.md`, section 5).
+
+Events cost no credit and no pool segment. Layout: one byte for the type, then the fields, big-endian.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from .errors import ErrorCode, RemoteProtocolError
+
+
+class DataType(enum.IntEnum):
+    """What a buffer carries; travels in the header of every DATA frame."""
+
+    DATA = 1
+    EVENT = 2
+    PRIORITY_EVENT = 3
+    ALIGNED_BARRIER = 4
+    """An event after which the subpartition blocks until the consumer resumes it."""
+    TIMEOUTABLE_ALIGNED_BARRIER = 5
+    END_OF_DATA = 9
+    END_OF_PARTITION = 10
+
+    @property
+    def is_data(self) -> bool:
+        """Whether it is a data buffer: costs credit, counts in the backlog."""
+        return self is DataType.DATA
+
+    @property
+    def has_priority(self) -> bool:
+        """Whether it overtakes data."""
+        return self is DataType.PRIORITY_EVENT
+
+    @property
+    def blocks_upstream(self) -> bool:
+        """Whether the subpartition stops after it until it is resumed."""
+        return self in (DataType.ALIGNED_BARRIER, DataType.TIMEOUTABLE_ALIGNED_BARRIER)
+
+
+class Alignment(enum.IntEnum):
+    """How a checkpoint barrier is handled by the consumer."""
+
+    AT_LEAST_ONCE = 0
+    ALIGNED = 1
+    UNALIGNED = 2
+    FORCED_ALIGNED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfPartition:
+    """Nothing follows on this channel."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfData:
+    """All records have been sent; `drain` tells whether the job ends for good (true) or stops with a savepoint."""
+
+    drain: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointBarrier:
+    """Cuts the stream: records before it belong to the checkpoint, records after it do not.
+
+    Attributes:
+        checkpoint_id: grows from checkpoint to checkpoint.
+        timestamp_ns: when the coordinator triggered it (its clock; informative only).
+        alignment: how consumers treat it.
+        aligned_timeout_ns: for ALIGNED: how long alignment may take before it turns unaligned; 0 is without a limit.
+    """
+
+    checkpoint_id: int
+    timestamp_ns: int = 0
+    alignment: Alignment = Alignment.ALIGNED
+    aligned_timeout_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CancelCheckpointMarker:
+    """The checkpoint will not happen; whoever waits for its barriers stops waiting."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class UserEvent:
+    """An event of the application's own: a short name and bytes, delivered in order with the records."""
+
+    name: str
+    payload: bytes = b""
+
+
+Event: TypeAlias = "EndOfPartition | EndOfData | CheckpointBarrier | CancelCheckpointMarker | UserEvent"
+
+_BARRIER = struct.Struct(">BqqBq")
+_CANCEL = struct.Struct(">Bq")
+_USER = struct.Struct(">BB")
+
+_END_OF_PARTITION = 0
+_CHECKPOINT_BARRIER = 1
+_USER_EVENT = 3
+_CANCEL_CHECKPOINT = 4
+_END_OF_DATA = 8
+
+
+def encode_event(event: Event) -> bytes:
+    """The native bytes of an event."""
+    if isinstance(event, EndOfPartition):
+        return bytes((_END_OF_PARTITION,))
+    if isinstance(event, EndOfData):
+        return bytes((_END_OF_DATA, int(event.drain)))
+    if isinstance(event, CheckpointBarrier):
+        return _BARRIER.pack(
+            _CHECKPOINT_BARRIER,
+            event.checkpoint_id,
+            event.timestamp_ns,
+            event.alignment,
+            event.aligned_timeout_ns,
+        )
+    if isinstance(event, CancelCheckpointMarker):
+        return _CANCEL.pack(_CANCEL_CHECKPOINT, event.checkpoint_id)
+    name = event.name.encode()
+    if len(name) > 255:
+        raise ValueError(f"user event name of {len(name)} bytes; 255 is the most")
+    return _USER.pack(_USER_EVENT, len(name)) + name + event.payload
+
+
+def decode_event(data: bytes | memoryview) -> Event:
+    """The event in `data`.
+
+    Raises:
+        RemoteProtocolError: unknown type, or a length that does not fit it.
+    """
+    raw = bytes(data)
+    kind = raw[0] if raw else -1
+    try:
+        if kind == _END_OF_PARTITION and len(raw) == 1:
+            return EndOfPartition()
+        if kind == _END_OF_DATA and len(raw) == 2 and raw[1] <= 1:
+            return EndOfData(drain=bool(raw[1]))
+        if kind == _CHECKPOINT_BARRIER:
+            _, checkpoint, timestamp, alignment, timeout = _BARRIER.unpack(raw)
+            return CheckpointBarrier(checkpoint, timestamp, Alignment(alignment), timeout)
+        if kind == _CANCEL_CHECKPOINT:
+            return CancelCheckpointMarker(_CANCEL.unpack(raw)[1])
+        if kind == _USER_EVENT:
+            size = raw[1]
+            if len(raw) >= 2 + size:
+                return UserEvent(raw[2 : 2 + size].decode(), raw[2 + size :])
+    except (struct.error, ValueError, IndexError) as error:
+        raise RemoteProtocolError(
+            ErrorCode.MALFORMED_FRAME, f"event of type {kind} with {len(raw)} bytes: {error}"
+        ) from error
+    raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"unknown event: type {kind}, {len(raw)} bytes")
+
+
+def data_type_of(event: Event, *, priority: bool = False) -> DataType:
+    """The buffer type an event travels under.
+
+    A barrier blocks its subpartition when it is aligned, so that nothing behind it occupies receiver buffers; an
+    unaligned barrier is a priority event. `priority` asks for the same for any other event.
+    """
+    if isinstance(event, EndOfPartition):
+        return DataType.END_OF_PARTITION
+    if isinstance(event, EndOfData):
+        return DataType.END_OF_DATA
+    if priority:
+        return DataType.PRIORITY_EVENT
+    if isinstance(event, CheckpointBarrier):
+        if event.alignment is Alignment.UNALIGNED:
+            return DataType.PRIORITY_EVENT
+        if event.alignment in (Alignment.ALIGNED, Alignment.FORCED_ALIGNED):
+            if event.alignment is Alignment.ALIGNED and event.aligned_timeout_ns > 0:
+                return DataType.TIMEOUTABLE_ALIGNED_BARRIER
+            return DataType.ALIGNED_BARRIER
+    return DataType.EVENT

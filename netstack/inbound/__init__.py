@@ -1,0 +1,1 @@
+"""The consuming half: channels, gates, and readers."""

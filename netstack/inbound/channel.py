@@ -1,0 +1,440 @@
+"""One logical input channel: remote, with its own and borrowed buffers, or local, straight at the producer's queue.
+
+Takes: landed segments and events from the `ChannelReceiver`; or a `BufferSource` of the same TaskManager.
+Gives: buffers to the gate, credit to the receiver's next announcement.
+
+Rules for credit (remote): wanted free buffers = backlog + exclusive. Floating buffers are taken for that, first come first served
+among the channels of the gate. Every free buffer is either announced exactly once or given back before it was; recycling an exclusive
+buffer while there is more than wanted gives a floating one back instead of a credit.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol, final
+
+from ..buffer.buffer import Buffer, BufferSource
+from ..buffer.pool import LocalBufferPool, NetworkBufferPool
+from ..buffer.segment import Segment
+from ..errors import ChannelFailed, ErrorCode, ProducerFailed, channel_error
+from ..events import DataType
+from ..wire.credit import ReceiveCredit
+from .gate import ChannelStatistics, SingleInputGate
+
+
+class ChannelLink(Protocol):
+    """What a remote channel tells its producer: the receiver of its connection."""
+
+    def want_announcement(self, channel: RemoteInputChannel) -> None:
+        """The channel has credit to announce."""
+
+    def want_resume(self, channel: RemoteInputChannel) -> None:
+        """The producer may go on."""
+
+    def acknowledge(self, channel: RemoteInputChannel) -> None:
+        """Every record was processed."""
+
+    def leave(self, channel: RemoteInputChannel) -> None:
+        """The channel is released; nothing more is wanted of it."""
+
+
+@final
+class RemoteInputChannel:
+    """A channel whose producer is behind a connection."""
+
+    __slots__ = (
+        "_buffers",
+        "_bytes",
+        "_error",
+        "_exclusive",
+        "_expected_sequence",
+        "_floating",
+        "_gate",
+        "_initial_credit",
+        "_link",
+        "_network",
+        "_pool",
+        "_priority_count",
+        "_queue",
+        "_required",
+        "_waiting",
+        "announcements",
+        "credit",
+        "index",
+        "is_enqueued",
+        "is_finished",
+        "is_released",
+        "number",
+        "partition_id",
+        "peer",
+        "subpartition",
+    )
+
+    def __init__(
+        self,
+        gate: SingleInputGate,
+        index: int,
+        *,
+        peer: str,
+        partition_id: str,
+        subpartition: int,
+        exclusive: list[Segment],
+        pool: LocalBufferPool,
+        network: NetworkBufferPool,
+    ) -> None:
+        """Args: its gate and place in it; what it reads; its exclusive buffers; the gate's floating ones; where exclusive ones return."""
+        self.index = index
+        self.number = -1  # given by the receiver
+        self.is_enqueued = False
+        self.is_finished = False
+        self.is_released = False
+        self.peer = peer
+        self.partition_id = partition_id
+        self.subpartition = subpartition
+        self.credit = ReceiveCredit(len(exclusive))
+        self.announcements = 0
+        self._gate = gate
+        self._link: ChannelLink | None = None
+        self._network = network
+        self._pool = pool
+        self._exclusive = exclusive
+        self._floating: list[Segment] = []
+        self._initial_credit = len(exclusive)
+        self._required = len(exclusive)
+        self._waiting = False
+        self._queue: deque[Buffer] = deque()
+        self._priority_count = 0
+        self._expected_sequence = 0
+        self._error: Exception | None = None
+        self._buffers = 0
+        self._bytes = 0
+
+    def __str__(self) -> str:
+        return f"channel {self.number} ({self.partition_id!r} subpartition {self.subpartition} at {self.peer})"
+
+    @property
+    def initial_credit(self) -> int:
+        """Exclusive buffers: what the producer may send before it hears of more."""
+        return self._initial_credit
+
+    @property
+    def free_buffers(self) -> int:
+        """Buffers reserved and empty: what the producer may still fill."""
+        return len(self._exclusive) + len(self._floating)
+
+    def attach(self, link: ChannelLink, number: int) -> None:
+        """Joins a connection under a number."""
+        self._link = link
+        self.number = number
+
+    # From the receiver.
+
+    def on_buffer(self, sequence: int, backlog: int, segment: Segment, length: int) -> Segment:
+        """A data buffer landed in `segment`; returns the free segment that takes its place.
+
+        Raises:
+            ChannelFailed: out of sequence, or no credit was left for it; `segment` stays with the caller.
+        """
+        if sequence != self._expected_sequence:
+            raise self._out_of_sequence(sequence)
+        if self._floating:
+            free = self._floating.pop()
+            is_floating = True
+        elif self._exclusive:
+            free = self._exclusive.pop()
+            is_floating = False
+        else:
+            raise ChannelFailed(
+                ErrorCode.CREDIT_VIOLATION,
+                f"a data buffer came (sequence {sequence}) although the producer had no credit left",
+                channel=str(self),
+            )
+        self._expected_sequence = sequence + 1
+        self._buffers += 1
+        self._bytes += length
+        self._required -= 1
+        memory = segment.memory
+        buffer = Buffer(
+            memory if length == len(memory) else memory[:length], length, DataType.DATA, self, segment, is_floating
+        )
+        queue = self._queue
+        queue.append(buffer)
+        if len(queue) == 1:
+            self._gate.enqueue(self)
+        if not length:
+            # Nobody reads an empty buffer: its credit returns at once.
+            queue.pop()
+            buffer.recycle()
+        self.on_backlog(backlog)
+        return free
+
+    def on_event(self, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
+        """An in-band event; it took no buffer.
+
+        Raises:
+            ChannelFailed: out of sequence.
+        """
+        if sequence != self._expected_sequence:
+            raise self._out_of_sequence(sequence)
+        self._expected_sequence = sequence + 1
+        buffer = Buffer(memoryview(payload), len(payload), data_type, None)
+        buffer.sequence = sequence
+        if data_type.has_priority:
+            self._queue.insert(self._priority_count, buffer)
+            self._priority_count += 1
+            self._gate.enqueue_first(self)
+        else:
+            self._queue.append(buffer)
+            self._gate.enqueue(self)
+        self.on_backlog(backlog)
+
+    def on_backlog(self, backlog: int) -> None:
+        """The producer has `backlog` data buffers waiting: reserve for them."""
+        required = self._required = backlog + self._initial_credit
+        free = len(self._exclusive) + len(self._floating)
+        if free >= required or self._waiting or self.is_released:
+            return
+        gained = 0
+        while free < required:
+            segment = self._pool.try_acquire()
+            if segment is None:
+                if not self._pool.is_destroyed:
+                    self._waiting = self._pool.add_listener(self)
+                break
+            self._floating.append(segment)
+            free += 1
+            gained += 1
+        if gained:
+            self._announce(gained)
+
+    def fail(self, error: Exception) -> None:
+        """The channel is broken: the next poll raises. Only the first error counts."""
+        if self._error is None and not self.is_released and not self.is_finished:
+            self._error = error
+            self._gate.enqueue(self)
+
+    # From the gate.
+
+    def poll(self) -> Buffer | None:
+        """The next buffer; what arrived before a failure is still delivered."""
+        queue = self._queue
+        if not queue:
+            if self._error is not None:
+                raise self._error
+            return None
+        buffer = queue.popleft()
+        if queue:
+            buffer.more_available = True
+            buffer.next_is_event = queue[0].data_type is not DataType.DATA
+        elif self._error is not None:
+            buffer.more_available = True  # so that the gate comes back for the error
+        if buffer.data_type is DataType.PRIORITY_EVENT:
+            self._priority_count -= 1
+        return buffer
+
+    def resume(self) -> None:
+        """Lets the producer go on after a blocking event."""
+        if self._link is not None and not self.is_released:
+            self._link.want_resume(self)
+
+    def acknowledge_end_of_data(self) -> None:
+        """Every record was processed."""
+        if self._link is not None and not self.is_released:
+            self._link.acknowledge(self)
+
+    def release(self) -> None:
+        """Gives every buffer back and cancels at the producer; idempotent."""
+        if self.is_released:
+            return
+        self.is_released = True
+        queue, self._queue = self._queue, deque()
+        for buffer in queue:
+            buffer.recycle()
+        self._network.recycle_unpooled(self._exclusive)
+        self._exclusive = []
+        floating, self._floating = self._floating, []
+        for segment in floating:
+            self._pool.recycle(segment)
+        if self._link is not None:
+            self._link.leave(self)
+
+    # Buffers that come back.
+
+    def reclaim(self, buffer: Buffer) -> None:
+        """A buffer was consumed (`BufferOwner`)."""
+        segment = buffer.segment
+        assert segment is not None
+        if buffer.is_floating:
+            self._pool.recycle(segment)
+            return
+        if self.is_released:
+            self._network.recycle_unpooled([segment])
+            return
+        self._exclusive.append(segment)
+        if self._floating and len(self._exclusive) + len(self._floating) > self._required:
+            self._pool.recycle(self._floating.pop())  # one in, one out: the credit already announced now means this one
+        else:
+            self._announce(1)
+
+    def on_buffer_available(self, segment: Segment) -> bool:
+        """The gate's pool offers a floating buffer (`BufferListener`)."""
+        self._waiting = False
+        free = len(self._exclusive) + len(self._floating)
+        if self.is_released or free >= self._required:
+            return False
+        self._floating.append(segment)
+        if free + 1 < self._required:
+            self._waiting = self._pool.add_listener(self)  # at the back: one buffer a turn
+        self._announce(1)
+        return True
+
+    def on_pool_destroyed(self) -> None:
+        """The gate is closing."""
+        self._waiting = False
+
+    def statistics(self) -> ChannelStatistics:
+        """A snapshot; O(1)."""
+        return ChannelStatistics(
+            channel_index=self.index,
+            is_local=False,
+            partition_id=self.partition_id,
+            subpartition=self.subpartition,
+            queued_buffers=len(self._queue),
+            buffers=self._buffers,
+            bytes=self._bytes,
+            free_exclusive=len(self._exclusive),
+            free_floating=len(self._floating),
+            unannounced_credit=self.credit.unannounced,
+            announced_credit=self.credit.announced,
+            announcements=self.announcements,
+            sender_backlog=max(0, self._required - self._initial_credit),
+            is_finished=self.is_finished,
+        )
+
+    def _announce(self, count: int) -> None:
+        if self.credit.add(count) and self._link is not None:
+            self._link.want_announcement(self)
+
+    def _out_of_sequence(self, sequence: int) -> ChannelFailed:
+        return channel_error(
+            ErrorCode.SEQUENCE_GAP,
+            f"expected buffer {self._expected_sequence}, got {sequence}: a buffer was lost or repeated",
+            channel=str(self),
+        )
+
+
+@final
+class LocalInputChannel:
+    """A channel to a partition of the same TaskManager: no credit, no wire, no copy; buffers stay charged to the producer."""
+
+    __slots__ = (
+        "_buffers",
+        "_bytes",
+        "_error",
+        "_gate",
+        "_released",
+        "_view",
+        "index",
+        "is_enqueued",
+        "is_finished",
+        "partition_id",
+        "subpartition",
+    )
+
+    def __init__(self, gate: SingleInputGate, index: int, *, partition_id: str, subpartition: int) -> None:
+        """Args: its gate and place in it; what it reads."""
+        self.index = index
+        self.is_enqueued = False
+        self.is_finished = False
+        self.partition_id = partition_id
+        self.subpartition = subpartition
+        self._gate = gate
+        self._view: BufferSource | None = None
+        self._error: Exception | None = None
+        self._released = False
+        self._buffers = 0
+        self._bytes = 0
+
+    def __str__(self) -> str:
+        return f"local channel ({self.partition_id!r} subpartition {self.subpartition})"
+
+    def on_data_available(self) -> None:
+        """The subpartition has something (or was released)."""
+        self._gate.enqueue(self)
+
+    def on_view(self, view: BufferSource) -> None:
+        """The partition exists."""
+        if self._released:
+            view.release()
+            return
+        self._view = view
+        if view.is_released or view.is_available(has_credit=True):
+            self._gate.enqueue(self)
+
+    def fail(self, error: Exception) -> None:
+        """The channel is broken: the next poll raises."""
+        if self._error is None and not self._released:
+            self._error = error
+            self._gate.enqueue(self)
+
+    def poll(self) -> Buffer | None:
+        """The next buffer.
+
+        Raises:
+            ProducerFailed: with the producer's cause.
+            PartitionNotFound: the partition was released.
+        """
+        view = self._view
+        if view is None:
+            if self._error is not None:
+                raise self._error
+            return None
+        buffer = view.poll()
+        if buffer is None:
+            if view.is_released and not self._released:
+                failure = view.failure
+                if failure is not None:
+                    raise ProducerFailed(ErrorCode.PRODUCER_FAILED, failure, channel=str(self))
+                raise channel_error(ErrorCode.PARTITION_NOT_FOUND, "the partition was released", channel=str(self))
+            return None
+        if buffer.data_type is DataType.DATA:
+            self._buffers += 1
+            self._bytes += buffer.length
+        return buffer
+
+    def resume(self) -> None:
+        """Lets the producer go on after a blocking event."""
+        if self._view is not None:
+            self._view.resume()
+
+    def acknowledge_end_of_data(self) -> None:
+        """Every record was processed."""
+        if self._view is not None:
+            self._view.acknowledge_end_of_data()
+
+    def release(self) -> None:
+        """The producer counts this subpartition as consumed; idempotent."""
+        if not self._released:
+            self._released = True
+            if self._view is not None:
+                self._view.release()
+
+    def statistics(self) -> ChannelStatistics:
+        """A snapshot; O(1)."""
+        view = self._view
+        return ChannelStatistics(
+            channel_index=self.index,
+            is_local=True,
+            partition_id=self.partition_id,
+            subpartition=self.subpartition,
+            queued_buffers=0 if view is None else view.queued_buffers(),
+            buffers=self._buffers,
+            bytes=self._bytes,
+            free_exclusive=0,
+            free_floating=0,
+            unannounced_credit=0,
+            announced_credit=0,
+            announcements=0,
+            sender_backlog=0 if view is None else view.backlog_buffers(),
+            is_finished=self.is_finished,
+        )

@@ -1,0 +1,204 @@
+"""The consuming half of a connection: which channel a frame belongs to, and when credit is announced.
+
+Takes: frames from the connection, intents of its channels. Gives: buffers to the channels; opens, credits, resumes,
+acknowledgements and cancels to the producer.
+
+Rules:
+- The connection's reader never waits for a channel: every data frame finds a buffer, because its credit was reserved.
+- Credits are built when the socket has room, for all channels at once, so they coalesce by themselves.
+- A frame for a channel that left crossed its cancel: dropped. One for a number that was never opened breaks the protocol.
+- One channel's failure (sequence, credit, checksum) resets that channel alone.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import final
+
+from ..buffer.segment import Segment
+from ..errors import ChannelFailed, ConnectionLost, ErrorCode, RemoteProtocolError, channel_error
+from ..events import DataType
+from ..wire.codec import Codec
+from ..wire.connection import FEATURE_CHECKSUM, OutgoingBatch
+from ..wire.frames import (
+    Acknowledge,
+    AddCredit,
+    BacklogAnnouncement,
+    CancelChannel,
+    ChannelError,
+    Frame,
+    Hello,
+    OpenChannel,
+    Resume,
+)
+from .channel import RemoteInputChannel
+
+CREDIT_PAIRS_A_FRAME = 1024  # 8 KiB of payload: half of what a control frame may carry
+
+
+@final
+class ChannelReceiver:
+    """All channels of one dialled connection (an `Endpoint` and the channels' `ChannelLink`)."""
+
+    def __init__(
+        self,
+        codec: Codec,
+        *,
+        peer: str,
+        on_write_wanted: Callable[[], None],
+        send: Callable[[Frame], None],
+        on_empty: Callable[[], None],
+    ) -> None:
+        """Args: the layout; the producer's address; what to call when there is something to write; how to queue a control frame;
+        what to call when the last channel left."""
+        self.peer = peer
+        self._codec = codec
+        self._on_write_wanted = on_write_wanted
+        self._send = send
+        self._on_empty = on_empty
+        self._channels: dict[int, RemoteInputChannel] = {}
+        self._next_number = 0
+        self._to_announce: list[RemoteInputChannel] = []
+        self._checksum = False
+        self._closed: Exception | None = None
+
+    @property
+    def channel_count(self) -> int:
+        """Channels open now."""
+        return len(self._channels)
+
+    @property
+    def has_announcements(self) -> bool:
+        """Whether credit waits to be announced."""
+        return bool(self._to_announce)
+
+    def open(self, channel: RemoteInputChannel) -> None:
+        """Requests the channel's subpartition.
+
+        Raises:
+            ConnectionLost: the connection is gone already.
+        """
+        if self._closed is not None:
+            raise ConnectionLost(f"the connection to {self.peer} is gone: {self._closed}") from self._closed
+        number = self._next_number
+        self._next_number += 1
+        channel.attach(self, number)
+        self._channels[number] = channel
+        self._send(OpenChannel(number, channel.partition_id, channel.subpartition, channel.initial_credit))
+
+    # From the connection.
+
+    def on_open(self, peer: Hello, features: int) -> None:
+        """Both hellos agree."""
+        self._checksum = bool(features & FEATURE_CHECKSUM)
+
+    def on_buffer(
+        self, channel: int, sequence: int, backlog: int, segment: Segment, length: int, checksum: int
+    ) -> Segment:
+        """A data buffer landed in `segment`."""
+        found = self._channels.get(channel)
+        if found is None:
+            self._check_known(channel)
+            return segment
+        try:
+            if self._checksum and zlib.crc32(segment.memory[:length]) != checksum:
+                raise ChannelFailed(
+                    ErrorCode.CHECKSUM_MISMATCH,
+                    f"buffer {sequence} of {length} bytes: CRC-32 {zlib.crc32(segment.memory[:length]):08x},"
+                    f" announced {checksum:08x}; memory or a middlebox damages data",
+                    channel=str(found),
+                )
+            return found.on_buffer(sequence, backlog, segment, length)
+        except ChannelFailed as error:
+            self._reset(found, error)
+            return segment
+
+    def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
+        """An in-band event."""
+        found = self._channels.get(channel)
+        if found is None:
+            self._check_known(channel)
+            return
+        try:
+            found.on_event(sequence, backlog, data_type, payload)
+        except ChannelFailed as error:
+            self._reset(found, error)
+
+    def on_frame(self, frame: Frame) -> None:
+        """What a producer may say."""
+        match frame:
+            case ChannelError(number, code, text):
+                channel = self._channels.get(number)
+                if channel is not None:
+                    del self._channels[number]
+                    channel.fail(channel_error(code, text, channel=str(channel)))
+            case BacklogAnnouncement(number, backlog):
+                channel = self._channels.get(number)
+                if channel is not None:
+                    channel.on_backlog(backlog)
+            case _:
+                raise RemoteProtocolError(
+                    ErrorCode.UNEXPECTED_FRAME, f"a producer does not send {type(frame).__name__} frames"
+                )
+
+    def on_closed(self, error: Exception | None) -> None:
+        """The connection is gone: every channel fails."""
+        self._closed = error or ConnectionLost(f"the connection to {self.peer} was closed")
+        channels, self._channels = self._channels, {}
+        self._to_announce.clear()
+        for channel in channels.values():
+            lost = ConnectionLost(f"{channel}: {self._closed}")
+            lost.__cause__ = self._closed
+            channel.fail(lost)
+
+    def collect(self, batch: OutgoingBatch) -> None:
+        """Adds the credit announcements that are due."""
+        waiting = self._to_announce
+        while waiting and batch.has_room:
+            pairs = []
+            for channel in waiting[:CREDIT_PAIRS_A_FRAME]:
+                count = channel.credit.take()
+                if count and not channel.is_released:
+                    channel.announcements += 1
+                    pairs.append((channel.number, count))
+            del waiting[:CREDIT_PAIRS_A_FRAME]
+            if pairs:
+                batch.add_control(self._codec.encode_control(AddCredit(tuple(pairs))))
+
+    # From the channels.
+
+    def want_announcement(self, channel: RemoteInputChannel) -> None:
+        """The channel has credit to announce (called once until it was collected)."""
+        if channel.number in self._channels:
+            self._to_announce.append(channel)
+            if len(self._to_announce) == 1:
+                self._on_write_wanted()
+
+    def want_resume(self, channel: RemoteInputChannel) -> None:
+        """The producer may go on."""
+        if channel.number in self._channels:
+            self._send(Resume(channel.number))
+
+    def acknowledge(self, channel: RemoteInputChannel) -> None:
+        """Every record was processed."""
+        if channel.number in self._channels:
+            self._send(Acknowledge(channel.number))
+
+    def leave(self, channel: RemoteInputChannel) -> None:
+        """The channel was released: cancel it at the producer."""
+        if self._channels.pop(channel.number, None) is not None:
+            self._send(CancelChannel(channel.number))
+        if not self._channels:
+            self._on_empty()
+
+    def _reset(self, channel: RemoteInputChannel, error: ChannelFailed) -> None:
+        del self._channels[channel.number]
+        channel.fail(error)
+        self._send(CancelChannel(channel.number))
+
+    def _check_known(self, number: int) -> None:
+        if number >= self._next_number:
+            raise RemoteProtocolError(
+                ErrorCode.UNKNOWN_CHANNEL, f"{self.peer} sent a buffer for channel {number}, which was never opened"
+            )

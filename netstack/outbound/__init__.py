@@ -1,0 +1,1 @@
+"""The producing half: selectors, writers, subpartitions, and which channel sends next."""

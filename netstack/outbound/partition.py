@@ -1,0 +1,287 @@
+"""The subpartitions of one task's output, their buffers and their lifecycle.
+
+Takes: finished and open buffers from a `RecordWriter`. Gives: read views to senders and local channels.
+
+Life: created -> written -> `finish` (EndOfPartition queued everywhere) -> every subpartition consumed and the partition closed
+-> released. `fail` and `release` cut it short. Each step is idempotent and safe in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, final
+
+from ..buffer.buffer import Notify
+from ..buffer.builder import BufferBuilder, EventBuffer
+from ..buffer.pool import LocalBufferPool, LocalBufferPoolStatistics
+from ..errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound
+from ..events import EndOfData, EndOfPartition, Event, data_type_of, encode_event
+from ..ids import PartitionId, ResultPartitionType
+from .subpartition import ResultSubpartition, SubpartitionStatistics, SubpartitionView
+
+
+def output_pool_bounds(
+    kind: ResultPartitionType, subpartitions: int, exclusive_buffers: int, floating_buffers: int
+) -> tuple[int, int | None]:
+    """Guaranteed and largest size of a partition's pool.
+
+    One buffer per subpartition plus one, so that one of them can hold a second buffer while every other holds its first;
+    at most what the receivers can be sent: subpartitions x exclusive + floating.
+    """
+    required = subpartitions + 1
+    if not kind.is_bounded:
+        return required, None
+    return required, max(required, subpartitions * exclusive_buffers + floating_buffers)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultPartitionStatistics:
+    """A snapshot of one partition.
+
+    Attributes:
+        partition_id: its name.
+        records: records emitted (a broadcast record counts once).
+        buffers: data buffers finished.
+        bytes: framed bytes written into them, length prefixes included (a broadcast buffer counts once).
+        events: events broadcast.
+        flushes_full: buffers that left because they were full.
+        flushes_timeout: flushes because the buffer timeout had passed.
+        flushes_event: buffers that left because an event came.
+        pool: its buffers.
+        subpartitions: each of them.
+        is_finished: whether its end was queued.
+        is_released: whether it is gone.
+    """
+
+    partition_id: PartitionId
+    records: int
+    buffers: int
+    bytes: int
+    events: int
+    flushes_full: int
+    flushes_timeout: int
+    flushes_event: int
+    pool: LocalBufferPoolStatistics
+    subpartitions: tuple[SubpartitionStatistics, ...]
+    is_finished: bool
+    is_released: bool
+
+
+class PartitionHost(Protocol):
+    """What a partition and its writer need of the TaskManager they live in."""
+
+    def now(self) -> float:
+        """Monotonic seconds, for deadlines (virtual in tests)."""
+
+    def ticks(self) -> float:
+        """Seconds of the processor's clock: cheap enough to be read for every record."""
+
+    def kick(self) -> None:
+        """Has every connection with something to send try to send it, without waiting."""
+
+    def settle(self) -> None:
+        """Has every connection copy what it is in the middle of sending, so that lent memory may change."""
+
+    def call_at(self, deadline_s: float, callback: Callable[[], None]) -> None:
+        """Calls back once, at `deadline_s` of `now`."""
+
+
+@final
+class OutputCounters:
+    """What the writer counts, per buffer or per batch; read through `ResultPartition.statistics`."""
+
+    __slots__ = ("buffers", "bytes", "events", "flushes_event", "flushes_full", "flushes_timeout", "records")
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.buffers = 0
+        self.bytes = 0
+        self.events = 0
+        self.flushes_full = 0
+        self.flushes_timeout = 0
+        self.flushes_event = 0
+
+
+@final
+class ResultPartition:
+    """One task's output."""
+
+    def __init__(
+        self,
+        partition_id: PartitionId,
+        kind: ResultPartitionType,
+        subpartitions: int,
+        pool: LocalBufferPool,
+        *,
+        on_released: Callable[[ResultPartition], None],
+        host: PartitionHost,
+    ) -> None:
+        """Called by `TaskManager.create_partition`.
+
+        Args:
+            partition_id: its name.
+            kind: how it is consumed.
+            subpartitions: how many consumers it has.
+            pool: its buffers; owned by the partition from now on.
+            on_released: told once, when the partition is gone.
+            host: the TaskManager's services.
+        """
+        self.partition_id = partition_id
+        self.kind = kind
+        self.pool = pool
+        self.counters = OutputCounters()
+        self.host = host
+        self.on_acknowledged: Callable[[], None] | None = None
+        self._on_released = on_released
+        self.subpartitions = tuple(
+            ResultSubpartition(index, self._on_consumed, self._on_acknowledged) for index in range(subpartitions)
+        )
+        self._consumed: set[int] = set()
+        self._acknowledged: set[int] = set()
+        self._end_of_data_sent = False
+        self.is_finished = False
+        self.is_closed = False
+        self.is_released = False
+        self._failure: str | None = None
+
+    @property
+    def failure(self) -> str | None:
+        """Why the producer failed."""
+        return self._failure
+
+    @property
+    def all_acknowledged(self) -> bool:
+        """Whether every consumer has processed every record, or is gone."""
+        return len(self._acknowledged | self._consumed) == len(self.subpartitions)
+
+    def create_view(self, subpartition: int, notify: Notify) -> SubpartitionView:
+        """The read end of one subpartition.
+
+        Raises:
+            PartitionNotFound: no such subpartition, or the partition is released.
+            ChannelFailed: it is consumed already, or the producer failed.
+        """
+        name = f"partition {self.partition_id!r} subpartition {subpartition}"
+        if self._failure is not None:
+            raise ChannelFailed(ErrorCode.PRODUCER_FAILED, self._failure, channel=name)
+        if not 0 <= subpartition < len(self.subpartitions):
+            raise PartitionNotFound(
+                ErrorCode.SUBPARTITION_OUT_OF_RANGE,
+                f"the partition has subpartitions 0 to {len(self.subpartitions) - 1}",
+                channel=name,
+            )
+        if self.is_released:
+            raise PartitionNotFound(ErrorCode.PARTITION_NOT_FOUND, "the partition was released", channel=name)
+        try:
+            return self.subpartitions[subpartition].create_view(notify)
+        except LocalProtocolError as error:
+            raise ChannelFailed(ErrorCode.SUBPARTITION_CONSUMED, str(error), channel=name) from error
+
+    def broadcast_event(self, event: Event, *, priority: bool = False, is_last: bool = False) -> None:
+        """Queues an event behind (with priority: in front of) everything, on every subpartition.
+
+        The writer has finished its open buffers before. Never waits: events need no pool buffer.
+        """
+        self._check_open()
+        data = encode_event(event)
+        data_type = data_type_of(event, priority=priority)
+        self.counters.events += 1
+        for subpartition in self.subpartitions:
+            subpartition.add(EventBuffer(data, data_type), is_last=is_last)
+
+    def end_of_data(self, *, drain: bool = True) -> None:
+        """Queues EndOfData once."""
+        if not self._end_of_data_sent:
+            self._end_of_data_sent = True
+            self.broadcast_event(EndOfData(drain))
+
+    def finish(self) -> None:
+        """Queues EndOfPartition; nothing may be written afterwards. Idempotent."""
+        if not self.is_finished:
+            self.broadcast_event(EndOfPartition(), is_last=True)
+            self.is_finished = True
+
+    def fail(self, cause: str) -> None:
+        """The producer failed: consumers are told the cause, a writer that waits for a buffer is cancelled."""
+        if self._failure is None and not self.is_released:
+            self._failure = cause
+            for subpartition in self.subpartitions:
+                subpartition.fail(cause)
+            self._release()
+
+    def close(self) -> None:
+        """The task is done with the partition; it lives on until it is consumed. Idempotent."""
+        self.is_closed = True
+        if len(self._consumed) == len(self.subpartitions):
+            self._release()
+
+    def release(self) -> None:
+        """Drops everything not yet consumed. Idempotent."""
+        self._release()
+
+    def open_builder(self, subpartition: int) -> BufferBuilder | None:
+        """A new buffer charged to `subpartition`, or None when there is none. Not queued yet."""
+        segment = self.pool.try_acquire(subpartition)
+        return None if segment is None else BufferBuilder(segment, self.pool, subpartition)
+
+    def flush_all(self) -> None:
+        """Makes everything written available to the consumers."""
+        for subpartition in self.subpartitions:
+            subpartition.flush()
+
+    def statistics(self) -> ResultPartitionStatistics:
+        """A snapshot; O(subpartitions)."""
+        counters = self.counters
+        return ResultPartitionStatistics(
+            partition_id=self.partition_id,
+            records=counters.records,
+            buffers=counters.buffers,
+            bytes=counters.bytes,
+            events=counters.events,
+            flushes_full=counters.flushes_full,
+            flushes_timeout=counters.flushes_timeout,
+            flushes_event=counters.flushes_event,
+            pool=self.pool.statistics(),
+            subpartitions=tuple(subpartition.statistics() for subpartition in self.subpartitions),
+            is_finished=self.is_finished,
+            is_released=self.is_released,
+        )
+
+    def check_writable(self) -> None:
+        """Raises unless records may be written.
+
+        Raises:
+            LocalProtocolError: the partition is finished, closed or released.
+        """
+        self._check_open()
+
+    def _check_open(self) -> None:
+        if self.is_finished or self.is_closed or self.is_released:
+            state = "released" if self.is_released else "finished" if self.is_finished else "closed"
+            raise LocalProtocolError(
+                f"partition {self.partition_id!r} is {state}; nothing can be written to it any more"
+            )
+
+    def _on_consumed(self, subpartition: int) -> None:
+        self._consumed.add(subpartition)
+        if self.on_acknowledged is not None:
+            self.on_acknowledged()
+        if self.is_closed and len(self._consumed) == len(self.subpartitions):
+            self._release()
+
+    def _on_acknowledged(self, subpartition: int) -> None:
+        self._acknowledged.add(subpartition)
+        if self.on_acknowledged is not None:
+            self.on_acknowledged()
+
+    def _release(self) -> None:
+        if self.is_released:
+            return
+        self.is_released = True
+        for subpartition in self.subpartitions:
+            subpartition.release()
+        self.pool.destroy()
+        self._on_released(self)
+        if self.on_acknowledged is not None:
+            self.on_acknowledged()

@@ -1,0 +1,326 @@
+"""Channel selectors: which subpartition gets a record, or each record of an array.
+
+Takes: records, and arrays of records, from a `RecordWriter`. Gives: subpartition indices.
+
+Rules: an array is distributed exactly as its records would be one by one (`records_of` tells what its records are). The
+writer calls `setup` once, before anything else; a selector holds the state of one writer. Chance comes in as a
+generator, so that a run can be repeated.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias, final
+
+import numpy as np
+
+from ..errors import ConfigError, LocalProtocolError
+from ..record.formats import byte_rows, rows_as_bytes
+from .keygroups import (
+    MAX_PARALLELISM_LIMIT,
+    default_max_parallelism,
+    group_owners,
+    hash_array,
+    murmur,
+    owner_array,
+    stable_hash,
+)
+
+if TYPE_CHECKING:
+    import random
+
+    from numpy.typing import NDArray
+
+Indices: TypeAlias = "NDArray[np.integer[Any]]"
+"""A subpartition index for every record of an array. The selectors of this module use the narrowest unsigned type
+(u1, u2, u4), because numpy's stable argsort of one or two bytes counts instead of comparing, several times faster."""
+
+
+class ChannelSelector(abc.ABC):
+    """Chooses the subpartition of each record; subclass it, or use `CustomSelector`, for a rule of your own.
+
+    Attributes:
+        channels: how many subpartitions there are; 0 before `setup`.
+        is_broadcast: every record goes to all of them; `select` is not called.
+        is_round_robin: a `RoundRobinSelector`: the writer may cut an array into strided slices instead of asking for
+            indices.
+    """
+
+    channels: int = 0
+    is_broadcast: bool = False
+    is_round_robin: bool = False
+
+    def setup(self, channels: int) -> None:
+        """Told once how many subpartitions there are.
+
+        Raises:
+            ConfigError: this selector cannot work with so many.
+        """
+        if channels < 1:
+            raise ConfigError(f"{type(self).__name__} was set up with {channels} subpartitions; the least is 1")
+        self.channels = channels
+
+    @abc.abstractmethod
+    def select(self, record: Any) -> int:
+        """The subpartition of a record, from 0 to `channels` - 1."""
+
+    @abc.abstractmethod
+    def select_batch(self, array: NDArray[Any]) -> int | Indices:
+        """What `select` would give for each record of `array` in turn.
+
+        Returns:
+            One subpartition for the whole array, or an index for each record.
+        """
+
+
+class _FirstSelector(ChannelSelector):
+    """Always subpartition 0."""
+
+    def select(self, record: Any) -> int:
+        return 0
+
+    def select_batch(self, array: NDArray[Any]) -> int:
+        return 0
+
+
+@final
+class ForwardSelector(_FirstSelector):
+    """To the one consumer opposite (pointwise: its partition has one subpartition)."""
+
+
+@final
+class GlobalSelector(_FirstSelector):
+    """To the first of all consumers."""
+
+
+@final
+class BroadcastSelector(ChannelSelector):
+    """To every consumer; the writer shares one buffer among all subpartitions."""
+
+    is_broadcast = True
+
+    def select(self, record: Any) -> int:
+        """Refuses: there is no one subpartition."""
+        raise LocalProtocolError("BroadcastSelector has no single subpartition for a record; check is_broadcast first")
+
+    def select_batch(self, array: NDArray[Any]) -> int:
+        """Refuses: there is no one subpartition."""
+        return self.select(array)
+
+
+class RoundRobinSelector(ChannelSelector):
+    """Each record to the subpartition after the last one's.
+
+    Record i of an array goes to `(advance(len(array)) + i) % channels`, so that subpartition c gets the strided slice
+    `array[(c - start) % channels :: channels]`.
+    """
+
+    is_round_robin = True
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def select(self, record: Any) -> int:
+        """The next subpartition."""
+        channel = self._next
+        after = channel + 1
+        self._next = after if after < self.channels else 0
+        return channel
+
+    def select_batch(self, array: NDArray[Any]) -> int | Indices:
+        """The next subpartitions, one for each record."""
+        return 0 if self.channels == 1 else self.next_indices(len(array))
+
+    @final
+    def advance(self, count: int) -> int:
+        """Moves on by `count` records; returns the subpartition of the first of them."""
+        start = self._next
+        self._next = (start + count) % self.channels
+        return start
+
+    @final
+    def next_indices(self, count: int) -> Indices:
+        """Moves on by `count` records; returns the subpartition of each."""
+        start = self.advance(count)
+        turns = np.arange(start, start + count, dtype=np.uint32) % np.uint32(self.channels)
+        return turns.astype(_index_type(self.channels))
+
+
+@final
+class RebalanceSelector(RoundRobinSelector):
+    """Round robin over all consumers, from a random start: many producers do not all begin with the same consumer.
+
+    Args:
+        rng: draws the start; without one it is subpartition 0.
+    """
+
+    def __init__(self, rng: random.Random | None = None) -> None:
+        super().__init__()
+        self._rng = rng
+
+    def setup(self, channels: int) -> None:
+        """Draws the start."""
+        super().setup(channels)
+        self._next = self._rng.randrange(channels) if self._rng is not None else 0
+
+
+@final
+class RescaleSelector(RoundRobinSelector):
+    """Round robin over the producer's own share of the consumers (pointwise), from subpartition 0."""
+
+
+@final
+class ShuffleSelector(ChannelSelector):
+    """A subpartition drawn at random, each as likely as the other.
+
+    Args:
+        rng: the generator; an array takes from it exactly what its records would take one by one.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self._bits = rng.getrandbits
+
+    def select(self, record: Any) -> int:
+        """Draws one."""
+        # 32 bits scaled to the range: no retries, so that an array can be drawn at once. Off by less than
+        # channels / 2**32.
+        return self._bits(32) * self.channels >> 32
+
+    def select_batch(self, array: NDArray[Any]) -> int | Indices:
+        """Draws one for each record."""
+        count = len(array)
+        # A long draw consists of 32-bit words, the first drawn lowest: the same words as `count` short draws.
+        words = np.frombuffer(self._bits(32 * count).to_bytes(4 * count, "little"), "<u4")
+        return (words.astype(np.uint64) * np.uint64(self.channels) >> np.uint64(32)).astype(_index_type(self.channels))
+
+
+@final
+class KeyGroupSelector(ChannelSelector):
+    """To the subpartition that owns the record's key group: equal keys always meet.
+
+    Args:
+        key: the key of a record, of a type that `stable_hash` knows; None: the record is its own key.
+        key_batch: the keys of an array of records, as an array; fast. It has to agree with `key`, which is used for the
+            records of an array one by one where this is None.
+        max_parallelism: number of key groups, fixed for the life of the job; None: by `default_max_parallelism`.
+
+    Raises:
+        ConfigError: `max_parallelism` out of range, or `key_batch` without `key`.
+    """
+
+    def __init__(
+        self,
+        key: Callable[[Any], Any] | None = None,
+        key_batch: Callable[[NDArray[Any]], NDArray[Any]] | None = None,
+        max_parallelism: int | None = None,
+    ) -> None:
+        if key_batch is not None and key is None:
+            raise ConfigError("KeyGroupSelector has key_batch and no key: give key too, for records emitted one by one")
+        if max_parallelism is not None and not 1 <= max_parallelism <= MAX_PARALLELISM_LIMIT:
+            raise ConfigError(f"max_parallelism={max_parallelism}; give 1 to {MAX_PARALLELISM_LIMIT}, or None")
+        self._key = key
+        self._key_batch = key_batch
+        self._asked_max_parallelism = max_parallelism
+        self.max_parallelism = 0
+        self._owner_array = np.empty(0, np.uint8)
+        self._owners: list[int] = []
+
+    def setup(self, channels: int) -> None:
+        """Shares the key groups out among the subpartitions."""
+        super().setup(channels)
+        self.max_parallelism = self._asked_max_parallelism or default_max_parallelism(channels)
+        self._owner_array = group_owners(channels, self.max_parallelism)
+        self._owners = self._owner_array.tolist()
+
+    def select(self, record: Any) -> int:
+        """The owner of the record's key group."""
+        key = record if self._key is None else self._key(record)
+        return self._owners[murmur(stable_hash(key)) % self.max_parallelism]
+
+    def select_batch(self, array: NDArray[Any]) -> int | Indices:
+        """The owner of each record's key group."""
+        if self.channels == 1:
+            return 0
+        return owner_array(self._hashes(array), self._owner_array)
+
+    def _hashes(self, array: NDArray[Any]) -> NDArray[np.int32]:
+        if self._key is not None and self._key_batch is None:
+            return np.array([stable_hash(self._key(record)) for record in records_of(array)], np.int32)
+        keys = array
+        if self._key_batch is not None:
+            keys = np.asarray(self._key_batch(array))
+            if len(keys) != len(array):
+                raise ConfigError(f"key_batch gave {len(keys)} keys for {len(array)} records; give one for each")
+        hashes = hash_array(keys)
+        if hashes is None:
+            hashes = np.array([stable_hash(key) for key in records_of(keys)], np.int32)
+        return hashes
+
+
+@final
+class CustomSelector(ChannelSelector):
+    """By a function of the user's.
+
+    Args:
+        partitioner: `(key, channels)` to a subpartition.
+        key: the key of a record; None: the record itself.
+        partition_batch: `(array, channels)` to one subpartition, or an index for each record; it has to agree with
+            `partitioner`, which is called for each record of an array where this is None.
+    """
+
+    def __init__(
+        self,
+        partitioner: Callable[[Any, int], int],
+        key: Callable[[Any], Any] | None = None,
+        partition_batch: Callable[[NDArray[Any], int], int | Indices] | None = None,
+    ) -> None:
+        self._partitioner = partitioner
+        self._key = key
+        self._partition_batch = partition_batch
+
+    def select(self, record: Any) -> int:
+        """What the function says.
+
+        Raises:
+            ConfigError: it names a subpartition that does not exist.
+        """
+        channel = self._partitioner(record if self._key is None else self._key(record), self.channels)
+        if not 0 <= channel < self.channels:
+            raise self._out_of_range(channel)
+        return channel
+
+    def select_batch(self, array: NDArray[Any]) -> int | Indices:
+        """What the function says for each record.
+
+        Raises:
+            ConfigError: it names a subpartition that does not exist, or not one for each record.
+        """
+        if self._partition_batch is None:
+            return np.array([self.select(record) for record in records_of(array)], _index_type(self.channels))
+        chosen = np.asarray(self._partition_batch(array, self.channels))
+        if chosen.dtype.kind not in "iu" or chosen.shape not in ((), (len(array),)):
+            raise ConfigError(
+                f"partition_batch gave {chosen.dtype} of shape {chosen.shape} for {len(array)} records;"
+                " give one whole number, or one for each"
+            )
+        if chosen.size and (chosen.min() < 0 or chosen.max() >= self.channels):
+            raise self._out_of_range(int(chosen.min() if chosen.min() < 0 else chosen.max()))
+        return chosen.astype(_index_type(self.channels)) if chosen.ndim else int(chosen)
+
+    def _out_of_range(self, channel: int) -> ConfigError:
+        return ConfigError(f"custom partitioner chose subpartition {channel}; there are 0 to {self.channels - 1}")
+
+
+def records_of(array: NDArray[Any]) -> list[Any]:
+    """The records of an array, as one by one they would be emitted: Python values, or `bytes` for rows of bytes."""
+    rows = byte_rows(array)
+    if rows is not None:
+        return list(rows_as_bytes(np.ascontiguousarray(rows)))
+    found: list[Any] = array.tolist()
+    return found
+
+
+def _index_type(channels: int) -> np.dtype[np.unsignedinteger[Any]]:
+    """The narrowest unsigned type for indices below `channels`."""
+    return np.dtype(np.min_scalar_type(channels - 1))

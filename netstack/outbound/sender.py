@@ -1,0 +1,318 @@
+"""The producing half of a connection: which channel sends next, given credit, backlog and fairness.
+
+Takes: control frames of the consumer (open, credit, resume, acknowledge, cancel) and notifications of subpartitions.
+Gives: buffer frames to a gathering write, whenever the socket has room.
+
+Rules:
+- A data buffer costs one credit; an event costs none but keeps its place, unless it has priority.
+- Round robin among the channels that may send, one buffer a turn.
+- A frame for a channel that is not open here crossed its cancel on the way: ignored. A channel number that was never opened is the
+  peer's mistake and costs that channel only.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, final
+
+from ..buffer.buffer import Buffer, BufferSource, Notify
+from ..buffer.segment import Segment
+from ..errors import ChannelFailed, ErrorCode, LocalProtocolError, RemoteProtocolError
+from ..events import DataType
+from ..wire.codec import Codec
+from ..wire.connection import FEATURE_CHECKSUM, OutgoingBatch
+from ..wire.credit import SendCredit
+from ..wire.frames import (
+    Acknowledge,
+    AddCredit,
+    CancelChannel,
+    ChannelError,
+    Frame,
+    Hello,
+    OpenChannel,
+    Resume,
+)
+
+
+class ViewProvider(Protocol):
+    """Finds partitions: the TaskManager."""
+
+    def open_view(
+        self,
+        partition_id: str,
+        subpartition: int,
+        notify: Notify,
+        on_view: Callable[[BufferSource], None],
+        on_failed: Callable[[ChannelFailed], None],
+    ) -> Callable[[], None]:
+        """Calls `on_view` as soon as the partition exists (perhaps at once), or `on_failed` when it does not come in time.
+
+        Returns:
+            A function that withdraws the request.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class SendingChannelStatistics:
+    """A snapshot of one channel at the producer.
+
+    Attributes:
+        channel: its number.
+        partition_id: what it reads.
+        subpartition: which of it.
+        credit: data buffers it may still be sent.
+        credits_granted: ever.
+        buffers: data buffers sent.
+    """
+
+    channel: int
+    partition_id: str
+    subpartition: int
+    credit: int
+    credits_granted: int
+    buffers: int
+
+
+@final
+class SendingChannel:
+    """One channel as the producer sees it."""
+
+    __slots__ = (
+        "_sender",
+        "buffers",
+        "credit",
+        "is_registered",
+        "number",
+        "partition_id",
+        "subpartition",
+        "view",
+        "withdraw",
+    )
+
+    def __init__(
+        self, sender: ChannelSender, number: int, partition_id: str, subpartition: int, initial_credit: int
+    ) -> None:
+        self._sender = sender
+        self.number = number
+        self.partition_id = partition_id
+        self.subpartition = subpartition
+        self.credit = SendCredit(initial_credit)
+        self.buffers = 0
+        self.is_registered = False
+        self.view: BufferSource | None = None
+        self.withdraw: Callable[[], None] | None = None
+
+    def on_data_available(self) -> None:
+        """The subpartition has something to take (or failed)."""
+        if not self.is_registered:
+            self._sender.consider(self)
+
+
+@final
+class ChannelSender:
+    """All channels of one accepted connection (an `Endpoint`)."""
+
+    def __init__(
+        self,
+        codec: Codec,
+        views: ViewProvider,
+        *,
+        max_channels: int,
+        on_write_wanted: Callable[[], None],
+        send: Callable[[Frame], None],
+    ) -> None:
+        """Args: the layout; where partitions are found; bound on channels; what to call when there is something to write; how to
+        queue a control frame."""
+        self._codec = codec
+        self._views = views
+        self._max_channels = max_channels
+        self._on_write_wanted = on_write_wanted
+        self._send = send
+        self._channels: dict[int, SendingChannel] = {}
+        self._highest_number = -1
+        self._ready: deque[SendingChannel] = deque()
+        self._checksum = False
+        self._closed = False
+        self.on_idle: Callable[[], None] | None = None
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether a channel may send now."""
+        return bool(self._ready)
+
+    # From the connection.
+
+    def on_open(self, peer: Hello, features: int) -> None:
+        """Both hellos agree."""
+        self._checksum = bool(features & FEATURE_CHECKSUM)
+
+    def on_frame(self, frame: Frame) -> None:
+        """What a consumer may say."""
+        match frame:
+            case OpenChannel():
+                self._open(frame)
+            case AddCredit(pairs):
+                for number, count in pairs:
+                    channel = self._find(number)
+                    if channel is not None:
+                        channel.credit.grant(count)
+                        channel.on_data_available()
+            case Resume(number):
+                channel = self._find(number)
+                if channel is not None and channel.view is not None:
+                    try:
+                        channel.view.resume()
+                    except LocalProtocolError as error:
+                        self._fail(channel, ErrorCode.UNEXPECTED_FRAME, str(error))
+            case Acknowledge(number):
+                channel = self._find(number)
+                if channel is not None and channel.view is not None:
+                    channel.view.acknowledge_end_of_data()
+            case CancelChannel(number):
+                channel = self._find(number)
+                if channel is not None:
+                    self._drop(channel)
+            case _:
+                raise RemoteProtocolError(
+                    ErrorCode.UNEXPECTED_FRAME, f"a consumer does not send {type(frame).__name__} frames"
+                )
+
+    def on_buffer(
+        self, channel: int, sequence: int, backlog: int, segment: Segment, length: int, checksum: int
+    ) -> Segment:
+        """Consumers send no data (the assembler has refused it already)."""
+        raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"a consumer sent a data buffer for channel {channel}")
+
+    def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
+        """Consumers send no in-band events."""
+        raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"a consumer sent an event for channel {channel}")
+
+    def on_closed(self, error: Exception | None) -> None:
+        """The connection is gone: every subpartition counts as consumed."""
+        self._closed = True
+        for channel in list(self._channels.values()):
+            self._drop(channel)
+
+    def collect(self, batch: OutgoingBatch) -> None:
+        """Adds frames of the channels whose turn it is."""
+        ready = self._ready
+        encode = self._codec.encode_buffer_header
+        while ready and batch.has_room:
+            channel = ready.popleft()
+            channel.is_registered = False
+            view = channel.view
+            if view is None:
+                continue
+            buffer = view.poll()
+            if buffer is None:
+                if view.is_released:
+                    self._report_released(channel, view)
+                continue
+            if buffer.data_type is DataType.DATA:
+                channel.credit.spend()
+                channel.buffers += 1
+            if buffer.more_available and (channel.credit.available > 0 or buffer.next_is_event):
+                channel.is_registered = True
+                ready.append(channel)
+            checksum = _crc32(buffer) if self._checksum else 0
+            batch.add_buffer(
+                encode(channel.number, buffer.data_type, buffer.sequence, buffer.backlog, buffer.length, checksum),
+                buffer,
+            )
+
+    def consider(self, channel: SendingChannel) -> None:
+        """Puts a channel in line, if it may send."""
+        view = channel.view
+        if view is None or self._closed:
+            return
+        if view.is_released or view.is_available(has_credit=channel.credit.available > 0):
+            channel.is_registered = True
+            self._ready.append(channel)
+            self._on_write_wanted()
+
+    def statistics(self) -> tuple[SendingChannelStatistics, ...]:
+        """A snapshot of every channel; O(channels)."""
+        return tuple(
+            SendingChannelStatistics(
+                channel=channel.number,
+                partition_id=channel.partition_id,
+                subpartition=channel.subpartition,
+                credit=channel.credit.available,
+                credits_granted=channel.credit.granted,
+                buffers=channel.buffers,
+            )
+            for channel in self._channels.values()
+        )
+
+    def _open(self, frame: OpenChannel) -> None:
+        number = frame.channel
+        if number in self._channels:
+            raise RemoteProtocolError(ErrorCode.CHANNEL_IN_USE, f"channel {number} was opened twice")
+        if len(self._channels) >= self._max_channels:
+            self._send(ChannelError(number, ErrorCode.CHANNEL_IN_USE, f"more than {self._max_channels} channels"))
+            return
+        channel = SendingChannel(self, number, frame.partition_id, frame.subpartition, frame.credit)
+        self._channels[number] = channel
+        self._highest_number = max(self._highest_number, number)
+
+        def on_view(view: BufferSource) -> None:
+            channel.withdraw = None
+            channel.view = view
+            if not channel.is_registered:
+                self.consider(channel)
+
+        def on_failed(error: ChannelFailed) -> None:
+            channel.withdraw = None
+            self._fail(channel, error.code, error.text)
+
+        withdraw = self._views.open_view(
+            frame.partition_id, frame.subpartition, channel.on_data_available, on_view, on_failed
+        )
+        if channel.view is None and number in self._channels:
+            channel.withdraw = withdraw
+
+    def _find(self, number: int) -> SendingChannel | None:
+        channel = self._channels.get(number)
+        if channel is None and number > self._highest_number:
+            self._send(
+                ChannelError(number, ErrorCode.UNKNOWN_CHANNEL, f"channel {number} was never opened on this connection")
+            )
+        return channel
+
+    def _fail(self, channel: SendingChannel, code: ErrorCode, text: str) -> None:
+        if channel.number in self._channels:
+            self._drop(channel)
+            self._send(ChannelError(channel.number, code, text))
+
+    def _report_released(self, channel: SendingChannel, view: BufferSource) -> None:
+        failure = view.failure
+        if failure is not None:
+            self._fail(channel, ErrorCode.PRODUCER_FAILED, failure)
+        else:
+            self._fail(channel, ErrorCode.PARTITION_NOT_FOUND, f"partition {channel.partition_id!r} was released")
+
+    def _drop(self, channel: SendingChannel) -> None:
+        del self._channels[channel.number]
+        if channel.withdraw is not None:
+            channel.withdraw()
+            channel.withdraw = None
+        if channel.is_registered:
+            self._ready.remove(channel)
+            channel.is_registered = False
+        view, channel.view = channel.view, None
+        if view is not None:
+            view.release()
+
+
+def _crc32(buffer: Buffer) -> int:
+    if buffer.data_type is not DataType.DATA:
+        return 0
+    if buffer.pieces is None:
+        return zlib.crc32(buffer.memory)
+    value = 0
+    for piece in buffer.pieces:
+        value = zlib.crc32(piece, value)
+    return value

@@ -1,0 +1,317 @@
+"""Ordered buffers for one consumer: the queue between a record writer and whoever reads the subpartition.
+
+Takes: queue elements from the partition's writer. Gives: `Buffer`s with sequence number and backlog, through one read view.
+
+Rules:
+- Only the last element may be unfinished; priority elements form a prefix in order of arrival.
+- One notification per edge from nothing to something; spurious ones are allowed, lost ones are not.
+- The backlog promises only what may be taken: data buffers without the open last one, unless it was flushed. Events never count.
+- After a blocking event was taken nothing leaves, and the backlog is 0, until `resume`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+from ..buffer.buffer import Buffer, Notify
+from ..buffer.builder import QueueElement
+from ..errors import LocalProtocolError
+
+
+@dataclass(frozen=True, slots=True)
+class SubpartitionStatistics:
+    """A snapshot of one subpartition.
+
+    Attributes:
+        queued_buffers: elements in the queue, events included.
+        backlog_buffers: data buffers that may be promised to the consumer.
+        buffers_added: elements ever added.
+        buffers_sent: elements ever taken, the next sequence number.
+        bytes_sent: bytes ever taken.
+        is_blocked: whether it waits for a resume.
+        is_finished: whether its end was added.
+        is_consumed: whether its consumer is gone or has read the end.
+    """
+
+    queued_buffers: int
+    backlog_buffers: int
+    buffers_added: int
+    buffers_sent: int
+    bytes_sent: int
+    is_blocked: bool
+    is_finished: bool
+    is_consumed: bool
+
+
+@final
+class ResultSubpartition:
+    """The queue of one consumer."""
+
+    __slots__ = (
+        "_added",
+        "_bytes_sent",
+        "_data_buffers",
+        "_failure",
+        "_flush_requested",
+        "_notify",
+        "_on_acknowledged",
+        "_on_consumed",
+        "_priority_count",
+        "_queue",
+        "_sequence",
+        "_view",
+        "index",
+        "is_blocked",
+        "is_finished",
+        "is_released",
+    )
+
+    def __init__(self, index: int, on_consumed: Callable[[int], None], on_acknowledged: Callable[[int], None]) -> None:
+        self.index = index
+        self.is_blocked = False
+        self.is_finished = False
+        self.is_released = False
+        self._queue: deque[QueueElement] = deque()
+        self._priority_count = 0
+        self._data_buffers = 0
+        self._flush_requested = False
+        self._sequence = 0
+        self._added = 0
+        self._bytes_sent = 0
+        self._view: SubpartitionView | None = None
+        self._notify: Notify | None = None
+        self._failure: str | None = None
+        self._on_consumed = on_consumed
+        self._on_acknowledged = on_acknowledged
+
+    # The writer's side.
+
+    def add(self, element: QueueElement, *, is_last: bool = False) -> bool:
+        """Appends an element; a priority event goes behind the other priority events.
+
+        Returns:
+            False when the subpartition is finished or released; the element was closed.
+        """
+        if self.is_finished or self.is_released:
+            element.close()
+            return False
+        if element.data_type.has_priority:
+            self._queue.insert(self._priority_count, element)
+            self._priority_count += 1
+        else:
+            self._queue.append(element)
+        self._added += 1
+        if element.data_type.is_data:
+            self._data_buffers += 1
+        self.is_finished = is_last
+        if is_last or (element.is_finished and not self._flush_requested and not self.is_blocked):
+            self._tell()
+        return True
+
+    def on_buffer_finished(self) -> None:
+        """The last element was finished by its writer: announce it, if that made something available."""
+        if not self._flush_requested and not self.is_blocked and self._finished_elements() == 1:
+            self._tell()
+
+    def flush(self) -> None:
+        """Makes the bytes of an unfinished last buffer available too."""
+        if self._flush_requested or not self._queue:
+            return
+        alone = len(self._queue) == 1
+        new_data = alone and self._queue[0].has_data()
+        self._flush_requested = new_data or not alone
+        if new_data and not self.is_blocked:
+            self._tell()
+
+    def fail(self, cause: str) -> None:
+        """The producer failed: what is queued is dropped, the consumer is told why."""
+        if self._failure is None:
+            self._failure = cause
+        self.release()
+
+    def release(self) -> None:
+        """Drops everything queued and ends the view. Idempotent."""
+        if self.is_released:
+            return
+        self.is_released = True
+        queue, self._queue = self._queue, deque()
+        self._data_buffers = self._priority_count = 0
+        self._flush_requested = False
+        for element in queue:
+            element.close()
+        self._tell()  # so that a reader notices
+
+    # The reader's side.
+
+    def create_view(self, notify: Notify) -> SubpartitionView:
+        """The read end; there is one, ever: pipelined data is consumed once.
+
+        Args:
+            notify: called when there is something to take (also at once, if there is).
+
+        Raises:
+            LocalProtocolError: it was consumed already, or released.
+        """
+        if self._view is not None:
+            raise LocalProtocolError(f"subpartition {self.index} is consumed already; pipelined data is read once")
+        if self.is_released:
+            raise LocalProtocolError(f"subpartition {self.index} is released")
+        self._view = SubpartitionView(self)
+        self._notify = notify
+        if self.is_available(has_credit=True):
+            notify()
+        return self._view
+
+    def poll(self) -> Buffer | None:
+        """The next buffer; see `BufferSource`."""
+        if self.is_blocked:
+            return None
+        queue = self._queue
+        while queue:
+            head = queue[0]
+            buffer = head.build()
+            waiting = len(queue)
+            if waiting == 1:
+                self._flush_requested = False
+            if head.is_finished:
+                queue.popleft()
+                head.close()
+                waiting -= 1
+                if head.data_type.is_data:
+                    self._data_buffers -= 1
+                elif head.data_type.has_priority:
+                    self._priority_count -= 1
+            elif waiting > 1:
+                raise LocalProtocolError(f"subpartition {self.index}: an unfinished buffer is not the last one")
+            elif buffer is None:
+                return None
+            if buffer is not None:
+                break
+        else:
+            self._flush_requested = False
+            return None
+        assert buffer is not None
+        buffer.sequence = self._sequence
+        self._sequence += 1
+        self._bytes_sent += buffer.length
+        if buffer.data_type.blocks_upstream:
+            self.is_blocked = True
+        elif waiting:
+            if waiting > 1 or self._flush_requested or queue[0].is_finished:
+                buffer.more_available = True
+                buffer.next_is_event = not queue[0].data_type.is_data
+                buffer.backlog = self.backlog_buffers()
+        return buffer
+
+    def is_available(self, *, has_credit: bool) -> bool:
+        """Whether `poll` would return something; without credit only events count."""
+        if self.is_blocked or not self._queue:
+            return False
+        if not has_credit:
+            return not self._queue[0].data_type.is_data
+        return self._flush_requested or self._finished_elements() > 0
+
+    def backlog_buffers(self) -> int:
+        """Data buffers that wait and may be promised."""
+        if self.is_blocked or not self._queue:
+            return 0
+        last = self._queue[-1]
+        if self._flush_requested or last.is_finished:
+            return self._data_buffers
+        return max(self._data_buffers - 1, 0)
+
+    def queued_buffers(self) -> int:
+        """Elements in the queue."""
+        return len(self._queue)
+
+    @property
+    def failure(self) -> str | None:
+        """Why the producer failed."""
+        return self._failure
+
+    @property
+    def has_open_buffer(self) -> bool:
+        """Whether the last element is still being written."""
+        return bool(self._queue) and not self._queue[-1].is_finished
+
+    def resume(self) -> None:
+        """Goes on after a blocking event.
+
+        Raises:
+            LocalProtocolError: it is not blocked.
+        """
+        if not self.is_blocked:
+            raise LocalProtocolError(f"subpartition {self.index} is not blocked; resume follows a blocking event, once")
+        self.is_blocked = False
+        if self.is_available(has_credit=True):
+            self._tell()
+
+    def on_view_released(self) -> None:
+        """The consumer is gone. The queue stays: a producer without consumer ends back-pressured, not silently drained."""
+        self._notify = None
+        self._on_consumed(self.index)
+
+    def on_acknowledged(self) -> None:
+        """The consumer has processed every record."""
+        self._on_acknowledged(self.index)
+
+    def statistics(self) -> SubpartitionStatistics:
+        """A snapshot; O(1)."""
+        return SubpartitionStatistics(
+            queued_buffers=len(self._queue),
+            backlog_buffers=self.backlog_buffers(),
+            buffers_added=self._added,
+            buffers_sent=self._sequence,
+            bytes_sent=self._bytes_sent,
+            is_blocked=self.is_blocked,
+            is_finished=self.is_finished,
+            is_consumed=self._view is not None and self._notify is None,
+        )
+
+    def _finished_elements(self) -> int:
+        waiting = len(self._queue)
+        return waiting if waiting and self._queue[-1].is_finished else waiting - 1 if waiting else 0
+
+    def _tell(self) -> None:
+        if self._notify is not None:
+            self._notify()
+
+
+@final
+class SubpartitionView:
+    """The read end of one subpartition (a `BufferSource`)."""
+
+    __slots__ = ("_released", "_subpartition", "backlog_buffers", "is_available", "poll", "queued_buffers", "resume")
+
+    def __init__(self, subpartition: ResultSubpartition) -> None:
+        self._subpartition = subpartition
+        self._released = False
+        # Bound methods: a view is polled once a buffer, and a second call would double that cost.
+        self.poll = subpartition.poll
+        self.is_available = subpartition.is_available
+        self.backlog_buffers = subpartition.backlog_buffers
+        self.queued_buffers = subpartition.queued_buffers
+        self.resume = subpartition.resume
+
+    def acknowledge_end_of_data(self) -> None:
+        """The consumer has processed every record."""
+        self._subpartition.on_acknowledged()
+
+    def release(self) -> None:
+        """The consumer will read no more; idempotent."""
+        if not self._released:
+            self._released = True
+            self._subpartition.on_view_released()
+
+    @property
+    def failure(self) -> str | None:
+        """Why the producer failed; None while it did not."""
+        return self._subpartition.failure
+
+    @property
+    def is_released(self) -> bool:
+        """Whether this view, or its subpartition, is gone."""
+        return self._released or self._subpartition.is_released

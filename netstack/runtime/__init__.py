@@ -1,0 +1,1 @@
+"""Where trio starts: connections, task managers, and what waits."""

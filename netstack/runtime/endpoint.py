@@ -1,0 +1,293 @@
+"""Connections of one TaskManager: those it accepts as a producer, those it dials as a consumer and shares among gates.
+
+Takes: a listener, addresses of producers. Gives: pumps in motion; `ChannelReceiver`s to gates.
+
+Rules: one dialled connection per address, shared by every gate and counted by its channels; concurrent callers share one attempt; a failed
+attempt is not remembered. When the last channel leaves, the connection says goodbye.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, final
+
+import trio
+
+from ..buffer.pool import NetworkBufferPool
+from ..config import NetworkConfig
+from ..errors import ConnectionLost
+from ..inbound.receiver import ChannelReceiver
+from ..outbound.sender import ChannelSender, SendingChannelStatistics, ViewProvider
+from ..transport import ByteStream, Listener, transport_for
+from ..wire.assembler import BULK_SEGMENTS
+from ..wire.codec_native import PROTOCOL_VERSION, NativeCodec
+from ..wire.connection import FEATURE_CHECKSUM, Connection, ConnectionStatistics
+from ..wire.frames import Hello
+from .pump import Pump
+
+SOFTWARE: Final = "netstack 0.1.0"
+KNOWN_FEATURES: Final = FEATURE_CHECKSUM
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedStatistics:
+    """A connection on which this TaskManager produces.
+
+    Attributes:
+        peer: who reads.
+        connection: bytes and calls.
+        channels: each open channel, with its credit.
+    """
+
+    peer: str
+    connection: ConnectionStatistics
+    channels: tuple[SendingChannelStatistics, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DialledStatistics:
+    """A connection on which this TaskManager consumes.
+
+    Attributes:
+        address: of the producer.
+        connection: bytes and calls.
+        channels: how many share it.
+    """
+
+    address: str
+    connection: ConnectionStatistics
+    channels: int
+
+
+@final
+class _Dialled:
+    """A shared connection, or the attempt to make it."""
+
+    __slots__ = ("done", "error", "pump", "receiver")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.error: Exception | None = None
+        self.pump: Pump | None = None
+        self.receiver: ChannelReceiver | None = None
+
+
+@final
+class NetworkEndpoint:
+    """Accepts and dials."""
+
+    def __init__(
+        self, config: NetworkConfig, pool: NetworkBufferPool, views: ViewProvider, nursery: trio.Nursery
+    ) -> None:
+        self._config = config
+        self._pool = pool
+        self._views = views
+        self._nursery = nursery
+        self._codec = NativeCodec()
+        self._dirty: list[Pump] = []
+        self._accepted: dict[Pump, ChannelSender] = {}
+        self._dialled: dict[str, _Dialled] = {}
+        self._pumps: dict[Pump, None] = {}
+        self._all_closed = trio.Event()
+        self._closing = False
+
+    # For producers.
+
+    def kick(self) -> None:
+        """Every connection with something to send tries to send it."""
+        dirty = self._dirty
+        if dirty:
+            self._dirty = []
+            for pump in dirty:
+                if pump.is_dirty:
+                    pump.write_now()
+
+    def settle(self) -> None:
+        """Every connection copies what it is in the middle of sending."""
+        for pump in self._accepted:
+            pump.settle()
+
+    async def serve(self, listener: Listener) -> None:
+        """Accepts until cancelled, or until the listener is closed."""
+        with contextlib.suppress(trio.ClosedResourceError):
+            while True:
+                self.accept(await listener.accept())
+
+    def accept(self, stream: ByteStream) -> None:
+        """Produces on a connected stream."""
+
+        def connect(on_write_wanted: Callable[[], None]) -> Connection:
+            nonlocal sender
+            sender = ChannelSender(
+                self._codec,
+                self._views,
+                max_channels=self._config.max_channels_per_connection,
+                on_write_wanted=on_write_wanted,
+                send=lambda frame: connection.send(frame),
+            )
+            connection = Connection(
+                self._codec,
+                sender,
+                hello=self._hello(),
+                landing=[],
+                peer=stream.peer,
+                on_write_wanted=on_write_wanted,
+                now=time.monotonic(),
+            )
+            return connection
+
+        sender: ChannelSender
+        pump = Pump(stream, connect, on_dirty=self._mark_dirty, on_closed=self._on_pump_closed)
+        self._accepted[pump] = sender
+        self._start(pump)
+
+    # For consumers.
+
+    async def dial(self, address: str) -> tuple[Pump, ChannelReceiver]:
+        """The shared connection to a producer, dialled when there is none.
+
+        Raises:
+            ConnectionLost: nobody answers there, or whoever answers is no netstack of our version.
+
+        Cancellation: the attempt goes on for other callers; without any it is given up.
+        """
+        while True:
+            entry = self._dialled.get(address)
+            if entry is None:
+                entry = self._dialled[address] = _Dialled()
+                self._nursery.start_soon(self._connect, address, entry)
+            await entry.done.wait()
+            if entry.error is not None:
+                raise ConnectionLost(str(entry.error)) from entry.error
+            assert entry.pump is not None
+            assert entry.receiver is not None
+            if not entry.pump.is_closed and self._dialled.get(address) is entry:
+                return entry.pump, entry.receiver
+
+    async def _connect(self, address: str, entry: _Dialled) -> None:
+        try:
+            with trio.fail_after(self._config.connect_timeout_s):
+                stream = await transport_for(address).connect(address)
+                pump, receiver = self._consume(stream, address, entry)
+                await pump.opened.wait()
+            if pump.error is not None:
+                raise pump.error
+            entry.pump, entry.receiver = pump, receiver
+        except trio.TooSlowError:
+            entry.error = ConnectionLost(f"{address} did not answer within {self._config.connect_timeout_s:g} s")
+        except Exception as error:  # whatever it is, it belongs to the callers that wait for this attempt
+            entry.error = error
+        finally:
+            if entry.error is not None or entry.pump is None:
+                if entry.error is None:
+                    entry.error = ConnectionLost(f"dialling {address} was cancelled")
+                if self._dialled.get(address) is entry:
+                    del self._dialled[address]
+            entry.done.set()
+
+    def _consume(self, stream: ByteStream, address: str, entry: _Dialled) -> tuple[Pump, ChannelReceiver]:
+        landing = self._pool.take_unpooled(BULK_SEGMENTS, f"the connection to {address}")
+
+        def connect(on_write_wanted: Callable[[], None]) -> Connection:
+            nonlocal receiver
+            receiver = ChannelReceiver(
+                self._codec,
+                peer=address,
+                on_write_wanted=on_write_wanted,
+                send=lambda frame: connection.send(frame),
+                on_empty=lambda: self._leave(address, entry),
+            )
+            connection = Connection(
+                self._codec,
+                receiver,
+                hello=self._hello(),
+                landing=landing,
+                peer=address,
+                on_write_wanted=on_write_wanted,
+                now=time.monotonic(),
+            )
+            return connection
+
+        receiver: ChannelReceiver
+        pump = Pump(stream, connect, on_dirty=self._mark_dirty, on_closed=self._on_pump_closed)
+        self._start(pump)
+        return pump, receiver
+
+    def _leave(self, address: str, entry: _Dialled) -> None:
+        if self._dialled.get(address) is entry:
+            del self._dialled[address]
+        if entry.pump is not None:
+            entry.pump.leave()
+
+    # Life.
+
+    async def close(self, grace_s: float) -> None:
+        """Says goodbye on every connection and waits at most `grace_s` for the peers; then closes what is left."""
+        self._closing = True
+        for pump in list(self._pumps):
+            pump.leave()
+        if self._pumps:
+            with trio.move_on_after(grace_s):
+                await self._all_closed.wait()
+        self.abort()
+
+    def abort(self) -> None:
+        """Closes everything at once. Idempotent."""
+        self._closing = True
+        for pump in list(self._pumps):
+            pump.abort(ConnectionLost("the TaskManager was closed"))
+
+    def pumps(self) -> tuple[Pump, ...]:
+        """Every live connection."""
+        return tuple(self._pumps)
+
+    def statistics(self) -> tuple[tuple[AcceptedStatistics, ...], tuple[DialledStatistics, ...]]:
+        """Snapshots of the accepted and of the dialled connections."""
+        accepted = tuple(
+            AcceptedStatistics(pump.stream.peer, pump.connection.statistics(), sender.statistics())
+            for pump, sender in self._accepted.items()
+        )
+        dialled = tuple(
+            DialledStatistics(address, entry.pump.connection.statistics(), entry.receiver.channel_count)
+            for address, entry in self._dialled.items()
+            if entry.pump is not None and entry.receiver is not None
+        )
+        return accepted, dialled
+
+    def _start(self, pump: Pump) -> None:
+        self._pumps[pump] = None
+        self._nursery.start_soon(self._run, pump)
+
+    async def _run(self, pump: Pump) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._greet_in_time, pump)
+            await pump.run(self._config.heartbeat_interval_s, self._config.heartbeat_timeout_s)
+            nursery.cancel_scope.cancel()
+
+    async def _greet_in_time(self, pump: Pump) -> None:
+        with trio.move_on_after(self._config.handshake_timeout_s):
+            await pump.opened.wait()
+            return
+        pump.abort(ConnectionLost(f"{pump.stream.peer} said no hello within {self._config.handshake_timeout_s:g} s"))
+
+    def _on_pump_closed(self, pump: Pump, error: Exception | None) -> None:
+        self._accepted.pop(pump, None)
+        self._pumps.pop(pump, None)
+        if pump.landing:
+            self._pool.recycle_unpooled(pump.landing)
+            pump.landing = []
+        for address, entry in list(self._dialled.items()):
+            if entry.pump is pump:
+                del self._dialled[address]
+        if self._closing and not self._pumps:
+            self._all_closed.set()
+
+    def _mark_dirty(self, pump: Pump) -> None:
+        self._dirty.append(pump)
+
+    def _hello(self) -> Hello:
+        asked = FEATURE_CHECKSUM if self._config.checksum else 0
+        return Hello(PROTOCOL_VERSION, self._config.segment_size_bytes, KNOWN_FEATURES | asked << 16, SOFTWARE)

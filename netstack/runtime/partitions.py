@@ -1,0 +1,125 @@
+"""The partitions of a TaskManager by name, and requests that wait for one to be created.
+
+Takes: partitions as they are created, view requests as they arrive. Gives: views, or `PartitionNotFound` when the time is up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import final
+
+from ..buffer.buffer import BufferSource, Notify
+from ..errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound
+from ..ids import PartitionId
+from ..outbound.partition import ResultPartition
+
+
+@final
+class _Request:
+    __slots__ = ("notify", "on_failed", "on_view", "partition_id", "subpartition")
+
+    def __init__(
+        self,
+        partition_id: str,
+        subpartition: int,
+        notify: Notify,
+        on_view: Callable[[BufferSource], None],
+        on_failed: Callable[[ChannelFailed], None],
+    ) -> None:
+        self.partition_id = partition_id
+        self.subpartition = subpartition
+        self.notify = notify
+        self.on_view = on_view
+        self.on_failed = on_failed
+
+
+@final
+class PartitionRegistry:
+    """Finds partitions for consumers, local and remote alike (a `ViewProvider`)."""
+
+    def __init__(
+        self, *, timeout_s: float, now: Callable[[], float], call_at: Callable[[float, Callable[[], None]], None]
+    ) -> None:
+        """Args: how long a request waits for its partition; the clock; who calls back."""
+        self._timeout_s = timeout_s
+        self._now = now
+        self._call_at = call_at
+        self._partitions: dict[str, ResultPartition] = {}
+        self._waiting: dict[str, list[_Request]] = {}
+
+    def add(self, partition: ResultPartition) -> None:
+        """Registers a new partition and serves who waited for it.
+
+        Raises:
+            LocalProtocolError: its name is taken.
+        """
+        name = partition.partition_id
+        if name in self._partitions:
+            raise LocalProtocolError(
+                f"partition {name!r} exists already in this TaskManager; release it, or choose another name"
+            )
+        self._partitions[name] = partition
+        for request in self._waiting.pop(name, ()):
+            self._serve(partition, request)
+
+    def remove(self, partition: ResultPartition) -> None:
+        """Forgets a released partition."""
+        self._partitions.pop(partition.partition_id, None)
+
+    def all(self) -> tuple[ResultPartition, ...]:
+        """Every registered partition."""
+        return tuple(self._partitions.values())
+
+    def find(self, partition_id: str) -> ResultPartition | None:
+        """The partition of this name."""
+        return self._partitions.get(PartitionId(partition_id))
+
+    def open_view(
+        self,
+        partition_id: str,
+        subpartition: int,
+        notify: Notify,
+        on_view: Callable[[BufferSource], None],
+        on_failed: Callable[[ChannelFailed], None],
+    ) -> Callable[[], None]:
+        """See `ViewProvider.open_view`."""
+        request = _Request(partition_id, subpartition, notify, on_view, on_failed)
+        partition = self._partitions.get(partition_id)
+        if partition is not None:
+            self._serve(partition, request)
+            return _nothing
+        self._waiting.setdefault(partition_id, []).append(request)
+        self._call_at(self._now() + self._timeout_s, lambda: self._expire(request))
+        return lambda: self._withdraw(request)
+
+    def _serve(self, partition: ResultPartition, request: _Request) -> None:
+        try:
+            view = partition.create_view(request.subpartition, request.notify)
+        except ChannelFailed as error:
+            request.on_failed(error)
+        else:
+            request.on_view(view)
+
+    def _expire(self, request: _Request) -> None:
+        if self._withdraw(request):
+            known = ", ".join(sorted(self._partitions)[:5]) or "none"
+            request.on_failed(
+                PartitionNotFound(
+                    ErrorCode.PARTITION_NOT_FOUND,
+                    f"no partition {request.partition_id!r} was created within {self._timeout_s:g} s"
+                    f" (known: {known}); check its name and that the producer runs at this address",
+                )
+            )
+
+    def _withdraw(self, request: _Request) -> bool:
+        waiting = self._waiting.get(request.partition_id)
+        if waiting is None or request not in waiting:
+            return False
+        waiting.remove(request)
+        if not waiting:
+            del self._waiting[request.partition_id]
+        return True
+
+
+def _nothing() -> None:
+    """A request that was served at once has nothing to withdraw."""

@@ -1,0 +1,220 @@
+"""One connection in motion: a byte stream on one side, `wire.Connection` on the other.
+
+Takes: a connected `ByteStream`. Gives: bytes to the protocol logic, and its pieces to the stream.
+
+Rules (measured; see bench/ and DESIGN.md, "Try first"):
+- The system call is tried first and a task parks only when it would block.
+- `write_now` and `read_now` may be called by whoever has just produced or is about to wait: a record writer that ran out of buffers has its
+  finished ones sent on the spot, a reader that ran out of data looks at the socket itself. Under load neither side then switches tasks
+  per read or write. The pump's own tasks cover the rest: a socket that is full, data that comes while nobody asks.
+- No exception of the stream or the peer escapes into a caller: the pump closes, and channels and partitions learn of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, final
+
+import trio
+
+from ..buffer.segment import Segment
+from ..errors import ConnectionLost, NetstackError, RemoteProtocolError
+from ..transport import ByteStream
+from ..wire.connection import Connection, OutgoingBatch
+from ..wire.frames import Goodbye
+from ..wire.states import State
+from .signal import Signal
+
+READS_A_TURN: Final = 8
+"""Reads before the reader task lets others run: 8 x 256 KiB is about 300 us of work."""
+
+
+@final
+class Pump:
+    """Drives one connection."""
+
+    def __init__(
+        self,
+        stream: ByteStream,
+        connect: Callable[[Callable[[], None]], Connection],
+        *,
+        on_dirty: Callable[[Pump], None],
+        on_closed: Callable[[Pump, Exception | None], None],
+    ) -> None:
+        """Args: the stream, owned from now on; makes the connection, given what to call when there is something to write; told when
+        there is something to write; told once when the connection is over."""
+        self.stream = stream
+        self.is_dirty = False
+        self.is_closed = False
+        self.opened = trio.Event()
+        """Set when both hellos agree, or the connection failed."""
+        self.error: Exception | None = None
+        self.landing: list[Segment] = []
+        """The segments payloads landed in, once the connection is over; whoever lent them takes them back."""
+        self._on_dirty = on_dirty
+        self._on_closed = on_closed
+        self._batch: OutgoingBatch | None = None
+        self._is_full = False
+        self._is_writing = False
+        self._is_reading = False
+        self._leaving = False
+        self._work = Signal()
+        self._scope = trio.CancelScope()
+        self.connection = connect(self._write_wanted)
+        self._write_wanted()
+
+    # Called from anywhere; never wait, never raise.
+
+    def write_now(self) -> None:
+        """Sends what is ready until there is no more, or the stream is full."""
+        self.is_dirty = False
+        if self._is_writing or self._is_full or self.is_closed:
+            return
+        self._is_writing = True
+        connection = self.connection
+        stream = self.stream
+        try:
+            while True:
+                batch = self._batch or connection.collect()
+                if batch is None:
+                    break
+                sent = stream.try_send(batch.pieces)
+                connection.bytes_sent += sent
+                connection.sends += 1
+                if batch.take(sent):
+                    self._batch = None
+                    continue
+                self._batch = batch
+                self._is_full = True
+                self._work.wake()
+                break
+        except NetstackError as error:
+            self._fail(error)
+        finally:
+            self._is_writing = False
+
+    def read_now(self, reads: int = 1) -> bool:
+        """Takes in what has arrived, with at most `reads` system calls. Returns whether there may be more."""
+        if self._is_reading or self.is_closed:
+            return False
+        self._is_reading = True
+        connection = self.connection
+        more = True
+        try:
+            for _ in range(reads):
+                windows = connection.windows()
+                count = self.stream.try_receive_into(windows)
+                if count is None:
+                    more = False
+                    break
+                if count == 0:
+                    connection.end_of_stream()
+                    self._close(None)
+                    return False
+                connection.advance(count, time.monotonic())
+        except NetstackError as error:
+            self._fail(error)
+            return False
+        finally:
+            self._is_reading = False
+        if connection.state is not State.GREETING and not self.opened.is_set():
+            self.opened.set()
+        if self.is_dirty:
+            self.write_now()
+        return more
+
+    def settle(self) -> None:
+        """Copies what the stream has not taken yet, so that lent memory may change."""
+        if self._batch is not None:
+            self._batch.settle()
+
+    def leave(self) -> None:
+        """Says goodbye and ends our direction as soon as everything is written; the peer then ends its own. Idempotent."""
+        if not self._leaving and not self.is_closed:
+            self._leaving = True
+            self.connection.send(Goodbye())
+            self._work.wake()
+
+    def abort(self, error: Exception | None) -> None:
+        """Closes at once. Idempotent."""
+        self._close(error)
+
+    # Tasks.
+
+    async def run(self, heartbeat_interval_s: float | None, heartbeat_timeout_s: float) -> None:
+        """Runs until the connection is over; cancellation closes it."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._until_closed, self._writer)
+                    nursery.start_soon(self._until_closed, self._reader)
+                    if heartbeat_interval_s is not None:
+                        nursery.start_soon(self._heart, heartbeat_interval_s, heartbeat_timeout_s)
+        finally:
+            self._close(ConnectionLost(f"the connection to {self.stream.peer} was closed by this TaskManager"))
+
+    async def _until_closed(self, task: Callable[[], Awaitable[None]]) -> None:
+        """`close` wakes whoever waits for the stream with ClosedResourceError: that is how its tasks end."""
+        with contextlib.suppress(trio.ClosedResourceError):
+            await task()
+
+    async def _writer(self) -> None:
+        while True:
+            if self._is_full:
+                await self.stream.wait_writable()
+                self._is_full = False
+                self.write_now()
+            elif self.is_dirty:
+                self.write_now()
+            elif self._leaving and self._batch is None:
+                self.stream.send_eof()
+                await trio.sleep_forever()
+            else:
+                await self._work.wait()
+
+    async def _reader(self) -> None:
+        while True:
+            await self.stream.wait_readable()
+            while self.read_now(READS_A_TURN):
+                await trio.lowlevel.checkpoint()
+
+    async def _heart(self, interval_s: float, timeout_s: float) -> None:
+        while True:
+            await trio.sleep(min(interval_s, timeout_s))
+            try:
+                self.connection.heartbeat(time.monotonic(), interval_s, timeout_s)
+            except RemoteProtocolError as error:
+                self._fail(ConnectionLost(str(error)))
+
+    # Inside.
+
+    def _write_wanted(self) -> None:
+        if not self.is_dirty:
+            self.is_dirty = True
+            self._on_dirty(self)
+            if not self._is_reading:  # `read_now` writes when it is done
+                self._work.wake()
+
+    def _fail(self, error: NetstackError) -> None:
+        if isinstance(error, RemoteProtocolError) and not self.is_closed and self._batch is None:
+            try:
+                self.stream.try_send([self.connection.fail(error)])
+            except ConnectionLost:
+                pass  # it is being closed for another reason already
+        self._close(error)
+
+    def _close(self, error: Exception | None) -> None:
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self.error = error
+        batch, self._batch = self._batch, None
+        if batch is not None:
+            batch.release()
+        self.landing = self.connection.close(error)
+        self.stream.close()
+        self.opened.set()
+        self._scope.cancel()
+        self._on_closed(self, error)

@@ -1,0 +1,247 @@
+"""RecordReader and ArrayReader: a gate's buffers as records one by one, or as arrays.
+
+Takes: a gate. Gives: elements in order per channel, fair among channels; buffers go back as soon as they are decoded, which is what
+returns the credit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+import trio
+
+from ..buffer.buffer import Buffer
+from ..config import NetworkConfig
+from ..errors import ConfigError, RecordError
+from ..events import DataType, Event, decode_event
+from ..inbound.gate import SingleInputGate, UnionInputGate
+from ..record.deserializer import RecordDeserializer
+from ..record.formats import RecordFormat, format_named
+from ..record.rows import RowDeserializer
+from ..record.spill import SpillDirectory
+from .signal import Signal
+
+TURN_BUFFERS: Final = 64
+"""Buffers after which a reader that never has to wait lets other tasks run."""
+
+Gate = SingleInputGate | UnionInputGate
+
+
+class _Waiter:
+    """What both readers share: the next buffer, with as few waits as possible."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+        self._signal = Signal()
+        self._turn = 0
+        self._resume: int | None = None
+        gate.on_available = self._signal.wake
+
+    async def next_buffer(self) -> Buffer | None:
+        """The next data buffer or event; None when every channel has ended."""
+        gate = self.gate
+        if self._resume is not None:
+            channel, self._resume = self._resume, None
+            gate.resume(channel)
+        self._turn += 1
+        if self._turn >= TURN_BUFFERS:
+            self._turn = 0
+            await trio.lowlevel.checkpoint()
+        while True:
+            buffer = gate.poll()
+            if buffer is not None:
+                return buffer
+            if gate.is_finished:
+                return None
+            gate.poke()
+            if not gate.is_available:
+                await self._signal.wait()
+                self._turn = 0
+
+    def event_of(self, buffer: Buffer) -> Event | None:
+        """Handles an event buffer; returns the event if it is the application's business."""
+        data_type = buffer.data_type
+        channel = buffer.channel_index
+        event = decode_event(buffer.memory)
+        buffer.recycle()
+        if data_type is DataType.END_OF_DATA:
+            self.gate.acknowledge_end_of_data(channel)
+            return None
+        if data_type is DataType.END_OF_PARTITION:
+            return None
+        if data_type.blocks_upstream:
+            # The channel's producer waits behind an aligned barrier: it goes on when the application asks for the next element.
+            self._resume = channel
+        return event
+
+
+@final
+class RecordReader:
+    """Iterates over the records of a gate one by one: `async for record in RecordReader(gate): ...`.
+
+    Control events that the application sent (`CheckpointBarrier`, `CancelCheckpointMarker`, `UserEvent`) come in their place among the
+    records; `channel_index` tells which channel the last element came from. The iteration ends when every channel has ended.
+    A channel whose barrier blocks its producer is resumed when the next element is asked for.
+    """
+
+    def __init__(
+        self, gate: Gate, *, format: RecordFormat | str = "bytes", config: NetworkConfig | None = None
+    ) -> None:
+        """Args:
+        gate: from `TaskManager.open_gate`; one reader a gate.
+        format: as given to the `RecordWriter`.
+        config: where and from which size on spanning records go through a temporary file.
+        """
+        settings = config or NetworkConfig()
+        self._waiter = _Waiter(gate)
+        made = format_named(format) if isinstance(format, str) else format
+        spill = SpillDirectory(None if settings.spill_directory is None else [settings.spill_directory])
+        self._deserializers = [
+            RecordDeserializer(made, spill=spill, spill_threshold_bytes=settings.spill_threshold_bytes)
+            for _ in range(gate.channel_count)
+        ]
+        self._ready: Iterator[Any] = iter(())
+        self.channel_index = 0
+        """Which channel the last element came from."""
+
+    def __aiter__(self) -> RecordReader:
+        """Itself: a reader is read once."""
+        return self
+
+    async def __anext__(self) -> Any:
+        """The next element; waits when there is none.
+
+        Raises:
+            StopAsyncIteration: every channel has ended.
+            ChannelFailed, ConnectionLost, RemoteProtocolError: the channel whose turn it was has failed.
+            RecordError: the bytes are no record of the format.
+
+        Cancellation: nothing is lost; ask again.
+        """
+        for element in self._ready:
+            return element
+        elements = await self.next_records()
+        if elements is None:
+            raise StopAsyncIteration
+        self._ready = iter(elements)
+        return next(self._ready)
+
+    async def next_records(self) -> list[Any] | None:
+        """All elements of the next buffer at once, at least one; None when every channel has ended.
+
+        The faster way to read record by record: one await a buffer. Raises and cancellation as `__anext__`.
+        """
+        waiter = self._waiter
+        while True:
+            buffer = await waiter.next_buffer()
+            if buffer is None:
+                self._check_whole()
+                return None
+            self.channel_index = channel = buffer.channel_index
+            if buffer.data_type is DataType.DATA:
+                try:
+                    elements = self._deserializers[channel].feed(buffer.contiguous())
+                finally:
+                    buffer.recycle()
+                if elements:
+                    return elements
+            else:
+                event = waiter.event_of(buffer)
+                if event is not None:
+                    return [event]
+
+    def close(self) -> None:
+        """Closes the gate and drops temporary files; idempotent."""
+        for deserializer in self._deserializers:
+            deserializer.clear()
+        self._waiter.gate.close()
+
+    def _check_whole(self) -> None:
+        for index, deserializer in enumerate(self._deserializers):
+            left = deserializer.unconsumed()
+            if left:
+                raise RecordError(
+                    f"channel {index} ended in the middle of a record, {len(left)} bytes into it; its producer is faulty"
+                )
+
+
+@final
+class ArrayReader:
+    """Iterates over fixed-width records as arrays: `async for array in ArrayReader(gate, "<i8"): ...`.
+
+    Each array holds whole records of one channel (`channel_index`), in order, and belongs to the caller. Application events are
+    handed to `on_event`.
+    """
+
+    def __init__(self, gate: Gate, dtype: npt.DTypeLike = None, *, record_bytes: int | None = None) -> None:
+        """Args:
+            gate: from `TaskManager.open_gate`; one reader a gate.
+            dtype: element type of the arrays; its size is the record's.
+            record_bytes: instead of `dtype`: arrays of shape (records, record_bytes) and type uint8.
+
+        Raises:
+            ConfigError: not exactly one of the two, or a width of 0.
+        """
+        if (dtype is None) == (record_bytes is None):
+            raise ConfigError("ArrayReader wants either dtype or record_bytes: the width of a record")
+        self._dtype = None if dtype is None else np.dtype(dtype)
+        width = record_bytes if self._dtype is None else self._dtype.itemsize
+        if not width or width < 1:
+            raise ConfigError(f"records of {width} bytes cannot be read as arrays")
+        self._waiter = _Waiter(gate)
+        self._rows = [RowDeserializer(width) for _ in range(gate.channel_count)]
+        self._ready: list[npt.NDArray[np.uint8]] = []
+        self.channel_index = 0
+        """Which channel the last array came from."""
+        self.events: list[tuple[int, Event]] = []
+        """Application events met so far, with their channel; the caller may clear it."""
+
+    def __aiter__(self) -> ArrayReader:
+        """Itself: a reader is read once."""
+        return self
+
+    async def __anext__(self) -> npt.NDArray[Any]:
+        """The next array, of at least one record. Raises and cancellation as `RecordReader.__anext__`."""
+        if not self._ready:
+            arrays = await self._next_rows()
+            if arrays is None:
+                raise StopAsyncIteration
+            self._ready = arrays[::-1]
+        rows = self._ready.pop()
+        return rows if self._dtype is None else rows.view(self._dtype).reshape(len(rows))
+
+    async def _next_rows(self) -> list[npt.NDArray[np.uint8]] | None:
+        """Takes everything of one channel that is ready without waiting, so that arrays grow under load by themselves."""
+        waiter = self._waiter
+        gate = waiter.gate
+        while True:
+            buffer = await waiter.next_buffer()
+            if buffer is None:
+                self._check_whole()
+                return None
+            channel = buffer.channel_index
+            if buffer.data_type is not DataType.DATA:
+                event = waiter.event_of(buffer)
+                if event is not None:
+                    self.events.append((channel, event))
+                continue
+            self.channel_index = channel
+            rows = self._rows[channel]
+            try:
+                complete = rows.feed(buffer.contiguous())
+            finally:
+                buffer.recycle()
+            if complete:
+                return rows.take()
+
+    def close(self) -> None:
+        """Closes the gate; idempotent."""
+        self._waiter.gate.close()
+
+    def _check_whole(self) -> None:
+        for index, rows in enumerate(self._rows):
+            if rows.pending_bytes:
+                raise RecordError(f"channel {index} ended in the middle of a record; its producer is faulty")

@@ -1,0 +1,238 @@
+"""RecordWriter: records, arrays and events into a partition, waiting when there is no buffer.
+
+Takes: a partition, a selector, a format, the buffer timeout. Gives: `emit_nowait`, `emit`, `emit_batch`, `broadcast_event`, `flush`,
+`finish`, `wait_consumed`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+import trio
+
+from ..buffer.builder import LentBuffer
+from ..errors import ConfigError, PoolDestroyed, RecordError
+from ..events import Event
+from ..outbound.partition import ResultPartition
+from ..outbound.selector import ChannelSelector, RebalanceSelector
+from ..outbound.writer import Emission, PartitionWriter
+from ..record.formats import RecordFormat, format_named
+from .signal import Signal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TURN_BUFFERS: Final = 64
+"""Buffers after which a long `emit_batch` lets other tasks run: one checkpoint a buffer would cost 10 %, this costs 0.3 %."""
+
+LEND_GRACE_S: Final = 0.002
+"""How long a batch may wait for its own memory to be sent before the rest is copied."""
+
+
+@final
+class RecordWriter:
+    """Writes to one result partition; one writer a partition, used by one task at a time.
+
+    `emit_nowait` and `emit` check for room per record; they let other tasks run only when they wait for a buffer. A task that emits
+    without ever waiting should await something (`trio.lowlevel.checkpoint()`) every few thousand records, as with any trio code.
+    """
+
+    def __init__(
+        self,
+        partition: ResultPartition,
+        *,
+        selector: ChannelSelector | None = None,
+        format: RecordFormat | str = "bytes",
+        buffer_timeout_s: float | None = 0.1,
+    ) -> None:
+        """Args:
+            partition: from `TaskManager.create_partition`.
+            selector: which subpartition gets a record; round robin when not given.
+            format: how a record becomes bytes: bytes, str, int64, float64, msgpack, arrow, or a `RecordFormat`.
+            buffer_timeout_s: longest a written record waits for its buffer to fill; 0 sends every record at once, None waits for full
+                buffers, events and the end.
+
+        Raises:
+            ConfigError: a negative timeout, or an unknown format.
+        """
+        if buffer_timeout_s is not None and buffer_timeout_s < 0:
+            raise ConfigError(f"buffer_timeout_s={buffer_timeout_s}; give 0, seconds above 0, or None")
+        self._core = PartitionWriter(
+            partition,
+            selector=RebalanceSelector() if selector is None else selector,
+            format=format_named(format) if isinstance(format, str) else format,
+            buffer_timeout_s=buffer_timeout_s,
+        )
+        self._partition = partition
+        self._pool = partition.pool
+        self._available = Signal()
+        self._consumed = Signal()
+        partition.pool.on_available = self._available.wake
+        partition.on_acknowledged = self._consumed.wake
+        self._try_emit = self._core.try_emit
+        self._busy = False
+
+    @property
+    def partition(self) -> ResultPartition:
+        """What it writes to."""
+        return self._partition
+
+    def emit_nowait(self, record: Any) -> None:
+        """Writes a record now.
+
+        Raises:
+            trio.WouldBlock: there is no buffer for it; nothing was written: `await emit(record)`.
+            RecordError: it does not fit the format; nothing was written.
+            LocalProtocolError: the partition is finished or released.
+            PoolDestroyed: the partition failed or was released meanwhile.
+        """
+        if not self._try_emit(record):
+            raise trio.WouldBlock
+
+    async def emit(self, record: Any) -> None:
+        """Writes a record, waiting for a buffer if it must.
+
+        A checkpoint only when it waits (60 ns a record against 10 us); see the class about long loops.
+
+        Raises:
+            RecordError, LocalProtocolError, PoolDestroyed: as `emit_nowait`.
+
+        Cancellation: the record is either not written at all, or, if its first part has already left, completed by the next call
+        on this writer; the stream is never torn.
+        """
+        if self._try_emit(record):
+            return
+        await self._make_whole()
+        slot, emission = self._core.plan_record(record)
+        await self._drive(slot, emission, None)
+        self._core.partition.counters.records += 1
+        self._core.after_write(slot)
+
+    async def emit_batch(self, batch: npt.NDArray[Any] | pa.RecordBatch) -> None:
+        """Writes an array of fixed-width records, or an Arrow RecordBatch as one record (format "arrow").
+
+        The bytes are exactly those of emitting each element (each row of a two-dimensional uint8 array) alone; so are the
+        subpartitions they go to.
+
+        Args:
+            batch: lent until the call returns; it may be changed afterwards. Large records are sent from where they lie.
+
+        Raises:
+            RecordError: not a batch of fixed-width records.
+            LocalProtocolError, PoolDestroyed: as `emit_nowait`.
+
+        Cancellation: a prefix of the batch was written, whole records only.
+        """
+        if not isinstance(batch, np.ndarray):
+            await self._emit_columnar(batch)
+            return
+        await self._make_whole()
+        core = self._core
+        if core.is_small_batch(len(batch)):
+            for record in _elements(batch):
+                if not core.try_emit(record):
+                    await self.emit(record)
+            await trio.lowlevel.checkpoint()
+            return
+        lent: list[LentBuffer] = []
+        counters = self._partition.counters
+        try:
+            for slot, count, emission in core.plan_batch(batch, lent):
+                await self._drive(slot, emission, lent)
+                counters.records += count
+                core.after_write(slot)
+            await trio.lowlevel.checkpoint()
+            if lent:
+                await self._wait_sent(lent)
+        finally:
+            self._take_back(lent)
+
+    async def broadcast_event(self, event: Event, *, priority: bool = False) -> None:
+        """Sends an event on every subpartition, behind (with priority: in front of) everything written so far.
+
+        Waits only if a cancelled `emit` left a record to be completed. Cancellation: the event was not sent.
+        """
+        await self._make_whole()
+        self._core.broadcast_event(event, priority=priority)
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def flush(self) -> None:
+        """Makes everything written available to the consumers now, whatever the buffer timeout. A checkpoint."""
+        self._core.flush()
+        await trio.lowlevel.checkpoint()
+
+    async def finish(self, *, drain: bool = True) -> None:
+        """Sends EndOfData and EndOfPartition on every subpartition; nothing can be written afterwards.
+
+        Cancellation: the end was not sent.
+        """
+        await self._make_whole()
+        self._core.end(drain=drain)
+        self._partition.close()
+        await trio.lowlevel.checkpoint()
+
+    async def wait_consumed(self) -> None:
+        """Waits until every consumer has processed every record, or is gone (after `finish`). Cancellation: nothing changed."""
+        await trio.lowlevel.checkpoint()
+        while not (self._partition.all_acknowledged or self._partition.is_released):
+            await self._consumed.wait()
+
+    def close(self) -> None:
+        """Gives the writer up: what was written stays queued, buffers it held open are finished. Idempotent."""
+        self._core.abandon()
+
+    async def _make_whole(self) -> None:
+        """Completes a record that a cancelled call left torn."""
+        while not self._core.complete_torn():
+            await self._wait_for_buffer()
+
+    async def _drive(self, slot: int, emission: Emission, lent: list[LentBuffer] | None) -> None:
+        """Runs an emission to its end; on cancellation the record in progress is kept for later."""
+        if self._busy:
+            raise trio.BusyResourceError("another task is emitting to this RecordWriter; one task at a time")
+        self._busy = True
+        complete = False
+        try:
+            while not emission.advance():
+                await self._wait_for_buffer()
+            complete = True
+        finally:
+            self._busy = False
+            if not complete and not self._partition.is_released:
+                self._core.tear(slot, emission)
+
+    async def _wait_for_buffer(self) -> None:
+        if self._pool.is_destroyed:
+            raise PoolDestroyed(f"partition {self._partition.partition_id!r} was released or failed while written to")
+        await self._available.wait()
+
+    async def _emit_columnar(self, batch: Any) -> None:
+        try:
+            await self.emit(batch)
+        except (TypeError, AttributeError) as error:
+            raise RecordError(
+                f"emit_batch of a {type(batch).__name__}: give a numpy array, or a pyarrow.RecordBatch with format='arrow'"
+            ) from error
+        await trio.lowlevel.checkpoint()
+
+    async def _wait_sent(self, lent: list[LentBuffer]) -> None:
+        """Lets the connections send from the batch's memory for a moment: cheaper than copying the rest."""
+        with trio.move_on_after(LEND_GRACE_S):
+            while not all(element.is_back for element in lent):
+                await self._available.wait()
+
+    def _take_back(self, lent: list[LentBuffer]) -> None:
+        """Makes the batch's memory the caller's again: what is not sent yet is copied."""
+        on_the_way = False
+        for element in lent:
+            on_the_way = element.detach() or on_the_way
+        if on_the_way:
+            self._partition.host.settle()
+
+
+def _elements(batch: npt.NDArray[Any]) -> list[Any]:
+    if batch.ndim == 2:
+        return [row.tobytes() for row in batch]
+    return batch.tolist()  # type: ignore[no-any-return]  # numpy types tolist as object

@@ -1,0 +1,307 @@
+"""A TaskManager: the process's share of the network: buffers, a listener, connections, partitions and gates.
+
+Takes: an address and a `NetworkConfig`. Gives: partitions to write to, gates to read from.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, final
+from urllib.parse import urlsplit
+
+import trio
+
+from ..buffer.pool import NetworkBufferPool, NetworkBufferPoolStatistics
+from ..config import NetworkConfig
+from ..errors import ChannelFailed, ConfigError, LocalProtocolError
+from ..ids import ChannelDescriptor, ResultPartitionType, partition_id
+from ..inbound.channel import LocalInputChannel, RemoteInputChannel
+from ..inbound.gate import SingleInputGate
+from ..outbound.partition import ResultPartition, ResultPartitionStatistics, output_pool_bounds
+from ..transport import Listener, transport_for
+from .endpoint import AcceptedStatistics, DialledStatistics, NetworkEndpoint
+from .flusher import Flusher
+from .partitions import PartitionRegistry
+from .pump import Pump
+
+GOODBYE_GRACE_S: Final = 1.0
+"""How long a closing TaskManager waits for its peers' goodbyes: a loaded peer answers within milliseconds, a dead one never."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskManagerStatistics:
+    """A snapshot of everything a TaskManager owns.
+
+    Attributes:
+        pool: its network buffers.
+        partitions: what is produced here.
+        accepted: connections on which it is read from.
+        dialled: connections on which it reads.
+        gates: open input gates.
+    """
+
+    pool: NetworkBufferPoolStatistics
+    partitions: tuple[ResultPartitionStatistics, ...]
+    accepted: tuple[AcceptedStatistics, ...]
+    dialled: tuple[DialledStatistics, ...]
+    gates: int
+
+
+@final
+class TaskManager:
+    """See `open_task_manager`, which makes one (and is a partition's `PartitionHost`)."""
+
+    def __init__(self, config: NetworkConfig, listener: Listener, nursery: trio.Nursery) -> None:
+        self.config = config
+        self.address = listener.address
+        """The URL consumers dial."""
+        self._flusher = Flusher()
+        self.call_at = self._flusher.call_at
+        self.now = trio.current_time
+        self.ticks = time.perf_counter
+        self._pool = NetworkBufferPool(config.total_segments, config.segment_size_bytes)
+        self._registry = PartitionRegistry(
+            timeout_s=config.partition_request_timeout_s, now=self.now, call_at=self.call_at
+        )
+        self._endpoint = NetworkEndpoint(config, self._pool, self._registry, nursery)
+        self.kick = self._endpoint.kick
+        self.settle = self._endpoint.settle
+        self._gates: dict[SingleInputGate, None] = {}
+        self._closed = False
+        nursery.start_soon(self._flusher.run)
+        nursery.start_soon(self._endpoint.serve, listener)
+
+    def create_partition(
+        self,
+        name: str,
+        *,
+        subpartitions: int,
+        kind: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED,
+    ) -> ResultPartition:
+        """Creates the output of one task, ready to be written and consumed.
+
+        Args:
+            name: its id, unique in this TaskManager; consumers ask for it by this name.
+            subpartitions: how many consumers it has.
+            kind: PIPELINED_BOUNDED holds at most subpartitions x exclusive + floating buffers; PIPELINED what memory allows.
+
+        Raises:
+            InsufficientBuffers: its guaranteed buffers (subpartitions + 1) are not free.
+            LocalProtocolError: the name is taken, or the TaskManager is closed.
+            ConfigError: a bad name or number.
+        """
+        self._check_open()
+        checked = partition_id(name)
+        if subpartitions < 1:
+            raise ConfigError(f"partition {name!r}: subpartitions={subpartitions}; the least is 1")
+        if self._registry.find(name) is not None:
+            raise LocalProtocolError(f"partition {name!r} exists already in this TaskManager; choose another name")
+        config = self.config
+        required, maximum = output_pool_bounds(
+            kind, subpartitions, config.exclusive_buffers_per_channel, config.floating_buffers_per_gate
+        )
+        pool = self._pool.create_pool(
+            required,
+            maximum,
+            subpartitions=subpartitions,
+            max_buffers_per_channel=config.max_buffers_per_channel,
+            max_overdraft=config.max_overdraft_buffers_per_partition,
+            purpose=f"partition {name!r} with {subpartitions} subpartitions",
+        )
+        partition = ResultPartition(checked, kind, subpartitions, pool, on_released=self._registry.remove, host=self)
+        self._registry.add(partition)
+        return partition
+
+    async def open_gate(self, descriptors: Sequence[ChannelDescriptor]) -> SingleInputGate:
+        """Opens one input gate over any number of channels, local and remote.
+
+        Args:
+            descriptors: one a channel; its place is the channel's index. Each remote channel gets its exclusive buffers now.
+
+        Raises:
+            ConnectionLost: a producer cannot be reached, or is no netstack of our version.
+            InsufficientBuffers: the buffers of the gate are not free.
+            ConfigError: no descriptor, or an address that is no URL.
+            ChannelFailed: for a local channel whose partition is gone or consumed already.
+
+        A remote partition that does not exist within `partition_request_timeout_s` fails its channel later, at the reader.
+        Cancellation: nothing stays open.
+        """
+        self._check_open()
+        if not descriptors:
+            raise ConfigError("a gate needs at least one ChannelDescriptor")
+        remote = sum(not self._is_local(descriptor.address) for descriptor in descriptors)
+        config = self.config
+        exclusive_each = config.exclusive_buffers_per_channel
+        pool = None
+        exclusive = []
+        purpose = f"a gate of {len(descriptors)} channels ({remote} remote)"
+        if remote:
+            pool = self._pool.create_pool(1, config.floating_buffers_per_gate, purpose=purpose)
+            try:
+                exclusive = self._pool.take_unpooled(remote * exclusive_each, purpose)
+            except BaseException:
+                pool.destroy()
+                raise
+        pumps: dict[Pump, None] = {}
+
+        def poke() -> None:
+            for pump in pumps:
+                if pump.is_dirty:
+                    pump.write_now()
+                pump.read_now()
+
+        gate = SingleInputGate(pool, poke=poke, on_closed=lambda: self._gates.pop(gate, None) and None)
+        self._gates[gate] = None
+        try:
+            for index, descriptor in enumerate(descriptors):
+                if self._is_local(descriptor.address):
+                    self._open_local(gate, index, descriptor)
+                    continue
+                pump, receiver = await self._endpoint.dial(descriptor.address)
+                pumps[pump] = None
+                assert pool is not None
+                mine = [exclusive.pop() for _ in range(exclusive_each)]
+                channel = RemoteInputChannel(
+                    gate,
+                    index,
+                    peer=descriptor.address,
+                    partition_id=partition_id(descriptor.partition_id),
+                    subpartition=descriptor.subpartition,
+                    exclusive=mine,
+                    pool=pool,
+                    network=self._pool,
+                )
+                gate.add_channel(channel)
+                receiver.open(channel)
+            await trio.lowlevel.checkpoint()
+        except BaseException:
+            gate.close()
+            raise
+        finally:
+            if exclusive:
+                self._pool.recycle_unpooled(exclusive)
+        return gate
+
+    def release_partition(self, name: str) -> None:
+        """Drops a partition and everything in it; unknown names are ignored."""
+        partition = self._registry.find(name)
+        if partition is not None:
+            partition.release()
+
+    def statistics(self) -> TaskManagerStatistics:
+        """A snapshot; O(partitions + channels)."""
+        accepted, dialled = self._endpoint.statistics()
+        return TaskManagerStatistics(
+            pool=self._pool.statistics(),
+            partitions=tuple(partition.statistics() for partition in self._registry.all()),
+            accepted=accepted,
+            dialled=dialled,
+            gates=len(self._gates),
+        )
+
+    def tcp_facts(self) -> dict[str, str | int]:
+        """What the kernel says of the first connection (congestion control, buffer sizes), for reports."""
+        for pump in self._endpoint.pumps():
+            return pump.stream.tcp_facts()
+        return {}
+
+    async def shut_down(self, *, graceful: bool) -> None:
+        """Closes gates, partitions and connections, in that order. Called by `open_task_manager`."""
+        if self._closed:
+            return
+        self._closed = True
+        for gate in list(self._gates):
+            gate.close()
+        for partition in self._registry.all():
+            partition.release()
+        if graceful:
+            await self._endpoint.close(GOODBYE_GRACE_S)
+        else:
+            self._endpoint.abort()
+        self._pool.destroy()
+
+    def _open_local(self, gate: SingleInputGate, index: int, descriptor: ChannelDescriptor) -> None:
+        channel = LocalInputChannel(
+            gate, index, partition_id=descriptor.partition_id, subpartition=descriptor.subpartition
+        )
+        gate.add_channel(channel)
+        failed: list[ChannelFailed] = []
+        at_once = True
+
+        def on_failed(error: ChannelFailed) -> None:
+            if at_once:
+                failed.append(error)
+            else:
+                channel.fail(error)
+
+        self._registry.open_view(
+            descriptor.partition_id,
+            descriptor.subpartition,
+            channel.on_data_available,
+            channel.on_view,
+            on_failed,
+        )
+        at_once = False
+        if failed:
+            raise failed[0]
+
+    def _is_local(self, address: str) -> bool:
+        if address == self.address:
+            return True
+        mine, theirs = urlsplit(self.address), urlsplit(address)
+        if mine.scheme != theirs.scheme or mine.port is None or mine.port != theirs.port:
+            return False
+        # Bound to every address: any loopback name with our port is us.
+        return mine.hostname in _ANY and theirs.hostname in (*_ANY, *_LOOPBACK)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LocalProtocolError("the TaskManager is closed; open a new one")
+
+
+_ANY: Final = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+
+
+@asynccontextmanager
+async def open_task_manager(address: str, config: NetworkConfig | None = None) -> AsyncIterator[TaskManager]:
+    """Opens a TaskManager: `async with open_task_manager("tcp://0.0.0.0:6121") as tm: ...`.
+
+    Args:
+        address: where producers of this TaskManager are reached; port 0 picks a free one (see `TaskManager.address`).
+        config: memory, buffers, timeouts.
+
+    Raises:
+        OSError: the address cannot be bound; the text names it.
+        ConfigError: the URL, or a setting, cannot work.
+
+    Cancellation: everything is closed; peers read a broken connection. Leaving the block normally closes gates, releases
+    partitions (whatever was not consumed is gone: await `RecordWriter.wait_consumed` before) and says goodbye to peers.
+    """
+    settings = config or NetworkConfig()
+    listener = await transport_for(address).listen(address)
+    failed: BaseException | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            manager = TaskManager(settings, listener, nursery)
+            clean = False
+            try:
+                yield manager
+                clean = True
+            except trio.Cancelled:
+                raise
+            except BaseException as error:  # the caller's own: it leaves as it is, not inside this nursery's group
+                failed = error
+            finally:
+                listener.close()
+                with trio.CancelScope(shield=True):
+                    await manager.shut_down(graceful=clean)
+                nursery.cancel_scope.cancel()
+    finally:
+        listener.close()
+    if failed is not None:
+        raise failed

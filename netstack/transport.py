@@ -1,0 +1,129 @@
+"""What a transport implements, and how one is found by URL scheme.
+
+Takes: URLs. Gives: `ByteStream`s and `Listener`s to `runtime`.
+
+A stream is driven by trying: `try_send` and `try_receive_into` never wait, `wait_writable` and `wait_readable` do. The
+caller decides what to send at the moment the stream has room, so nothing piles up in an outbox and a priority event can
+still overtake (trio's `wait_send_all_might_not_block` exists for the same reason). Transports are found through the
+entry-point group `netstack.transports`; this package never imports one by name.
+
+Errors: transports translate `OSError` once, here at the edge: `ConnectionLost` for a stream that broke, `OSError`
+subclasses only from `listen` and `connect`, with the address in the text.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from typing import TypeAlias
+
+from .errors import ConfigError
+
+Piece: TypeAlias = "bytes | bytearray | memoryview"
+
+
+class ByteStream(abc.ABC):
+    """A connected, reliable, ordered stream of bytes in both directions."""
+
+    peer: str
+    """Who is at the other end, for messages."""
+
+    @abc.abstractmethod
+    def try_send(self, pieces: Sequence[Piece]) -> int:
+        """Hands over as many bytes of `pieces` as there is room for, in order.
+
+        Returns:
+            The number of bytes taken; 0 when the stream is full. The pieces may be changed afterwards.
+
+        Raises:
+            ConnectionLost: the peer is gone.
+        """
+
+    @abc.abstractmethod
+    def try_receive_into(self, windows: Sequence[memoryview]) -> int | None:
+        """Fills `windows` in order with what has arrived.
+
+        Returns:
+            The number of bytes stored; 0 at the end of the stream; None when nothing is there yet.
+
+        Raises:
+            ConnectionLost: the stream broke.
+        """
+
+    @abc.abstractmethod
+    async def wait_writable(self) -> None:
+        """Waits until `try_send` may take at least one byte. Cancellation: nothing changed."""
+
+    @abc.abstractmethod
+    async def wait_readable(self) -> None:
+        """Waits until `try_receive_into` would not return None. Cancellation: nothing changed."""
+
+    @abc.abstractmethod
+    def send_eof(self) -> None:
+        """Ends this direction; the peer reads its end of stream. Harmless when already closed."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Closes at once, without waiting; idempotent. Tasks inside `wait_*` get `trio.ClosedResourceError`."""
+
+    def tcp_facts(self) -> dict[str, str | int]:
+        """Facts about the connection for reports: congestion control, buffer sizes. Empty where there are none."""
+        return {}
+
+
+class Listener(abc.ABC):
+    """Accepts streams at an address."""
+
+    address: str
+    """The URL to dial, with the port that was really bound."""
+
+    @abc.abstractmethod
+    async def accept(self) -> ByteStream:
+        """Waits for the next stream. Cancellation: nothing is lost."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Stops accepting; idempotent."""
+
+
+class Transport(abc.ABC):
+    """One URL scheme."""
+
+    @abc.abstractmethod
+    async def listen(self, url: str) -> Listener:
+        """Binds to `url`.
+
+        Raises:
+            OSError: the address cannot be bound (in use, not of this host, no permission); the text names it.
+            ConfigError: the URL is not one of this scheme.
+        """
+
+    @abc.abstractmethod
+    async def connect(self, url: str) -> ByteStream:
+        """Dials `url`. Raises `ConnectionLost` naming the address when nobody answers."""
+
+
+def transport_for(url: str) -> Transport:
+    """The transport of a URL's scheme.
+
+    Raises:
+        ConfigError: the URL has no scheme, or no installed distribution registers it.
+    """
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        raise ConfigError(f"address {url!r} has no scheme; write it like tcp://127.0.0.1:6121")
+    return _load(scheme)
+
+
+@functools.cache
+def _load(scheme: str) -> Transport:
+    known = entry_points(group="netstack.transports")
+    for entry in known:
+        if entry.name == scheme:
+            found = entry.load()()
+            assert isinstance(found, Transport)
+            return found
+    names = ", ".join(sorted(entry.name for entry in known)) or "none is installed"
+    raise ConfigError(f"no transport for scheme {scheme!r}; known: {names}")

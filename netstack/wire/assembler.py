@@ -1,0 +1,243 @@
+"""From a byte stream to frames: where the next bytes should land, and what they turned out to be.
+
+Takes: the count of bytes that arrived in the windows it lent. Gives: buffers in pool segments, events and control frames to a
+`FrameSink`.
+
+Two ways of receiving, chosen by what came last:
+
+- *staging*: one window into a slab; frames are parsed in place and payloads copied out. Best for small frames, of which one read
+  brings many. The tail of a large payload is read straight into its segment.
+- *bulk*: after a full buffer the next frames are expected to be full buffers too. The windows are then the rest of this payload, a
+  header, a whole segment, a header, a whole segment, ...: one system call lands many buffers in place. If a header says otherwise, the
+  bytes behind it are moved to the slab and parsed there; nothing is lost but the speed of that one read.
+
+Landing and ownership: which channel a payload belongs to is known only after its header, so payloads land in segments of the
+connection, and the sink *swaps*: it keeps the landed segment as the channel's buffer and hands back a free one of that channel. Credit
+guarantees that there is one. Bytes for a channel nobody knows any more are dropped by returning the landed segment itself.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, final
+
+import numpy as np
+
+from ..buffer.segment import Segment
+from ..errors import ErrorCode, RemoteProtocolError
+from ..events import DataType
+from .codec import Codec, FrameKind
+from .frames import Frame
+
+STAGING_BYTES = 64 * 1024  # a few hundred small frames; larger ones land directly
+BULK_SEGMENTS = 8
+"""Segments per connection that payloads land in: one read of 8 x 32 KiB is within 5 % of the largest."""
+
+
+class FrameSink(Protocol):
+    """Where frames go."""
+
+    def on_buffer(
+        self, channel: int, sequence: int, backlog: int, segment: Segment, length: int, checksum: int
+    ) -> Segment:
+        """A data buffer landed in `segment`. Returns the segment to land in next instead of it (itself: dropped)."""
+
+    def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
+        """An in-band event."""
+
+    def on_frame(self, frame: Frame) -> None:
+        """A control frame."""
+
+
+@final
+class FrameAssembler:
+    """One direction of one connection."""
+
+    def __init__(self, codec: Codec, sink: FrameSink, landing: list[Segment], max_buffer_bytes: int) -> None:
+        """Starts in staging.
+
+        Args:
+            codec: knows the layout.
+            sink: gets the frames.
+            landing: segments for payloads, owned by the assembler until `take_landing`; empty when this side gets no buffers.
+            max_buffer_bytes: longest payload of a data buffer; longer is a protocol error.
+        """
+        self._codec = codec
+        self._sink = sink
+        self._header_bytes = codec.header_bytes
+        self._max_buffer = max_buffer_bytes
+        self._landing = landing
+        self._full = len(landing[0].memory) if landing else 0
+        bulk_bytes = len(landing) * (self._full + self._header_bytes)
+        self._slab_view = memoryview(np.empty(max(STAGING_BYTES, bulk_bytes), dtype=np.uint8))
+        self._window = self._slab_view[:STAGING_BYTES]
+        self._filled = 0  # staging: bytes in the slab that are not parsed yet
+        self._headers = [memoryview(bytearray(self._header_bytes)) for _ in landing]
+        self._cell = 0  # bulk and landing: index of the segment being filled
+        self._in_payload = False
+        self._in_bulk = False
+        self._have = 0  # bytes of the current header or payload
+        self._fields: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)  # length, channel, sequence, backlog, checksum
+
+    @property
+    def mid_frame(self) -> bool:
+        """Whether the stream would be truncated if it ended now."""
+        return self._filled > 0 or self._in_payload or (self._in_bulk and self._have > 0)
+
+    @property
+    def unparsed(self) -> bytes:
+        """The bytes that are not yet a frame, for messages."""
+        return bytes(self._slab_view[: self._filled])
+
+    def take_landing(self) -> list[Segment]:
+        """Gives the landing segments up; the assembler is finished."""
+        landing, self._landing = self._landing, []
+        return landing
+
+    def windows(self) -> list[memoryview]:
+        """Where the next bytes should be stored, in order. Valid until `advance`."""
+        if self._in_bulk:
+            cell = self._cell
+            count = len(self._landing)
+            if self._in_payload:
+                windows = [self._landing[cell].memory[self._have : self._fields[0]]]
+            else:
+                windows = [self._headers[cell][self._have :], self._landing[cell].memory]
+            for following in range(cell + 1, cell + count):
+                index = following % count
+                windows.append(self._headers[index])
+                windows.append(self._landing[index].memory)
+            return windows
+        if self._in_payload:
+            # A payload shorter than a segment: the rest of it, and whatever follows goes to the slab.
+            return [self._landing[self._cell].memory[self._have : self._fields[0]], self._window]
+        return [self._slab_view[self._filled : STAGING_BYTES]]
+
+    def advance(self, count: int) -> None:
+        """`count` bytes were stored in the windows.
+
+        Raises:
+            RemoteProtocolError: they are not a frame of this protocol. The stream cannot be used any more.
+        """
+        if self._in_bulk:
+            self._advance_bulk(count)
+        elif self._in_payload:
+            length = self._fields[0]
+            missing = length - self._have
+            if count < missing:
+                self._have += count
+                return
+            self._deliver()
+            self._filled = count - missing
+            if self._filled:
+                self._parse_slab()
+        else:
+            self._filled += count
+            self._parse_slab()
+
+    def _advance_bulk(self, count: int) -> None:
+        header_bytes = self._header_bytes
+        full = self._full
+        cells = len(self._landing)
+        while count:
+            if self._in_payload:
+                missing = self._fields[0] - self._have
+                if count < missing:
+                    self._have += count
+                    return
+                count -= missing
+                self._deliver()
+                continue
+            missing = header_bytes - self._have
+            if count < missing:
+                self._have += count
+                return
+            count -= missing
+            self._have = 0
+            kind, length, data_type, channel, sequence, backlog, checksum = self._codec.parse_header(
+                self._headers[self._cell], 0
+            )
+            if kind is FrameKind.BUFFER and data_type == DataType.DATA and length == full:
+                self._fields = (length, channel, sequence, backlog, checksum)
+                self._in_payload = True
+                continue
+            # Not what was expected: gather header and everything behind it in the slab.
+            slab = self._slab_view
+            slab[:header_bytes] = self._headers[self._cell]
+            filled = header_bytes
+            cell = self._cell
+            while count:
+                take = min(count, full)
+                slab[filled : filled + take] = self._landing[cell].memory[:take]
+                filled += take
+                count -= take
+                cell = (cell + 1) % cells
+                take = min(count, header_bytes)
+                slab[filled : filled + take] = self._headers[cell][:take]
+                filled += take
+                count -= take
+            self._in_bulk = False
+            self._filled = filled
+            self._parse_slab()
+            return
+
+    def _deliver(self) -> None:
+        """The payload in the current landing segment is complete."""
+        length, channel, sequence, backlog, checksum = self._fields
+        cell = self._cell
+        self._in_payload = False
+        self._have = 0
+        landing = self._landing
+        landing[cell] = self._sink.on_buffer(channel, sequence, backlog, landing[cell], length, checksum)
+        self._cell = cell + 1 if cell + 1 < len(landing) else 0
+        self._in_bulk = length == self._full
+
+    def _parse_slab(self) -> None:
+        slab = self._slab_view
+        filled = self._filled
+        header_bytes = self._header_bytes
+        parse = self._codec.parse_header
+        position = 0
+        while filled - position >= header_bytes:
+            kind, length, data_type, channel, sequence, backlog, checksum = parse(slab, position)
+            start = position + header_bytes
+            here = filled - start
+            if kind is FrameKind.BUFFER and data_type == DataType.DATA:
+                if length > self._max_buffer or not self._landing:
+                    raise self._too_large("data buffer", channel, length, self._max_buffer if self._landing else 0)
+                self._fields = (length, channel, sequence, backlog, checksum)
+                memory = self._landing[self._cell].memory
+                if here < length:
+                    memory[:here] = slab[start:filled]
+                    self._have = here
+                    self._in_payload = True
+                    self._in_bulk = length == self._full
+                    self._filled = 0
+                    return
+                position = start + length
+                memory[:length] = slab[start:position]
+                self._deliver()
+                continue
+            limit = self._codec.max_event_bytes if kind is FrameKind.BUFFER else self._codec.max_control_bytes
+            if length > limit:
+                raise self._too_large("event" if kind is FrameKind.BUFFER else "control frame", channel, length, limit)
+            if here < length:
+                break
+            position = start + length
+            payload = bytes(slab[start:position])
+            if kind is FrameKind.BUFFER:
+                self._sink.on_event(channel, sequence, backlog, DataType(data_type), payload)
+            else:
+                self._sink.on_frame(self._codec.decode_control(data_type, channel, payload))
+        left = filled - position
+        if left and position:
+            slab[:left] = bytes(slab[position:filled])
+        self._filled = left
+        # Only an empty slab may hand over to bulk: what is left of a header belongs in front of the next bytes.
+        if left:
+            self._in_bulk = False
+
+    def _too_large(self, what: str, channel: int, length: int, limit: int) -> RemoteProtocolError:
+        return RemoteProtocolError(
+            ErrorCode.FRAME_TOO_LARGE if limit else ErrorCode.UNEXPECTED_FRAME,
+            f"{what} of {length} bytes for channel {channel}; the most here is {limit}",
+        )

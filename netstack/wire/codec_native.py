@@ -1,0 +1,223 @@
+"""The native layout: `SPEC.md` is normative, this module implements it.
+
+Takes: frames and fields. Gives: bytes, and back.
+
+Every frame starts with the same 24 bytes, so that a receiver can ask the kernel for "the rest of this payload, the next header, the
+next payload, ..." in one call (scatter), and so that one `struct` call parses any frame.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import Final, assert_never, final
+
+from ..errors import ErrorCode, RemoteProtocolError
+from ..events import DataType
+from .codec import Codec, FrameKind, HeaderFields
+from .frames import (
+    Acknowledge,
+    AddCredit,
+    BacklogAnnouncement,
+    CancelChannel,
+    ChannelError,
+    ConnectionFailure,
+    Frame,
+    Goodbye,
+    Hello,
+    OpenChannel,
+    Ping,
+    Pong,
+    Resume,
+)
+
+PROTOCOL_VERSION: Final = 1
+MAGIC: Final = b"netstack"
+MAX_TEXT_BYTES: Final = 1000  # of an error's text; enough for a cause, too little to be a burden
+
+# length u32 | kind u8 | data type u8 | reserved u16 | channel u32 | sequence u32 | backlog u32 | checksum u32
+_HEADER: Final = struct.Struct(">IBBHIIII")
+_HELLO: Final = struct.Struct(">8sHIIB")
+_OPEN: Final = struct.Struct(">IIB")
+_PAIR: Final = struct.Struct(">II")
+_CODE: Final = struct.Struct(">H")
+_TOKEN: Final = struct.Struct(">Q")
+
+_DATA_TYPES: Final = frozenset(int(data_type) for data_type in DataType)
+
+
+class Kind(enum.IntEnum):
+    """The second field of the header."""
+
+    HELLO = 0x6E  # "n": so that a peer of another protocol rarely gets past the first frame
+    BUFFER = 1
+    OPEN = 2
+    CREDIT = 3
+    RESUME = 4
+    ACKNOWLEDGE = 5
+    CANCEL = 6
+    BACKLOG = 7
+    CHANNEL_ERROR = 8
+    CONNECTION_ERROR = 9
+    PING = 10
+    PONG = 11
+    GOODBYE = 12
+
+
+_BUFFER: Final = int(Kind.BUFFER)
+
+
+@final
+class NativeCodec(Codec):
+    """See the module."""
+
+    header_bytes = _HEADER.size
+    max_control_bytes = 16 * 1024
+    max_event_bytes = 16 * 1024
+    max_credit_pairs = max_control_bytes // _PAIR.size
+
+    def encode_buffer_header(
+        self, channel: int, data_type: DataType, sequence: int, backlog: int, length: int, checksum: int
+    ) -> bytes:
+        """The 24 bytes before a buffer's payload."""
+        return _HEADER.pack(length, _BUFFER, data_type, 0, channel, sequence & 0xFFFFFFFF, backlog, checksum)
+
+    def parse_header(self, data: memoryview, offset: int) -> HeaderFields:
+        """The fields of the header at `offset`."""
+        length, kind, data_type, reserved, channel, sequence, backlog, checksum = _HEADER.unpack_from(data, offset)
+        if kind == _BUFFER:
+            if reserved or data_type not in _DATA_TYPES:
+                raise RemoteProtocolError(
+                    ErrorCode.MALFORMED_FRAME, f"buffer frame with data type {data_type}, reserved field {reserved}"
+                )
+            return FrameKind.BUFFER, length, data_type, channel, sequence, backlog, checksum
+        return FrameKind.CONTROL, length, kind, channel, sequence, backlog, checksum
+
+    def encode_control(self, frame: Frame) -> bytes:
+        """A whole control frame."""
+        kind, channel, payload = _control_parts(frame)
+        return _HEADER.pack(len(payload), kind, 0, 0, channel, 0, 0, 0) + payload
+
+    def decode_control(self, control_type: int, channel: int, payload: bytes) -> Frame:
+        """The control frame with this payload."""
+        try:
+            return _decode_control(Kind(control_type), channel, payload)
+        except (struct.error, ValueError, IndexError) as error:
+            raise RemoteProtocolError(
+                ErrorCode.MALFORMED_FRAME,
+                f"control frame of type {control_type} with {len(payload)} bytes: {error}; first bytes {payload[:16].hex()}",
+            ) from error
+
+
+def explain_foreign_bytes(first: bytes) -> str:
+    """What a stream that does not start with a hello seems to speak, for the error message."""
+    for start, name in (
+        (b"GET ", "HTTP"),
+        (b"POST", "HTTP"),
+        (b"PRI ", "HTTP/2"),
+        (b"HTTP", "HTTP"),
+        (b"SSH-", "SSH"),
+        (b"\x16\x03", "TLS"),
+        (b"\xff\x00\x00\x00", "ZMTP (ZeroMQ)"),
+    ):
+        if first.startswith(start):
+            return name
+    if first[4:8] == bytes.fromhex("badc0ffe"):
+        return "Flink's network protocol"
+    return "another protocol"
+
+
+def _control_parts(frame: Frame) -> tuple[Kind, int, bytes]:
+    match frame:
+        case AddCredit(pairs):
+            return Kind.CREDIT, 0, b"".join(_PAIR.pack(channel, credit) for channel, credit in pairs)
+        case Resume(channel):
+            return Kind.RESUME, channel, b""
+        case Acknowledge(channel):
+            return Kind.ACKNOWLEDGE, channel, b""
+        case CancelChannel(channel):
+            return Kind.CANCEL, channel, b""
+        case OpenChannel(channel, partition_id, subpartition, credit):
+            name = partition_id.encode()
+            return Kind.OPEN, channel, _OPEN.pack(subpartition, credit, len(name)) + name
+        case BacklogAnnouncement(channel, backlog):
+            return Kind.BACKLOG, channel, struct.pack(">I", backlog)
+        case ChannelError(channel, code, text):
+            return Kind.CHANNEL_ERROR, channel, _CODE.pack(code) + _cut(text)
+        case ConnectionFailure(code, text):
+            return Kind.CONNECTION_ERROR, 0, _CODE.pack(code) + _cut(text)
+        case Hello(version, segment_size_bytes, features, software):
+            name = software.encode()[:255]
+            return Kind.HELLO, 0, _HELLO.pack(MAGIC, version, segment_size_bytes, features, len(name)) + name
+        case Ping(token):
+            return Kind.PING, 0, _TOKEN.pack(token)
+        case Pong(token):
+            return Kind.PONG, 0, _TOKEN.pack(token)
+        case Goodbye():
+            return Kind.GOODBYE, 0, b""
+        case _:
+            assert_never(frame)
+
+
+def _decode_control(kind: Kind, channel: int, payload: bytes) -> Frame:
+    match kind:
+        case Kind.CREDIT:
+            if not payload:
+                raise ValueError("no channel in it")
+            return AddCredit(tuple(_PAIR.iter_unpack(payload)))
+        case Kind.RESUME:
+            return _empty(Resume(channel), payload)
+        case Kind.ACKNOWLEDGE:
+            return _empty(Acknowledge(channel), payload)
+        case Kind.CANCEL:
+            return _empty(CancelChannel(channel), payload)
+        case Kind.OPEN:
+            subpartition, credit, size = _OPEN.unpack_from(payload)
+            name = payload[_OPEN.size :]
+            if len(name) != size or not name:
+                raise ValueError(f"partition id of {len(name)} bytes, announced as {size}")
+            return OpenChannel(channel, name.decode(), subpartition, credit)
+        case Kind.BACKLOG:
+            return BacklogAnnouncement(channel, struct.unpack(">I", payload)[0])
+        case Kind.CHANNEL_ERROR:
+            code, text = _code_and_text(payload)
+            return ChannelError(channel, code, text)
+        case Kind.CONNECTION_ERROR:
+            code, text = _code_and_text(payload)
+            return ConnectionFailure(code, text)
+        case Kind.HELLO:
+            magic, version, segment_size, features, size = _HELLO.unpack_from(payload)
+            name = payload[_HELLO.size : _HELLO.size + size]
+            if magic != MAGIC or len(name) != size:
+                raise ValueError("not a netstack hello")
+            return Hello(version, segment_size, features, name.decode())
+        case Kind.PING:
+            return Ping(_TOKEN.unpack(payload)[0])
+        case Kind.PONG:
+            return Pong(_TOKEN.unpack(payload)[0])
+        case Kind.GOODBYE:
+            return _empty(Goodbye(), payload)
+        case Kind.BUFFER:
+            raise ValueError("a buffer is no control frame")
+        case _:
+            assert_never(kind)
+
+
+def _empty(frame: Frame, payload: bytes) -> Frame:
+    if payload:
+        raise ValueError("it has no payload")
+    return frame
+
+
+def _code_and_text(payload: bytes) -> tuple[ErrorCode, str]:
+    number = _CODE.unpack_from(payload)[0]
+    try:
+        code = ErrorCode(number)
+    except ValueError:
+        code = ErrorCode.INTERNAL  # a newer peer's code: keep its text
+    return code, payload[_CODE.size :].decode(errors="replace")
+
+
+def _cut(text: str) -> bytes:
+    data = text.encode(errors="replace")
+    return data if len(data) <= MAX_TEXT_BYTES else data[:MAX_TEXT_BYTES].decode(errors="ignore").encode()

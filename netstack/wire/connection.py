@@ -1,0 +1,410 @@
+"""One multiplexed connection without a socket: greeting, limits, heartbeat, dispatch, and what to write next.
+
+Takes: bytes that arrived (through the windows it lends) and the time. Gives: frames to its `Endpoint` (the producing half in
+`outbound.sender`, the consuming half in `inbound.receiver`), and pieces to write when the socket has room.
+
+Rules:
+- Pull, never push: `collect` is called when the socket has room, and asks the endpoint for frames then. Nothing else queues, so
+  memory is bounded whatever the peer does, and a priority event overtakes data right up to the socket.
+- Nothing but a hello is accepted before a hello.
+- `RemoteProtocolError` from `advance` is final: tell the peer (`fail`), then close.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol, final
+
+from ..buffer.buffer import Buffer
+from ..buffer.segment import Segment
+from ..errors import ErrorCode, RemoteProtocolError
+from ..events import DataType
+from .assembler import FrameAssembler
+from .codec import Codec
+from .codec_native import MAGIC, PROTOCOL_VERSION, explain_foreign_bytes
+from .frames import ConnectionFailure, Frame, Goodbye, Hello, Ping, Pong
+from .states import TRANSITIONS, Input, State
+
+FEATURE_CHECKSUM: Final = 1
+"""Every data buffer carries the CRC-32 of its payload."""
+
+GATHER_BYTES: Final = 512 * 1024
+GATHER_FRAMES: Final = 64
+"""One write carries what is ready, up to this: 16 buffers of 32 KiB reach the bare socket's rate; small frames are bounded by number."""
+
+MAX_PENDING_CONTROL: Final = 200_000
+"""Opening 65,536 channels queues as many frames; three times that is a peer that never reads."""
+
+_FIRST_BYTES: Final = 8  # of a hello's payload: the magic
+
+
+@final
+class OutgoingBatch:
+    """What one gathering write carries, and how much of it the socket has taken.
+
+    Attributes:
+        pieces: for the socket, in order.
+        total_bytes: over all pieces.
+    """
+
+    __slots__ = ("_buffers", "_ends", "_taken", "pieces", "total_bytes")
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes | memoryview] = []
+        self.total_bytes = 0
+        self._buffers: list[Buffer] = []
+        self._ends: list[int] = []
+        self._taken = 0
+
+    def add_control(self, frame: bytes) -> None:
+        """A control frame."""
+        self.pieces.append(frame)
+        self.total_bytes += len(frame)
+
+    def add_buffer(self, header: bytes, buffer: Buffer) -> None:
+        """A buffer; its reference belongs to the batch now."""
+        pieces = self.pieces
+        pieces.append(header)
+        if buffer.pieces is None:
+            pieces.append(buffer.memory)
+        else:
+            pieces.extend(buffer.pieces)
+        self.total_bytes += len(header) + buffer.length
+        self._buffers.append(buffer)
+        self._ends.append(self.total_bytes)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another frame may be added."""
+        return self.total_bytes < GATHER_BYTES and len(self._buffers) < GATHER_FRAMES
+
+    def take(self, count: int) -> bool:
+        """The socket took `count` more bytes: buffers that are through are recycled. Returns whether all are."""
+        self._taken += count
+        if self._taken == self.total_bytes:
+            self.release()
+            return True
+        through = bisect.bisect_right(self._ends, self._taken)
+        done, self._buffers = self._buffers[:through], self._buffers[through:]
+        del self._ends[:through]
+        whole = 0
+        for piece in self.pieces:
+            if len(piece) > count:
+                break
+            count -= len(piece)
+            whole += 1
+        del self.pieces[:whole]
+        if count:
+            self.pieces[0] = memoryview(self.pieces[0])[count:]
+        for buffer in done:
+            buffer.recycle()
+        return False
+
+    def settle(self) -> None:
+        """Copies what is left and recycles every buffer: memory that was lent for it may change now."""
+        self.pieces = [b"".join(self.pieces)]
+        self.release()
+
+    def release(self) -> None:
+        """Recycles every buffer; idempotent."""
+        buffers, self._buffers = self._buffers, []
+        self._ends = []
+        for buffer in buffers:
+            buffer.recycle()
+
+
+class Endpoint(Protocol):
+    """The half of a connection that knows channels."""
+
+    def on_open(self, peer: Hello, features: int) -> None:
+        """Both hellos agree."""
+
+    def on_frame(self, frame: Frame) -> None:
+        """A control frame that is not the connection's own business."""
+
+    def on_buffer(
+        self, channel: int, sequence: int, backlog: int, segment: Segment, length: int, checksum: int
+    ) -> Segment:
+        """See `FrameSink.on_buffer`."""
+
+    def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
+        """See `FrameSink.on_event`."""
+
+    def collect(self, batch: OutgoingBatch) -> None:
+        """Adds frames that are ready, while `batch.has_room`."""
+
+    def on_closed(self, error: Exception | None) -> None:
+        """The connection is gone: every channel on it ends, with `error` if it broke. Called once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionStatistics:
+    """A snapshot of one connection.
+
+    Attributes:
+        state: of the table in `states`.
+        peer_software: from its hello.
+        bytes_received: ever.
+        bytes_sent: ever handed to the socket.
+        sends: gathering writes.
+        receives: reads that brought something.
+        round_trip_s: last measured by ping, None before.
+    """
+
+    state: str
+    peer_software: str | None
+    bytes_received: int
+    bytes_sent: int
+    sends: int
+    receives: int
+    round_trip_s: float | None
+
+
+@final
+class Connection:
+    """Protocol logic common to both halves."""
+
+    def __init__(
+        self,
+        codec: Codec,
+        endpoint: Endpoint,
+        *,
+        hello: Hello,
+        landing: list[Segment],
+        peer: str,
+        on_write_wanted: Callable[[], None],
+        now: float,
+    ) -> None:
+        """Queues our hello.
+
+        Args:
+            codec: the layout.
+            endpoint: gets the frames.
+            hello: what we say of ourselves.
+            landing: where payloads land; empty on the producing side.
+            peer: its address, for messages.
+            on_write_wanted: called when `collect` has become worth calling.
+            now: monotonic seconds.
+        """
+        self.peer = peer
+        self.peer_hello: Hello | None = None
+        self.state = State.GREETING
+        self._codec = codec
+        self._endpoint = endpoint
+        self._hello = hello
+        self._on_write_wanted = on_write_wanted
+        self._assembler = FrameAssembler(codec, self, landing, hello.segment_size_bytes)
+        self.windows = self._assembler.windows
+        self._control: deque[bytes] = deque([codec.encode_control(hello)])
+        self._pong: Pong | None = None
+        self._last_received = now
+        self._ping_sent: float | None = None
+        self._ping_token = 0
+        self._round_trip_s: float | None = None
+        self.bytes_received = 0
+        self.bytes_sent = 0
+        self.sends = 0
+        self.receives = 0
+        self._closed_told = False
+
+    # Bytes in.
+
+    def advance(self, count: int, now: float) -> None:
+        """`count` bytes were stored in `windows()`.
+
+        Raises:
+            RemoteProtocolError: the peer broke the protocol; final.
+        """
+        self.bytes_received += count
+        self.receives += 1
+        self._last_received = now
+        if self.state is State.GREETING:
+            self._check_first_bytes(count)
+        self._assembler.advance(count)
+
+    def end_of_stream(self) -> None:
+        """The peer's direction ended.
+
+        Raises:
+            RemoteProtocolError: without a goodbye, or in the middle of a frame.
+        """
+        if self._assembler.mid_frame:
+            raise RemoteProtocolError(
+                ErrorCode.TRUNCATED_STREAM,
+                f"{self.peer} ended the stream in the middle of a frame, after {self.bytes_received} bytes",
+            )
+        if (self.state, Input.END_OF_STREAM) not in TRANSITIONS:
+            raise RemoteProtocolError(
+                ErrorCode.TRUNCATED_STREAM,
+                f"{self.peer} ended the stream without a goodbye, in state {self.state.value};"
+                " its process was probably killed or lost",
+            )
+        self._go(Input.END_OF_STREAM)
+
+    # Bytes out.
+
+    def send(self, frame: Frame) -> None:
+        """Queues a control frame (those of the endpoint that do not coalesce: at most a few a channel).
+
+        Raises:
+            RemoteProtocolError: the peer provokes more answers than it reads.
+        """
+        if self.state is not State.CLOSED:
+            if len(self._control) >= MAX_PENDING_CONTROL:
+                raise RemoteProtocolError(
+                    ErrorCode.UNEXPECTED_FRAME,
+                    f"{self.peer} causes answers faster than it reads them: {len(self._control)} control frames wait",
+                )
+            self._control.append(self._codec.encode_control(frame))
+            self._on_write_wanted()
+
+    def collect(self) -> OutgoingBatch | None:
+        """What to write now, or None. The batch's buffers must be released by the caller."""
+        batch = OutgoingBatch()
+        control = self._control
+        while control and batch.has_room:
+            batch.add_control(control.popleft())
+        if self._pong is not None:
+            batch.add_control(self._codec.encode_control(self._pong))
+            self._pong = None
+        if self.state is State.OPEN or self.state is State.FAREWELL:
+            self._endpoint.collect(batch)
+        return batch if batch.pieces else None
+
+    # Life.
+
+    def heartbeat(self, now: float, interval_s: float, timeout_s: float) -> None:
+        """Pings a silent peer; call it about every `interval_s`.
+
+        Raises:
+            RemoteProtocolError: it has not been heard of for `timeout_s` although it was pinged.
+        """
+        silent = now - self._last_received
+        if self._ping_sent is not None and silent >= timeout_s:
+            raise RemoteProtocolError(
+                ErrorCode.TIMED_OUT, f"{self.peer} did not answer for {silent:.1f} s; its host or the network is gone"
+            )
+        if silent >= interval_s and self._ping_sent is None and self.state is State.OPEN:
+            self._ping_token += 1
+            self._ping_sent = now
+            self.send(Ping(self._ping_token))
+
+    def fail(self, error: RemoteProtocolError) -> bytes:
+        """The frame that tells the peer why the connection ends."""
+        return self._codec.encode_control(ConnectionFailure(error.code, error.text))
+
+    def close(self, error: Exception | None) -> list[Segment]:
+        """Ends every channel. Idempotent. Returns the landing segments."""
+        self.state = TRANSITIONS.get((self.state, Input.CLOSE), State.CLOSED)
+        self._control.clear()
+        if not self._closed_told:
+            self._closed_told = True
+            self._endpoint.on_closed(error)
+        return self._assembler.take_landing()
+
+    def statistics(self) -> ConnectionStatistics:
+        """A snapshot; O(1)."""
+        return ConnectionStatistics(
+            state=self.state.value,
+            peer_software=None if self.peer_hello is None else self.peer_hello.software,
+            bytes_received=self.bytes_received,
+            bytes_sent=self.bytes_sent,
+            sends=self.sends,
+            receives=self.receives,
+            round_trip_s=self._round_trip_s,
+        )
+
+    # FrameSink: what the assembler found.
+
+    def on_buffer(
+        self, channel: int, sequence: int, backlog: int, segment: Segment, length: int, checksum: int
+    ) -> Segment:
+        """A data buffer."""
+        if self.state is not State.OPEN:
+            raise self._unexpected("a data buffer")
+        return self._endpoint.on_buffer(channel, sequence, backlog, segment, length, checksum)
+
+    def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
+        """An in-band event."""
+        if self.state is not State.OPEN:
+            raise self._unexpected(f"an event ({data_type.name})")
+        self._endpoint.on_event(channel, sequence, backlog, data_type, payload)
+
+    def on_frame(self, frame: Frame) -> None:
+        """A control frame."""
+        match frame:
+            case Hello():
+                self._greet(frame)
+            case ConnectionFailure(code, text):
+                raise RemoteProtocolError(code, f"{self.peer} closed the connection: {text}")
+            case _ if self.state is not State.OPEN:
+                raise self._unexpected(type(frame).__name__)
+            case Ping():
+                self._pong = Pong(frame.token)  # only the newest: a peer that pings without end costs nothing
+                self._on_write_wanted()
+            case Pong(token):
+                if token == self._ping_token and self._ping_sent is not None:
+                    self._round_trip_s = self._last_received - self._ping_sent
+                    self._ping_sent = None
+            case Goodbye():
+                self._go(Input.GOODBYE)
+            case _:
+                self._endpoint.on_frame(frame)
+
+    def _greet(self, peer: Hello) -> None:
+        if peer.version != PROTOCOL_VERSION:
+            raise RemoteProtocolError(
+                ErrorCode.VERSION_MISMATCH,
+                f"{self.peer} ({peer.software}) speaks protocol version {peer.version}, we speak {PROTOCOL_VERSION};"
+                " run the same netstack release on both sides",
+            )
+        if peer.segment_size_bytes != self._hello.segment_size_bytes:
+            raise RemoteProtocolError(
+                ErrorCode.SEGMENT_SIZE_MISMATCH,
+                f"{self.peer} uses segments of {peer.segment_size_bytes} bytes, we use"
+                f" {self._hello.segment_size_bytes}; set segment_size_bytes to the same value on both sides",
+            )
+        self._go(Input.HELLO)
+        self.peer_hello = peer
+        # A feature one side asks for is used when both know it: the hello lists what is known in the low half, asked for in the high.
+        known = self._hello.features & peer.features & 0xFFFF
+        asked = (self._hello.features | peer.features) >> 16
+        self._endpoint.on_open(peer, known & asked)
+        self._on_write_wanted()
+
+    def _go(self, what: Input) -> None:
+        following = TRANSITIONS.get((self.state, what))
+        if following is None:
+            raise self._unexpected(what.value)
+        self.state = following
+
+    def _unexpected(self, what: str) -> RemoteProtocolError:
+        return RemoteProtocolError(
+            ErrorCode.UNEXPECTED_FRAME,
+            f"{self.peer} sent {what} in state {self.state.value}; a hello comes first, once",
+        )
+
+    def _check_first_bytes(self, count: int) -> None:
+        """Recognises a peer of another protocol by its first bytes, before their lengths are believed."""
+        if self.bytes_received > count:
+            return
+        window = self.windows()[0]
+        first = bytes(window[:count][: self._codec.header_bytes + _FIRST_BYTES])
+        expected = self._control_hello_prefix()
+        common = min(len(first), len(expected))
+        wrong = any(first[i] != expected[i] for i in range(common) if i not in _LENGTH_BYTES)
+        if wrong:
+            raise RemoteProtocolError(
+                ErrorCode.NOT_NETSTACK,
+                f"{self.peer} does not speak netstack's protocol but {explain_foreign_bytes(first)}"
+                f" (first bytes {first[:16].hex(' ')}); check the address and port",
+            )
+
+    def _control_hello_prefix(self) -> bytes:
+        return self._codec.encode_control(self._hello)[: self._codec.header_bytes + len(MAGIC)]
+
+
+_LENGTH_BYTES: Final = frozenset(range(4))

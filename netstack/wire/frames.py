@@ -1,0 +1,117 @@
+"""Every message of the protocol as plain data, whatever codec writes it.
+
+Takes: fields. Gives: frozen objects to the codecs and the connection. Data buffers are not here: they never become an object on
+their way (`codec_native.encode_buffer_header`, `assembler`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ..errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First frame in each direction.
+
+    Attributes:
+        version: of the protocol.
+        segment_size_bytes: largest payload of a data buffer that this side sends.
+        features: bits both sides must have for a feature to be used (`Feature`).
+        software: name and version, for messages.
+    """
+
+    version: int
+    segment_size_bytes: int
+    features: int
+    software: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenChannel:
+    """Consumer asks for a subpartition, under a channel number of its choice, with its initial credit."""
+
+    channel: int
+    partition_id: str
+    subpartition: int
+    credit: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddCredit:
+    """Credits for any number of channels, coalesced: (channel, credits) pairs."""
+
+    pairs: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Consumer lets a blocked subpartition go on."""
+
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Consumer has processed every record of a channel (follows EndOfData)."""
+
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelChannel:
+    """Consumer wants nothing more of a channel; frames already on the way are dropped by it."""
+
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogAnnouncement:
+    """Producer has buffers waiting and no credit for a channel that started without any."""
+
+    channel: int
+    backlog: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelError:
+    """A channel failed; the others go on."""
+
+    channel: int
+    code: ErrorCode
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionFailure:
+    """The connection is unusable; the sender closes it after this frame."""
+
+    code: ErrorCode
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Asks for a Pong with the same 8 bytes."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """Answers a Ping."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Goodbye:
+    """Nothing more will be sent in this direction; an end of stream without it is a broken connection."""
+
+
+Frame: TypeAlias = (
+    "Hello | OpenChannel | AddCredit | Resume | Acknowledge | CancelChannel | BacklogAnnouncement"
+    " | ChannelError | ConnectionFailure | Ping | Pong | Goodbye"
+)

@@ -1,0 +1,157 @@
+"""What TCP and unix sockets share: a non-blocking socket driven by trying.
+
+Takes: connected or listening sockets. Gives: `ByteStream` and `Listener`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from collections.abc import Callable, Sequence
+from typing import Final, final
+
+import trio
+
+from netstack.errors import ConnectionLost
+from netstack.transport import ByteStream, Listener, Piece
+
+IOV_MAX: Final = 1024
+"""Most pieces one system call takes on Linux."""
+
+OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+PAUSE_S: Final = 0.1
+"""How long accepting pauses when the process is out of descriptors: connections wait in the kernel's queue meanwhile."""
+
+
+@final
+class SocketStream(ByteStream):
+    """A connected socket."""
+
+    def __init__(self, sock: socket.socket, peer: str) -> None:
+        sock.setblocking(False)
+        self.peer = peer
+        self._socket = sock
+        self._sendmsg = sock.sendmsg
+        self._closed = False
+
+    def try_send(self, pieces: Sequence[Piece]) -> int:
+        """See `ByteStream.try_send`: one system call."""
+        try:
+            return self._sendmsg(pieces if len(pieces) <= IOV_MAX else pieces[:IOV_MAX])
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def try_receive_into(self, windows: Sequence[memoryview]) -> int | None:
+        """See `ByteStream.try_receive_into`: one system call."""
+        try:
+            if len(windows) == 1:
+                return self._socket.recv_into(windows[0])
+            return self._socket.recvmsg_into(windows)[0]
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise self._lost(error) from error
+
+    async def wait_writable(self) -> None:
+        """See `ByteStream.wait_writable`."""
+        self._check_open()
+        await trio.lowlevel.wait_writable(self._socket)
+
+    async def wait_readable(self) -> None:
+        """See `ByteStream.wait_readable`."""
+        self._check_open()
+        await trio.lowlevel.wait_readable(self._socket)
+
+    def send_eof(self) -> None:
+        """Half-closes."""
+        with contextlib.suppress(OSError):  # not connected any more: the peer sees its end of stream anyway
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Closes at once."""
+        if not self._closed:
+            self._closed = True
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+
+    def tcp_facts(self) -> dict[str, str | int]:
+        """Congestion control and buffer sizes."""
+        if self._closed or self._socket.family not in (socket.AF_INET, socket.AF_INET6):
+            return {}
+        name = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        return {
+            "congestion_control": name.split(b"\0")[0].decode(),
+            "send_buffer_bytes": self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF),
+            "receive_buffer_bytes": self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF),
+        }
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError(f"the stream to {self.peer} was closed")
+
+    def _lost(self, error: OSError) -> ConnectionLost:
+        return ConnectionLost(f"the connection to {self.peer} broke: {error.strerror or error}")
+
+
+@final
+class SocketListener(Listener):
+    """A listening socket."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        address: str,
+        accepted: Callable[[socket.socket], ByteStream],
+        on_close: Callable[[], None],
+    ) -> None:
+        """Args: the socket; the URL to dial; makes a stream of an accepted socket; told when closed."""
+        sock.setblocking(False)
+        self.address = address
+        self._socket = sock
+        self._accepted = accepted
+        self._on_close = on_close
+        self._closed = False
+
+    async def accept(self) -> ByteStream:
+        """See `Listener.accept`; a connection that died in the queue is skipped, running out of descriptors is waited out."""
+        while True:
+            await trio.lowlevel.wait_readable(self._socket)
+            try:
+                sock, _ = self._socket.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                continue
+            except OSError as error:
+                if error.errno not in OUT_OF_DESCRIPTORS:
+                    raise
+                await trio.sleep(PAUSE_S)
+                continue
+            return self._accepted(sock)
+
+    def close(self) -> None:
+        """Stops accepting."""
+        if not self._closed:
+            self._closed = True
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+            self._on_close()
+
+
+async def connect_socket(sock: socket.socket, target: object) -> None:
+    """Connects a socket without blocking the loop.
+
+    Raises:
+        OSError: refused, unreachable, timed out. Cancellation: the caller closes the socket.
+    """
+    sock.setblocking(False)
+    try:
+        sock.connect(target)  # type: ignore[arg-type]  # a path or an address tuple
+    except BlockingIOError:
+        await trio.lowlevel.wait_writable(sock)
+        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, errno.errorcode.get(code, str(code))) from None
+    else:
+        await trio.lowlevel.checkpoint()

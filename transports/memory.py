@@ -1,0 +1,186 @@
+"""`memory://NAME`: a bounded pipe within one process, for tests and for embedding several TaskManagers in one program.
+
+Takes: URLs. Gives: streams that behave as sockets do: bounded, byte-wise, with half-close.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, final
+from urllib.parse import urlsplit
+
+import trio
+
+from netstack.errors import ConfigError, ConnectionLost
+from netstack.transport import ByteStream, Listener, Piece, Transport
+
+CAPACITY_BYTES: Final = 256 * 1024
+"""Bytes under way in one direction: about what a loopback socket holds before its sender waits."""
+
+
+@final
+class _Pipe:
+    """One direction."""
+
+    def __init__(self) -> None:
+        self.chunks: deque[memoryview] = deque()
+        self.size = 0
+        self.ended = False
+        self.broken = False
+        self.changed = trio.lowlevel.ParkingLot()
+
+    def write(self, pieces: Sequence[Piece]) -> int:
+        room = CAPACITY_BYTES - self.size
+        taken = 0
+        for piece in pieces:
+            part = bytes(memoryview(piece)[: room - taken])
+            if part:
+                self.chunks.append(memoryview(part))
+                taken += len(part)
+            if taken == room:
+                break
+        self.size += taken
+        if taken:
+            self.changed.unpark_all()
+        return taken
+
+    def read_into(self, windows: Sequence[memoryview]) -> int | None:
+        taken = 0
+        for window in windows:
+            position = 0
+            while position < len(window) and self.chunks:
+                head = self.chunks[0]
+                count = min(len(head), len(window) - position)
+                window[position : position + count] = head[:count]
+                position += count
+                if count == len(head):
+                    self.chunks.popleft()
+                else:
+                    self.chunks[0] = head[count:]
+            taken += position
+        self.size -= taken
+        if taken:
+            self.changed.unpark_all()
+            return taken
+        return 0 if self.ended else None
+
+    def end(self) -> None:
+        self.ended = True
+        self.changed.unpark_all()
+
+
+@final
+class MemoryStream(ByteStream):
+    """One end of two pipes."""
+
+    def __init__(self, outgoing: _Pipe, incoming: _Pipe, peer: str) -> None:
+        self.peer = peer
+        self._out = outgoing
+        self._in = incoming
+        self._closed = False
+
+    def try_send(self, pieces: Sequence[Piece]) -> int:
+        """See `ByteStream.try_send`."""
+        if self._closed or self._out.ended or self._out.broken:
+            raise ConnectionLost(f"the connection to {self.peer} broke: it is closed")
+        return self._out.write(pieces)
+
+    def try_receive_into(self, windows: Sequence[memoryview]) -> int | None:
+        """See `ByteStream.try_receive_into`."""
+        if self._closed:
+            raise ConnectionLost(f"the connection to {self.peer} broke: it is closed")
+        return self._in.read_into(windows)
+
+    async def wait_writable(self) -> None:
+        """See `ByteStream.wait_writable`."""
+        await trio.lowlevel.checkpoint()
+        while self._out.size >= CAPACITY_BYTES and not self._out.broken:
+            self._check_open()
+            await self._out.changed.park()
+        self._check_open()
+
+    async def wait_readable(self) -> None:
+        """See `ByteStream.wait_readable`."""
+        await trio.lowlevel.checkpoint()
+        while not self._in.size and not self._in.ended:
+            self._check_open()
+            await self._in.changed.park()
+        self._check_open()
+
+    def send_eof(self) -> None:
+        """Ends the outgoing pipe."""
+        self._out.end()
+
+    def close(self) -> None:
+        """Ends both pipes."""
+        if not self._closed:
+            self._closed = True
+            self._out.end()
+            self._in.broken = True
+            self._in.changed.unpark_all()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError("this end of the memory stream was closed")
+
+
+@final
+class _MemoryListener(Listener):
+    def __init__(self, transport: MemoryTransport, address: str, name: str) -> None:
+        self.address = address
+        self._transport = transport
+        self._name = name
+        self._waiting: deque[MemoryStream] = deque()
+        self._arrived = trio.lowlevel.ParkingLot()
+
+    def dial(self) -> MemoryStream:
+        there, back = _Pipe(), _Pipe()
+        self._waiting.append(MemoryStream(back, there, f"a client of {self.address}"))
+        self._arrived.unpark_all()
+        return MemoryStream(there, back, self.address)
+
+    async def accept(self) -> ByteStream:
+        await trio.lowlevel.checkpoint()
+        while not self._waiting:
+            await self._arrived.park()
+        return self._waiting.popleft()
+
+    def close(self) -> None:
+        if self._transport.listeners.get(self._name) is self:
+            del self._transport.listeners[self._name]
+        while self._waiting:
+            self._waiting.popleft().close()
+
+
+@final
+class MemoryTransport(Transport):
+    """See the module; names live as long as their listener."""
+
+    def __init__(self) -> None:
+        self.listeners: dict[str, _MemoryListener] = {}
+
+    async def listen(self, url: str) -> Listener:
+        """Takes a name."""
+        name = _name(url)
+        if name in self.listeners:
+            raise OSError(errno.EADDRINUSE, f"cannot listen at {url}: the name is in use in this process")
+        listener = self.listeners[name] = _MemoryListener(self, url, name)
+        await trio.lowlevel.checkpoint()
+        return listener
+
+    async def connect(self, url: str) -> ByteStream:
+        """Dials a name."""
+        await trio.lowlevel.checkpoint()
+        listener = self.listeners.get(_name(url))
+        if listener is None:
+            raise ConnectionLost(f"cannot reach {url}: nobody listens to this name in this process")
+        return listener.dial()
+
+
+def _name(url: str) -> str:
+    name = urlsplit(url).netloc
+    if not name:
+        raise ConfigError(f"address {url!r} needs a name, such as memory://a")
+    return name

@@ -1,0 +1,107 @@
+"""`tcp://HOST:PORT`: TCP with Nagle off, keep-alive on, and a low mark for unsent bytes.
+
+Takes: URLs. Gives: streams and listeners over TCP.
+
+Socket buffers are left to the kernel's tuning: setting them below 1 MiB halves the throughput. `TCP_NOTSENT_LOWAT` keeps at most 256 KiB
+unsent in the kernel, so that the choice of what to send next stays late; it costs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Final, final
+from urllib.parse import urlsplit
+
+import trio
+
+from netstack.errors import ConfigError, ConnectionLost
+from netstack.transport import ByteStream, Listener, Transport
+
+from ._sockets import SocketListener, SocketStream, connect_socket
+
+NOTSENT_LOWAT_BYTES: Final = 256 * 1024
+BACKLOG: Final = 1024
+
+
+@final
+class TcpTransport(Transport):
+    """See the module."""
+
+    async def listen(self, url: str) -> Listener:
+        """Binds; port 0 picks a free one."""
+        host, port = split_host_port(url)
+        infos = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, target = infos[0]
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(target)
+            sock.listen(BACKLOG)
+        except OSError as error:
+            sock.close()
+            raise OSError(
+                error.errno,
+                f"cannot listen at {url}: {os.strerror(error.errno or 0)}; choose another port, or port 0 for a free one",
+            ) from error
+        return SocketListener(sock, _url(host, sock.getsockname()[1]), _accepted, lambda: None)
+
+    async def connect(self, url: str) -> ByteStream:
+        """Dials every address of the host in turn."""
+        host, port = split_host_port(url)
+        try:
+            infos = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise ConnectionLost(f"cannot resolve {url}: {error.strerror or error}") from error
+        failures: list[str] = []
+        for family, kind, protocol, _, target in infos:
+            sock = socket.socket(family, kind, protocol)
+            connected = False
+            try:
+                await connect_socket(sock, target)
+                _tune(sock)
+                connected = True
+                return SocketStream(sock, url)
+            except OSError as error:
+                failures.append(os.strerror(error.errno) if error.errno else str(error))
+            finally:
+                if not connected:
+                    sock.close()
+        raise ConnectionLost(f"cannot reach {url}: {', '.join(failures)}; is a TaskManager listening there?")
+
+
+def split_host_port(url: str) -> tuple[str, int]:
+    """Host and port of a URL.
+
+    Raises:
+        ConfigError: one of them is missing or wrong.
+    """
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError as error:
+        raise ConfigError(f"address {url!r}: {error}") from error
+    if not parts.hostname or port is None:
+        raise ConfigError(f"address {url!r} needs a host and a port, such as tcp://127.0.0.1:6121")
+    return parts.hostname, port
+
+
+def _url(host: str, port: int) -> str:
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def _accepted(sock: socket.socket) -> ByteStream:
+    _tune(sock)
+    try:
+        name = sock.getpeername()
+        peer = _url(name[0], name[1])
+    except OSError:
+        peer = "a peer that is gone"
+    return SocketStream(sock, peer)
+
+
+def _tune(sock: socket.socket) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, NOTSENT_LOWAT_BYTES)
