@@ -31,3 +31,35 @@ from .runtime.record_writer import RecordWriter
 from .runtime.task_manager import TaskManager, open_task_manager
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Alignment",
+    "ArrayReader",
+    "CancelCheckpointMarker",
+    "ChannelDescriptor",
+    "ChannelFailed",
+    "CheckpointBarrier",
+    "ConfigError",
+    "ConnectionLost",
+    "EndOfData",
+    "EndOfPartition",
+    "ErrorCode",
+    "InsufficientBuffers",
+    "LocalProtocolError",
+    "NetstackError",
+    "NetworkConfig",
+    "PartitionId",
+    "PartitionNotFound",
+    "PoolDestroyed",
+    "ProducerFailed",
+    "RecordError",
+    "RecordReader",
+    "RecordWriter",
+    "RemoteProtocolError",
+    "ResultPartitionType",
+    "SpillError",
+    "TaskManager",
+    "UnionInputGate",
+    "UserEvent",
+    "open_task_manager",
+]

@@ -21,7 +21,8 @@ IOV_MAX: Final = 1024
 
 OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 PAUSE_S: Final = 0.1
-"""How long accepting pauses when the process is out of descriptors: connections wait in the kernel's queue meanwhile."""
+"""How long accepting pauses when the process is out of descriptors: connections wait in the kernel's queue
+meanwhile."""
 
 
 @final
@@ -116,8 +117,10 @@ class SocketListener(Listener):
         self._closed = False
 
     async def accept(self) -> ByteStream:
-        """See `Listener.accept`; a connection that died in the queue is skipped, running out of descriptors is waited out."""
+        """See `Listener.accept`; connections that died in the queue are skipped, a lack of descriptors is waited out."""
         while True:
+            if self._closed:
+                raise trio.ClosedResourceError(f"the listener at {self.address} was closed")
             await trio.lowlevel.wait_readable(self._socket)
             try:
                 sock, _ = self._socket.accept()

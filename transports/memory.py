@@ -134,6 +134,7 @@ class _MemoryListener(Listener):
         self._name = name
         self._waiting: deque[MemoryStream] = deque()
         self._arrived = trio.lowlevel.ParkingLot()
+        self._closed = False
 
     def dial(self) -> MemoryStream:
         there, back = _Pipe(), _Pipe()
@@ -144,10 +145,14 @@ class _MemoryListener(Listener):
     async def accept(self) -> ByteStream:
         await trio.lowlevel.checkpoint()
         while not self._waiting:
+            if self._closed:
+                raise trio.ClosedResourceError(f"the listener at {self.address} was closed")
             await self._arrived.park()
         return self._waiting.popleft()
 
     def close(self) -> None:
+        self._closed = True
+        self._arrived.unpark_all()
         if self._transport.listeners.get(self._name) is self:
             del self._transport.listeners[self._name]
         while self._waiting:

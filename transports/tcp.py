@@ -2,8 +2,8 @@
 
 Takes: URLs. Gives: streams and listeners over TCP.
 
-Socket buffers are left to the kernel's tuning: setting them below 1 MiB halves the throughput. `TCP_NOTSENT_LOWAT` keeps at most 256 KiB
-unsent in the kernel, so that the choice of what to send next stays late; it costs nothing.
+Socket buffers are left to the kernel's tuning: setting them below 1 MiB halves the throughput. `TCP_NOTSENT_LOWAT`
+keeps at most 256 KiB unsent in the kernel, so that the choice of what to send next stays late; it costs nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TcpTransport(Transport):
             sock.close()
             raise OSError(
                 error.errno,
-                f"cannot listen at {url}: {os.strerror(error.errno or 0)}; choose another port, or port 0 for a free one",
+                f"cannot listen at {url}: {os.strerror(error.errno or 0)}; choose another port, or 0 for a free one",
             ) from error
         return SocketListener(sock, _url(host, sock.getsockname()[1]), _accepted, lambda: None)
 

@@ -2,8 +2,8 @@
 
 Takes: segments from a pool, or heap memory for events. Gives: `Buffer`s to the sender, the gates and the deserialisers.
 
-Rules: a buffer starts with one reference; `retain` adds one, `recycle` drops one; at zero its owner takes the memory back,
-exactly once. Nobody writes through a buffer.
+Rules: a buffer starts with one reference; `retain` adds one, `recycle` drops one; at zero its owner takes the memory
+back, exactly once. Nobody writes through a buffer.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Takes: a count and a size. Gives: segments to builders and input channels; avail
 
 Rules (one thread, so no locks; the order of effects is what matters):
 - free + lent = N, always. A segment returns exactly once.
-- A local pool is available when a segment is at hand and no subpartition is over its quota; overdraft never makes it available.
+- A local pool is available when a segment is at hand and no subpartition is over its quota; overdraft never makes it
+  available.
 - Waiting is being called back on the edge from unavailable to available; nothing polls.
 - State changes first, callbacks last.
 - Free segments are reused last in, first out: a small hot pool is worth 20-30 % over a large cold one.
@@ -301,7 +302,7 @@ class LocalBufferPool:
 
     @property
     def is_available(self) -> bool:
-        """Whether a segment is at hand and no subpartition is over its quota (true when destroyed: waiters must look)."""
+        """Whether a segment is at hand and no subpartition is over its quota; true when destroyed: waiters must look."""
         return self._is_available or self._destroyed
 
     @property
@@ -349,7 +350,7 @@ class LocalBufferPool:
         )
 
     def recycle(self, segment: Segment, subpartition: int = -1) -> None:
-        """Takes a segment back: to the network pool when there are too many, else to the first listener, else to hand."""
+        """Takes a segment back: to the network pool when there are too many, else to a listener, else to hand."""
         if self._quota is not None and subpartition >= 0:
             if self._held[subpartition] == self._quota:
                 self._over_quota -= 1

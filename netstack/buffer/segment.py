@@ -29,7 +29,7 @@ class Segment:
 
     def __init__(self, array: Bytes1D) -> None:
         self.array = array
-        self.memory = memoryview(array)
+        self.memory: memoryview = array.data
 
     @property
     def size_bytes(self) -> int:

@@ -3,23 +3,27 @@
 Takes: landed segments and events from the `ChannelReceiver`; or a `BufferSource` of the same TaskManager.
 Gives: buffers to the gate, credit to the receiver's next announcement.
 
-Rules for credit (remote): wanted free buffers = backlog + exclusive. Floating buffers are taken for that, first come first served
-among the channels of the gate. Every free buffer is either announced exactly once or given back before it was; recycling an exclusive
-buffer while there is more than wanted gives a floating one back instead of a credit.
+Rules for credit (remote): wanted free buffers = backlog + exclusive. Floating buffers are taken for that, first come
+first served among the channels of the gate. Every free buffer is either announced exactly once or given back before it
+was; recycling an exclusive buffer while there is more than wanted gives a floating one back instead of a credit.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol, final
+from typing import Final, Protocol, final
 
 from ..buffer.buffer import Buffer, BufferSource
 from ..buffer.pool import LocalBufferPool, NetworkBufferPool
 from ..buffer.segment import Segment
-from ..errors import ChannelFailed, ErrorCode, ProducerFailed, channel_error
-from ..events import DataType
+from ..errors import ChannelFailed, ErrorCode, ProducerFailed, RemoteProtocolError, channel_error
+from ..events import DataType, EndOfData, EndOfPartition, decode_event
 from ..wire.credit import ReceiveCredit
 from .gate import ChannelStatistics, SingleInputGate
+
+_DATA: Final = DataType.DATA
+_END_TYPES: Final = {EndOfData: DataType.END_OF_DATA, EndOfPartition: DataType.END_OF_PARTITION}
+"""Gates count these by their data type and read their bytes, so the two have to agree."""
 
 
 class ChannelLink(Protocol):
@@ -82,7 +86,18 @@ class RemoteInputChannel:
         pool: LocalBufferPool,
         network: NetworkBufferPool,
     ) -> None:
-        """Args: its gate and place in it; what it reads; its exclusive buffers; the gate's floating ones; where exclusive ones return."""
+        """Takes its exclusive buffers, and knows where they and the floating ones return.
+
+        Args:
+            gate: who polls it.
+            index: its place there.
+            peer: the producer's address, for messages.
+            partition_id: what it reads.
+            subpartition: which of it.
+            exclusive: its own buffers: the initial credit.
+            pool: the gate's floating buffers.
+            network: where exclusive buffers return.
+        """
         self.index = index
         self.number = -1  # given by the receiver
         self.is_enqueued = False
@@ -149,14 +164,11 @@ class RemoteInputChannel:
                 f"a data buffer came (sequence {sequence}) although the producer had no credit left",
                 channel=str(self),
             )
-        self._expected_sequence = sequence + 1
+        self._expected_sequence = (sequence + 1) & 0xFFFFFFFF  # it travels as 32 bits
         self._buffers += 1
         self._bytes += length
-        self._required -= 1
         memory = segment.memory
-        buffer = Buffer(
-            memory if length == len(memory) else memory[:length], length, DataType.DATA, self, segment, is_floating
-        )
+        buffer = Buffer(memory if length == len(memory) else memory[:length], length, _DATA, self, segment, is_floating)
         queue = self._queue
         queue.append(buffer)
         if len(queue) == 1:
@@ -165,18 +177,32 @@ class RemoteInputChannel:
             # Nobody reads an empty buffer: its credit returns at once.
             queue.pop()
             buffer.recycle()
-        self.on_backlog(backlog)
+        if (
+            backlog + self._initial_credit != self._required
+            or len(self._exclusive) + len(self._floating) < self._required
+        ):
+            self.on_backlog(backlog)
         return free
 
     def on_event(self, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         """An in-band event; it took no buffer.
 
         Raises:
-            ChannelFailed: out of sequence.
+            ChannelFailed: out of sequence, or not an event.
         """
         if sequence != self._expected_sequence:
             raise self._out_of_sequence(sequence)
-        self._expected_sequence = sequence + 1
+        try:
+            event = decode_event(payload)
+        except RemoteProtocolError as error:
+            raise ChannelFailed(error.code, error.text, channel=str(self)) from error
+        if _END_TYPES.get(type(event)) is not (data_type if data_type in _END_TYPES.values() else None):
+            raise ChannelFailed(
+                ErrorCode.MALFORMED_FRAME,
+                f"event {type(event).__name__} came under data type {data_type.name}; its producer is faulty",
+                channel=str(self),
+            )
+        self._expected_sequence = (sequence + 1) & 0xFFFFFFFF  # it travels as 32 bits
         buffer = Buffer(memoryview(payload), len(payload), data_type, None)
         buffer.sequence = sequence
         if data_type.has_priority:
@@ -225,10 +251,10 @@ class RemoteInputChannel:
         buffer = queue.popleft()
         if queue:
             buffer.more_available = True
-            buffer.next_is_event = queue[0].data_type is not DataType.DATA
+            buffer.next_is_event = queue[0].data_type is not _DATA
         elif self._error is not None:
             buffer.more_available = True  # so that the gate comes back for the error
-        if buffer.data_type is DataType.PRIORITY_EVENT:
+        if self._priority_count and buffer.data_type is DataType.PRIORITY_EVENT:
             self._priority_count -= 1
         return buffer
 
@@ -325,7 +351,10 @@ class RemoteInputChannel:
 
 @final
 class LocalInputChannel:
-    """A channel to a partition of the same TaskManager: no credit, no wire, no copy; buffers stay charged to the producer."""
+    """A channel to a partition of the same TaskManager.
+
+    No credit, no wire, no copy; buffers stay charged to the producer until they are recycled.
+    """
 
     __slots__ = (
         "_buffers",
@@ -397,7 +426,7 @@ class LocalInputChannel:
                     raise ProducerFailed(ErrorCode.PRODUCER_FAILED, failure, channel=str(self))
                 raise channel_error(ErrorCode.PARTITION_NOT_FOUND, "the partition was released", channel=str(self))
             return None
-        if buffer.data_type is DataType.DATA:
+        if buffer.data_type is _DATA:
             self._buffers += 1
             self._bytes += buffer.length
         return buffer

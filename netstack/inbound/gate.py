@@ -3,9 +3,12 @@
 Takes: notifications of channels. Gives: buffers and events, one at a time, to a reader.
 
 Rules:
-- One buffer a turn, then the channel goes to the tail: round robin among the channels with data. Priority events go first.
-- Available is "some channel is in line"; `on_available` is called on that edge only. A poll that finds nothing is normal.
-- A channel that ended leaves the line for good; when all have, the gate is finished and stays available, so that waiters see it.
+- One buffer a turn, then the channel goes to the tail: round robin among the channels with data. Priority events go
+  first.
+- Available is "some channel is in line"; `on_available` is called on that edge only. A poll that finds nothing is
+  normal.
+- A channel that ended leaves the line for good; when all have, the gate is finished and stays available, so that
+  waiters see it.
 """
 
 from __future__ import annotations
@@ -13,12 +16,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import Final, Protocol, final
 
 from ..buffer.buffer import Buffer
 from ..buffer.pool import LocalBufferPool, LocalBufferPoolStatistics
 from ..errors import LocalProtocolError
 from ..events import DataType, EndOfData, decode_event
+
+_DATA: Final = DataType.DATA
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +233,7 @@ class SingleInputGate:
                 channel.is_enqueued = True
                 line.append(channel)
             buffer.channel_index = channel.index
-            if buffer.data_type is DataType.DATA:
+            if buffer.data_type is _DATA:
                 return buffer
             if buffer.data_type is DataType.END_OF_DATA:
                 event = decode_event(buffer.memory)
@@ -282,7 +287,10 @@ class SingleInputGate:
 
 @final
 class UnionInputGate:
-    """Several gates as one input: fair among gates, one buffer a turn; channel indexes follow each other gate by gate."""
+    """Several gates as one input.
+
+    Fair among gates, one buffer a turn; channel indexes follow each other gate by gate.
+    """
 
     def __init__(self, gates: Sequence[SingleInputGate]) -> None:
         """Args: at least two distinct gates.

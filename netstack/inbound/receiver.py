@@ -6,7 +6,8 @@ acknowledgements and cancels to the producer.
 Rules:
 - The connection's reader never waits for a channel: every data frame finds a buffer, because its credit was reserved.
 - Credits are built when the socket has room, for all channels at once, so they coalesce by themselves.
-- A frame for a channel that left crossed its cancel: dropped. One for a number that was never opened breaks the protocol.
+- A frame for a channel that left crossed its cancel: dropped. One for a number that was never opened breaks the
+  protocol.
 - One channel's failure (sequence, credit, checksum) resets that channel alone.
 """
 
@@ -50,8 +51,15 @@ class ChannelReceiver:
         send: Callable[[Frame], None],
         on_empty: Callable[[], None],
     ) -> None:
-        """Args: the layout; the producer's address; what to call when there is something to write; how to queue a control frame;
-        what to call when the last channel left."""
+        """Starts without channels.
+
+        Args:
+            codec: the layout.
+            peer: the producer's address.
+            on_write_wanted: called when there is something to write.
+            send: queues a control frame.
+            on_empty: called when the last channel left.
+        """
         self.peer = peer
         self._codec = codec
         self._on_write_wanted = on_write_wanted

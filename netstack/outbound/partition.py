@@ -2,8 +2,8 @@
 
 Takes: finished and open buffers from a `RecordWriter`. Gives: read views to senders and local channels.
 
-Life: created -> written -> `finish` (EndOfPartition queued everywhere) -> every subpartition consumed and the partition closed
--> released. `fail` and `release` cut it short. Each step is idempotent and safe in any order.
+Life: created -> written -> `finish` (EndOfPartition queued everywhere) -> every subpartition consumed and the partition
+closed -> released. `fail` and `release` cut it short. Each step is idempotent and safe in any order.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def output_pool_bounds(
 ) -> tuple[int, int | None]:
     """Guaranteed and largest size of a partition's pool.
 
-    One buffer per subpartition plus one, so that one of them can hold a second buffer while every other holds its first;
-    at most what the receivers can be sent: subpartitions x exclusive + floating.
+    One buffer per subpartition plus one, so that one of them can hold a second buffer while every other holds its
+    first; at most what the receivers can be sent: subpartitions x exclusive + floating.
     """
     required = subpartitions + 1
     if not kind.is_bounded:

@@ -43,8 +43,7 @@ class ChannelSelector(abc.ABC):
     Attributes:
         channels: how many subpartitions there are; 0 before `setup`.
         is_broadcast: every record goes to all of them; `select` is not called.
-        is_round_robin: a `RoundRobinSelector`: the writer may cut an array into strided slices instead of asking for
-            indices.
+        is_round_robin: `advance` works: the writer may cut an array into strided slices instead of asking for indices.
     """
 
     channels: int = 0
@@ -72,6 +71,14 @@ class ChannelSelector(abc.ABC):
         Returns:
             One subpartition for the whole array, or an index for each record.
         """
+
+    def advance(self, count: int) -> int:
+        """Only where `is_round_robin`: moves on by `count` records; returns the subpartition of the first of them.
+
+        Record i of them belongs to `(first + i) % channels`, so that subpartition c gets the strided slice
+        `array[(c - first) % channels :: channels]`.
+        """
+        raise LocalProtocolError(f"{type(self).__name__} does not go round; check is_round_robin first")
 
 
 class _FirstSelector(ChannelSelector):
@@ -110,11 +117,7 @@ class BroadcastSelector(ChannelSelector):
 
 
 class RoundRobinSelector(ChannelSelector):
-    """Each record to the subpartition after the last one's.
-
-    Record i of an array goes to `(advance(len(array)) + i) % channels`, so that subpartition c gets the strided slice
-    `array[(c - start) % channels :: channels]`.
-    """
+    """Each record to the subpartition after the last one's."""
 
     is_round_robin = True
 
@@ -134,7 +137,7 @@ class RoundRobinSelector(ChannelSelector):
 
     @final
     def advance(self, count: int) -> int:
-        """Moves on by `count` records; returns the subpartition of the first of them."""
+        """Moves on by `count` records; returns the subpartition of the first."""
         start = self._next
         self._next = (start + count) % self.channels
         return start

@@ -6,8 +6,8 @@ Gives: buffer frames to a gathering write, whenever the socket has room.
 Rules:
 - A data buffer costs one credit; an event costs none but keeps its place, unless it has priority.
 - Round robin among the channels that may send, one buffer a turn.
-- A frame for a channel that is not open here crossed its cancel on the way: ignored. A channel number that was never opened is the
-  peer's mistake and costs that channel only.
+- A frame for a channel that is not open here crossed its cancel on the way: ignored. A channel number that was never
+  opened is the peer's mistake and costs that channel only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import Final, Protocol, final
 
 from ..buffer.buffer import Buffer, BufferSource, Notify
 from ..buffer.segment import Segment
@@ -36,6 +36,8 @@ from ..wire.frames import (
     Resume,
 )
 
+_DATA: Final = DataType.DATA
+
 
 class ViewProvider(Protocol):
     """Finds partitions: the TaskManager."""
@@ -48,7 +50,7 @@ class ViewProvider(Protocol):
         on_view: Callable[[BufferSource], None],
         on_failed: Callable[[ChannelFailed], None],
     ) -> Callable[[], None]:
-        """Calls `on_view` as soon as the partition exists (perhaps at once), or `on_failed` when it does not come in time.
+        """Calls `on_view` as soon as the partition exists, perhaps at once; `on_failed` when it does not come in time.
 
         Returns:
             A function that withdraws the request.
@@ -124,8 +126,15 @@ class ChannelSender:
         on_write_wanted: Callable[[], None],
         send: Callable[[Frame], None],
     ) -> None:
-        """Args: the layout; where partitions are found; bound on channels; what to call when there is something to write; how to
-        queue a control frame."""
+        """Starts without channels.
+
+        Args:
+            codec: the layout.
+            views: where partitions are found.
+            max_channels: bound on what one peer can make us remember.
+            on_write_wanted: called when there is something to write.
+            send: queues a control frame.
+        """
         self._codec = codec
         self._views = views
         self._max_channels = max_channels
@@ -158,8 +167,12 @@ class ChannelSender:
                 for number, count in pairs:
                     channel = self._find(number)
                     if channel is not None:
-                        channel.credit.grant(count)
-                        channel.on_data_available()
+                        try:
+                            channel.credit.grant(count)
+                        except RemoteProtocolError as error:
+                            self._fail(channel, error.code, error.text)
+                        else:
+                            channel.on_data_available()
             case Resume(number):
                 channel = self._find(number)
                 if channel is not None and channel.view is not None:
@@ -211,7 +224,7 @@ class ChannelSender:
                 if view.is_released:
                     self._report_released(channel, view)
                 continue
-            if buffer.data_type is DataType.DATA:
+            if buffer.data_type is _DATA:
                 channel.credit.spend()
                 channel.buffers += 1
             if buffer.more_available and (channel.credit.available > 0 or buffer.next_is_event):
@@ -250,7 +263,12 @@ class ChannelSender:
     def _open(self, frame: OpenChannel) -> None:
         number = frame.channel
         if number in self._channels:
-            raise RemoteProtocolError(ErrorCode.CHANNEL_IN_USE, f"channel {number} was opened twice")
+            self._fail(
+                self._channels[number],
+                ErrorCode.CHANNEL_IN_USE,
+                f"channel {number} was opened twice; every channel needs a number of its own",
+            )
+            return
         if len(self._channels) >= self._max_channels:
             self._send(ChannelError(number, ErrorCode.CHANNEL_IN_USE, f"more than {self._max_channels} channels"))
             return

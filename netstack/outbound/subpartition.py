@@ -1,11 +1,13 @@
 """Ordered buffers for one consumer: the queue between a record writer and whoever reads the subpartition.
 
-Takes: queue elements from the partition's writer. Gives: `Buffer`s with sequence number and backlog, through one read view.
+Takes: queue elements from the partition's writer. Gives: `Buffer`s with sequence number and backlog, through one read
+view.
 
 Rules:
 - Only the last element may be unfinished; priority elements form a prefix in order of arrival.
 - One notification per edge from nothing to something; spurious ones are allowed, lost ones are not.
-- The backlog promises only what may be taken: data buffers without the open last one, unless it was flushed. Events never count.
+- The backlog promises only what may be taken: data buffers without the open last one, unless it was flushed. Events
+  never count.
 - After a blocking event was taken nothing leaves, and the backlog is 0, until `resume`.
 """
 
@@ -98,14 +100,15 @@ class ResultSubpartition:
         if self.is_finished or self.is_released:
             element.close()
             return False
-        if element.data_type.has_priority:
+        self._added += 1
+        if element.is_data:
+            self._queue.append(element)
+            self._data_buffers += 1
+        elif element.data_type.has_priority:
             self._queue.insert(self._priority_count, element)
             self._priority_count += 1
         else:
             self._queue.append(element)
-        self._added += 1
-        if element.data_type.is_data:
-            self._data_buffers += 1
         self.is_finished = is_last
         if is_last or (element.is_finished and not self._flush_requested and not self.is_blocked):
             self._tell()
@@ -180,7 +183,7 @@ class ResultSubpartition:
                 queue.popleft()
                 head.close()
                 waiting -= 1
-                if head.data_type.is_data:
+                if head.is_data:
                     self._data_buffers -= 1
                 elif head.data_type.has_priority:
                     self._priority_count -= 1
@@ -197,13 +200,16 @@ class ResultSubpartition:
         buffer.sequence = self._sequence
         self._sequence += 1
         self._bytes_sent += buffer.length
-        if buffer.data_type.blocks_upstream:
+        if not head.is_data and buffer.data_type.blocks_upstream:
             self.is_blocked = True
-        elif waiting:
-            if waiting > 1 or self._flush_requested or queue[0].is_finished:
-                buffer.more_available = True
-                buffer.next_is_event = not queue[0].data_type.is_data
-                buffer.backlog = self.backlog_buffers()
+        elif waiting and (waiting > 1 or self._flush_requested or queue[0].is_finished):
+            buffer.more_available = True
+            buffer.next_is_event = not queue[0].is_data
+            # As `backlog_buffers`, for a queue that is neither blocked nor empty.
+            promised = self._data_buffers
+            if not self._flush_requested and not queue[-1].is_finished and promised:
+                promised -= 1
+            buffer.backlog = promised
         return buffer
 
     def is_available(self, *, has_credit: bool) -> bool:
@@ -211,7 +217,7 @@ class ResultSubpartition:
         if self.is_blocked or not self._queue:
             return False
         if not has_credit:
-            return not self._queue[0].data_type.is_data
+            return not self._queue[0].is_data
         return self._flush_requested or self._finished_elements() > 0
 
     def backlog_buffers(self) -> int:
@@ -250,7 +256,10 @@ class ResultSubpartition:
             self._tell()
 
     def on_view_released(self) -> None:
-        """The consumer is gone. The queue stays: a producer without consumer ends back-pressured, not silently drained."""
+        """The consumer is gone.
+
+        The queue stays: a producer without consumer ends back-pressured, not silently drained.
+        """
         self._notify = None
         self._on_consumed(self.index)
 

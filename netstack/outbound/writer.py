@@ -1,18 +1,20 @@
 """Records and batches into the buffers of a partition: the synchronous half of `RecordWriter`.
 
-Takes: records (or arrays of records), a selector, the buffer timeout. Gives: committed bytes in BufferBuilders, finished buffers and
-flushes to the subpartitions.
+Takes: records (or arrays of records), a selector, the buffer timeout. Gives: committed bytes in BufferBuilders,
+finished buffers and flushes to the subpartitions.
 
-How a record becomes visible: its bytes go straight into the open buffer of its subpartition, which is in the queue from its first
-byte on. The per-record path is one comparison with `builder.limit` and one `pack_into`. Everything else (no buffer yet, buffer
-full, flush to be armed, torn record to be completed) is behind that comparison, in the slow path, once per buffer or per flush.
+How a record becomes visible: its bytes go straight into the open buffer of its subpartition, which is in the queue from
+its first byte on. The per-record path is one comparison with `builder.limit` and one `pack_into`. Everything else (no
+buffer yet, buffer full, flush to be armed, torn record to be completed) is behind that comparison, in the slow path,
+once per buffer or per flush.
 
-Slots: 0 .. C-1 are the subpartitions' builders, C is the broadcast builder, shared by all. Either kind may be open, never both;
-switching finishes the other kind.
+Slots: 0 .. C-1 are the subpartitions' builders, C is the broadcast builder, shared by all. Either kind may be open,
+never both; switching finishes the other kind.
 
-Buffer timeout: None: buffers leave when full. Above 0: the first unflushed byte of a slot arms a deadline for it; when it passes, the slot is
-flushed. 0: every record flushes its slot at once; what is written before the connection takes the bytes rides in the same frame, and a
-producer that never waits has them sent every 50 us (`SLICE_S`), which keeps latency low at little cost.
+Buffer timeout: None: buffers leave when full. Above 0: the first unflushed byte of a slot arms a deadline for it; when
+it passes, the slot is flushed. 0: every record flushes its slot at once; what is written before the connection takes
+the bytes rides in the same frame, and a producer that never waits has them sent every 50 us (`SLICE_S`), which keeps
+latency low at little cost.
 """
 
 from __future__ import annotations
@@ -36,16 +38,19 @@ Rows = npt.NDArray[np.uint8]
 Payload = bytes | bytearray | memoryview
 
 SLICE_S: Final = 50e-6
-"""With a timeout of 0: how long bytes may wait for a producer that never waits; measured: 1.75 M records/s without, 3.3 M with."""
+"""With a timeout of 0: how long bytes may wait for a producer that never waits; measured: 1.75 M records/s without, 3.3
+M with."""
 
 LEND_BYTES: Final = 8 * 1024
 """Records from this size on are sent from where they lie instead of being copied into a buffer first."""
 
 KICK_BUFFERS: Final = 8
-"""Finished buffers after which the connections are asked to send: a gathering write of 8 is within 10 % of one of 16."""
+"""Finished buffers after which the connections are asked to send: a gathering write of 8 is within 10 % of one of
+16."""
 
 _SMALL_SHARE: Final = 8
-"""Batches with fewer records a channel than this go record by record: an array operation costs as much as that many records."""
+"""Batches with fewer records a channel than this go record by record: an array operation costs as much as that many
+records."""
 
 
 class _NoBuilder:
@@ -76,8 +81,17 @@ class Emission:
         cursor: PieceCursor | None,
         lent: list[LentBuffer] | None,
     ) -> None:
-        """Args: the slot; framed bytes in all; framed bytes of one record (where it may be cut short); either a function that writes a range of
-        the bytes, or a cursor over pieces that are queued where they lie, noted in `lent` if their owner wants them back."""
+        """Takes either a source, whose bytes are copied, or a cursor, whose pieces are queued where they lie.
+
+        Args:
+            writer: whose builders are filled.
+            slot: which of them.
+            total: framed bytes in all.
+            record_bytes: framed bytes of one record: where the emission may be cut short.
+            source: writes a range of the bytes into memory.
+            cursor: hands out pieces.
+            lent: where buffers over the cursor's pieces are noted, if their owner wants them back.
+        """
         self._writer = writer
         self._slot = slot
         self._total = total
@@ -86,11 +100,6 @@ class Emission:
         self._cursor = cursor
         self._lent = lent
         self._offset = 0
-
-    @property
-    def lends(self) -> bool:
-        """Whether its bytes are queued where they lie, in buffers of their own."""
-        return self._source is None
 
     def advance(self) -> bool:
         """Goes on as far as there are buffers. Returns whether it is complete."""
@@ -133,27 +142,43 @@ class Emission:
         return True
 
     def _lend(self) -> bool:
+        """Queues whole buffers where they lie; what does not fill one is copied, so that frames are full."""
         writer, slot, cursor = self._writer, self._slot, self._cursor
         assert cursor is not None
-        partition = writer.partition
-        pool = partition.pool
-        writer.finish_builder(slot)
-        targets = writer.targets(slot)
-        counters = partition.counters
+        pool = writer.partition.pool
+        counters = writer.partition.counters
+        size = pool.segment_size_bytes
+        subpartition = writer.partition.subpartitions[slot]
+        told = None if self._lent is None else writer.on_lent_back
         while self._offset < self._total:
+            builder = writer.builders[slot]
+            left = self._total - self._offset
+            if builder.position or left < size:
+                count = min(builder.capacity - builder.position, left)
+                if count <= 0:
+                    if not writer.open_builder(slot):
+                        return False
+                    continue
+                position = builder.position
+                for piece in cursor.take(count):
+                    builder.memory[position : position + len(piece)] = piece
+                    position += len(piece)
+                builder.position = position
+                self._offset += count
+                if builder.position == builder.capacity:
+                    writer.finish_builder(slot)
+                continue
             segment = writer.acquire(slot)
             if segment is None:
                 return False
-            count = min(len(segment.memory), self._total - self._offset)
-            element = LentBuffer(cursor.take(count), count, segment, pool, slot)
-            self._offset += count
+            element = LentBuffer(cursor.take(size), size, segment, pool, slot, told)
+            self._offset += size
             if self._lent is not None:
                 self._lent.append(element)
             counters.buffers += 1
-            counters.bytes += count
+            counters.bytes += size
             counters.flushes_full += 1
-            for subpartition in targets:
-                subpartition.add(element)
+            subpartition.add(element)
             writer.count_unkicked()
         return True
 
@@ -221,6 +246,8 @@ class PartitionWriter:
         self._open_slots = 0
         self._broadcasting = False
         self._torn: Emission | None = None
+        self.on_lent_back: Callable[[], None] | None = None
+        """Told when memory lent by a batch was sent."""
         self._unkicked = 0
         self._deadlines: deque[tuple[float, int]] = deque()
         self._deadline_of: list[float] = [0.0] * (self._count + 1)
@@ -269,8 +296,7 @@ class PartitionWriter:
         else:
             pool = self.partition.pool
             emission = self.emission_of_record(slot, [payload], size)
-            beyond = size + PREFIX_BYTES if emission.lends else end - builder.capacity
-            buffers = -(-beyond // pool.segment_size_bytes)
+            buffers = -(-(end - builder.capacity) // pool.segment_size_bytes)
             if not pool.can_acquire(buffers):
                 self.kick()
                 if not pool.can_acquire(buffers):
@@ -481,7 +507,7 @@ class PartitionWriter:
             self.kick()
 
     def complete_torn(self) -> bool:
-        """Writes the rest of a record whose emission was cancelled half-way. Returns whether there is nothing torn any more."""
+        """Writes the rest of a record whose emission was cancelled half-way. Returns whether nothing is torn any more."""
         if self._torn is None:
             return True
         if not self._torn.advance():
@@ -492,7 +518,7 @@ class PartitionWriter:
         return True
 
     def tear(self, slot: int, emission: Emission) -> None:
-        """An emission is given up: the record it is in the middle of will be completed before anything else is written."""
+        """Gives an emission up: the record it is in the middle of is completed before anything else is written."""
         rest = emission.cut()
         if rest:
 
@@ -541,10 +567,11 @@ class PartitionWriter:
 
 
 def rows_of(array: npt.NDArray[Any]) -> Rows:
-    """An array of fixed-width records as a contiguous (records, bytes) array; a copy only where the memory is not contiguous.
+    """An array of fixed-width records as a contiguous (records, bytes) array; copied only if it was not contiguous.
 
     Raises:
-        RecordError: not a one-dimensional array, nor a two-dimensional one of uint8; or elements that are Python objects.
+        RecordError: not a one-dimensional array, nor a two-dimensional one of uint8; or elements that are Python
+        objects.
     """
     if array.dtype.hasobject:
         raise RecordError(

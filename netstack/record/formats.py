@@ -34,7 +34,9 @@ Encoded: TypeAlias = "bytes | memoryview"
 class RecordFormat(Protocol):
     """One way to turn records into bytes; subclass it for a format of your own.
 
-    An object serves one writer or one reader at a time: it may keep scratch space.
+    An object serves one writer or one reader at a time: it may keep scratch space. Two more methods are used where a
+    format has them: `decode_bytes(data)`, which is `decode` for small records that the reader has copied already, and
+    `decode_owned(view)`, which is `decode` for memory that the record may keep.
 
     Attributes:
         name: as in `format_named`.
@@ -100,6 +102,7 @@ class BytesFormat(RecordFormat):
     """Bytes, as they are."""
 
     name = "bytes"
+    decode_bytes = bytes  # returns its argument, without a call where the reader knows
 
     def encode(self, record: Any) -> bytes:
         """`record` itself; a copy of a `bytearray` or `memoryview`, whose owner may change it before it is sent."""
@@ -133,12 +136,14 @@ class StrFormat(RecordFormat):
         except UnicodeEncodeError as error:
             raise _misfit(record, self.name, f"{error}; a lone surrogate has no bytes in UTF-8") from error
 
-    def decode(self, view: memoryview) -> str:
+    def decode(self, view: memoryview | bytes) -> str:
         """The window as text."""
         try:
             return str(view, "utf-8")
         except UnicodeDecodeError as error:
             raise _malformed(len(view), self.name, error) from error
+
+    decode_bytes = decode
 
     def decode_many(self, rows: NDArray[np.uint8]) -> list[Any]:
         """Every row as text."""
@@ -214,12 +219,14 @@ class MsgpackFormat(RecordFormat):
         except (TypeError, ValueError, OverflowError) as error:
             raise _misfit(record, self.name, f"{error}; emit numbers, text, bytes, lists, maps") from error
 
-    def decode(self, view: memoryview) -> Any:
+    def decode(self, view: memoryview | bytes) -> Any:
         """The one value in the window; a length inside it cannot ask for more than the window holds."""
         try:
             return msgpack.unpackb(view, raw=False, strict_map_key=False)
         except (msgpack.UnpackException, ValueError, TypeError) as error:
             raise _malformed(len(view), self.name, error) from error
+
+    decode_bytes = decode
 
     def decode_many(self, rows: NDArray[np.uint8]) -> list[Any]:
         """The value of every row."""

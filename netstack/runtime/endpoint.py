@@ -2,8 +2,8 @@
 
 Takes: a listener, addresses of producers. Gives: pumps in motion; `ChannelReceiver`s to gates.
 
-Rules: one dialled connection per address, shared by every gate and counted by its channels; concurrent callers share one attempt; a failed
-attempt is not remembered. When the last channel leaves, the connection says goodbye.
+Rules: one dialled connection per address, shared by every gate and counted by its channels; concurrent callers share
+one attempt; a failed attempt is not remembered. When the last channel leaves, the connection says goodbye.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import trio
 
 from ..buffer.pool import NetworkBufferPool
 from ..config import NetworkConfig
-from ..errors import ConnectionLost
+from ..errors import ConnectionLost, NetstackError
 from ..inbound.receiver import ChannelReceiver
 from ..outbound.sender import ChannelSender, SendingChannelStatistics, ViewProvider
 from ..transport import ByteStream, Listener, transport_for
@@ -93,6 +93,8 @@ class NetworkEndpoint:
         self._pumps: dict[Pump, None] = {}
         self._all_closed = trio.Event()
         self._closing = False
+        self._past_sent = 0
+        self._past_received = 0
 
     # For producers.
 
@@ -120,7 +122,6 @@ class NetworkEndpoint:
         """Produces on a connected stream."""
 
         def connect(on_write_wanted: Callable[[], None]) -> Connection:
-            nonlocal sender
             sender = ChannelSender(
                 self._codec,
                 self._views,
@@ -137,11 +138,12 @@ class NetworkEndpoint:
                 on_write_wanted=on_write_wanted,
                 now=time.monotonic(),
             )
+            made.append(sender)
             return connection
 
-        sender: ChannelSender
+        made: list[ChannelSender] = []
         pump = Pump(stream, connect, on_dirty=self._mark_dirty, on_closed=self._on_pump_closed)
-        self._accepted[pump] = sender
+        self._accepted[pump] = made[0]
         self._start(pump)
 
     # For consumers.
@@ -168,6 +170,7 @@ class NetworkEndpoint:
                 return entry.pump, entry.receiver
 
     async def _connect(self, address: str, entry: _Dialled) -> None:
+        pump = None
         try:
             with trio.fail_after(self._config.connect_timeout_s):
                 stream = await transport_for(address).connect(address)
@@ -186,13 +189,18 @@ class NetworkEndpoint:
                     entry.error = ConnectionLost(f"dialling {address} was cancelled")
                 if self._dialled.get(address) is entry:
                     del self._dialled[address]
+                if pump is not None:
+                    pump.abort(entry.error)  # the hello may still come when nobody wants it any more
             entry.done.set()
 
     def _consume(self, stream: ByteStream, address: str, entry: _Dialled) -> tuple[Pump, ChannelReceiver]:
-        landing = self._pool.take_unpooled(BULK_SEGMENTS, f"the connection to {address}")
+        try:
+            landing = self._pool.take_unpooled(BULK_SEGMENTS, f"the connection to {address}")
+        except NetstackError:
+            stream.close()
+            raise
 
         def connect(on_write_wanted: Callable[[], None]) -> Connection:
-            nonlocal receiver
             receiver = ChannelReceiver(
                 self._codec,
                 peer=address,
@@ -209,12 +217,13 @@ class NetworkEndpoint:
                 on_write_wanted=on_write_wanted,
                 now=time.monotonic(),
             )
+            made.append(receiver)
             return connection
 
-        receiver: ChannelReceiver
+        made: list[ChannelReceiver] = []
         pump = Pump(stream, connect, on_dirty=self._mark_dirty, on_closed=self._on_pump_closed)
         self._start(pump)
-        return pump, receiver
+        return pump, made[0]
 
     def _leave(self, address: str, entry: _Dialled) -> None:
         if self._dialled.get(address) is entry:
@@ -257,6 +266,14 @@ class NetworkEndpoint:
         )
         return accepted, dialled
 
+    def total_bytes(self) -> tuple[int, int]:
+        """Bytes ever sent and received, connections that are gone included."""
+        sent, received = self._past_sent, self._past_received
+        for pump in self._pumps:
+            sent += pump.connection.bytes_sent
+            received += pump.connection.bytes_received
+        return sent, received
+
     def _start(self, pump: Pump) -> None:
         self._pumps[pump] = None
         self._nursery.start_soon(self._run, pump)
@@ -276,6 +293,8 @@ class NetworkEndpoint:
     def _on_pump_closed(self, pump: Pump, error: Exception | None) -> None:
         self._accepted.pop(pump, None)
         self._pumps.pop(pump, None)
+        self._past_sent += pump.connection.bytes_sent
+        self._past_received += pump.connection.bytes_received
         if pump.landing:
             self._pool.recycle_unpooled(pump.landing)
             pump.landing = []

@@ -1,6 +1,7 @@
 """The partitions of a TaskManager by name, and requests that wait for one to be created.
 
-Takes: partitions as they are created, view requests as they arrive. Gives: views, or `PartitionNotFound` when the time is up.
+Takes: partitions as they are created, view requests as they arrive. Gives: views, or `PartitionNotFound` when the time
+is up.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class PartitionRegistry:
             return _nothing
         self._waiting.setdefault(partition_id, []).append(request)
         self._call_at(self._now() + self._timeout_s, lambda: self._expire(request))
-        return lambda: self._withdraw(request)
+        return lambda: self._give_up(request)
 
     def _serve(self, partition: ResultPartition, request: _Request) -> None:
         try:
@@ -110,6 +111,9 @@ class PartitionRegistry:
                     f" (known: {known}); check its name and that the producer runs at this address",
                 )
             )
+
+    def _give_up(self, request: _Request) -> None:
+        self._withdraw(request)
 
     def _withdraw(self, request: _Request) -> bool:
         waiting = self._waiting.get(request.partition_id)

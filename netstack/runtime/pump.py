@@ -4,10 +4,12 @@ Takes: a connected `ByteStream`. Gives: bytes to the protocol logic, and its pie
 
 Rules (measured; see bench/ and DESIGN.md, "Try first"):
 - The system call is tried first and a task parks only when it would block.
-- `write_now` and `read_now` may be called by whoever has just produced or is about to wait: a record writer that ran out of buffers has its
-  finished ones sent on the spot, a reader that ran out of data looks at the socket itself. Under load neither side then switches tasks
-  per read or write. The pump's own tasks cover the rest: a socket that is full, data that comes while nobody asks.
-- No exception of the stream or the peer escapes into a caller: the pump closes, and channels and partitions learn of it.
+- `write_now` and `read_now` may be called by whoever has just produced or is about to wait: a record writer that ran
+  out of buffers has its finished ones sent on the spot, a reader that ran out of data looks at the socket itself. Under
+  load neither side then switches tasks per read or write. The pump's own tasks cover the rest: a socket that is full,
+  data that comes while nobody asks.
+- No exception of the stream or the peer escapes into a caller: the pump closes, and channels and partitions learn of
+  it.
 """
 
 from __future__ import annotations
@@ -43,8 +45,14 @@ class Pump:
         on_dirty: Callable[[Pump], None],
         on_closed: Callable[[Pump, Exception | None], None],
     ) -> None:
-        """Args: the stream, owned from now on; makes the connection, given what to call when there is something to write; told when
-        there is something to write; told once when the connection is over."""
+        """Queues our hello.
+
+        Args:
+            stream: owned from now on.
+            connect: makes the connection, given what to call when there is something to write.
+            on_dirty: told when there is something to write.
+            on_closed: told once, when the connection is over.
+        """
         self.stream = stream
         self.is_dirty = False
         self.is_closed = False
@@ -60,6 +68,8 @@ class Pump:
         self._is_writing = False
         self._is_reading = False
         self._leaving = False
+        self._said_goodbye = False
+        self._ended = False
         self._work = Signal()
         self._scope = trio.CancelScope()
         self.connection = connect(self._write_wanted)
@@ -70,23 +80,25 @@ class Pump:
     def write_now(self) -> None:
         """Sends what is ready until there is no more, or the stream is full."""
         self.is_dirty = False
-        if self._is_writing or self._is_full or self.is_closed:
+        if self._is_writing or self._is_full or self.is_closed or self._ended:
             return
         self._is_writing = True
         connection = self.connection
         stream = self.stream
         try:
             while True:
-                batch = self._batch or connection.collect()
+                batch = self._batch
                 if batch is None:
-                    break
+                    # Kept before the stream may fail: whoever closes the pump recycles its buffers.
+                    batch = self._batch = connection.collect()
+                    if batch is None:
+                        break
                 sent = stream.try_send(batch.pieces)
                 connection.bytes_sent += sent
                 connection.sends += 1
                 if batch.take(sent):
                     self._batch = None
                     continue
-                self._batch = batch
                 self._is_full = True
                 self._work.wake()
                 break
@@ -110,6 +122,8 @@ class Pump:
                     more = False
                     break
                 if count == 0:
+                    if connection.state is State.FAREWELL:
+                        self._say_goodbye()
                     connection.end_of_stream()
                     self._close(None)
                     return False
@@ -121,6 +135,8 @@ class Pump:
             self._is_reading = False
         if connection.state is not State.GREETING and not self.opened.is_set():
             self.opened.set()
+        if connection.state is State.FAREWELL:
+            self.leave()
         if self.is_dirty:
             self.write_now()
         return more
@@ -131,10 +147,9 @@ class Pump:
             self._batch.settle()
 
     def leave(self) -> None:
-        """Says goodbye and ends our direction as soon as everything is written; the peer then ends its own. Idempotent."""
+        """Says goodbye and ends our direction once everything is written; the peer then ends its own. Idempotent."""
         if not self._leaving and not self.is_closed:
             self._leaving = True
-            self.connection.send(Goodbye())
             self._work.wake()
 
     def abort(self, error: Exception | None) -> None:
@@ -168,7 +183,10 @@ class Pump:
                 self.write_now()
             elif self.is_dirty:
                 self.write_now()
-            elif self._leaving and self._batch is None:
+            elif self._leaving and not self._said_goodbye:
+                self._say_goodbye()
+            elif self._leaving:
+                self._ended = True
                 self.stream.send_eof()
                 await trio.sleep_forever()
             else:
@@ -190,6 +208,13 @@ class Pump:
 
     # Inside.
 
+    def _say_goodbye(self) -> None:
+        """Our last frame: goes out behind everything that was ready, nothing may follow it."""
+        if not self._said_goodbye:
+            self._said_goodbye = True
+            self.connection.send(Goodbye())
+            self.write_now()
+
     def _write_wanted(self) -> None:
         if not self.is_dirty:
             self.is_dirty = True
@@ -199,10 +224,8 @@ class Pump:
 
     def _fail(self, error: NetstackError) -> None:
         if isinstance(error, RemoteProtocolError) and not self.is_closed and self._batch is None:
-            try:
+            with contextlib.suppress(ConnectionLost):  # broken as well: the peer cannot be told
                 self.stream.try_send([self.connection.fail(error)])
-            except ConnectionLost:
-                pass  # it is being closed for another reason already
         self._close(error)
 
     def _close(self, error: Exception | None) -> None:

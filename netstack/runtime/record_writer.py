@@ -1,7 +1,7 @@
 """RecordWriter: records, arrays and events into a partition, waiting when there is no buffer.
 
-Takes: a partition, a selector, a format, the buffer timeout. Gives: `emit_nowait`, `emit`, `emit_batch`, `broadcast_event`, `flush`,
-`finish`, `wait_consumed`.
+Takes: a partition, a selector, a format, the buffer timeout. Gives: `emit_nowait`, `emit`, `emit_batch`,
+`broadcast_event`, `flush`, `finish`, `wait_consumed`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TURN_BUFFERS: Final = 64
-"""Buffers after which a long `emit_batch` lets other tasks run: one checkpoint a buffer would cost 10 %, this costs 0.3 %."""
+"""Buffers after which a long `emit_batch` lets other tasks run: one checkpoint a buffer would cost 10 %, this costs 0.3
+%."""
 
 LEND_GRACE_S: Final = 0.002
 """How long a batch may wait for its own memory to be sent before the rest is copied."""
@@ -35,8 +36,9 @@ LEND_GRACE_S: Final = 0.002
 class RecordWriter:
     """Writes to one result partition; one writer a partition, used by one task at a time.
 
-    `emit_nowait` and `emit` check for room per record; they let other tasks run only when they wait for a buffer. A task that emits
-    without ever waiting should await something (`trio.lowlevel.checkpoint()`) every few thousand records, as with any trio code.
+    `emit_nowait` and `emit` check for room per record; they let other tasks run only when they wait for a buffer. A
+    task that emits without ever waiting should await something (`trio.lowlevel.checkpoint()`) every few thousand
+    records, as with any trio code.
     """
 
     def __init__(
@@ -47,12 +49,14 @@ class RecordWriter:
         format: RecordFormat | str = "bytes",
         buffer_timeout_s: float | None = 0.1,
     ) -> None:
-        """Args:
+        """Takes over the partition.
+
+        Args:
             partition: from `TaskManager.create_partition`.
             selector: which subpartition gets a record; round robin when not given.
             format: how a record becomes bytes: bytes, str, int64, float64, msgpack, arrow, or a `RecordFormat`.
-            buffer_timeout_s: longest a written record waits for its buffer to fill; 0 sends every record at once, None waits for full
-                buffers, events and the end.
+            buffer_timeout_s: longest a written record waits for its buffer to fill; 0 sends every record at once, None
+                waits for full buffers, events and the end.
 
         Raises:
             ConfigError: a negative timeout, or an unknown format.
@@ -70,6 +74,7 @@ class RecordWriter:
         self._available = Signal()
         self._consumed = Signal()
         partition.pool.on_available = self._available.wake
+        self._core.on_lent_back = self._available.wake
         partition.on_acknowledged = self._consumed.wake
         self._try_emit = self._core.try_emit
         self._busy = False
@@ -99,8 +104,8 @@ class RecordWriter:
         Raises:
             RecordError, LocalProtocolError, PoolDestroyed: as `emit_nowait`.
 
-        Cancellation: the record is either not written at all, or, if its first part has already left, completed by the next call
-        on this writer; the stream is never torn.
+        Cancellation: the record is either not written at all, or, if its first part has already left, completed by the
+        next call on this writer; the stream is never torn.
         """
         if self._try_emit(record):
             return
@@ -113,11 +118,12 @@ class RecordWriter:
     async def emit_batch(self, batch: npt.NDArray[Any] | pa.RecordBatch) -> None:
         """Writes an array of fixed-width records, or an Arrow RecordBatch as one record (format "arrow").
 
-        The bytes are exactly those of emitting each element (each row of a two-dimensional uint8 array) alone; so are the
-        subpartitions they go to.
+        The bytes are exactly those of emitting each element (each row of a two-dimensional uint8 array) alone; so are
+        the subpartitions they go to.
 
         Args:
-            batch: lent until the call returns; it may be changed afterwards. Large records are sent from where they lie.
+            batch: lent until the call returns; it may be changed afterwards. Large records are sent from where they
+                lie.
 
         Raises:
             RecordError: not a batch of fixed-width records.
@@ -174,7 +180,10 @@ class RecordWriter:
         await trio.lowlevel.checkpoint()
 
     async def wait_consumed(self) -> None:
-        """Waits until every consumer has processed every record, or is gone (after `finish`). Cancellation: nothing changed."""
+        """Waits until every consumer has processed every record, or is gone (call `finish` before).
+
+        Cancellation: nothing changed.
+        """
         await trio.lowlevel.checkpoint()
         while not (self._partition.all_acknowledged or self._partition.is_released):
             await self._consumed.wait()
@@ -213,15 +222,16 @@ class RecordWriter:
             await self.emit(batch)
         except (TypeError, AttributeError) as error:
             raise RecordError(
-                f"emit_batch of a {type(batch).__name__}: give a numpy array, or a pyarrow.RecordBatch with format='arrow'"
+                f"emit_batch of a {type(batch).__name__}: give a numpy array, or with format='arrow' a RecordBatch"
             ) from error
         await trio.lowlevel.checkpoint()
 
     async def _wait_sent(self, lent: list[LentBuffer]) -> None:
         """Lets the connections send from the batch's memory for a moment: cheaper than copying the rest."""
         with trio.move_on_after(LEND_GRACE_S):
-            while not all(element.is_back for element in lent):
-                await self._available.wait()
+            for element in lent:
+                while not element.is_back:
+                    await self._available.wait()
 
     def _take_back(self, lent: list[LentBuffer]) -> None:
         """Makes the batch's memory the caller's again: what is not sent yet is copied."""

@@ -2,8 +2,8 @@
 
 Takes: `wake()` from a synchronous callback. Gives: `await wait()`.
 
-Waking is not a promise: another task may have been faster. So a waiter checks its condition, waits, and checks again; between the
-check and the wait nothing else runs (one thread), so no wake-up is lost.
+Waking is not a promise: another task may have been faster. So a waiter checks its condition, waits, and checks again;
+between the check and the wait nothing else runs (one thread), so no wake-up is lost.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ from .partitions import PartitionRegistry
 from .pump import Pump
 
 GOODBYE_GRACE_S: Final = 1.0
-"""How long a closing TaskManager waits for its peers' goodbyes: a loaded peer answers within milliseconds, a dead one never."""
+"""How long a closing TaskManager waits for its peers' goodbyes: a loaded peer answers within milliseconds, a dead one
+never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class TaskManagerStatistics:
         accepted: connections on which it is read from.
         dialled: connections on which it reads.
         gates: open input gates.
+        bytes_sent: over all connections ever, headers and control frames included.
+        bytes_received: likewise.
     """
 
     pool: NetworkBufferPoolStatistics
@@ -48,6 +51,8 @@ class TaskManagerStatistics:
     accepted: tuple[AcceptedStatistics, ...]
     dialled: tuple[DialledStatistics, ...]
     gates: int
+    bytes_sent: int
+    bytes_received: int
 
 
 @final
@@ -86,7 +91,8 @@ class TaskManager:
         Args:
             name: its id, unique in this TaskManager; consumers ask for it by this name.
             subpartitions: how many consumers it has.
-            kind: PIPELINED_BOUNDED holds at most subpartitions x exclusive + floating buffers; PIPELINED what memory allows.
+            kind: PIPELINED_BOUNDED holds at most subpartitions x exclusive + floating buffers; PIPELINED what memory
+                allows.
 
         Raises:
             InsufficientBuffers: its guaranteed buffers (subpartitions + 1) are not free.
@@ -119,7 +125,8 @@ class TaskManager:
         """Opens one input gate over any number of channels, local and remote.
 
         Args:
-            descriptors: one a channel; its place is the channel's index. Each remote channel gets its exclusive buffers now.
+            descriptors: one a channel; its place is the channel's index. Each remote channel gets its exclusive buffers
+                now.
 
         Raises:
             ConnectionLost: a producer cannot be reached, or is no netstack of our version.
@@ -127,7 +134,8 @@ class TaskManager:
             ConfigError: no descriptor, or an address that is no URL.
             ChannelFailed: for a local channel whose partition is gone or consumed already.
 
-        A remote partition that does not exist within `partition_request_timeout_s` fails its channel later, at the reader.
+        A remote partition that does not exist within `partition_request_timeout_s` fails its channel later, at the
+        reader.
         Cancellation: nothing stays open.
         """
         self._check_open()
@@ -154,7 +162,10 @@ class TaskManager:
                     pump.write_now()
                 pump.read_now()
 
-        gate = SingleInputGate(pool, poke=poke, on_closed=lambda: self._gates.pop(gate, None) and None)
+        def forget() -> None:
+            self._gates.pop(gate, None)
+
+        gate = SingleInputGate(pool, poke=poke, on_closed=forget)
         self._gates[gate] = None
         try:
             for index, descriptor in enumerate(descriptors):
@@ -164,12 +175,13 @@ class TaskManager:
                 pump, receiver = await self._endpoint.dial(descriptor.address)
                 pumps[pump] = None
                 assert pool is not None
+                wanted = partition_id(descriptor.partition_id)
                 mine = [exclusive.pop() for _ in range(exclusive_each)]
                 channel = RemoteInputChannel(
                     gate,
                     index,
                     peer=descriptor.address,
-                    partition_id=partition_id(descriptor.partition_id),
+                    partition_id=wanted,
                     subpartition=descriptor.subpartition,
                     exclusive=mine,
                     pool=pool,
@@ -195,12 +207,15 @@ class TaskManager:
     def statistics(self) -> TaskManagerStatistics:
         """A snapshot; O(partitions + channels)."""
         accepted, dialled = self._endpoint.statistics()
+        sent, received = self._endpoint.total_bytes()
         return TaskManagerStatistics(
             pool=self._pool.statistics(),
             partitions=tuple(partition.statistics() for partition in self._registry.all()),
             accepted=accepted,
             dialled=dialled,
             gates=len(self._gates),
+            bytes_sent=sent,
+            bytes_received=received,
         )
 
     def tcp_facts(self) -> dict[str, str | int]:
@@ -263,7 +278,7 @@ class TaskManager:
             raise LocalProtocolError("the TaskManager is closed; open a new one")
 
 
-_ANY: Final = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
+_ANY: Final = ("0.0.0.0", "::")
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 
@@ -279,8 +294,9 @@ async def open_task_manager(address: str, config: NetworkConfig | None = None) -
         OSError: the address cannot be bound; the text names it.
         ConfigError: the URL, or a setting, cannot work.
 
-    Cancellation: everything is closed; peers read a broken connection. Leaving the block normally closes gates, releases
-    partitions (whatever was not consumed is gone: await `RecordWriter.wait_consumed` before) and says goodbye to peers.
+    Cancellation: everything is closed; peers read a broken connection. Leaving the block normally closes gates,
+    releases partitions (whatever was not consumed is gone: await `RecordWriter.wait_consumed` before) and says goodbye
+    to peers.
     """
     settings = config or NetworkConfig()
     listener = await transport_for(address).listen(address)

@@ -1,7 +1,7 @@
 """What a codec must offer: the one place where the layout of frames is known.
 
-Takes: `Frame`s and the fields of data buffers. Gives: bytes, and back. Two codecs can stand behind it (native; Flink's); nothing
-above may depend on a layout.
+Takes: `Frame`s and the fields of data buffers. Gives: bytes, and back. Two codecs can stand behind it (native;
+Flink's); nothing above may depend on a layout.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Takes: frames and fields. Gives: bytes, and back.
 
-Every frame starts with the same 24 bytes, so that a receiver can ask the kernel for "the rest of this payload, the next header, the
-next payload, ..." in one call (scatter), and so that one `struct` call parses any frame.
+Every frame starts with the same 24 bytes, so that a receiver can ask the kernel for "the rest of this payload, the next
+header, the next payload, ..." in one call (scatter), and so that one `struct` call parses any frame.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ class Kind(enum.IntEnum):
 
 
 _BUFFER: Final = int(Kind.BUFFER)
+_BUFFER_FRAME: Final = FrameKind.BUFFER
+_CONTROL_FRAME: Final = FrameKind.CONTROL
 
 
 @final
@@ -90,8 +92,8 @@ class NativeCodec(Codec):
                 raise RemoteProtocolError(
                     ErrorCode.MALFORMED_FRAME, f"buffer frame with data type {data_type}, reserved field {reserved}"
                 )
-            return FrameKind.BUFFER, length, data_type, channel, sequence, backlog, checksum
-        return FrameKind.CONTROL, length, kind, channel, sequence, backlog, checksum
+            return _BUFFER_FRAME, length, data_type, channel, sequence, backlog, checksum
+        return _CONTROL_FRAME, length, kind, channel, sequence, backlog, checksum
 
     def encode_control(self, frame: Frame) -> bytes:
         """A whole control frame."""
@@ -105,7 +107,7 @@ class NativeCodec(Codec):
         except (struct.error, ValueError, IndexError) as error:
             raise RemoteProtocolError(
                 ErrorCode.MALFORMED_FRAME,
-                f"control frame of type {control_type} with {len(payload)} bytes: {error}; first bytes {payload[:16].hex()}",
+                f"control frame of type {control_type} with {len(payload)} bytes: {error}; it starts {payload[:16].hex()}",
             ) from error
 
 

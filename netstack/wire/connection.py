@@ -1,11 +1,11 @@
 """One multiplexed connection without a socket: greeting, limits, heartbeat, dispatch, and what to write next.
 
-Takes: bytes that arrived (through the windows it lends) and the time. Gives: frames to its `Endpoint` (the producing half in
-`outbound.sender`, the consuming half in `inbound.receiver`), and pieces to write when the socket has room.
+Takes: bytes that arrived (through the windows it lends) and the time. Gives: frames to its `Endpoint` (the producing
+half in `outbound.sender`, the consuming half in `inbound.receiver`), and pieces to write when the socket has room.
 
 Rules:
-- Pull, never push: `collect` is called when the socket has room, and asks the endpoint for frames then. Nothing else queues, so
-  memory is bounded whatever the peer does, and a priority event overtakes data right up to the socket.
+- Pull, never push: `collect` is called when the socket has room, and asks the endpoint for frames then. Nothing else
+  queues, so memory is bounded whatever the peer does, and a priority event overtakes data right up to the socket.
 - Nothing but a hello is accepted before a hello.
 - `RemoteProtocolError` from `advance` is final: tell the peer (`fail`), then close.
 """
@@ -33,12 +33,11 @@ FEATURE_CHECKSUM: Final = 1
 
 GATHER_BYTES: Final = 512 * 1024
 GATHER_FRAMES: Final = 64
-"""One write carries what is ready, up to this: 16 buffers of 32 KiB reach the bare socket's rate; small frames are bounded by number."""
+"""One write carries what is ready, up to this: 16 buffers of 32 KiB reach the bare socket's rate; small frames are
+bounded by number."""
 
 MAX_PENDING_CONTROL: Final = 200_000
 """Opening 65,536 channels queues as many frames; three times that is a peer that never reads."""
-
-_FIRST_BYTES: Final = 8  # of a hello's payload: the magic
 
 
 @final
@@ -221,7 +220,7 @@ class Connection:
         self.bytes_received += count
         self.receives += 1
         self._last_received = now
-        if self.state is State.GREETING:
+        if self.state is _GREETING:
             self._check_first_bytes(count)
         self._assembler.advance(count)
 
@@ -270,8 +269,12 @@ class Connection:
         if self._pong is not None:
             batch.add_control(self._codec.encode_control(self._pong))
             self._pong = None
-        if self.state is State.OPEN or self.state is State.FAREWELL:
-            self._endpoint.collect(batch)
+        if self.state in _SENDING:
+            try:
+                self._endpoint.collect(batch)
+            except BaseException:
+                batch.release()
+                raise
         return batch if batch.pieces else None
 
     # Life.
@@ -322,10 +325,8 @@ class Connection:
     def on_buffer(
         self, channel: int, sequence: int, backlog: int, segment: Segment, length: int, checksum: int
     ) -> Segment:
-        """A data buffer."""
-        if self.state is not State.OPEN:
-            raise self._unexpected("a data buffer")
-        return self._endpoint.on_buffer(channel, sequence, backlog, segment, length, checksum)
+        """A data buffer in any state but OPEN, in which they go straight to the endpoint."""
+        raise self._unexpected("a data buffer")
 
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         """An in-band event."""
@@ -369,7 +370,8 @@ class Connection:
             )
         self._go(Input.HELLO)
         self.peer_hello = peer
-        # A feature one side asks for is used when both know it: the hello lists what is known in the low half, asked for in the high.
+        # A feature one side asks for is used when both know it: the hello lists what is known in the low half, asked
+        # for in the high.
         known = self._hello.features & peer.features & 0xFFFF
         asked = (self._hello.features | peer.features) >> 16
         self._endpoint.on_open(peer, known & asked)
@@ -380,22 +382,22 @@ class Connection:
         if following is None:
             raise self._unexpected(what.value)
         self.state = following
+        self._assembler.on_buffer = self._endpoint.on_buffer if following is State.OPEN else self.on_buffer
 
     def _unexpected(self, what: str) -> RemoteProtocolError:
         return RemoteProtocolError(
             ErrorCode.UNEXPECTED_FRAME,
-            f"{self.peer} sent {what} in state {self.state.value}; a hello comes first, once",
+            f"{self.peer} sent {what} in state {self.state.value};"
+            " a hello comes first and once, nothing follows a goodbye",
         )
 
     def _check_first_bytes(self, count: int) -> None:
         """Recognises a peer of another protocol by its first bytes, before their lengths are believed."""
-        if self.bytes_received > count:
-            return
-        window = self.windows()[0]
-        first = bytes(window[:count][: self._codec.header_bytes + _FIRST_BYTES])
         expected = self._control_hello_prefix()
-        common = min(len(first), len(expected))
-        wrong = any(first[i] != expected[i] for i in range(common) if i not in _LENGTH_BYTES)
+        if self.bytes_received - count >= len(expected):
+            return
+        first = (self._assembler.unparsed + bytes(self.windows()[0][:count]))[: len(expected)]
+        wrong = any(first[i] != expected[i] for i in range(len(first)) if i not in _LENGTH_BYTES)
         if wrong:
             raise RemoteProtocolError(
                 ErrorCode.NOT_NETSTACK,
@@ -407,4 +409,6 @@ class Connection:
         return self._codec.encode_control(self._hello)[: self._codec.header_bytes + len(MAGIC)]
 
 
+_SENDING: Final = (State.OPEN, State.FAREWELL)
+_GREETING: Final = State.GREETING
 _LENGTH_BYTES: Final = frozenset(range(4))

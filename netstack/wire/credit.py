@@ -3,7 +3,8 @@
 Takes: counts of buffers. Gives: `SendCredit` to the sender, `ReceiveCredit` to the input channels.
 
 Unit: network buffers. Every method is O(1); going below zero raises. The law both sides keep, per channel:
-sender's credit + announcements in flight + unannounced + data buffers in flight = free buffers reserved at the receiver.
+sender's credit + announcements in flight + unannounced + data buffers in flight = free buffers reserved at the
+receiver.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Every message of the protocol as plain data, whatever codec writes it.
 
-Takes: fields. Gives: frozen objects to the codecs and the connection. Data buffers are not here: they never become an object on
-their way (`codec_native.encode_buffer_header`, `assembler`).
+Takes: fields. Gives: frozen objects to the codecs and the connection. Data buffers are not here: they never become an
+object on their way (`codec_native.encode_buffer_header`, `assembler`).
 """
 
 from __future__ import annotations

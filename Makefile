@@ -1,0 +1,49 @@
+# Every entry makes .venv by itself; all it needs is a Python of 3.11 or newer. The first run takes a minute, later ones none.
+#
+#   make sweep     measure throughput and latency against the buffer timeout, and write report.html
+#   make test      everything a change has to pass: lint, types, tests
+#
+# More arguments: make sweep ARGS="--help"    make test PYTEST_ARGS="-k credit -x"
+
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+ARGS ?=
+PYTEST_ARGS ?=
+BIN := .venv/bin
+
+.PHONY: sweep test lint types pytest format clean
+
+sweep: .venv/.installed
+	@$(BIN)/netstack-bench sweep $(ARGS)
+
+test: lint types pytest
+
+lint: .venv/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/.installed-dev
+	$(BIN)/mypy --strict
+
+pytest: .venv/.installed-dev
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+format: .venv/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+# The stamp is newer than pyproject.toml once everything in it is installed. `--group` needs pip 25.1.
+.venv/.installed: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "netstack needs Python 3.11 or newer; none found. Name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@echo "Setting up .venv (once) ..." >&2
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[arrow,peers]'
+	@touch $@
+
+.venv/.installed-dev: .venv/.installed
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev
+	@touch $@

@@ -1,0 +1,392 @@
+"""The command line `netstack-bench`: run, sweep, report, compare.
+
+Takes: arguments. Gives: an exit code; results on standard output, everything else on standard error.
+
+Rules: `--json` prints exactly one JSON document on standard output, also when the command fails (then it has `error`).
+Exit code 0: success. 1: a run failed, did not deliver everything, or was stopped by Ctrl-C. 2: bad usage.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.markup import escape
+
+from netstack.config import NetworkConfig
+from netstack.errors import ConfigError, NetstackError
+
+from . import console
+from .compare import compare as compare_rows
+from .flags import COUNT, COUNTS, DURATION, DURATIONS, NUMBER, SIZE, SIZES, json_flag, settings_flags
+from .grid import (
+    DEFAULT_CHANNELS,
+    DEFAULT_LATENCY_RATE_PER_S,
+    DEFAULT_RECORD_SIZES,
+    DEFAULT_SECONDS,
+    DEFAULT_TIMEOUTS_S,
+    START_S,
+    Grid,
+    expected_seconds,
+)
+from .report import findings
+from .spec import RunSpec
+from .store import Row, Store, StoreError, read_rows, require_pyarrow
+from .sweep import (
+    SweepResult,
+    describe,
+    expected_failure,
+    median_result,
+    pending,
+    run_sweep,
+    succeeded,
+    unwrapped_interrupt,
+    write_report,
+)
+from .units import format_duration, format_size
+
+PEERS = ("raw", "zmq", "flight")
+_PEER_REPEATS = 5
+_DEFAULT_RUN_S = 3.0
+
+
+def _version() -> str:
+    try:
+        return metadata.version("netstack")
+    except metadata.PackageNotFoundError:
+        return "of a source tree that is not installed"
+
+
+class Runners:
+    """What measures; a test hands in one that does not start processes. Imported late, so that --help is quick."""
+
+    def run_once(self, spec: RunSpec, /) -> Mapping[str, Any]:
+        """One run of netstack."""
+        from .runner import run_once
+
+        return run_once(spec)
+
+    def run_with_peers(self, spec: RunSpec, peers: list[str], repeats: int) -> Mapping[str, Any]:
+        """Runs of netstack and its peers, interleaved."""
+        from .runner import run_with_peers
+
+        return run_with_peers(spec, peers, repeats)
+
+
+@dataclass(frozen=True, slots=True)
+class _App:
+    """What the commands share."""
+
+    runners: Runners
+    arguments: tuple[str, ...]
+
+
+def main(arguments: Sequence[str] | None = None, *, runners: Runners | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        arguments: without the program's name; None takes the process's own.
+        runners: makes the runs.
+
+    Returns:
+        The exit code: 0, 1 or 2.
+    """
+    words = tuple(sys.argv[1:] if arguments is None else arguments)
+    as_json = "--json" in words
+    try:
+        with unwrapped_interrupt():
+            app = _App(runners or Runners(), words)
+            return int(cli.main(list(words), prog_name="netstack-bench", standalone_mode=False, obj=app) or 0)
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx is not None else "netstack-bench"
+        return _failed(f"{error.format_message()} (see: {where} --help)", 2, as_json)
+    except ConfigError as error:
+        return _failed(str(error), 2, as_json)
+    except BrokenPipeError:
+        # Whoever read standard output has gone; what is still buffered must not fail again when the process ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (NetstackError, OSError, ExceptionGroup) as error:
+        failure = expected_failure(error)
+        if isinstance(failure, ConfigError):
+            return _failed(str(failure), 2, as_json)
+        return _failed(str(failure) if isinstance(failure, StoreError) else describe(failure), 1, as_json)
+    except (KeyboardInterrupt, click.Abort):
+        return _failed("stopped by Ctrl-C before anything was measured", 1, as_json)
+
+
+@click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(_version(), prog_name="netstack-bench")
+def cli() -> None:
+    """Measures netstack between two processes over a real network stack, and proves what it delivered."""
+
+
+@cli.command(short_help="One measurement.")
+@click.option("--records", type=COUNT, help="Stop after this many records.")
+@click.option("--seconds", type=NUMBER, help="Stop after this long; 3 when neither is given.")
+@click.option("--record-bytes", type=SIZE, default=8, show_default=True, help="Payload of a record.")
+@click.option("--channels", type=COUNT, default=1, show_default=True, help="Logical channels on the one connection.")
+@click.option(
+    "--buffer-timeout",
+    "buffer_timeout_s",
+    type=DURATION,
+    default="100ms",
+    show_default=True,
+    help="Longest time a record waits in a part-filled buffer: 100ms, 0 (never), none (until it is full).",
+)
+@click.option("--rate", "rate_per_s", type=NUMBER, help="Records a second, open loop; as fast as it goes if not given.")
+@click.option(
+    "--input",
+    "input_path",
+    type=click.Path(exists=True, dir_okay=False, readable=True),
+    help="CSV, JSON lines or Parquet: its rows become the records.",
+)
+@click.option("--key", "key_column", help="Column of --input whose key group picks the channel.")
+@settings_flags
+@click.option("--peer", "peers", type=click.Choice(PEERS), multiple=True, help="Measure this beside it; repeatable.")
+@click.option("--repeats", type=COUNT, help="Runs to take medians of; 5 with --peer, else 1.")
+@json_flag
+@click.pass_obj
+def run(app: _App, /, peers: tuple[str, ...], repeats: int | None, as_json: bool, **settings: Any) -> int:
+    """One measurement: a producer process, a consumer process, and a table of what happened.
+
+    Exit code 1 when anything that was sent did not arrive whole, in order and once.
+    """
+    spec = _checked(settings)
+    names = list(dict.fromkeys(peers))
+    times = repeats if repeats is not None else _PEER_REPEATS if names else 1
+    if times < 1:
+        raise ConfigError(f"--repeats {times}: the least is 1")
+    result, stopped = _measure(app.runners, spec, names, times)
+    if as_json:
+        console.print_json(result)
+    else:
+        console.print_run(result, spec, console.out())
+    errors = console.err()
+    console.print_warnings(result, errors)
+    if stopped:
+        errors.print(f"stopped by Ctrl-C after {result.get('repeats', 1)} of {times} runs; these are their medians")
+    if result.get("delivered") is not True:
+        errors.print("[red]not delivered:[/] count, order or checksum differ between the two ends")
+        return 1
+    late = [name for name, row in console.peer_rows(result).items() if row.get("delivered") is False]
+    for name in late:
+        errors.print(f"[red]not delivered by {escape(name)}:[/] its figures do not count")
+    return 1 if stopped or late else 0
+
+
+@cli.command(short_help="A grid of settings into a results folder and a report.")
+@click.option(
+    "--timeouts",
+    "timeouts_s",
+    type=DURATIONS,
+    default=",".join(map(format_duration, DEFAULT_TIMEOUTS_S)),
+    show_default=True,
+    help="Buffer timeouts.",
+)
+@click.option(
+    "--record-sizes",
+    type=SIZES,
+    default=",".join(map(format_size, DEFAULT_RECORD_SIZES)),
+    show_default=True,
+    help="Payloads of a record.",
+)
+@click.option(
+    "--channels",
+    type=COUNTS,
+    default=",".join(map(str, DEFAULT_CHANNELS)),
+    show_default=True,
+    help="Logical channels.",
+)
+@click.option("--seconds", type=NUMBER, default=DEFAULT_SECONDS, show_default=True, help="Length of each run.")
+@click.option("--latency-seconds", type=NUMBER, help="Length of each latency run, if it is not --seconds.")
+@click.option(
+    "--latency-rate",
+    "latency_rate_per_s",
+    type=NUMBER,
+    default=DEFAULT_LATENCY_RATE_PER_S,
+    show_default=True,
+    help="Records a second of the latency runs, open loop.",
+)
+@click.option("--repeats", type=COUNT, default=1, show_default=True, help="Passes over the grid.")
+@click.option("--seed", type=COUNT, default=0, show_default=True, help="Of the order of the runs.")
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Results folder; results/sweep-<date> if not given. With one that exists, finished runs are skipped.",
+)
+@settings_flags
+@json_flag
+@click.pass_obj
+def sweep(
+    app: _App,
+    /,
+    timeouts_s: tuple[float | None, ...],
+    record_sizes: tuple[int, ...],
+    channels: tuple[int, ...],
+    seconds: float,
+    latency_seconds: float | None,
+    latency_rate_per_s: float,
+    repeats: int,
+    seed: int,
+    output: Path | None,
+    as_json: bool,
+    **common: Any,
+) -> int:
+    """A grid of buffer timeouts x record sizes x channels, a throughput and a latency run each, and a report.
+
+    The default takes about a minute. Stop it with Ctrl-C whenever you like: what was measured is stored and reported,
+    and the same command with the same --output goes on from there.
+    """
+    _checked(common)
+    grid = Grid(
+        timeouts_s=timeouts_s,
+        record_sizes=record_sizes,
+        channels=channels,
+        seconds=seconds,
+        latency_seconds=latency_seconds,
+        latency_rate_per_s=latency_rate_per_s,
+        repeats=repeats,
+        seed=seed,
+        common=common,
+    )
+    planned = grid.plan()
+    require_pyarrow()
+    folder = output or Path("results") / f"sweep-{datetime.now():%Y-%m-%d-%H%M%S}"
+    errors = console.err()
+    command = shlex.join(("netstack-bench", *app.arguments))
+    with Store(folder) as store:
+        todo = pending(grid, store)
+        skipped = (
+            f" ({len(planned) - len(todo)} of {len(planned)} are there already)" if len(todo) < len(planned) else ""
+        )
+        length = f", about {console.about(expected_seconds(todo))}" if todo else ""
+        errors.print(f"{len(todo)} runs{skipped}{length}, into {escape(str(folder))}", soft_wrap=True)
+        with console.SweepProgress(todo, errors) as progress:
+            result = run_sweep(grid, store, app.runners.run_once, command=command, progress=progress)
+    _print_sweep(result, as_json)
+    if result.interrupted:
+        again = shlex.join(("netstack-bench", *app.arguments, *(() if output else ("--output", str(folder)))))
+        done = result.skipped + result.made
+        errors.print(
+            f"stopped by Ctrl-C: {done} of {result.planned} runs are stored; to go on: {escape(again)}", soft_wrap=True
+        )
+    if result.failed:
+        errors.print(f"[red]{result.failed} of {len(result.rows)} runs failed;[/] the report lists why", soft_wrap=True)
+    return 1 if result.interrupted or result.failed else 0
+
+
+@cli.command(short_help="Rebuild the report of a results folder.")
+@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@json_flag
+def report(folder: Path, as_json: bool) -> int:
+    """Rebuilds report.html in the results folder DIR from the rows stored there."""
+    rows = _rows(folder)
+    path = write_report(folder, rows)
+    failed = sum(not succeeded(row) for row in rows)
+    _print_sweep(SweepResult(folder, path, rows, len(rows), len(rows), 0, failed, False), as_json)
+    return 0
+
+
+@cli.command(short_help="Which differences between two results exceed the noise.")
+@click.argument("a", metavar="A", type=click.Path(exists=True, path_type=Path))
+@click.argument("b", metavar="B", type=click.Path(exists=True, path_type=Path))
+@click.option("--threshold", type=NUMBER, help="Percent of change that counts where the noise is unknown.")
+@click.option("--all", "everything", is_flag=True, help="List the figures within the noise too.")
+@json_flag
+def compare(a: Path, b: Path, threshold: float | None, everything: bool, as_json: bool) -> int:
+    """Tells which differences between two results exceed the noise.
+
+    A and B are results folders, Parquet files, or JSON files of netstack-bench run --json.
+    """
+    if threshold is not None and threshold <= 0:
+        raise ConfigError(f"--threshold {threshold:g}: give a percentage above 0")
+    found = compare_rows(_rows(a), _rows(b), threshold=None if threshold is None else threshold / 100)
+    if as_json:
+        console.print_json({"a": str(a), "b": str(b), **found.as_dict()})
+    else:
+        console.print_comparison(found, console.out(), everything=everything)
+    return 0
+
+
+def _measure(runners: Runners, spec: RunSpec, peers: list[str], repeats: int) -> tuple[Mapping[str, Any], bool]:
+    """The result, and whether Ctrl-C cut the repeats short."""
+    length = None if spec.records is not None else (spec.seconds or _DEFAULT_RUN_S) + spec.warmup_s + START_S
+    expected_s = None if length is None else length * repeats * (1 + len(peers))
+    what = "measuring" if repeats == 1 else f"measuring {repeats} times"
+    with console.run_progress(expected_s, what + "".join(f", {peer}" for peer in peers), console.err()):
+        if peers:
+            return runners.run_with_peers(spec, peers, repeats), False
+        results: list[Mapping[str, Any]] = []
+        try:
+            with unwrapped_interrupt():
+                while len(results) < repeats:
+                    results.append(runners.run_once(spec))
+        except KeyboardInterrupt:
+            if not results:
+                raise
+        return median_result(results), len(results) < repeats
+
+
+def _checked(settings: Mapping[str, Any]) -> RunSpec:
+    """The settings as a spec.
+
+    Raises:
+        ConfigError: they cannot work; the message names the flag.
+    """
+    size = settings["segment_size_bytes"]
+    try:
+        NetworkConfig(segment_size_bytes=size, memory_bytes=4 * size)
+    except ConfigError as error:
+        raise ConfigError(f"--segment-size {format_size(size)}: {error}") from None
+    if settings["warmup_s"] is None:
+        raise ConfigError("--warmup none: give a duration, or 0")
+    return RunSpec(**settings)
+
+
+def _rows(path: Path) -> list[Row]:
+    """Rows that the user pointed to; that there are none is bad usage, not a failed run."""
+    try:
+        return read_rows(path)
+    except StoreError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _print_sweep(result: SweepResult, as_json: bool) -> None:
+    lines = findings(result.rows)
+    if as_json:
+        console.print_json(
+            {
+                "folder": str(result.folder),
+                "report": None if result.report is None else str(result.report),
+                "runs": len(result.rows),
+                "made": result.made,
+                "skipped": result.skipped,
+                "failed": result.failed,
+                "interrupted": result.interrupted,
+                "findings": lines,
+                "rows": result.rows,
+            }
+        )
+        return
+    standard = console.out()
+    for line in lines:
+        standard.print(escape(line), soft_wrap=True)
+    if result.report is not None:
+        standard.print(f"report: {escape(str(result.report))}", soft_wrap=True)
+
+
+def _failed(message: str, code: int, as_json: bool) -> int:
+    """Tells what went wrong, in one sentence and, if asked, as the one JSON document."""
+    click.echo(f"netstack-bench: {message}", err=True)
+    if as_json:
+        console.print_json({"error": message, "exit_code": code, "delivered": False})
+    return code

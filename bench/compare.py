@@ -1,0 +1,266 @@
+"""Two sets of results side by side: which differences are more than noise.
+
+Takes: flat rows of two results. Gives: a `Comparison`: one `Difference` per point and metric, and a summary.
+
+Points match when all their settings are equal, except how long they ran (`records`, `seconds`, `warmup_s`), which is
+effort and not the thing measured. Each side is its median over repeats.
+
+With three repeats or more on both sides a difference counts when the two ranges do not overlap **and** the medians are
+more than three standard errors apart. The standard error of a median is taken from the median absolute deviation
+(1.4826 MAD, times 1.2533 / sqrt(n)), which one wild run does not move; less than 1 % is never called a difference. Two
+equal programs, five repeats each, have separate ranges in 2 of C(10, 5) = 252 cases: about 1 false alarm in 126. With
+fewer repeats the noise is unknown: a stated threshold stands in for it, and every verdict says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from netstack.errors import ConfigError
+
+from .grid import run_kind
+from .report.points import Figure
+from .spec import RunSpec
+from .store import Row
+from .units import format_duration, format_size
+
+Verdict = Literal["better", "worse", "same"]
+
+ENOUGH_REPEATS: Final = 3
+LEAST_CHANGE: Final = 0.01
+STANDARD_ERRORS: Final = 3.0
+
+# Of one run against another on a shared machine; latency tails move most. A --threshold replaces them all.
+DEFAULT_THRESHOLDS: Final = {
+    "records_per_s": 0.15,
+    "cpu_s_per_gb_producer": 0.15,
+    "cpu_s_per_gb_consumer": 0.15,
+    "latency_us_p50": 0.25,
+    "latency_us_p99": 0.50,
+}
+_METRICS: Final = {
+    "throughput": ("records_per_s", "cpu_s_per_gb_producer", "cpu_s_per_gb_consumer"),
+    "latency": ("latency_us_p50", "latency_us_p99"),
+}
+_HIGHER_IS_BETTER: Final = frozenset({"records_per_s"})
+_EFFORT: Final = frozenset({"records", "seconds", "warmup_s"})
+_DEFAULTS: Final[dict[str, Any]] = {
+    field.name: field.default for field in dataclasses.fields(RunSpec) if field.name not in _EFFORT
+}
+
+_Point = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One metric of one point on both sides.
+
+    Attributes:
+        point: its settings in words.
+        metric: the row's name for what is compared.
+        a: median and range on the first side.
+        b: likewise on the second.
+        change: (B - A) / A.
+        noise: how large a change must be to count.
+        noise_known: False when `noise` is a stated threshold and not measured.
+        verdict: what the change means for B; `same` when it is within the noise.
+        settings: the settings of the point.
+    """
+
+    point: str
+    metric: str
+    a: Figure
+    b: Figure
+    change: float
+    noise: float
+    noise_known: bool
+    verdict: Verdict
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All differences and what else a reader should know."""
+
+    differences: tuple[Difference, ...]
+    remarks: tuple[str, ...]
+
+    def summary(self) -> list[str]:
+        """One sentence per metric over all points."""
+        lines = []
+        for metric in DEFAULT_THRESHOLDS:
+            found = [difference for difference in self.differences if difference.metric == metric]
+            if found:
+                middle = statistics.median(1 + difference.change for difference in found)
+                counts = {name: sum(each.verdict == name for each in found) for name in ("better", "worse", "same")}
+                lines.append(
+                    f"{metric}: B is {middle:.2f} x A in the median of {len(found)} points; {counts['better']} better, "
+                    f"{counts['worse']} worse, {counts['same']} within the noise"
+                )
+        return lines
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "differences": [dataclasses.asdict(difference) for difference in self.differences],
+            "summary": self.summary(),
+            "remarks": list(self.remarks),
+        }
+
+
+def compare(a: Sequence[Row], b: Sequence[Row], *, threshold: float | None = None) -> Comparison:
+    """Matches the points of two results and judges every difference.
+
+    Args:
+        a: flat rows of the first.
+        b: flat rows of the second.
+        threshold: relative change that counts where the noise is unknown; None takes `DEFAULT_THRESHOLDS`.
+
+    Raises:
+        ConfigError: no point is in both.
+    """
+    here, there = _points(a), _points(b)
+    common = [point for point in here if point in there]
+    if not common:
+        raise ConfigError(_nothing_common(here, there))
+    differences = tuple(
+        difference
+        for point in sorted(common, key=_order)
+        for metric in _METRICS[run_kind(dict(point)["rate_per_s"])]
+        if (difference := _judge(point, metric, here[point], there[point], threshold)) is not None
+    )
+    return Comparison(differences, tuple(_remarks(a, b, here, there, differences)))
+
+
+def _judge(point: _Point, metric: str, a: list[Row], b: list[Row], threshold: float | None) -> Difference | None:
+    one, other = Figure.of(row.get(metric) for row in a), Figure.of(row.get(metric) for row in b)
+    if one is None or other is None or not one.median:
+        return None
+    change = other.median / one.median - 1
+    known = min(one.count, other.count) >= ENOUGH_REPEATS
+    if known:
+        errors = [_standard_error([row[metric] for row in rows if row.get(metric) is not None]) for rows in (a, b)]
+        noise = max(STANDARD_ERRORS * math.hypot(*errors) / one.median, LEAST_CHANGE)
+        differs = abs(change) > noise and (one.high < other.low or other.high < one.low)
+    else:
+        noise = DEFAULT_THRESHOLDS[metric] if threshold is None else threshold
+        differs = abs(change) > noise
+    verdict: Verdict = "same"
+    if differs:
+        verdict = "better" if (change > 0) == (metric in _HIGHER_IS_BETTER) else "worse"
+    return Difference(_words(point), metric, one, other, change, noise, known, verdict, dict(point))
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    """Of the median, from the median absolute deviation."""
+    middle = statistics.median(values)
+    deviation = 1.4826 * statistics.median(abs(value - middle) for value in values)
+    return 1.2533 * deviation / math.sqrt(len(values))
+
+
+def _points(rows: Sequence[Row]) -> dict[_Point, list[Row]]:
+    """Rows that delivered, by their settings; a setting a file does not have counts as its default."""
+    points: dict[_Point, list[Row]] = {}
+    for row in rows:
+        if not row.get("error") and row.get("delivered") is not False:
+            settings = tuple((name, row.get(f"settings_{name}", default)) for name, default in _DEFAULTS.items())
+            points.setdefault(settings, []).append(row)
+    return points
+
+
+def _nothing_common(here: Mapping[_Point, object], there: Mapping[_Point, object]) -> str:
+    """Why no point matched, by the settings that never agree."""
+    for name, points in (("A", here), ("B", there)):
+        if not points:
+            return f"nothing to compare: {name} has no run that succeeded"
+    apart = []
+    for index, name in enumerate(_DEFAULTS):
+        values = [{point[index][1] for point in points} for points in (here, there)]
+        if not values[0] & values[1]:
+            told = " against ".join("/".join(sorted(_value(name, value) for value in side)) for side in values)
+            apart.append(f"{name} ({told})")
+    why = f"they differ in {', '.join(apart)}" if apart else "no two points have all settings equal"
+    return f"A and B have no point in common: {why}; measure both with the same settings"
+
+
+def _remarks(
+    a: Sequence[Row],
+    b: Sequence[Row],
+    here: Mapping[_Point, list[Row]],
+    there: Mapping[_Point, list[Row]],
+    differences: Sequence[Difference],
+) -> list[str]:
+    remarks = []
+    if any(difference.noise_known for difference in differences):
+        remarks.append(
+            f"a difference counts when the ranges of the repeats do not overlap and the medians are more than "
+            f"{STANDARD_ERRORS:g} standard errors and {LEAST_CHANGE:.0%} apart"
+        )
+    unknown = [difference for difference in differences if not difference.noise_known]
+    if unknown:
+        thresholds = sorted({difference.noise for difference in unknown})
+        told = ", ".join(f"{value:.0%}" for value in thresholds)
+        remarks.append(
+            f"noise unknown for {len(unknown)} of {len(differences)} figures (fewer than {ENOUGH_REPEATS} repeats on a "
+            f"side): a change counts above {told}; measure with --repeats 5 to know it"
+        )
+    for name, rows, points, others in (("A", a, here, there), ("B", b, there, here)):
+        alone = sum(point not in others for point in points)
+        if alone:
+            remarks.append(f"{alone} point{'s' if alone > 1 else ''} only in {name}")
+        failed = len(rows) - sum(len(found) for found in points.values())
+        if failed:
+            remarks.append(f"{failed} failed run{'s' if failed > 1 else ''} of {name} left out")
+    lengths = [
+        {_value("seconds", row.get("settings_seconds")) for rows in points.values() for row in rows}
+        for points in (here, there)
+    ]
+    if lengths[0] != lengths[1]:
+        told = " against ".join("/".join(sorted(side)) for side in lengths)
+        remarks.append(f"the runs were not equally long (seconds {told})")
+    return remarks
+
+
+def _words(point: _Point) -> str:
+    """The settings of a point that matter: the axes always, the others where they are not the default."""
+    settings = dict(point)
+    words = [
+        run_kind(settings["rate_per_s"]),
+        f"timeout {format_duration(settings['buffer_timeout_s'])}",
+        format_size(settings["record_bytes"]),
+        f"{settings['channels']} ch",
+    ]
+    if settings["rate_per_s"] is not None:
+        words.append(f"{settings['rate_per_s']:g}/s")
+    axes = {"buffer_timeout_s", "record_bytes", "channels", "rate_per_s"}
+    words += [
+        f"{name} {_value(name, value)}"
+        for name, value in settings.items()
+        if name not in axes and value != _DEFAULTS[name]
+    ]
+    return ", ".join(words)
+
+
+def _value(name: str, value: Any) -> str:
+    if name == "buffer_timeout_s":
+        return format_duration(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "none" if value is None else str(value)
+
+
+def _order(point: _Point) -> tuple[Any, ...]:
+    settings = dict(point)
+    timeout = settings["buffer_timeout_s"]
+    return (
+        run_kind(settings["rate_per_s"]) == "latency",
+        math.inf if timeout is None else timeout,
+        settings["record_bytes"],
+        settings["channels"],
+        tuple(str(value) for value in settings.values()),
+    )

@@ -1,0 +1,350 @@
+"""What people see on a terminal: the result of one run, of a comparison, and the bar with the time left.
+
+Takes: documents of runs, comparisons, planned runs. Gives: text on standard output; bars and remarks on standard error.
+
+Rules: bars only where standard error is a terminal, so that a log holds no control characters.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from .compare import Comparison, Difference
+from .grid import PlannedRun, expected_seconds
+from .report.charts import PERCENTILES
+from .spec import RunSpec
+from .store import Row
+from .units import format_count, format_duration, format_latency, format_size, three_digits
+
+_MANY_FIGURES = 24  # more are listed only where they differ
+
+
+def out() -> Console:
+    """Standard output; a pipe gets whole lines, not lines cut at 80 columns."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=120)
+
+
+def err() -> Console:
+    """Standard error."""
+    return Console(stderr=True, highlight=False)
+
+
+class SweepProgress:
+    """The bar of a sweep; it moves with the clock between the ends of runs, by how long runs took so far.
+
+    Args:
+        runs: all that will be made, in order.
+        console: where to draw.
+    """
+
+    def __init__(self, runs: Sequence[PlannedRun], console: Console) -> None:
+        self._left_s = expected_seconds(runs)
+        self._total_s = self._left_s
+        self._count = len(runs)
+        self._done = 0
+        self._expected_s = 0.0
+        self._spent_s = 0.0
+        self._began: float | None = None
+        self._run_s = 0.0
+        self._failed = 0
+        self._bar = Progress(
+            TextColumn("[bold]{task.fields[place]}"),
+            _LiveBar(self.part),
+            _LiveText(self.time_left),
+            TextColumn("{task.description}"),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+            redirect_stdout=False,
+        )
+        self._task = self._bar.add_task("", total=1.0, place=f"0/{self._count}")
+
+    def __enter__(self) -> SweepProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._bar.stop()
+
+    def begin(self, run: PlannedRun) -> None:
+        """A run starts."""
+        self._began, self._run_s = time.monotonic(), run.expected_s
+        self._bar.update(self._task, description=escape(str(run)), place=f"{self._done + 1}/{self._count}")
+
+    def end(self, run: PlannedRun, row: Row) -> None:
+        """A run ended; a failure is told at once."""
+        self._spent_s += self._elapsed_s()
+        self._expected_s += run.expected_s
+        self._began = None
+        self._left_s -= run.expected_s
+        self._done += 1
+        if row.get("error"):
+            self._failed += 1
+            self._bar.console.print(f"[red]failed:[/] {escape(str(run))}: {escape(str(row['error']))}", soft_wrap=True)
+
+    def left_s(self) -> float:
+        """Seconds to the end, corrected by how far the runs so far were from what was expected."""
+        slower = self._spent_s / self._expected_s if self._expected_s else 1.0
+        running = min(self._elapsed_s(), self._run_s * slower)
+        return max(0.0, self._left_s * slower - running)
+
+    def part(self) -> float:
+        """How much is done, 0 to 1."""
+        slower = self._spent_s / self._expected_s if self._expected_s else 1.0
+        whole = self._total_s * slower
+        return 1.0 - self.left_s() / whole if whole else 1.0
+
+    def time_left(self) -> str:
+        """For people."""
+        return f"{clock(self.left_s())} left"
+
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._began if self._began is not None else 0.0
+
+
+@contextmanager
+def run_progress(expected_s: float | None, what: str, console: Console) -> Iterator[None]:
+    """A bar for one command of known (or, with None, unknown) length."""
+    began = time.monotonic()
+
+    def part() -> float:
+        return min((time.monotonic() - began) / expected_s, 1.0) if expected_s else 0.0
+
+    def left() -> str:
+        gone = time.monotonic() - began
+        return f"{clock(max(expected_s - gone, 0))} left" if expected_s else f"{clock(gone)} so far"
+
+    live = _LiveBar(part) if expected_s else BarColumn(bar_width=None)
+    bar = Progress(
+        TextColumn("{task.description}"),
+        live,
+        _LiveText(left),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+        redirect_stdout=False,
+    )
+    bar.add_task(escape(what), total=1.0 if expected_s else None)
+    with bar:
+        yield
+
+
+class _LiveBar(ProgressColumn):
+    """A bar that asks how far things are whenever it is drawn."""
+
+    def __init__(self, part: Callable[[], float]) -> None:
+        super().__init__()
+        self._part = part
+
+    def render(self, task: Task) -> ProgressBar:
+        return ProgressBar(total=1.0, completed=self._part(), width=32)
+
+
+class _LiveText(ProgressColumn):
+    """A text that is asked for whenever it is drawn."""
+
+    def __init__(self, text: Callable[[], str]) -> None:
+        super().__init__()
+        self._text = text
+
+    def render(self, task: Task) -> Text:
+        return Text(self._text(), style="progress.remaining")
+
+
+def clock(seconds: float) -> str:
+    """`42 s`, `3:07`, `1:02:30`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def about(seconds: float) -> str:
+    """A length of time for the line before a sweep: `1 minute`, `40 seconds`."""
+    if seconds < 50:
+        return f"{max(round(seconds), 1)} seconds"
+    minutes = max(round(seconds / 60), 1)
+    return "1 minute" if minutes == 1 else f"{minutes} minutes"
+
+
+def describe_spec(spec: RunSpec) -> str:
+    """One run's settings in a line."""
+    rows = f"rows of {spec.input_path}" if spec.input_path else f"{format_size(spec.record_bytes, space=' ')} records"
+    segment = format_size(spec.segment_size_bytes, space=" ")
+    parts = [
+        rows,
+        f"by {spec.emit}",
+        f"{spec.channels:,} channel{'s' if spec.channels > 1 else ''}",
+        f"buffer timeout {format_duration(spec.buffer_timeout_s, space=' ')}",
+        f"{spec.exclusive_buffers} + {spec.floating_buffers} buffers of {segment}",
+        spec.transport,
+    ]
+    if spec.rate_per_s is not None:
+        parts.insert(1, f"at {spec.rate_per_s:,.0f} records/s")
+    return ", ".join(parts)
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """The one JSON document of a command; JSON has no NaN, so what could not be computed becomes null."""
+    click.echo(json.dumps(_finite(document), indent=2, allow_nan=False))
+    sys.stdout.flush()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def print_run(result: Mapping[str, Any], spec: RunSpec, console: Console) -> None:
+    """The table of one run, with a column and a ratio for each peer."""
+    peers = peer_rows(result)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    table.add_column("netstack", justify="right")
+    for name in peers:
+        table.add_column(str(name), justify="right")
+    for label, read, write in _FIGURES:
+        values = [read(result), *(read(row) for row in peers.values())]
+        if any(value is not None for value in values):
+            table.add_row(label, *("\u2013" if value is None else write(value) for value in values))
+    if peers:
+        ratios = (row.get("ratio") for row in peers.values())
+        table.add_row("netstack / peer", "", *(_ratio(ratio) for ratio in ratios), style="bold")
+    delivered = ["yes" if row.get("delivered") is True else "[red]NO[/]" for row in (result, *peers.values())]
+    table.add_row("delivered", *delivered)
+    console.print(escape(describe_spec(spec)), soft_wrap=True)
+    repeats = result.get("repeats")
+    if isinstance(repeats, int) and repeats > 1:
+        console.print(f"medians of {repeats} runs{_spread(result)}")
+    console.print(table)
+
+
+def print_warnings(result: Mapping[str, Any], console: Console) -> None:
+    """What the run itself warned of."""
+    for warning in result.get("warnings") or ():
+        console.print(f"[yellow]warning:[/] {escape(str(warning))}", soft_wrap=True)
+
+
+def print_comparison(comparison: Comparison, console: Console, *, everything: bool = False) -> None:
+    """The figures that differ (all of them when they are few, or on request), a line for each metric, the remarks."""
+    shown = comparison.differences
+    if not everything and len(shown) > _MANY_FIGURES:
+        shown = tuple(difference for difference in shown if difference.verdict != "same")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head in ("point", "metric"):
+        table.add_column(head, overflow="fold")
+    for head in ("A", "B", "change", "noise"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    styles = {"better": "green", "worse": "red", "same": "dim"}
+    for difference in shown:
+        table.add_row(
+            escape(difference.point),
+            difference.metric,
+            _metric(difference, difference.a.median),
+            _metric(difference, difference.b.median),
+            f"{difference.change:+.1%}",
+            f"±{difference.noise:.1%}" + ("" if difference.noise_known else "?"),
+            difference.verdict,
+            style=styles[difference.verdict],
+        )
+    if shown:
+        console.print(table)
+        console.print()
+    if len(shown) < len(comparison.differences):
+        console.print(
+            f"{len(comparison.differences) - len(shown)} figures within the noise are not listed; --all does\n"
+        )
+    for line in (*comparison.summary(), *comparison.remarks):
+        console.print(escape(line), soft_wrap=True)
+
+
+def peer_rows(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The peers of a result by name, whether it holds one row or several."""
+    peer = result.get("peer")
+    if not isinstance(peer, Mapping):
+        return {}
+    if "records_per_s" in peer:
+        return {str(peer.get("name") or peer.get("engine") or "peer"): peer}
+    return {str(name): row for name, row in peer.items() if isinstance(row, Mapping)}
+
+
+def _metric(difference: Difference, value: float) -> str:
+    if difference.metric.startswith("latency"):
+        return format_latency(value)
+    return format_count(value) if difference.metric == "records_per_s" else three_digits(value)
+
+
+def _ratio(ratio: Any) -> str:
+    if isinstance(ratio, Mapping):
+        return ", ".join(f"{name} {_ratio(value)}" for name, value in ratio.items())
+    return f"{three_digits(ratio)} x" if isinstance(ratio, (int, float)) else "\u2013"
+
+
+def _spread(result: Mapping[str, Any]) -> str:
+    spread = result.get("spread")
+    bounds = spread.get("records_per_s") if isinstance(spread, Mapping) else None
+    return f" ({format_count(bounds[0])} to {format_count(bounds[1])} records/s)" if bounds else ""
+
+
+def _at(*path: str) -> Callable[[Mapping[str, Any]], Any]:
+    """Reads one figure of a nested document; None where it is absent."""
+
+    def read(document: Mapping[str, Any]) -> Any:
+        value: Any = document
+        for name in path:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return value
+
+    return read
+
+
+_FIGURES: tuple[tuple[str, Callable[[Mapping[str, Any]], Any], Callable[[Any], str]], ...] = (
+    ("records", _at("records"), lambda value: f"{value:,}"),
+    ("seconds", _at("seconds"), three_digits),
+    ("records/s", _at("records_per_s"), format_count),
+    ("payload MB/s", _at("payload_mb_per_s"), three_digits),
+    ("wire MB/s", _at("wire_mb_per_s"), three_digits),
+    *((f"latency {label}", _at("latency_us", name), format_latency) for name, label in PERCENTILES),
+    ("latency max", _at("latency_us", "max"), format_latency),
+    ("CPU s/GB producer", _at("cpu_s_per_gb", "producer"), three_digits),
+    ("CPU s/GB consumer", _at("cpu_s_per_gb", "consumer"), three_digits),
+    ("buffers", _at("buffers"), lambda value: f"{value:,}"),
+    ("wire bytes", _at("wire_bytes"), lambda value: f"{value:,}"),
+    ("credits", _at("credits"), lambda value: f"{value:,}" if isinstance(value, int) else str(value)),
+    ("buffer fill", _at("average_buffer_fill"), lambda value: f"{value:.0%}"),
+)
+
+__all__ = [
+    "SweepProgress",
+    "about",
+    "clock",
+    "err",
+    "out",
+    "peer_rows",
+    "print_comparison",
+    "print_json",
+    "print_run",
+    "print_warnings",
+    "run_progress",
+]

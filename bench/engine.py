@@ -1,0 +1,192 @@
+"""netstack itself as an engine: a TaskManager in each process, one partition, one gate, and what users call in between.
+
+Takes: the settings and the worker's `io`. Gives: the records' delivery over one connection, and what `statistics()`
+says of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import trio
+
+from netstack import (
+    ArrayReader,
+    ChannelDescriptor,
+    NetworkConfig,
+    RecordReader,
+    RecordWriter,
+    TaskManager,
+    open_task_manager,
+)
+from netstack.inbound.gate import SingleInputGate
+from netstack.outbound.partition import ResultPartition
+from netstack.outbound.selector import ChannelSelector, CustomSelector
+from netstack.wire.assembler import BULK_SEGMENTS
+
+from .pacing import clock_ns
+from .rows import RowSource
+from .spec import RunSpec
+from .worker_io import ConsumerIo, Facts, ProducerIo
+
+PARTITION: Final = "bench"
+SPARE_SEGMENTS: Final = 64  # for a pool that grows while another is about to shrink
+TAKE_RECORDS: Final = 1024  # read one by one, then verified together: the verifier's work is not what is measured
+
+
+async def produce(spec: RunSpec, io: ProducerIo) -> Facts:
+    """Writes until the run is over, then waits until the consumer has read everything."""
+    address = f"unix://{io.scratch / 'netstack.sock'}" if spec.transport == "unix" else "tcp://127.0.0.1:0"
+    async with open_task_manager(address, config_of(spec)) as manager:
+        partition = manager.create_partition(PARTITION, subpartitions=spec.channels)
+        writer = RecordWriter(
+            partition,
+            selector=_selector(spec, io),
+            format="arrow" if spec.emit == "arrow" else "bytes",
+            buffer_timeout_s=spec.buffer_timeout_s,
+        )
+        io.publish(manager.address)
+        await io.ready_async()
+        if spec.emit == "record":
+            await _produce_records(spec, io, writer)
+        else:
+            await _produce_batches(spec, io, writer)
+        await writer.finish()
+        await writer.wait_consumed()
+        return _producer_facts(spec, manager, partition)
+
+
+async def consume(spec: RunSpec, io: ConsumerIo) -> Facts:
+    """Reads until every channel has ended."""
+    address = f"unix://{io.scratch / 'consumer.sock'}" if spec.transport == "unix" else "tcp://127.0.0.1:0"
+    async with open_task_manager(address, config_of(spec)) as manager:
+        producer = await io.peer_address_async()
+        gate = await manager.open_gate(
+            [ChannelDescriptor(producer, PARTITION, subpartition) for subpartition in range(spec.channels)]
+        )
+        await io.ready_async()
+        if spec.emit == "arrow":
+            await _consume_columns(io, gate)
+        elif spec.emit == "batch" and spec.input_path is None:
+            await _consume_arrays(spec, io, gate)
+        elif spec.rate_per_s is not None:
+            await _consume_stamped(io, gate)
+        else:
+            await _consume_records(io, gate)
+        facts = _consumer_facts(manager, gate)
+        gate.close()
+        return facts
+
+
+def config_of(spec: RunSpec) -> NetworkConfig:
+    """The TaskManager's settings for a run, with as much memory as its buffers need."""
+    segments = spec.channels * (spec.exclusive_buffers + 1) + spec.floating_buffers + BULK_SEGMENTS + SPARE_SEGMENTS
+    return NetworkConfig(
+        segment_size_bytes=spec.segment_size_bytes,
+        memory_bytes=segments * spec.segment_size_bytes,
+        exclusive_buffers_per_channel=spec.exclusive_buffers,
+        floating_buffers_per_gate=spec.floating_buffers,
+        checksum=spec.checksum,
+    )
+
+
+async def _produce_records(spec: RunSpec, io: ProducerIo, writer: RecordWriter) -> None:
+    emit_nowait = writer.emit_nowait
+    records = io.source.records
+    paced = spec.rate_per_s is not None
+    while (span := await io.next_span_async()) is not None:
+        for record in records(*span):
+            try:
+                emit_nowait(record)
+            except trio.WouldBlock:
+                await writer.emit(record)
+        if not paced:  # a paced producer lets others run while it waits for the next record to be due
+            await trio.lowlevel.checkpoint()
+
+
+async def _produce_batches(spec: RunSpec, io: ProducerIo, writer: RecordWriter) -> None:
+    source: Any = io.source
+    while (span := await io.next_span_async()) is not None:
+        if spec.emit == "arrow":
+            for batch in source.arrow(*span):
+                await writer.emit_batch(batch)
+        elif spec.input_path is not None:
+            for record in source.records(*span):
+                await writer.emit(record)
+            await trio.lowlevel.checkpoint()
+        else:
+            await writer.emit_batch(source.array(*span))
+
+
+async def _consume_arrays(spec: RunSpec, io: ConsumerIo, gate: SingleInputGate) -> None:
+    feed: Any = getattr(io.verifier, "feed_array")  # noqa: B009 - only the verifier of generated records has it
+    reader = ArrayReader(gate, record_bytes=spec.record_bytes)
+    async for array in reader:
+        feed(reader.channel_index, array)
+
+
+async def _consume_columns(io: ConsumerIo, gate: SingleInputGate) -> None:
+    feed = io.verifier.feed_arrow
+    reader = RecordReader(gate, format="arrow")
+    async for batch in reader:
+        feed(reader.channel_index, batch)
+
+
+async def _consume_stamped(io: ConsumerIo, gate: SingleInputGate) -> None:
+    """Each record gets an arrival time of its own."""
+    feed = io.verifier.feed
+    reader = RecordReader(gate)
+    async for record in reader:
+        feed(reader.channel_index, (record,), clock_ns())
+
+
+async def _consume_records(io: ConsumerIo, gate: SingleInputGate) -> None:
+    """One by one; handed to the verifier a few hundred at a time, per channel."""
+    feed = io.verifier.feed
+    reader = RecordReader(gate)
+    channel = 0
+    taken: list[bytes] = []
+    append = taken.append
+    async for record in reader:
+        if reader.channel_index != channel or len(taken) == TAKE_RECORDS:
+            feed(channel, taken)
+            taken.clear()
+            channel = reader.channel_index
+        append(record)
+    if taken:
+        feed(channel, taken)
+
+
+def _selector(spec: RunSpec, io: ProducerIo) -> ChannelSelector | None:
+    """Rows with keys go where their key group belongs; everything else round robin."""
+    source = io.source
+    if not isinstance(source, RowSource) or source.lanes is None:
+        return None
+    lanes = source.lanes.tolist()
+    position = -1
+
+    def lane(_key: object, _channels: int) -> int:
+        nonlocal position
+        position = (position + 1) % len(lanes)
+        return int(lanes[position])
+
+    return CustomSelector(lane)
+
+
+def _producer_facts(spec: RunSpec, manager: TaskManager, partition: ResultPartition) -> Facts:
+    statistics = partition.statistics()
+    capacity = statistics.buffers * spec.segment_size_bytes
+    return Facts(
+        buffers=statistics.buffers,
+        wire_bytes=manager.statistics().bytes_sent,
+        average_buffer_fill=statistics.bytes / capacity if capacity else None,
+    )
+
+
+def _consumer_facts(manager: TaskManager, gate: SingleInputGate) -> Facts:
+    channels = gate.statistics().channels
+    return Facts(
+        buffers=sum(channel.buffers for channel in channels),
+        wire_bytes=manager.statistics().bytes_received,
+        credits=sum(channel.announced_credit for channel in channels),
+    )

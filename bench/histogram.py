@@ -1,0 +1,116 @@
+"""A mergeable latency histogram with three significant digits and a fixed size, whatever is recorded.
+
+Takes: durations in nanoseconds, one by one or as arrays. Gives: percentiles, and a dictionary that crosses processes.
+
+Log-linear buckets, as in HdrHistogram: values below 2,048 ns have a bucket each; every further power of two is cut into
+1,024 equal buckets, so a bucket is never wider than 0.1 % of the values in it. A percentile is reported as the upper
+edge of its bucket (never below the truth by more than the digits), the maximum exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from netstack.errors import NetstackError
+
+_HALF = 1024  # buckets in each power of two: 3 significant digits
+_LINEAR = 2 * _HALF
+_TOP_BIT = 46  # values are cut at 2**46 ns, about 19 hours
+_MOST_NS = (1 << _TOP_BIT) - 1
+_BUCKETS = (_TOP_BIT - 10) * _HALF + _HALF
+
+PERCENTILES = {"p50": 0.50, "p90": 0.90, "p99": 0.99, "p999": 0.999}
+
+
+class Histogram:
+    """Counts of durations in log-linear buckets."""
+
+    __slots__ = ("_counts", "count", "max_ns", "min_ns")
+
+    def __init__(self) -> None:
+        self._counts = np.zeros(_BUCKETS, dtype=np.int64)
+        self.count = 0
+        self.min_ns = 0
+        self.max_ns = 0
+
+    def record(self, value_ns: int) -> None:
+        """Adds one duration; a negative one counts as 0."""
+        value = min(max(int(value_ns), 0), _MOST_NS)
+        shift = max(value.bit_length() - 11, 0)
+        self._counts[shift * _HALF + (value >> shift)] += 1
+        self._saw(1, value, value)
+
+    def record_many(self, values_ns: npt.NDArray[np.int64]) -> None:
+        """Adds every duration of an array; the array is left as it was."""
+        if not len(values_ns):
+            return
+        values = np.clip(values_ns, 0, _MOST_NS)
+        # frexp gives the exponent of a float64, which is exact below 2**53: the bit length of the value.
+        shift = np.maximum(np.frexp(values.astype(np.float64))[1].astype(np.int64) - 11, 0)
+        buckets = shift * _HALF + (values >> shift)
+        low = int(buckets.min())
+        counts = np.bincount(buckets - low)
+        self._counts[low : low + len(counts)] += counts
+        self._saw(len(values), int(values.min()), int(values.max()))
+
+    def merge(self, other: Histogram) -> None:
+        """Adds everything `other` counted; merging is associative and commutative."""
+        if other.count:
+            self._counts += other._counts
+            self._saw(other.count, other.min_ns, other.max_ns)
+
+    def percentile_ns(self, fraction: float) -> int | None:
+        """The smallest duration that at least `fraction` of all durations do not exceed; None when empty."""
+        if not self.count:
+            return None
+        rank = max(1, math.ceil(fraction * self.count - 1e-9))
+        bucket = int(np.searchsorted(np.cumsum(self._counts), rank))
+        return min(_upper_edge(bucket), self.max_ns)
+
+    def summary_us(self) -> dict[str, float | None]:
+        """`p50 p90 p99 p999 max` in microseconds, None when nothing was recorded."""
+        found = {name: self.percentile_ns(fraction) for name, fraction in PERCENTILES.items()}
+        found["max"] = self.max_ns if self.count else None
+        return {name: None if value is None else value / 1000 for name, value in found.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Only the buckets in use, as plain JSON values."""
+        used = np.flatnonzero(self._counts)
+        return {
+            "buckets": used.tolist(),
+            "counts": self._counts[used].tolist(),
+            "min_ns": self.min_ns,
+            "max_ns": self.max_ns,
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Histogram:
+        """The inverse of `to_dict`.
+
+        Raises:
+            NetstackError: buckets and counts that no histogram of this kind could hold.
+        """
+        made = cls()
+        used = np.asarray(values["buckets"], dtype=np.int64)
+        counts = np.asarray(values["counts"], dtype=np.int64)
+        if len(used) != len(counts) or (len(used) and (used.min() < 0 or used.max() >= _BUCKETS or counts.min() < 1)):
+            raise NetstackError(f"histogram of {len(used)} buckets, {len(counts)} counts does not fit; measure again")
+        made._counts[used] = counts
+        made.count = int(counts.sum())
+        made.min_ns, made.max_ns = int(values["min_ns"]), int(values["max_ns"])
+        return made
+
+    def _saw(self, count: int, low: int, high: int) -> None:
+        self.min_ns = min(self.min_ns, low) if self.count else low
+        self.max_ns = max(self.max_ns, high)
+        self.count += count
+
+
+def _upper_edge(bucket: int) -> int:
+    """The largest value that falls into a bucket."""
+    shift = max(bucket // _HALF - 1, 0)
+    return ((bucket - shift * _HALF + 1) << shift) - 1

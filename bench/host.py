@@ -1,0 +1,78 @@
+"""Facts about this machine and this process that a figure is worth nothing without.
+
+Takes: nothing. Gives: a dictionary for the `host` of every result, the version, CPU seconds.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import resource
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = ("numpy", "trio", "msgpack", "pyzmq", "pyarrow")
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process so far, user and system, all threads."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def version() -> str:
+    """The version of netstack that is installed."""
+    return _version_of("netstack") or "0+source"
+
+
+def host_facts() -> dict[str, Any]:
+    """The machine, the interpreter and the packages, as plain JSON values; None where the system does not tell."""
+    return {
+        "name": platform.node(),
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "cores_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_bytes": _memory_bytes(),
+        "system": platform.system(),
+        "kernel": platform.release(),
+        "architecture": platform.machine(),
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "load_average": list(os.getloadavg()),
+        "congestion_control": _first_line("/proc/sys/net/ipv4/tcp_congestion_control"),
+        "packages": {name: _version_of(name) for name in _PACKAGES},
+    }
+
+
+def _cpu_model() -> str | None:
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                name, _, value = line.partition(":")
+                if name.strip() in ("model name", "Model", "Hardware"):
+                    return value.strip()
+    except OSError:
+        pass
+    return platform.processor() or None
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return None
+
+
+def _first_line(path: str) -> str | None:
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()[0].strip()
+    except (OSError, IndexError):
+        return None
+
+
+def _version_of(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,261 @@
+"""Reads the user's own rows from a CSV, JSON lines or Parquet file.
+
+Takes: a path, perhaps a key column. Gives: `Rows`, held in memory: the raw line of each row, or its columnar batches.
+
+Rules:
+- A row of a text file is its own bytes, without the line end; of a Parquet file a msgpack map, or part of a columnar
+  batch with `--emit arrow`.
+- Every row is checked here, before anything is measured: a line that is not a row of the file is an error with its
+  number, never a record.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from netstack.errors import NetstackError
+
+from .source import import_arrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Rows are held in memory so that reading and parsing them is not what is measured.
+_MOST_BYTES = 1 << 30
+_KINDS = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+_FORMATS = "CSV (.csv, .tsv), JSON lines (.jsonl, .ndjson, .json) or Parquet (.parquet, .pq)"
+
+
+class InputError(NetstackError):
+    """An input file that cannot be used; the message names the file, what is wrong with it and the next step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of one file.
+
+    Attributes:
+        records: the bytes of each row; empty when there are batches.
+        keys: the key of each row, when a key column was named.
+        batches: the rows as columnar batches, for `--emit arrow`.
+    """
+
+    records: list[bytes]
+    keys: list[Any] | None
+    batches: list[pa.RecordBatch] | None
+
+    @property
+    def count(self) -> int:
+        """Rows in the file."""
+        return len(self.records) if self.batches is None else sum(batch.num_rows for batch in self.batches)
+
+
+def read_rows(path: str, *, key_column: str | None = None, arrow_batch_records: int | None = None) -> Rows:
+    """All rows of a file.
+
+    Args:
+        path: the file; its suffix tells the format, else its first bytes.
+        key_column: give the value of this column with each row.
+        arrow_batch_records: give columnar batches of at most so many rows instead of single records.
+
+    Raises:
+        InputError: missing, unreadable, empty or too large; no such column; a line that is not a row; a combination
+            that the format does not offer.
+        MissingExtra: Parquet without pyarrow.
+    """
+    file = Path(path)
+    try:
+        size = file.stat().st_size
+        if not file.is_file():
+            raise InputError(f"{path} is not a file; give one with rows: {_FORMATS}")
+        kind = _KINDS.get(file.suffix.lower()) or _sniff(file)
+        data = b"" if kind == "parquet" or size > _MOST_BYTES else file.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read: {error.strerror or error}; check the path and its permissions"
+        ) from error
+    if size > _MOST_BYTES:
+        raise InputError(f"{path} has {size} bytes; rows are held in memory, at most {_MOST_BYTES}: give a part of it")
+    if not size:
+        raise InputError(f"{path} is empty; give a file with at least one row")
+    if arrow_batch_records is not None:
+        if kind != "parquet":
+            raise InputError(f"{path} is no Parquet file; --emit arrow needs one (or give --emit record)")
+        if key_column is not None:
+            raise InputError(f"--key {key_column} chooses a channel for each row, a batch has one; give --emit record")
+        return Rows([], None, _arrow_batches(path, arrow_batch_records))
+    if kind == "parquet":
+        rows = _parquet_rows(path, key_column)
+    elif kind == "jsonl":
+        rows = _json_rows(path, data, key_column)
+    else:
+        rows = _csv_rows(path, data, "," if kind == "csv" else "\t", key_column)
+    if not rows.records:
+        raise InputError(f"{path} has no rows; give a file with at least one")
+    return rows
+
+
+def _sniff(file: Path) -> str:
+    """The format of a file whose name does not tell."""
+    with file.open("rb") as opened:
+        start = opened.read(4096)
+    if start[:4] == b"PAR1":
+        return "parquet"
+    if start.lstrip()[:1] in (b"{", b"["):
+        return "jsonl"
+    if not start:
+        return "csv"  # the caller says that it is empty
+    raise InputError(f"{file} has an unknown suffix {file.suffix!r}; name it by its format: {_FORMATS}")
+
+
+def _csv_rows(path: str, data: bytes, delimiter: str, key_column: str | None) -> Rows:
+    """Rows of a CSV file: the first line has the names and is not one."""
+    # latin-1 maps every byte to a character and back, so a row's bytes stay the user's whatever their encoding is.
+    text = data.removeprefix(b"\xef\xbb\xbf").decode("latin-1")
+    lines = text.split("\n")
+    if not lines[-1]:
+        lines.pop()
+    parsed = _fast_csv(lines, delimiter) if '"' not in text else _quoted_csv(path, lines, delimiter)
+    names: list[str] = []
+    key_at: int | None = None
+    records: list[bytes] = []
+    keys: list[Any] = []
+    for number, raw, fields in parsed:
+        if not names:
+            names = [_utf8(name) for name in fields]
+            key_at = None if key_column is None else _column_at(path, names, key_column)
+            continue
+        if len(fields) != len(names):
+            raise InputError(
+                f"{path}, line {number}: {len(fields)} fields where the first line names {len(names)} columns;"
+                " correct the line"
+            )
+        records.append(raw.encode("latin-1"))
+        if key_at is not None:
+            keys.append(_utf8(fields[key_at]))
+    return Rows(records, None if key_at is None else keys, None)
+
+
+def _fast_csv(lines: list[str], delimiter: str) -> Iterator[tuple[int, str, list[str]]]:
+    """(line number, raw row, fields) of a file without quotes: a line is a row."""
+    for number, line in enumerate(lines, 1):
+        raw = line.removesuffix("\r")
+        if raw:
+            yield number, raw, raw.split(delimiter)
+
+
+def _quoted_csv(path: str, lines: list[str], delimiter: str) -> Iterator[tuple[int, str, list[str]]]:
+    """The same of a file with quotes: a quoted field may contain delimiters and line ends."""
+    reader = csv.reader((line + "\n" for line in lines), delimiter=delimiter, strict=True)
+    done = 0
+    while True:
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            raise InputError(f"{path}, line {done + 1}: {error}; correct the line") from error
+        if fields is None:
+            return
+        raw = "\n".join(lines[done : reader.line_num]).removesuffix("\r")
+        if raw:
+            yield done + 1, raw, fields
+        done = reader.line_num
+
+
+def _json_rows(path: str, data: bytes, key_column: str | None) -> Rows:
+    """Rows of a file with one JSON document a line."""
+    records: list[bytes] = []
+    keys: list[Any] = []
+    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
+        raw = line.strip()
+        if not raw:
+            continue
+        try:
+            value = json.loads(raw)
+        except ValueError as error:
+            raise InputError(f"{path}, line {number}: not a JSON document ({error}); correct the line") from error
+        records.append(raw)
+        if key_column is not None:
+            if not isinstance(value, dict):
+                raise InputError(f"{path}, line {number}: not an object, so it has no column {key_column!r}")
+            _column_at(f"{path}, line {number}", list(value), key_column)
+            key = value[key_column]
+            if isinstance(key, dict | list):
+                raise InputError(
+                    f"{path}, line {number}: {key_column!r} is a {type(key).__name__}, which cannot be a key"
+                )
+            keys.append(key)
+    return Rows(records, None if key_column is None else keys, None)
+
+
+def _parquet_rows(path: str, key_column: str | None) -> Rows:
+    """Rows of a Parquet file as msgpack maps."""
+    table = _parquet_table(path)
+    at = None if key_column is None else _column_at(path, table.column_names, key_column)
+    pack: Callable[[Any], bytes] = msgpack.Packer(default=_plain, datetime=False).pack
+    records: list[bytes] = []
+    keys: list[Any] = []
+    for batch in table.to_batches(max_chunksize=16_384):
+        records.extend(map(pack, batch.to_pylist()))
+        if at is not None:
+            column = batch.column(at).to_pylist()
+            keys.extend(key if isinstance(key, int | float | str | bytes | None) else str(key) for key in column)
+    return Rows(records, None if at is None else keys, None)
+
+
+def _arrow_batches(path: str, batch_records: int) -> list[pa.RecordBatch]:
+    arrow = import_arrow()
+    table = _parquet_table(path)
+    for at, field in enumerate(table.schema):
+        if arrow.types.is_dictionary(field.type):
+            # A dictionary may differ from batch to batch; plain values make every batch stand alone.
+            table = table.set_column(at, field.name, table.column(at).cast(field.type.value_type))
+    batches = [batch for batch in table.to_batches(max_chunksize=batch_records) if batch.num_rows]
+    if not batches:
+        raise InputError(f"{path} has no rows; give a file with at least one")
+    return batches
+
+
+def _parquet_table(path: str) -> Any:
+    arrow = import_arrow()
+    from pyarrow import parquet
+
+    try:
+        file = parquet.ParquetFile(path)
+        groups = (file.metadata.row_group(at) for at in range(file.metadata.num_row_groups))
+        size = sum(group.total_byte_size for group in groups)
+        if size > _MOST_BYTES:
+            raise InputError(f"{path} holds {size} bytes; rows are held in memory, at most {_MOST_BYTES}: give a part")
+        return file.read()
+    except (OSError, arrow.ArrowException) as error:
+        raise InputError(f"{path} is not a readable Parquet file: {error}") from error
+
+
+def _column_at(where: str, names: list[str], wanted: str) -> int:
+    if wanted not in names:
+        raise InputError(f"{where} has no column {wanted!r}; it has {', '.join(map(repr, names))}: name one of these")
+    return names.index(wanted)
+
+
+def _utf8(latin: str) -> str:
+    """Text of a field; bytes that are not UTF-8 stay one character each, so different keys stay different."""
+    return latin.encode("latin-1").decode("utf-8", "surrogateescape")
+
+
+def _plain(value: Any) -> str:
+    """What msgpack has no type for (dates, decimals, ...), as text."""
+    return str(value)

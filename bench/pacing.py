@@ -1,0 +1,191 @@
+"""When the next records are due: open-loop pacing, the end of the run, and samples of emit times.
+
+Takes: the run's start, rate and limits. Gives: `Pacer` (how many records to send now) and `Sampler` to every producer.
+
+Rules:
+- Every engine, trio or not, is paced the same way: sleep until `SPIN_NS` before the due time, then spin on the clock.
+- Open loop: record i is due at `start_ns + i / rate`, whatever happened to the records before it. A pacer that is late
+  hands out everything that is due at once; it never moves a due time, so a stall shows in the latencies.
+- Records due before the end of a run are sent even when they are late, up to twice the run's length: leaving them out
+  would leave out the worst latencies.
+- The clock is CLOCK_MONOTONIC, which all processes of one machine share.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+# A sleeping process is woken 50 us to 1 ms late on a busy virtual machine, so sleeping stops well before the due time.
+SPIN_NS = 2_000_000
+# One latency sample per millisecond of work costs nothing and is plenty for a p99 of a few seconds.
+SAMPLE_INTERVAL_NS = 1_000_000
+_SAMPLES_AT_MOST = 1 << 15
+
+clock_ns = time.monotonic_ns
+
+
+def due_ns(start_ns: int, rate_per_s: float, index: int) -> int:
+    """When record `index` is due."""
+    return start_ns + int(index * (1e9 / rate_per_s))
+
+
+def due_ns_many(start_ns: int, rate_per_s: float, indexes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    """`due_ns` for an array of indexes; bit for bit the same."""
+    return start_ns + (indexes.astype(np.float64) * (1e9 / rate_per_s)).astype(np.int64)
+
+
+class Pacer:
+    """Hands out how many records to send now, until the run is over.
+
+    Attributes:
+        sent_records: handed out so far; the producer sends all it is handed.
+        stopped_ns: when the pacer said that the run is over; 0 before.
+    """
+
+    __slots__ = (
+        "_give_up_ns",
+        "_interval_ns",
+        "_limit",
+        "_most",
+        "_should_stop",
+        "_start_ns",
+        "sent_records",
+        "stopped_ns",
+    )
+
+    def __init__(
+        self,
+        *,
+        start_ns: int,
+        most: int,
+        records: int | None = None,
+        seconds: float | None = None,
+        rate_per_s: float | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """A pacer for one run.
+
+        Args:
+            start_ns: due time of record 0.
+            most: records in one hand-out at most: the size of a batch.
+            records: the run is over after this many.
+            seconds: the run is over this long after the start.
+            rate_per_s: None hands out `most` at once.
+            should_stop: asked once per hand-out.
+        """
+        self._start_ns = start_ns
+        self._most = most
+        self._interval_ns = None if rate_per_s is None else 1e9 / rate_per_s
+        self._limit = records
+        self._give_up_ns = None if seconds is None else start_ns + int(seconds * 1e9)
+        if rate_per_s is not None and seconds is not None:
+            self._limit = math.ceil(seconds * rate_per_s)
+            self._give_up_ns = start_ns + int(2 * seconds * 1e9)
+        self._should_stop = should_stop
+        self.sent_records = 0
+        self.stopped_ns = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has ended."""
+        return self.stopped_ns != 0
+
+    def next_span(self) -> int:
+        """Waits until a record is due, then returns how many to send now; 0 when the run is over."""
+        wait_ns = self._wait_until_ns()
+        if wait_ns:
+            spin_from = wait_ns - SPIN_NS
+            while (now := clock_ns()) < wait_ns:
+                if now < spin_from:
+                    time.sleep((spin_from - now) / 1e9)
+        return self._take()
+
+    async def next_span_async(self) -> int:
+        """`next_span` for trio; other tasks run while it waits.
+
+        Cancellation: handed-out records are lost to the caller only if it is cancelled elsewhere; this call is a
+        checkpoint only when it has to wait, because the caller's emitting is one.
+        """
+        import trio
+
+        wait_ns = self._wait_until_ns()
+        if wait_ns:
+            spin_from = wait_ns - SPIN_NS
+            while (now := clock_ns()) < wait_ns:
+                if now < spin_from:
+                    await trio.sleep((spin_from - now) / 1e9)
+                else:
+                    await trio.lowlevel.checkpoint()
+        return self._take()
+
+    def _wait_until_ns(self) -> int:
+        """The due time of the next record if it is still ahead, else 0."""
+        if self.stopped_ns or (self._limit is not None and self.sent_records >= self._limit):
+            return 0
+        due = self._start_ns
+        if self._interval_ns is not None:
+            due += int(self.sent_records * self._interval_ns)
+        return due if clock_ns() < due else 0
+
+    def _take(self) -> int:
+        now = clock_ns()
+        count = 0 if self.stopped_ns or self._should_stop() else self._available(now)
+        if count:
+            self.sent_records += count
+        elif not self.stopped_ns:
+            self.stopped_ns = now
+        return count
+
+    def _available(self, now: int) -> int:
+        """Records that may be sent at `now`."""
+        if self._give_up_ns is not None and now >= self._give_up_ns:
+            return 0
+        count = self._most
+        if self._limit is not None:
+            count = min(count, self._limit - self.sent_records)
+        if self._interval_ns is not None:
+            # One more nanosecond, because due times are rounded down: the record just waited for must count as due.
+            count = min(count, int((now - self._start_ns + 1) / self._interval_ns) + 1 - self.sent_records)
+        return max(count, 0)
+
+
+class Sampler:
+    """Remembers (index, emit time) of about one record a millisecond, in bounded memory.
+
+    When the memory is full every second sample is dropped and the interval doubles, so a run of any length keeps
+    samples from all of its time.
+    """
+
+    __slots__ = ("_indexes", "_interval_ns", "_next_ns", "_times")
+
+    def __init__(self) -> None:
+        self._indexes: list[int] = []
+        self._times: list[int] = []
+        self._interval_ns = SAMPLE_INTERVAL_NS
+        self._next_ns = 0
+
+    def offer(self, index: int, at_ns: int | None = None) -> None:
+        """Called just before record `index` is emitted; keeps it when a sample is due.
+
+        Args:
+            index: of the record about to be emitted; never smaller than in the call before.
+            at_ns: when its latency starts; None is now.
+        """
+        now = clock_ns() if at_ns is None else at_ns
+        if now < self._next_ns:
+            return
+        self._next_ns = now + self._interval_ns
+        self._indexes.append(index)
+        self._times.append(now)
+        if len(self._indexes) >= _SAMPLES_AT_MOST:
+            del self._indexes[::2], self._times[::2]
+            self._interval_ns *= 2
+
+    def samples(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Indexes and emit times, both ascending."""
+        return np.array(self._indexes, dtype=np.int64), np.array(self._times, dtype=np.int64)

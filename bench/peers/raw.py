@@ -1,0 +1,148 @@
+"""The bare loop: blocking sockets and nothing else, the most these two processes can do.
+
+Takes: the payload's size and rate. Gives: the figures every real engine is a fraction of.
+
+Without a rate: each `sendmsg` gathers 16 times [16-byte header, 32 KiB of payload], and the consumer counts what
+`recv_into` puts into a slab of 512 KiB, touching nothing. No record is made, framed or verified: the payload is the
+first 512 KiB of the run again and again, which stay in the cache. With a rate: a header and a record a message,
+verified like any other engine's.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from pathlib import Path
+
+from ..pacing import clock_ns
+from ..source import Source
+from ..spec import RunSpec
+from ..worker_io import ConsumerIo, Facts, ProducerIo
+
+_HEADER = struct.Struct(">QQ")
+_SEGMENT_BYTES = 32 * 1024
+_GATHER = 16
+_SLAB_BYTES = 512 * 1024
+_MARK_BYTES = 4 * 1024 * 1024  # the consumer looks at the clock this often
+_UNVERIFIED = "the bare loop checks only the number of bytes"
+
+
+def produce(spec: RunSpec, io: ProducerIo) -> Facts:
+    """Dials and sends until the run is over; the end of the stream is its end."""
+    with _dial(io.peer_address()) as connection:
+        io.ready()
+        if spec.rate_per_s is not None:
+            return Facts(wire_bytes=_send_messages(io, connection))
+        return Facts(wire_bytes=_send_segments(spec, io, connection), verified=False)
+
+
+def consume(spec: RunSpec, io: ConsumerIo) -> Facts:
+    """Listens, then receives to the end of the stream."""
+    with _listen(spec, io.scratch) as listener:
+        io.publish(_address_of(listener))
+        connection, _ = listener.accept()
+    with connection:
+        io.ready()
+        if spec.rate_per_s is not None:
+            return Facts(wire_bytes=_receive_messages(spec, io, connection))
+        return Facts(wire_bytes=_count_segments(spec, io, connection), verified=False, warnings=(_UNVERIFIED,))
+
+
+def _send_segments(spec: RunSpec, io: ProducerIo, connection: socket.socket) -> int:
+    """Sends exactly the bytes of all records handed out, in full segments where there are enough of them."""
+    assert isinstance(io.source, Source)
+    records = io.source.array(0, io.source.records_at_most).tobytes()
+    block = memoryview((records * -(-_GATHER * _SEGMENT_BYTES // len(records)))[: _GATHER * _SEGMENT_BYTES])
+    header = _HEADER.pack(_SEGMENT_BYTES, 0)
+    gathered: list[bytes | memoryview] = []
+    for at in range(0, len(block), _SEGMENT_BYTES):
+        gathered += (header, block[at : at + _SEGMENT_BYTES])
+    pending = wire_bytes = 0
+    while (span := io.next_span()) is not None:
+        pending += span[1] * spec.record_bytes
+        while pending >= len(block):
+            pending -= len(block)
+            wire_bytes += _send_all(connection, gathered)
+    while pending:
+        size = min(pending, _SEGMENT_BYTES)
+        pending -= size
+        wire_bytes += _send_all(connection, [_HEADER.pack(size, 0), block[:size]])
+    return wire_bytes
+
+
+def _send_all(connection: socket.socket, pieces: list[bytes | memoryview]) -> int:
+    """`sendmsg` of everything; a blocking socket takes it in one call unless a signal comes in between."""
+    total = sum(map(len, pieces))
+    sent = connection.sendmsg(pieces)
+    if sent < total:
+        connection.sendall(b"".join(pieces)[sent:])
+    return total
+
+
+def _count_segments(spec: RunSpec, io: ConsumerIo, connection: socket.socket) -> int:
+    """Counts bytes; what is left over after whole segments and their headers are the smaller ones at the end."""
+    slab = bytearray(_SLAB_BYTES)
+    receive, arrivals = connection.recv_into, io.verifier.arrivals
+    frame_bytes = _HEADER.size + _SEGMENT_BYTES
+    total = marked = 0
+    while count := receive(slab):
+        total += count
+        if total - marked >= _MARK_BYTES:
+            marked = total
+            arrivals.add(total // frame_bytes * _SEGMENT_BYTES // spec.record_bytes - arrivals.records, clock_ns())
+    frames, rest = divmod(total, frame_bytes)
+    payload_bytes = frames * _SEGMENT_BYTES + max(0, rest - _HEADER.size)
+    arrivals.add(payload_bytes // spec.record_bytes - arrivals.records, clock_ns())
+    return total
+
+
+def _send_messages(io: ProducerIo, connection: socket.socket) -> int:
+    wire_bytes = 0
+    while (span := io.next_span()) is not None:
+        for record in io.source.records(*span):
+            wire_bytes += _send_all(connection, [_HEADER.pack(len(record), 0), record])
+    return wire_bytes
+
+
+def _receive_messages(spec: RunSpec, io: ConsumerIo, connection: socket.socket) -> int:
+    message_bytes = _HEADER.size + spec.record_bytes
+    slab = memoryview(bytearray(max(_SLAB_BYTES, 2 * message_bytes)))
+    end = wire_bytes = 0
+    while count := connection.recv_into(slab[end:]):
+        now = clock_ns()
+        end += count
+        wire_bytes += count
+        whole = end // message_bytes * message_bytes
+        if whole:
+            found = [bytes(slab[at + _HEADER.size : at + message_bytes]) for at in range(0, whole, message_bytes)]
+            io.verifier.feed(0, found, now)
+            slab[: end - whole] = slab[whole:end]
+            end -= whole
+    return wire_bytes
+
+
+def _listen(spec: RunSpec, scratch: Path) -> socket.socket:
+    if spec.transport == "unix":
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(str(scratch / "raw.sock"))
+    else:
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.bind(("127.0.0.1", 0))
+    listener.listen(1)
+    return listener
+
+
+def _address_of(listener: socket.socket) -> str:
+    name = listener.getsockname()
+    return name if isinstance(name, str) else f"{name[0]}:{name[1]}"
+
+
+def _dial(address: str) -> socket.socket:
+    if address.startswith("/"):
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.connect(address)
+        return connection
+    host, _, port = address.rpartition(":")
+    connection = socket.create_connection((host, int(port)))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection

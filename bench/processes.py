@@ -1,0 +1,266 @@
+"""The two worker processes of a measurement: started, talked to, watched, and gone afterwards.
+
+Takes: an engine's name. Gives: the workers' messages, or an error that says which worker failed and its last words.
+
+Rules: one thread; every wait has a deadline. Workers run in sessions of their own, so that Ctrl-C reaches only this
+process, which then ends them. Leaving the `with` block kills and reaps both, always.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from netstack.errors import ConfigError, NetstackError
+
+from .inputs import InputError
+from .source import MissingExtra
+
+ROLES: Final = ("producer", "consumer")
+
+_STDERR_LINES = 200
+_QUOTED_LINES = 12
+_GRACE_S = 0.5  # when one worker fails, how long to listen for what the other has to say about it
+_TYPED: Final[dict[str, type[NetstackError]]] = {
+    error.__name__: error for error in (ConfigError, InputError, MissingExtra)
+}
+
+
+class MeasurementFailed(NetstackError):
+    """A worker died, fell silent or made no progress; the message names it and quotes its last words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadlines:
+    """How patient the runner is.
+
+    Attributes:
+        setup_s: from starting the processes until both are ready.
+        input_s: the same when an input file has to be read and checked.
+        silent_s: a worker sends a heartbeat four times a second; this long without one counts as dead.
+        stalled_s: no record sent or received for this long, and the run is over (a slow rate makes it longer).
+        exit_s: how long a worker may take to exit after its summary.
+    """
+
+    setup_s: float = 30.0
+    input_s: float = 300.0
+    silent_s: float = 10.0
+    stalled_s: float = 20.0
+    exit_s: float = 5.0
+
+
+class _Worker:
+    """One process and what came from it so far."""
+
+    def __init__(self, role: str, engine: str) -> None:
+        root = str(Path(__file__).resolve().parent.parent)
+        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.role = role
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "bench.worker", "--role", role, "--engine", engine],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            start_new_session=True,
+        )
+        self.pending = b""
+        self.words: deque[str] = deque(maxlen=_STDERR_LINES)
+        self.word = b""
+        self.heard_at = time.monotonic()
+        self.records = 0
+        self.done = False
+        self.ended = False
+
+    def take_words(self, chunk: bytes) -> None:
+        """Keeps lines of stderr."""
+        *lines, self.word = (self.word + chunk).split(b"\n")
+        self.words.extend(line.decode(errors="replace") for line in lines)
+
+    def quote(self) -> str:
+        """Its last words, for an error message."""
+        words = [*self.words, *filter(None, [self.word.decode(errors="replace")])]
+        return "".join(f"\n    {line}" for line in words[-_QUOTED_LINES:])
+
+
+class Workers:
+    """Both workers of one measurement.
+
+    Attributes:
+        engine: what they run.
+    """
+
+    def __init__(self, engine: str, deadlines: Deadlines) -> None:
+        self.engine = engine
+        self._deadlines = deadlines
+        self._workers: dict[str, _Worker] = {}
+        self._selector = selectors.DefaultSelector()
+        self._inbox: deque[tuple[str, dict[str, Any]]] = deque()
+        self._setup_until: float | None = None
+        self._stalled_s = deadlines.stalled_s
+        self._moved_at = time.monotonic()
+
+    def __enter__(self) -> Workers:
+        """Starts both processes."""
+        try:
+            for role in ROLES:
+                worker = self._workers[role] = _Worker(role, self.engine)
+                assert worker.process.stdout is not None
+                assert worker.process.stderr is not None
+                self._selector.register(worker.process.stdout, selectors.EVENT_READ, (worker, False))
+                self._selector.register(worker.process.stderr, selectors.EVENT_READ, (worker, True))
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Kills and reaps whatever still runs; after success it first lets the workers exit by themselves."""
+        try:
+            if kind is None:
+                self._let_exit()
+        finally:
+            self._end()
+
+    def expect_setup(self, *, reads_input: bool) -> None:
+        """From now on both workers have to become ready in time."""
+        limit_s = self._deadlines.input_s if reads_input else self._deadlines.setup_s
+        self._setup_until = time.monotonic() + limit_s
+
+    def expect_progress(self, rate_per_s: float | None) -> None:
+        """From now on records have to move."""
+        self._setup_until = None
+        self._moved_at = time.monotonic()
+        if rate_per_s is not None:
+            self._stalled_s = max(self._deadlines.stalled_s, 3 / rate_per_s)
+
+    def send(self, role: str, event: str, **fields: Any) -> None:
+        """Writes a message to one worker; a worker that cannot take it has died, which `receive` reports."""
+        pipe = self._workers[role].process.stdin
+        assert pipe is not None
+        with contextlib.suppress(BrokenPipeError):
+            pipe.write(json.dumps({"event": event, **fields}).encode() + b"\n")
+            pipe.flush()
+
+    def receive(self) -> tuple[str, dict[str, Any]]:
+        """The next message of either worker.
+
+        Raises:
+            MeasurementFailed: a worker died, is silent, or no records move.
+            NetstackError: a worker reported this error.
+        """
+        while not self._inbox:
+            self._read(0.1)
+            self._check()
+        role, message = self._inbox.popleft()
+        worker = self._workers[role]
+        if message["event"] == "error":
+            raise self._typed(role, message)
+        if message["event"] != "progress" or message["records"] != worker.records:
+            self._moved_at = time.monotonic()
+        worker.records = message.get("records", worker.records)
+        worker.done = worker.done or message["event"] == "done"
+        return role, message
+
+    def last_words(self) -> list[str]:
+        """What the workers wrote to stderr in a run that succeeded: warnings, most likely."""
+        return [f"{worker.role}: {line}" for worker in self._workers.values() for line in list(worker.words)[-5:]]
+
+    def _read(self, wait_s: float) -> None:
+        for key, _ in self._selector.select(wait_s):
+            worker, is_stderr = key.data
+            chunk = os.read(key.fd, 1 << 16)
+            if not chunk:
+                self._selector.unregister(key.fileobj)
+                worker.ended = worker.ended or not is_stderr
+            elif is_stderr:
+                worker.take_words(chunk)
+            else:
+                worker.heard_at = time.monotonic()
+                *lines, worker.pending = (worker.pending + chunk).split(b"\n")
+                self._inbox.extend((worker.role, json.loads(line)) for line in lines)
+
+    def _check(self) -> None:
+        """Raises when something is wrong and no message is left that might say it better."""
+        if self._inbox:
+            return
+        now = time.monotonic()
+        waiting = [worker for worker in self._workers.values() if not worker.done]
+        dead = [worker for worker in waiting if worker.ended]
+        if dead:
+            raise self._died(dead)
+        for worker in waiting:
+            if now - worker.heard_at > self._deadlines.silent_s:
+                self._fail([worker], f"said nothing for {self._deadlines.silent_s:g} s")
+        if self._setup_until is not None:
+            if now > self._setup_until:
+                self._fail(waiting, "did not become ready in time")
+        elif now - self._moved_at > self._stalled_s:
+            counts = ", ".join(f"{worker.role} {worker.records}" for worker in self._workers.values())
+            self._fail(waiting, f"made no progress for {self._stalled_s:g} s (records: {counts})")
+
+    def _died(self, dead: list[_Worker]) -> NetstackError:
+        """The best explanation of a death: a typed error of the other worker, if it comes at once."""
+        until = time.monotonic() + _GRACE_S
+        while time.monotonic() < until and self._selector.get_map():
+            self._read(0.05)
+        for role, message in self._inbox:
+            if message["event"] == "error":
+                return self._typed(role, message)
+        dead = [worker for worker in self._workers.values() if worker.ended and not worker.done]
+        ends = "; ".join(f"the {worker.role} {_how_it_ended(worker.process)}{worker.quote()}" for worker in dead)
+        return MeasurementFailed(f"measuring {self.engine} failed: {ends}")
+
+    def _fail(self, workers: list[_Worker], what: str) -> None:
+        names = " and the ".join(worker.role for worker in workers)
+        quotes = "".join(worker.quote() for worker in workers)
+        raise MeasurementFailed(f"measuring {self.engine} failed: the {names} {what}; both were ended{quotes}")
+
+    def _typed(self, role: str, message: dict[str, Any]) -> NetstackError:
+        known = _TYPED.get(message["kind"])
+        if known is not None:
+            return known(message["text"])
+        return MeasurementFailed(
+            f"measuring {self.engine} failed: the {role} raised {message['kind']}: {message['text']}"
+        )
+
+    def _let_exit(self) -> None:
+        until = time.monotonic() + self._deadlines.exit_s
+        while self._selector.get_map() and time.monotonic() < until:
+            self._read(0.05)
+        for worker in self._workers.values():
+            try:
+                worker.process.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                worker.words.append(f"did not exit within {self._deadlines.exit_s:g} s and was killed")
+
+    def _end(self) -> None:
+        for worker in self._workers.values():
+            worker.process.kill()
+        for worker in self._workers.values():
+            worker.process.wait()
+            for pipe in (worker.process.stdin, worker.process.stdout, worker.process.stderr):
+                if pipe is not None:
+                    with contextlib.suppress(BrokenPipeError):
+                        pipe.close()
+        self._selector.close()
+
+
+def _how_it_ended(process: subprocess.Popen[bytes]) -> str:
+    try:
+        code = process.wait(_GRACE_S)
+    except subprocess.TimeoutExpired:
+        return "closed its output and went on running"
+    return f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"

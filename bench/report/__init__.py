@@ -1,0 +1,212 @@
+"""The report of a sweep: one HTML file that needs nothing else, neither a network nor a script, to be read.
+
+Takes: the rows of a store and what was asked (`sweep.json`). Gives: the text of `report.html` and the main findings.
+
+Rules: everything that came from outside (host names, paths, errors, warnings) is escaped; the page's own policy forbids
+it to load anything; style, script and drawings are inside.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib import resources
+from typing import Any
+
+from ..spec import RunSpec
+from ..store import Row
+from ..units import format_duration, format_size
+from .charts import latency_figure, legend, throughput_figure
+from .points import Analysis
+from .tables import failed_table, kept_table, row_tables
+
+__all__ = ["Analysis", "build_report", "findings"]
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+# Ahead of the script itself, so that a page which breaks says so.
+_WATCH = "window.onerror=(m)=>{const e=document.documentElement;e.dataset.errors=(e.dataset.errors||'')+m+'; '};"
+
+
+def findings(rows: Sequence[Row]) -> list[str]:
+    """The main findings, one sentence each, for the terminal."""
+    found = [f"{topic}: {figure} {sentence}" for topic, figure, sentence in Analysis(rows).findings()]
+    return [line.replace("µ", "u") for line in found]  # a terminal may know no Greek
+
+
+def build_report(rows: Sequence[Row], sweep: Mapping[str, Any]) -> str:
+    """The whole page.
+
+    Args:
+        rows: flat rows; failed ones are listed apart.
+        sweep: what `sweep.json` holds; may be empty.
+    """
+    analysis = Analysis(rows)
+    title = f"netstack sweep · {_host_name(rows)}"
+    body = [
+        "<h1>Throughput and latency against the buffer timeout</h1>",
+        f'<p class="sub">{escape(_subtitle(rows, sweep))}</p>',
+        _findings(analysis),
+        _callouts(analysis),
+        _curves(analysis),
+        kept_table(analysis),
+        _every_run(analysis),
+        f'<section class="two">{_machine(rows)}{_settings(rows, sweep)}</section>',
+        _method(analysis),
+        f"<footer>{escape(_footer(sweep))}</footer>",
+    ]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><script>{_WATCH}</script><style>{_asset('page.css')}</style></head>"
+        f"<body><main>{''.join(body)}</main><script>{_asset('page.js')}</script></body></html>\n"
+    )
+
+
+def _asset(name: str) -> str:
+    return resources.files(__name__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _subtitle(rows: Sequence[Row], sweep: Mapping[str, Any]) -> str:
+    versions = " and ".join(sorted({str(row["version"]) for row in rows if row.get("version")}))
+    times = sorted(str(row["started_at"]) for row in rows if row.get("started_at"))
+    when = times[0][:16].replace("T", " ") + " UTC" if times else ""
+    transports = " and ".join(sorted({str(row["settings_transport"]) for row in rows if "settings_transport" in row}))
+    parts = [f"netstack {versions}" if versions else "", f"on {_host_name(rows)}", when, f"{len(rows)} runs"]
+    told = " · ".join(part for part in parts if part)
+    return f"{told} · two processes over {transports}" if transports else told
+
+
+def _host_name(rows: Sequence[Row]) -> str:
+    for row in reversed(rows):
+        for name in ("host", "host_name", "host_hostname", "host_node"):
+            if isinstance(row.get(name), str):
+                return str(row[name])
+    return platform.node() or "this machine"
+
+
+def _findings(analysis: Analysis) -> str:
+    cards = [
+        f'<div class="card"><dt>{escape(topic)}</dt><dd class="big">{escape(figure)}</dd>'
+        f'<dd class="said">{escape(_upper(sentence))}.</dd></div>'
+        for topic, figure, sentence in analysis.findings()
+    ]
+    return f'<dl class="findings">{"".join(cards)}</dl>' if cards else ""
+
+
+def _upper(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _callouts(analysis: Analysis) -> str:
+    parts = []
+    if analysis.failed:
+        runs = "1 run" if len(analysis.failed) == 1 else f"{len(analysis.failed)} runs"
+        parts.append(
+            f'<div class="callout bad" role="alert"><strong>{runs} of {len(analysis.rows)} failed.</strong> '
+            'They are not in the curves; <a href="#failed" style="color:inherit">the errors are below</a>.</div>'
+        )
+    warnings = analysis.warnings()
+    if warnings:
+        items = "".join(
+            f"<li>{escape(text)} <em>({count} of {len(analysis.rows)} runs)</em></li>" for text, count in warnings
+        )
+        parts.append(f'<div class="callout"><strong>Warnings</strong><ul>{items}</ul></div>')
+    return "".join(parts)
+
+
+def _curves(analysis: Analysis) -> str:
+    if not analysis.good:
+        return '<section class="card"><h2>No curves</h2><p>No run succeeded.</p></section>'
+    return (
+        f'<section aria-label="Curves">{legend(analysis)}'
+        f'<div class="charts">{throughput_figure(analysis)}{latency_figure(analysis)}</div></section>'
+    )
+
+
+def _every_run(analysis: Analysis) -> str:
+    parts = []
+    if analysis.good:
+        note = '<p class="note">Click a head to sort.</p>'
+        parts.append(f'<section class="card"><h2>Every run</h2>{note}{row_tables(analysis)}</section>')
+    if analysis.failed:
+        parts.append(f'<section class="card" id="failed"><h2>Failed runs</h2>{failed_table(analysis)}</section>')
+    return "".join(parts)
+
+
+def _machine(rows: Sequence[Row]) -> str:
+    facts: dict[str, dict[str, None]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if (name == "host" or name.startswith("host_")) and value is not None:
+                facts.setdefault(name.removeprefix("host_").replace("_", " "), {})[_plain(value)] = None
+    return (
+        f'<div class="card"><h2>Machine</h2>{_facts({name: ", ".join(values) for name, values in facts.items()})}</div>'
+    )
+
+
+def _settings(rows: Sequence[Row], sweep: Mapping[str, Any]) -> str:
+    """Every setting, with all its values where the rows differ, then how the sweep was made."""
+    facts = {}
+    for name in RunSpec.__dataclass_fields__:
+        values = {row[f"settings_{name}"] for row in rows if f"settings_{name}" in row}
+        if values:
+            ordered = sorted(values, key=lambda value: (value is None, value))  # none after every number
+            facts[_setting_name(name)] = ", ".join(_setting(name, value) for value in ordered)
+    grid = sweep.get("grid")
+    if isinstance(grid, Mapping):
+        facts["repeats"] = _plain(grid.get("repeats"))
+        facts["order"] = f"shuffled, seed {_plain(grid.get('seed'))}"
+    if sweep.get("command"):
+        facts["command"] = _plain(sweep["command"])
+    return f'<div class="card"><h2>Settings</h2>{_facts(facts)}</div>'
+
+
+def _setting_name(name: str) -> str:
+    """Without the unit where the value says it."""
+    if name == "buffer_timeout_s" or (name.endswith("_bytes") and name != "record_bytes"):
+        name = name.rpartition("_")[0]
+    return name.replace("_", " ").replace("record bytes", "record size")
+
+
+def _setting(name: str, value: Any) -> str:
+    if name == "buffer_timeout_s":
+        return format_duration(value, space=" ")
+    if value is None:
+        return "none"
+    return format_size(value, space=" ") if name.endswith("_bytes") else _plain(value)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return f"{value:.0f}"
+    return "yes" if value is True else "no" if value is False else str(value)
+
+
+def _facts(facts: Mapping[str, str]) -> str:
+    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts.items())
+    return f'<dl class="facts">{items}</dl>'
+
+
+def _method(analysis: Analysis) -> str:
+    notes = [
+        *analysis.remarks(),
+        "Every run is a producer process and a consumer process of its own on this machine; each point is one"
+        " throughput run (as fast as it goes, after a warm-up that is not counted) and one latency run (at a fixed"
+        " rate).",
+        "Latency is open loop: the clock of a record starts when it was due, not when the producer got round to it, so"
+        " a stall counts against every record it held up.",
+        "Marks are medians over the repeats; whiskers reach from the least to the greatest. Repeats are whole passes"
+        " over the grid, each in its own shuffled order, so that a drifting machine disturbs every point alike.",
+        "Every run proves its delivery: count, order in each channel and a checksum, compared end to end.",
+        "A percentile needs records above it: p99.9 of a short run rests on very few. Absolute figures move with the"
+        " machine and its load; compare what was measured side by side.",
+    ]
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return f'<section class="card"><h2>Notes on the method</h2><ul class="plain">{items}</ul></section>'
+
+
+def _footer(sweep: Mapping[str, Any]) -> str:
+    made = f" · started {sweep['started_at']}" if sweep.get("started_at") else ""
+    return f"Written by netstack-bench{made} · the same rows are in rows.parquet beside this page"

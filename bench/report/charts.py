@@ -1,0 +1,176 @@
+"""The report's two charts from an analysis: throughput and latency against the buffer timeout.
+
+Takes: an `Analysis`. Gives: HTML figures, each with its tabs, in a wide and a narrow drawing, and their shared legend.
+
+Rules: the tabs of one chart share one value axis where they share a unit, so that switching shows the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+from typing import Final
+
+from ..units import format_count, format_duration, three_digits
+from .points import Analysis, Figure, Line, micro
+from .svg import Chart, Mark, Series, draw, marker
+
+WIDE_PX: Final = (580, 380)
+NARROW_PX: Final = (350, 320)
+PERCENTILES: Final = (("p50", "p50"), ("p90", "p90"), ("p99", "p99"), ("p999", "p99.9"))
+
+_HUES: Final = 8
+_DASHES: Final = 4
+_LINEAR_UP_TO: Final = 25.0  # times between the most and the least, beyond which the low lines would lie on the axis
+
+
+def legend(analysis: Analysis) -> str:
+    """One button a line; without a script it is a plain legend."""
+    items = []
+    for number, (line, (hue, dash, shape)) in enumerate(styles(analysis).items()):
+        items.append(
+            f'<li><button type="button" disabled aria-pressed="true" data-series="{number}">'
+            f"{swatch(hue, dash, shape)}{escape(line.label)}</button></li>"
+        )
+    return f'<ul class="legend" aria-label="Lines: click to hide or show">{"".join(items)}</ul>'
+
+
+def swatch(hue: int, dash: int, shape: int) -> str:
+    """A piece of a line with its mark."""
+    return (
+        f'<svg class="swatch h{hue} d{dash}" viewBox="0 0 34 16" aria-hidden="true">'
+        f'<path class="line" d="M1 8H33"/>{marker(shape, 17, 8)}</svg>'
+    )
+
+
+def styles(analysis: Analysis) -> dict[Line, tuple[int, int, int]]:
+    """(hue, dash, shape) of each line: hue says the record size, dash the channels, shape is its own."""
+    sizes = list(dict.fromkeys(line.record_bytes for line in analysis.lines))
+    counts = sorted({line.channels for line in analysis.lines})
+    return {
+        line: (sizes.index(line.record_bytes) % _HUES, counts.index(line.channels) % _DASHES, number)
+        for number, line in enumerate(analysis.lines)
+    }
+
+
+def throughput_figure(analysis: Analysis) -> str:
+    """Records a second and payload, against the timeout."""
+    panels = []
+    for name, tab, unit in (("records_per_s", "records/s", "records/s"), ("payload_mb_per_s", "payload MB/s", "MB/s")):
+
+        def read(line: Line, timeout: float | None, name: str = name) -> Figure | None:
+            return analysis.throughput(line, timeout, name)
+
+        write = format_count if name == "records_per_s" else three_digits
+        values = _values(analysis, read)
+        if not values:
+            continue
+        scale = _scale(values)
+        title = (
+            f"Throughput in {unit} against buffer timeout, {scale} scale; one line per record size and channel count"
+        )
+        panels.append((tab, _drawings(analysis, title, read, scale, values, write, unit=unit)))
+    note = "Median of the runs without a rate limit. Higher is better."
+    return _figure("throughput", "Throughput against buffer timeout", note, panels)
+
+
+def latency_figure(analysis: Analysis) -> str:
+    """Percentiles against the timeout, on a logarithmic axis that all of them share."""
+    every: list[float] = []
+    for name, _ in PERCENTILES:
+        every += _values(analysis, lambda line, timeout, name=name: analysis.latency(line, timeout, name))  # type: ignore[misc]
+    panels = []
+    for name, tab in PERCENTILES:
+
+        def read(line: Line, timeout: float | None, name: str = name) -> Figure | None:
+            return analysis.latency(line, timeout, name)
+
+        if _values(analysis, read):
+            title = (
+                f"Latency {tab} against buffer timeout, logarithmic scale; one line per record size and channel count"
+            )
+            guides = [timeout * 1e6 if timeout else None for timeout in analysis.timeouts]
+            panels.append((tab, _drawings(analysis, title, read, "log", every, micro, unit=tab, guides=guides)))
+    rates = " and ".join(f"{rate:,.0f}" for rate in analysis.latency_rates)
+    note = f"Open loop at {rates} records/s; lower is better. Grey dashes: the timeout itself."
+    if any(analysis.cut_short(line, timeout) for line in analysis.lines for timeout in analysis.timeouts):
+        note += " Hollow marks: a lower bound (see notes)."
+    return _figure("latency", "Latency against buffer timeout", note, panels)
+
+
+def timeout_label(timeout_s: float | None) -> str:
+    """`10 ms`, `0` or `none`, for axes and table heads."""
+    return format_duration(timeout_s, space=" ").replace("us", "µs")
+
+
+def _values(analysis: Analysis, read: Callable[[Line, float | None], Figure | None]) -> list[float]:
+    figures = [read(line, timeout) for line in analysis.lines for timeout in analysis.timeouts]
+    return [bound for figure in figures if figure for bound in (figure.low, figure.high) if bound > 0]
+
+
+def _scale(values: list[float]) -> str:
+    return "linear" if max(values) <= _LINEAR_UP_TO * min(values) else "log"
+
+
+def _drawings(
+    analysis: Analysis,
+    title: str,
+    read: Callable[[Line, float | None], Figure | None],
+    scale: str,
+    values: list[float],
+    write: Callable[[float], str],
+    *,
+    unit: str,
+    guides: list[float | None] | None = None,
+) -> str:
+    """The chart drawn twice: for wide and for narrow screens; the style sheet shows one."""
+    series = []
+    for number, (line, (hue, dash, shape)) in enumerate(styles(analysis).items()):
+        marks: list[Mark | None] = []
+        for timeout in analysis.timeouts:
+            figure = read(line, timeout)
+            if figure is None or (scale == "log" and figure.low <= 0):
+                marks.append(None)
+                continue
+            hollow = guides is not None and analysis.cut_short(line, timeout)
+            told = [f"{line.label}, timeout {timeout_label(timeout)}", f"{write(figure.median)} {unit}"]
+            if guides is not None:
+                told[1] = f"{unit} {'at least ' if hollow else ''}{write(figure.median)}"
+            if figure.count > 1:
+                told.append(f"{write(figure.low)} to {write(figure.high)} in {figure.count} runs")
+            kept = analysis.kept(line, timeout) if guides is None else None
+            if kept is not None and timeout != analysis.reference:
+                told.append(f"{kept:.0%} of that at {timeout_label(analysis.reference)}")
+            marks.append(Mark(figure.median, figure.low, figure.high, "\n".join(told), hollow))
+        series.append(Series(line.label, number, hue, dash, shape, tuple(marks)))
+    chart = Chart(
+        title=title,
+        categories=[timeout_label(timeout) for timeout in analysis.timeouts],
+        axis="buffer timeout",
+        series=series,
+        scale="log" if scale == "log" else "linear",
+        domain=(min(values), max(values)),
+        tick=write,
+        guides=guides or (),
+    )
+    wide = draw(chart, width=WIDE_PX[0], height=WIDE_PX[1], direct_labels=True)
+    narrow = draw(chart, width=NARROW_PX[0], height=NARROW_PX[1], direct_labels=False)
+    return f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>'
+
+
+def _figure(name: str, title: str, note: str, panels: list[tuple[str, str]]) -> str:
+    """A figure with its tabs: radio buttons and the style sheet, so they work without a script."""
+    if not panels:
+        return f'<figure class="card"><h2>{title}</h2><p class="note">No such run succeeded.</p></figure>'
+    picks = "".join(
+        f'<input class="pick" type="radio" name="{name}" id="{name}-{number}"{" checked" if number == 1 else ""}>'
+        for number in range(1, len(panels) + 1)
+    )
+    labels = "".join(f'<label for="{name}-{number}">{escape(tab)}</label>' for number, (tab, _) in enumerate(panels, 1))
+    drawn = "".join(f'<div class="panel p{number}">{svg}</div>' for number, (_, svg) in enumerate(panels, 1))
+    caption = f'<h2>{title}</h2><span class="note">{escape(note)}</span>'
+    tabs = f'<legend class="vh">What to show</legend>{picks}<div class="tabs">{labels}</div>'
+    return (
+        f'<figure class="card" id="{name}"><figcaption>{caption}</figcaption>'
+        f"<fieldset>{tabs}{drawn}</fieldset></figure>"
+    )

@@ -1,0 +1,271 @@
+"""Rows into points and lines: medians over repeats, with their spread, ready to be drawn or told in a sentence.
+
+Takes: the flat rows of a store. Gives: an `Analysis`: lines (one per record size and channel count), their figures per
+buffer timeout, the throughput kept against 100 ms, the rows that failed, and remarks on what the rows cannot tell.
+
+Rules: throughput figures come from runs without a rate, latency figures from runs with one; the two are never mixed.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..grid import Kind, run_kind
+from ..store import Row
+from ..units import format_count, format_duration, format_size
+
+REFERENCE_TIMEOUT_S: Final = 0.1  # the field's default; what shorter timeouts cost is told against it
+PREFIX_BYTES: Final = 4  # length prefix of a record on the wire
+
+_EFFORT: Final = frozenset({"records", "seconds", "warmup_s", "rate_per_s"})  # how long and how hard, not what
+_AXES: Final = frozenset({"record_bytes", "channels", "buffer_timeout_s"})
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number measured `count` times."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Figure | None:
+        """The median and the range of what is there; None when nothing is."""
+        present = sorted(value for value in values if value is not None and math.isfinite(value))
+        if not present:
+            return None
+        return cls(statistics.median(present), present[0], present[-1], len(present))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a chart: every setting but the buffer timeout.
+
+    Attributes:
+        record_bytes: payload of a record.
+        channels: logical channels.
+        extras: other settings in which the rows differ, as (name, text).
+    """
+
+    record_bytes: int
+    channels: int
+    extras: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def label(self) -> str:
+        """For legends and tables."""
+        more = "".join(f" · {name.replace('_', ' ')} {text}" for name, text in self.extras)
+        return f"{format_size(self.record_bytes, space=' ')} · {self.channels:,} ch{more}"
+
+    @property
+    def words(self) -> str:
+        """For sentences."""
+        more = "".join(f", {name.replace('_', ' ')} {text}" for name, text in self.extras)
+        plural = "s" if self.channels > 1 else ""
+        return f"{format_size(self.record_bytes, space=' ')} records, {self.channels:,} channel{plural}{more}"
+
+
+class Analysis:
+    """Everything the report says, before it is drawn.
+
+    Args:
+        rows: flat rows of one store; failed ones included.
+    """
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = list(rows)
+        self.failed = [row for row in rows if row.get("error") or row.get("delivered") is False]
+        self.good = [row for row in rows if not row.get("error") and row.get("delivered") is not False]
+        varying = _varying(rows)
+        self._groups: dict[tuple[Kind, Line, float | None], list[Row]] = {}
+        for row in self.good:
+            line = Line(
+                row["settings_record_bytes"],
+                row["settings_channels"],
+                tuple((name, _text(row.get(f"settings_{name}"))) for name in varying),
+            )
+            self._groups.setdefault((row_kind(row), line, row.get("settings_buffer_timeout_s")), []).append(row)
+        self.lines = sorted({line for _, line, _ in self._groups}, key=lambda x: (x.record_bytes, x.channels, x.extras))
+        self.timeouts = sorted({timeout for _, _, timeout in self._groups}, key=timeout_order)
+
+    @property
+    def repeats(self) -> int:
+        """The most often any point was measured."""
+        return max((len(rows) for rows in self._groups.values()), default=0)
+
+    @property
+    def reference(self) -> float | None:
+        """The timeout that others are told against: 100 ms, else the longest that was measured."""
+        finite = [timeout for timeout in self.timeouts if timeout is not None]
+        return REFERENCE_TIMEOUT_S if REFERENCE_TIMEOUT_S in finite else max(finite, default=None)
+
+    @property
+    def latency_rates(self) -> list[float]:
+        """The rates of the latency runs, records a second."""
+        return sorted({row["settings_rate_per_s"] for row in self.good if row_kind(row) == "latency"})
+
+    def throughput(self, line: Line, timeout_s: float | None, name: str = "records_per_s") -> Figure | None:
+        """A figure of the throughput runs of one point."""
+        return Figure.of(row.get(name) for row in self._groups.get(("throughput", line, timeout_s), ()))
+
+    def latency(self, line: Line, timeout_s: float | None, name: str = "p50") -> Figure | None:
+        """A percentile, in microseconds, of the latency runs of one point."""
+        return Figure.of(row.get(f"latency_us_{name}") for row in self._groups.get(("latency", line, timeout_s), ()))
+
+    def kept(self, line: Line, timeout_s: float | None) -> float | None:
+        """Throughput at this timeout as a part of the same line's at the reference timeout."""
+        here, there = self.throughput(line, timeout_s), self.throughput(line, self.reference)
+        return here.median / there.median if here and there and there.median else None
+
+    def cut_short(self, line: Line, timeout_s: float | None) -> bool:
+        """Whether the latency run was too short to see one buffer leave by itself, so its figures are a lower bound."""
+        return any(_ended_first(row) for row in self._groups.get(("latency", line, timeout_s), ()))
+
+    def findings(self) -> list[tuple[str, str, str]]:
+        """The main findings, each as (topic, the figure, the sentence around it); fewer when rows are missing."""
+        return [found for found in (self._fastest(), self._promptest(), self._cost()) if found is not None]
+
+    def remarks(self) -> list[str]:
+        """What a reader should know before trusting the figures."""
+        remarks = []
+        if self.good and self.repeats < 3:
+            times = "once" if self.repeats == 1 else "twice"
+            remarks.append(f"Each point was measured {times}, so its noise is unknown; --repeats 5 shows the spread.")
+        if any(self.cut_short(line, timeout) for line in self.lines for timeout in self.timeouts):
+            remarks.append(
+                "Hollow marks: the run ended before a buffer left by itself, so the latency is bounded by the length of"
+                " the run and would be longer in a longer one."
+            )
+        for name, words in (("version", "versions of netstack"), ("host", "hosts")):
+            if len(_distinct(self.rows, name)) > 1:
+                remarks.append(f"These rows come from different {words}; compare them with care.")
+        for kind in ("throughput", "latency"):
+            for name in ("rate_per_s", "seconds"):
+                values = _distinct([row for row in self.good if row_kind(row) == kind], f"settings_{name}")
+                if len(values) > 1:
+                    remarks.append(f"The {kind} runs differ in {name} ({', '.join(values)}); their points are pooled.")
+        return remarks
+
+    def warnings(self) -> list[tuple[str, int]]:
+        """What the runs themselves warned of, with how many runs said so."""
+        counts: dict[str, int] = {}
+        for row in self.rows:
+            for warning in row.get("warnings") or ():
+                counts[warning] = counts.get(warning, 0) + 1
+        return sorted(counts.items(), key=lambda item: -item[1])
+
+    def _fastest(self) -> tuple[str, str, str] | None:
+        points = [(figure, line, timeout) for line, timeout, figure in self._each(self.throughput)]
+        if not points:
+            return None
+        figure, line, timeout = max(points, key=lambda point: point[0].median)
+        sentence = f"at most: {line.words}, buffer timeout {format_duration(timeout, space=' ')}"
+        bulk = [
+            (point.median, at, when)
+            for at, when, point in self._each(lambda x, t: self.throughput(x, t, "payload_mb_per_s"))
+        ]
+        if bulk:
+            payload, at, when = max(bulk, key=lambda point: point[0])
+            sentence += f"; {payload:,.0f} MB/s of payload: {at.words}, timeout {format_duration(when, space=' ')}"
+        return "Throughput", f"{format_count(figure.median)} records/s", sentence
+
+    def _promptest(self) -> tuple[str, str, str] | None:
+        points = [(line, timeout, figure) for line, timeout, figure in self._each(self.latency)]
+        if not points:
+            return None
+        line, timeout, figure = min(points, key=lambda point: point[2].median)
+        sentence = f"median at best: {line.words}, buffer timeout {format_duration(timeout, space=' ')}"
+        tail = self.latency(line, timeout, "p99")
+        if tail is not None:
+            sentence += f"; p99 {micro(tail.median)}"
+        longest = self.latency(line, self.reference)
+        if longest is not None and timeout != self.reference:
+            sentence += f"; median at {format_duration(self.reference, space=' ')}: {micro(longest.median)}"
+        rates = self.latency_rates
+        return "Latency", micro(figure.median), f"{sentence}; at {rates[0]:,.0f} records/s" if rates else sentence
+
+    def _cost(self) -> tuple[str, str, str] | None:
+        parts = []
+        for timeout in (0.001, 0.0):
+            kept = [part for line in self.lines if (part := self.kept(line, timeout)) is not None]
+            if kept and timeout != self.reference:
+                parts.append((timeout, statistics.median(kept), min(kept), max(kept)))
+        if not parts:
+            return None
+        figure = " / ".join(f"{middle:.0%}" for _, middle, _, _ in parts)
+        told = " / ".join(format_duration(timeout, space=" ") for timeout, *_ in parts)
+        ranges = ", ".join(
+            f"{low:.0%} to {high:.0%} at {format_duration(timeout, space=' ')}" for timeout, _, low, high in parts
+        )
+        reference = format_duration(self.reference, space=" ")
+        lines = f"median of {len(self.lines)} lines; {ranges}" if len(self.lines) > 1 else self.lines[0].words
+        return "Throughput kept", figure, f"of the records/s at {reference}, at timeout {told} ({lines})"
+
+    def _each(self, read: Any) -> Iterable[tuple[Line, float | None, Figure]]:
+        for line in self.lines:
+            for timeout in self.timeouts:
+                figure = read(line, timeout)
+                if figure is not None:
+                    yield line, timeout, figure
+
+
+def row_kind(row: Mapping[str, Any]) -> Kind:
+    """What a row was measured for, whether or not it says so itself."""
+    return run_kind(row.get("settings_rate_per_s"))
+
+
+def timeout_order(timeout_s: float | None) -> float:
+    """0 first, `none` last: from prompt to never."""
+    return math.inf if timeout_s is None else timeout_s
+
+
+def micro(microseconds: float) -> str:
+    """A latency as the report writes it: `52.1 µs`."""
+    from ..units import format_latency
+
+    return format_latency(microseconds).replace("us", "µs")
+
+
+def _varying(rows: Sequence[Row]) -> list[str]:
+    """Settings beyond the axes in which the rows differ: they split lines and stand in their labels."""
+    names = sorted({name.removeprefix("settings_") for row in rows for name in row if name.startswith("settings_")})
+    return [
+        name for name in names if name not in _AXES | _EFFORT and len(_distinct(rows, f"settings_{name}", True)) > 1
+    ]
+
+
+def _distinct(rows: Iterable[Row], name: str, absent: bool = False) -> list[str]:
+    """The different values of one column (or of all whose names begin with it and `_`), as text."""
+    found: dict[str, None] = {}
+    for row in rows:
+        if name in row:
+            values = [row[name]]
+        else:
+            values = [tuple(sorted((k, str(v)) for k, v in row.items() if k.startswith(f"{name}_")))]
+        if (values[0] is not None and values[0] != ()) or absent:
+            found[_text(values[0])] = None
+    return list(found)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return f"{value:.0f}"
+    return "none" if value is None else str(value)
+
+
+def _ended_first(row: Mapping[str, Any]) -> bool:
+    """Whether neither the timeout nor a full buffer could come due within the run."""
+    seconds, rate = row.get("settings_seconds"), row.get("settings_rate_per_s")
+    if seconds is None or rate is None:
+        return False
+    timeout = row.get("settings_buffer_timeout_s")
+    if timeout is not None:
+        return bool(timeout > seconds)
+    a_channel = rate * seconds / row["settings_channels"] * (row["settings_record_bytes"] + PREFIX_BYTES)
+    return bool(a_channel < row.get("settings_segment_size_bytes", 32 * 1024))

@@ -1,0 +1,157 @@
+"""The report's tables: what throughput is kept, and every row.
+
+Takes: an `Analysis`. Gives: HTML tables; the script makes the long ones sortable by the values in `data-v`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from html import escape
+from typing import Any, Final
+
+from ..store import Row
+from ..units import format_count, format_size, three_digits
+from .charts import styles, swatch, timeout_label
+from .points import Analysis, micro, row_kind, timeout_order
+
+_LONGEST_TIMEOUT: Final = 1e12  # stands for `none` when sorting: after every real one
+_OPEN_UP_TO: Final = 40  # rows: longer tables start folded
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column: its head, what it shows and, where that is not the text itself, what it sorts by."""
+
+    head: str
+    show: Callable[[Row], str]
+    sort: Callable[[Row], float | str | None] | None = None
+    left: bool = False
+
+
+def kept_table(analysis: Analysis) -> str:
+    """Throughput at each timeout as a part of that at the reference; empty without a reference."""
+    reference = analysis.reference
+    if reference is None or len(analysis.timeouts) < 2:
+        return ""
+    heads = "".join(f'<th scope="col" class="c">{escape(timeout_label(timeout))}</th>' for timeout in analysis.timeouts)
+    body = []
+    for line, (hue, dash, shape) in styles(analysis).items():
+        cells = []
+        for timeout in analysis.timeouts:
+            kept = analysis.kept(line, timeout)
+            if kept is None:
+                cells.append('<td class="c">&ndash;</td>')
+            else:
+                cells.append(f'<td class="cell" style="--v:{min(kept, 1.0):.3f}">{kept:.0%}</td>')
+        name = f"{swatch(hue, dash, shape)}{escape(line.label)}"
+        body.append(f'<tr><th scope="row" class="l">{name}</th>{"".join(cells)}</tr>')
+    first = '<th scope="col" class="l">record size · channels</th>'
+    return (
+        f'<section class="card"><h2>Throughput kept, against {timeout_label(reference)}</h2>'
+        '<p class="note">Records a second at each buffer timeout as a part of the same line&rsquo;s at '
+        f"{timeout_label(reference)}: the price of promptness.</p>"
+        f'<div class="scroll"><table class="heat"><thead><tr>{first}{heads}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table></div></section>"
+    )
+
+
+def row_tables(analysis: Analysis) -> str:
+    """Every row that succeeded, in one table for throughput and one for latency."""
+    parts = []
+    for kind, columns in (("throughput", _THROUGHPUT), ("latency", _LATENCY)):
+        rows = [row for row in analysis.good if row_kind(row) == kind]
+        if rows:
+            rows.sort(key=_place)
+            table = _table(_SETTINGS + _extras(analysis) + columns + _LAST, rows)
+            opened = " open" if len(rows) <= _OPEN_UP_TO else ""
+            parts.append(f"<details{opened}><summary>{kind.title()} runs ({len(rows)})</summary>{table}</details>")
+    return "".join(parts)
+
+
+def failed_table(analysis: Analysis) -> str:
+    """What failed and why."""
+    columns = (
+        *_SETTINGS,
+        _Column("measuring", lambda row: row_kind(row), left=True),
+        _Column("error", lambda row: row.get("error") or "not everything was delivered", left=True),
+    )
+    return _table(columns, sorted(analysis.failed, key=_place), "bad")
+
+
+def _table(columns: tuple[_Column, ...], rows: list[Row], style: str = "") -> str:
+    heads = "".join(f'<th scope="col"{" class=l" if column.left else ""}>{column.head}</th>' for column in columns)
+    body = []
+    for row in rows:
+        cells = []
+        for column in columns:
+            value = column.sort(row) if column.sort else None
+            sort = "" if column.sort is None else f' data-v="{"" if value is None else escape(str(value))}"'
+            wrap = "wrap" if column.head == "error" else "l" if column.left else ""
+            cells.append(f"<td{f' class={wrap}' if wrap else ''}{sort}>{escape(column.show(row))}</td>")
+        body.append(f"<tr{f' class={style}' if style else ''}>{''.join(cells)}</tr>")
+    return (
+        f'<div class="scroll" tabindex="0"><table class="sortable"><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
+def _number(head: str, name: str, write: Callable[[float], str]) -> _Column:
+    def value(row: Row) -> float | None:
+        found = row.get(name)
+        return found if isinstance(found, (int, float)) and math.isfinite(found) else None
+
+    def show(row: Row) -> str:
+        found = value(row)
+        return "\u2013" if found is None else write(found)
+
+    return _Column(head, show, value)
+
+
+def _extras(analysis: Analysis) -> tuple[_Column, ...]:
+    """One column for each further setting in which the lines differ."""
+    names = [name for name, _ in analysis.lines[0].extras] if analysis.lines else []
+
+    def column(name: str) -> _Column:
+        return _Column(escape(name.replace("_", " ")), lambda row: str(row.get(f"settings_{name}")), left=True)
+
+    return tuple(column(name) for name in names)
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    return (
+        timeout_order(row.get("settings_buffer_timeout_s")),
+        row.get("settings_record_bytes") or 0,
+        row.get("settings_channels") or 0,
+        row.get("repeat") or 0,
+    )
+
+
+def _timeout_value(row: Row) -> float:
+    timeout = row.get("settings_buffer_timeout_s")
+    return _LONGEST_TIMEOUT if timeout is None else float(timeout)
+
+
+_SETTINGS: Final = (
+    _Column("timeout", lambda row: timeout_label(row.get("settings_buffer_timeout_s")), _timeout_value, left=True),
+    _number("record", "settings_record_bytes", lambda size: format_size(int(size), space=" ")),
+    _number("channels", "settings_channels", lambda count: f"{count:,.0f}"),
+    _number("repeat", "repeat", lambda count: f"{count + 1:.0f}"),
+)
+_THROUGHPUT: Final = (
+    _number("records/s", "records_per_s", format_count),
+    _number("payload MB/s", "payload_mb_per_s", three_digits),
+    _number("wire MB/s", "wire_mb_per_s", three_digits),
+    _number("CPU s/GB producer", "cpu_s_per_gb_producer", three_digits),
+    _number("CPU s/GB consumer", "cpu_s_per_gb_consumer", three_digits),
+    _number("buffer fill", "average_buffer_fill", lambda part: f"{part:.0%}"),
+)
+_LATENCY: Final = (
+    _number("p50", "latency_us_p50", micro),
+    _number("p90", "latency_us_p90", micro),
+    _number("p99", "latency_us_p99", micro),
+    _number("p99.9", "latency_us_p999", micro),
+    _number("max", "latency_us_max", micro),
+)
+_LAST: Final = (_number("records", "records", lambda count: f"{count:,.0f}"),)

@@ -1,0 +1,265 @@
+"""Runs one measurement: two worker processes, one start time, one result; and peers in between, for comparison.
+
+Takes: a `RunSpec`. Gives: one dictionary per measurement, whose keys are a contract.
+
+Rules:
+- A worker that dies, says nothing or makes no progress ends the measurement with an error that quotes its last words.
+- Both workers are killed and reaped on every path out of here, Ctrl-C included.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from .histogram import Histogram
+from .host import host_facts, version
+from .peers import peer_spec
+from .processes import Deadlines, Workers
+from .spec import RunSpec
+from .sweep import median_result
+
+DEFAULT_SECONDS: Final = 3.0
+"""How long a run lasts when neither records nor seconds are given."""
+
+_LEAD_NS = 30_000_000  # from the go to the start: both workers have long read the message by then
+_RATE_KEPT = 0.98  # a producer that sends less than this of the asked rate gets a warning
+_COMPARED: Final = (
+    "records_per_s",
+    "payload_mb_per_s",
+    "wire_mb_per_s",
+    "latency_us",
+    "cpu_s_per_gb",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a measurement is.
+
+    Attributes:
+        engine: which engine is measured.
+        phase: `starting`, `running` or `draining` (the producer is done).
+        records: arrived so far.
+        elapsed_s: since the start of the run; 0 before.
+        fraction: done, 0 to 1; None when it cannot be known.
+    """
+
+    engine: str
+    phase: str
+    records: int
+    elapsed_s: float
+    fraction: float | None
+
+
+OnProgress = Callable[[Progress], None]
+
+
+def run_once(
+    spec: RunSpec,
+    *,
+    engine: str = "netstack",
+    on_progress: OnProgress | None = None,
+    deadlines: Deadlines | None = None,
+) -> dict[str, Any]:
+    """Measures once.
+
+    Args:
+        spec: the settings; a run without a length lasts 3 s, or as long as the input's rows.
+        engine: `netstack` or a peer.
+        on_progress: called a few times a second.
+        deadlines: how patient to be.
+
+    Returns:
+        The result, as plain JSON values (`bench/METHOD.md` says what each key means).
+
+    Raises:
+        MeasurementFailed: a worker died, fell silent or stalled.
+        NetstackError: what a worker found wrong: an input file, a setting, a missing package.
+    """
+    asked = with_length(peer_spec(engine, spec))
+    with (
+        tempfile.TemporaryDirectory(prefix="netstack-bench-") as scratch,
+        Workers(engine, deadlines or Deadlines()) as workers,
+    ):
+        producer, consumer, start_ns = _converse(workers, asked, Path(scratch), on_progress)
+        remarks = workers.last_words()
+    return _result(asked, engine, producer, consumer, start_ns, remarks)
+
+
+def run_with_peers(
+    spec: RunSpec,
+    peers: Sequence[str],
+    repeats: int,
+    *,
+    engine: str = "netstack",
+    on_progress: OnProgress | None = None,
+    deadlines: Deadlines | None = None,
+) -> dict[str, Any]:
+    """Measures an engine and its peers in turn (A B A B ...), so that a drifting machine disturbs all alike.
+
+    Returns:
+        The engine's medians (`bench.sweep.median_result`), with `peer` (the same of the peer, by name if there are
+        several) and `ratio` (the engine's figure divided by the peer's; also within each peer's row).
+
+    Raises:
+        MeasurementFailed: see `run_once`.
+        NetstackError: see `run_once`.
+    """
+    for peer in peers:
+        peer_spec(peer, spec)  # refuses what a peer cannot do before anything is measured
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in (engine, *peers)}
+    for _ in range(repeats):
+        for name, measured in results.items():
+            measured.append(run_once(spec, engine=name, on_progress=on_progress, deadlines=deadlines))
+    row = median_result(results[engine])
+    rows = {peer: median_result(results[peer]) for peer in peers}
+    for peer_row in rows.values():
+        peer_row["ratio"] = ratios(row, peer_row)
+    if len(peers) == 1:
+        row["peer"], row["ratio"] = rows[peers[0]], rows[peers[0]]["ratio"]
+    else:
+        row["peer"], row["ratio"] = rows, {peer: peer_row["ratio"] for peer, peer_row in rows.items()}
+    return row
+
+
+def with_length(spec: RunSpec) -> RunSpec:
+    """The settings with the default length where none is given and no input file has one."""
+    if spec.records is None and spec.seconds is None and spec.input_path is None:
+        return RunSpec.from_dict({**spec.as_dict(), "seconds": DEFAULT_SECONDS})
+    return spec
+
+
+def ratios(row: dict[str, Any], peer: dict[str, Any]) -> dict[str, Any]:
+    """Every compared figure of `row` divided by the peer's; None where either has none."""
+    found: dict[str, Any] = {}
+    for key in _COMPARED:
+        if isinstance(row[key], dict):
+            found[key] = {name: _ratio(row[key][name], peer[key][name]) for name in row[key]}
+        else:
+            found[key] = _ratio(row[key], peer[key])
+    return found
+
+
+def _converse(
+    workers: Workers, spec: RunSpec, scratch: Path, on_progress: OnProgress | None
+) -> tuple[dict[str, Any], dict[str, Any], int]:
+    """Leads both workers through a run; returns their summaries and the start time."""
+    for role in ("producer", "consumer"):
+        workers.send(role, "job", spec=spec.as_dict(), scratch=str(scratch))
+    ready: set[str] = set()
+    done: dict[str, dict[str, Any]] = {}
+    start_ns = records = 0
+    workers.expect_setup(reads_input=spec.input_path is not None)
+    while "consumer" not in done or "producer" not in done:
+        role, message = workers.receive()
+        event = message["event"]
+        if event == "address":
+            workers.send("consumer" if role == "producer" else "producer", "address", address=message["address"])
+        elif event == "ready":
+            ready.add(role)
+            if len(ready) == 2:
+                start_ns = time.monotonic_ns() + _LEAD_NS
+                workers.expect_progress(spec.rate_per_s)
+                for other in ("producer", "consumer"):
+                    workers.send(other, "go", start_ns=start_ns)
+        elif event == "done":
+            done[role] = message
+            if role == "producer":
+                told = {key: message[key] for key in ("stopped_ns", "expected", "samples")}
+                workers.send("consumer", "producer_done", **told)
+        elif role == "consumer":
+            records = int(message["records"])
+        if on_progress is not None:
+            elapsed_s = (time.monotonic_ns() - start_ns) / 1e9 if start_ns else 0.0
+            phase = "draining" if "producer" in done else "running" if start_ns else "starting"
+            on_progress(
+                Progress(workers.engine, phase, records, max(0.0, elapsed_s), _fraction(spec, records, elapsed_s))
+            )
+    return done["producer"], done["consumer"], start_ns
+
+
+def _fraction(spec: RunSpec, records: int, elapsed_s: float) -> float | None:
+    if spec.records is not None:
+        return min(1.0, records / spec.records)
+    if spec.seconds is not None:
+        return min(1.0, max(0.0, elapsed_s / spec.seconds))
+    return None
+
+
+def _result(
+    spec: RunSpec,
+    engine: str,
+    producer: dict[str, Any],
+    consumer: dict[str, Any],
+    start_ns: int,
+    remarks: list[str],
+) -> dict[str, Any]:
+    window, records, payload_bytes = consumer["window"], consumer["records"], consumer["payload_bytes"]
+    seconds = window["seconds"]
+    records_per_s = window["records"] / seconds if seconds > 0 else 0.0
+    payload_mb_per_s = records_per_s * (payload_bytes / records) / 1e6 if records else 0.0
+    wire_bytes = _either(producer, consumer, "wire_bytes")
+    gigabytes = payload_bytes / 1e9
+    latency = Histogram.from_dict(consumer["latency"])
+    sent_s = (producer["stopped_ns"] - start_ns) / 1e9
+    return {
+        "engine": engine,
+        "delivered": not consumer["problems"],
+        "records": records,
+        "seconds": seconds,
+        "records_per_s": records_per_s,
+        "payload_mb_per_s": payload_mb_per_s,
+        "wire_mb_per_s": payload_mb_per_s * wire_bytes / payload_bytes if wire_bytes and payload_bytes else None,
+        "latency_us": latency.summary_us(),
+        "latency_kind": consumer["latency_kind"] if latency.count else None,
+        "latency_samples": latency.count,
+        "cpu_s_per_gb": {
+            "producer": producer["cpu_s"] / gigabytes if gigabytes else None,
+            "consumer": consumer["cpu_s"] / gigabytes if gigabytes else None,
+        },
+        "payload_bytes": payload_bytes,
+        "wire_bytes": wire_bytes,
+        "buffers": _either(producer, consumer, "buffers"),
+        "credits": _either(consumer, producer, "credits"),
+        "average_buffer_fill": _either(producer, consumer, "average_buffer_fill"),
+        "warnings": [
+            *(f"delivery: {problem}" for problem in consumer["problems"]),
+            *_warnings(spec, window["steady"], producer["expected"]["records"], sent_s),
+            *producer["facts"]["warnings"],
+            *consumer["facts"]["warnings"],
+            *remarks,
+        ],
+        "settings": spec.as_dict(),
+        "host": host_facts(),
+        "version": version(),
+    }
+
+
+def _warnings(spec: RunSpec, steady: bool, sent_records: int, sent_s: float) -> list[str]:
+    found = []
+    if not steady and spec.rate_per_s is None:
+        found.append(f"the run lasted {sent_s:.2f} s, too short to leave out a warm-up: figures include it")
+    if spec.rate_per_s is not None and sent_records > 1:
+        # The last record is due one interval before the end of its second, hence the one less.
+        reached = (sent_records - 1) / sent_s if sent_s > 0 else math.inf
+        if reached < _RATE_KEPT * spec.rate_per_s * (sent_records - 1) / sent_records:
+            found.append(
+                f"asked {spec.rate_per_s:g} records/s, sent {reached:.0f}: latencies grow with the run's length"
+            )
+    return found
+
+
+def _either(first: dict[str, Any], second: dict[str, Any], name: str) -> Any:
+    """A fact of one side, or of the other if that one has none."""
+    value = first["facts"][name]
+    return second["facts"][name] if value is None else value
+
+
+def _ratio(one: float | None, other: float | None) -> float | None:
+    return one / other if one is not None and other else None

@@ -1,0 +1,351 @@
+"""Proves delivery while it receives: count, order on every channel, and a checksum of what really arrived.
+
+Takes: records, arrays or columnar batches of a channel, as a consumer gets them. Gives: the list of problems (empty is
+the proof), arrival times for throughput, latencies.
+
+Rules:
+- Feeding must be cheap, or the verifier is what is measured: single records and small arrays are staged and checked in
+  chunks by numpy; only large contiguous arrays are checked where they are. Staging copies arrays, so the caller may
+  reuse their memory at once.
+- The checksum is summed over the received bytes; the producer's is computed from the count (`bench.source`).
+- Nothing raises for a wrong delivery: problems are collected (the first few in words) and the checking goes on.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .arrivals import Arrivals, Int64s, column, round_robin_keys
+from .histogram import Histogram
+from .pacing import clock_ns, due_ns_many
+from .source import INDEX_BYTES, MASK
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Words = npt.NDArray[np.uint64]
+Segment = tuple[int, int, int]  # channel, records, arrival in ns
+
+_STAGE_RECORDS = 4096
+_STAGE_LIST_BYTES = 1024 * 1024
+_STAGE_ARRAY_BYTES = 256 * 1024  # with the scratch of the checks it stays in the level-2 cache
+_DIRECT_BYTES = 128 * 1024  # a larger contiguous array is not worth a copy
+_JOIN_BYTES = 32 * 1024  # above, summing each record where it is beats joining them first
+_SCRATCH_RECORDS = 32 * 1024  # steps checked at once: fewer numpy calls, and still in the level-2 cache
+_PROBLEMS_IN_WORDS = 5
+
+
+class Order(enum.Enum):
+    """How the producer spreads records over the channels."""
+
+    ROUND_ROBIN = "round-robin"
+    """Record i goes to channel (i + s) mod C: a channel carries exactly c, c + C, c + 2C, ..."""
+    BLOCKS = "blocks"
+    """Any record to any channel: indexes grow strictly on each channel, and all channels together have each index
+    exactly once. Cheap as long as records come in blocks (columnar batches do)."""
+
+
+class Verifier:
+    """Checks generated records (`bench.source.Source`).
+
+    Attributes:
+        arrivals: how many arrived when.
+        latency: of every record against its due time (open loop only).
+    """
+
+    def __init__(
+        self,
+        *,
+        record_bytes: int,
+        channels: int = 1,
+        order: Order = Order.ROUND_ROBIN,
+        rate_per_s: float | None = None,
+    ) -> None:
+        """A verifier for one run.
+
+        Args:
+            record_bytes: payload of every record.
+            channels: logical channels; `feed` is given 0 to `channels - 1`.
+            order: how the producer spreads records.
+            rate_per_s: open loop: measure every record against its due time.
+        """
+        self._record_bytes = record_bytes
+        self._channels = channels
+        self._order = order
+        self._step = channels if order is Order.ROUND_ROBIN else 1  # from record to record within a segment
+        self._rate_per_s = rate_per_s
+        self._start_ns = self._latency_from_ns = 0
+
+        self._records: list[bytes | memoryview] = []
+        self._record_segments: list[Segment] = []
+        self._records_at_most = max(1, min(_STAGE_RECORDS, _STAGE_LIST_BYTES // record_bytes))
+
+        # Staged rows are padded with zeros to whole words, so that summing is one pass over aligned memory.
+        self._row_words = -(-record_bytes // 8)
+        self._cell = np.dtype(np.uint64) if record_bytes == INDEX_BYTES else np.dtype(f"V{record_bytes}")
+        self._array_words = self._padded_rows(max(1, _STAGE_ARRAY_BYTES // record_bytes))
+        self._array_cells = self._cells_of(self._array_words)
+        self._array_rows = 0
+        self._array_segments: list[Segment] = []
+        # Temporary arrays of numpy's own would be fresh pages each time, which costs more than the checks.
+        self._steps = np.empty(_SCRATCH_RECORDS, dtype=np.uint64)
+        self._differs = np.empty(_SCRATCH_RECORDS, dtype=bool)
+
+        self._checksum = 0
+        self._next: dict[int, int] = {}  # by channel: the index after the last one that arrived, in steps
+        self._starts: dict[int, int] = {}  # round robin: channel by the first index it carried
+        self._end_of: dict[int, int] = {}  # blocks: ranges that arrived, by first index ...
+        self._first_of: dict[int, int] = {}  # ... and by end
+        self._problems: list[str] = []
+        self._problem_count = 0
+        self.arrivals = Arrivals()
+        self.latency = Histogram()
+
+    def begin(self, start_ns: int, latency_from_ns: int = 0) -> None:
+        """Sets when record 0 is due, and from which due time on latencies count (not in the warm-up)."""
+        self._start_ns = start_ns
+        self._latency_from_ns = latency_from_ns
+
+    @property
+    def received_records(self) -> int:
+        """Records fed so far."""
+        return self.arrivals.records
+
+    @property
+    def payload_bytes(self) -> int:
+        """Payload fed so far."""
+        return self.arrivals.records * self._record_bytes
+
+    def feed(self, channel: int, records: Sequence[bytes | memoryview], now_ns: int | None = None) -> None:
+        """Takes records of one channel that arrived together; the list may be reused, the records may not change."""
+        now = clock_ns() if now_ns is None else now_ns
+        count = len(records)
+        if not count:
+            return
+        self.arrivals.add(count, now)
+        self._records.extend(records)
+        self._record_segments.append((channel, count, now))
+        if len(self._records) >= self._records_at_most:
+            self._flush_records()
+
+    def feed_array(self, channel: int, array: npt.NDArray[Any], now_ns: int | None = None) -> None:
+        """Takes an array of one channel; its memory may be reused after the call.
+
+        Args:
+            channel: where it came from.
+            array: shape (n,) of any dtype as wide as a record, or uint8 of shape (n, record_bytes). Any strides, as
+                long as a record is contiguous.
+            now_ns: when it arrived; None is now.
+        """
+        now = clock_ns() if now_ns is None else now_ns
+        count = len(array)
+        if not count:
+            return
+        self.arrivals.add(count, now)
+        size = self._record_bytes
+        if array.ndim == 1 and array.dtype.itemsize == size:
+            cells = array.view(self._cell)
+        elif array.ndim == 2 and array.dtype == np.uint8 and array.shape[1] == size and array.strides[1] == 1:
+            cells = array.view(self._cell)[:, 0]
+        else:
+            self._problem(f"channel {channel}: {array.dtype}{array.shape} is no array of {size}-byte rows")
+            return
+        if cells.nbytes >= _DIRECT_BYTES and not size % 8 and cells.flags.c_contiguous:
+            self._flush_arrays()
+            self._check_words(cells.view(np.uint64).reshape(count, -1), [(channel, count, now)])
+            return
+        first = 0
+        while first < count:
+            staged = self._array_rows
+            taken = min(count - first, len(self._array_cells) - staged)
+            self._array_cells[staged : staged + taken] = cells[first : first + taken]
+            self._array_segments.append((channel, taken, now))
+            self._array_rows += taken
+            first += taken
+            if self._array_rows == len(self._array_cells):
+                self._flush_arrays()
+
+    def feed_arrow(self, channel: int, batch: pa.RecordBatch, now_ns: int | None = None) -> None:
+        """Takes a columnar batch made by `Source.arrow`."""
+        now = clock_ns() if now_ns is None else now_ns
+        count = batch.num_rows
+        if not count:
+            return
+        self.arrivals.add(count, now)
+        index = batch.column(0).to_numpy(zero_copy_only=True).view(np.uint64)
+        columns = 2 if self._row_words > 1 else 1
+        if batch.num_columns != columns:
+            self._problem(f"channel {channel}: columnar batch of {batch.num_columns} columns; {columns} were sent")
+        self._checksum += int(np.add.reduce(index))
+        for column_at in range(1, batch.num_columns):
+            values = batch.column(column_at).flatten().to_numpy(zero_copy_only=True).view(np.uint64)
+            self._checksum += int(np.add.reduce(values))
+        self._check_order(index, [(channel, count, now)])
+
+    def finish(self) -> None:
+        """Checks what is still staged; nothing may be fed afterwards."""
+        self._flush_records()
+        self._flush_arrays()
+
+    def problems(self, expected: dict[str, Any]) -> list[str]:
+        """Everything wrong with the delivery, given `Source.expected` of the producer; empty when it is proven."""
+        found = list(self._problems)
+        if self._problem_count > len(found):
+            found.append(f"and {self._problem_count - len(found)} more of this kind")
+        records = int(expected["records"])
+        if self.received_records != records:
+            found.append(f"{records} records were sent, {self.received_records} arrived")
+        if self._checksum & MASK != expected["checksum"]:
+            sums = f"{expected['checksum']:016x}, of what arrived {self._checksum & MASK:016x}"
+            found.append(f"checksum of what was sent is {sums}")
+        found.extend(self._missing_ranges(records) if self._order is Order.BLOCKS else self._missing_tails(records))
+        return found
+
+    def sample_keys(self, indexes: Int64s) -> Int64s:
+        """The keys under which `arrivals` logged the records with these indexes."""
+        return indexes if self._order is Order.BLOCKS else round_robin_keys(indexes, self._channels)
+
+    def _padded_rows(self, count: int) -> Words:
+        return np.zeros((count, self._row_words), dtype=np.uint64)
+
+    def _cells_of(self, words: Words) -> npt.NDArray[Any]:
+        """Padded rows as one element per record, without the padding: assigning to it copies whole records."""
+        cells: npt.NDArray[Any] = words.view(np.uint8)[:, : self._record_bytes].view(self._cell)[:, 0]
+        return cells
+
+    def _flush_records(self) -> None:
+        records, segments = self._records, self._record_segments
+        if not records:
+            return
+        self._records, self._record_segments = [], []
+        size = self._record_bytes
+        if size >= _JOIN_BYTES and not size % 8 and all(len(record) == size for record in records):
+            self._checksum += sum(int(np.add.reduce(np.frombuffer(record, np.uint64))) for record in records)
+            indexes = [int.from_bytes(record[:INDEX_BYTES], "little") for record in records]
+            self._check_order(np.array(indexes, dtype=np.uint64), segments)
+            return
+        joined = b"".join(records)
+        if len(joined) != len(records) * size:
+            wrong = next(record for record in records if len(record) != size)
+            self._problem(f"channel {segments[0][0]}: a record of {len(wrong)} bytes among records of {size}")
+        elif size % 8:
+            words = self._padded_rows(len(records))
+            self._cells_of(words)[:] = np.frombuffer(joined, dtype=self._cell)
+            self._check_words(words, segments)
+        else:
+            self._check_words(np.frombuffer(joined, np.uint64).reshape(len(records), -1), segments)
+
+    def _flush_arrays(self) -> None:
+        rows, segments = self._array_rows, self._array_segments
+        if rows:
+            self._array_rows, self._array_segments = 0, []
+            self._check_words(self._array_words[:rows], segments)
+
+    def _check_words(self, words: Words, segments: list[Segment]) -> None:
+        """Checks contiguous rows of words, a record each."""
+        self._checksum += int(np.add.reduce(words.reshape(-1)))
+        self._check_order(words[:, 0], segments)
+
+    def _check_order(self, index: Words, segments: list[Segment]) -> None:
+        """Checks the indexes of consecutive segments of any channels, cutting them into runs of equal steps."""
+        if self._rate_per_s is not None:
+            self._measure(index, segments)
+        breaks = self._breaks(index)
+        if not len(breaks) and (len(segments) == 1 or self._channels == 1):
+            self._take_run(segments[0][0], int(index[0]), len(index))
+            if self._rate_per_s is None:
+                self._log(index, segments)
+            return
+        starts = np.cumsum(column([0, *(count for _, count, _ in segments)]))[:-1]
+        runs = np.union1d(starts, breaks) if len(breaks) else starts
+        owners = np.searchsorted(starts, runs, side="right") - 1
+        pieces = zip(owners.tolist(), index[runs].tolist(), np.diff(runs, append=len(index)).tolist(), strict=True)
+        cut = [(segments[owner], first, count) for owner, first, count in pieces]
+        for segment, first, count in cut:
+            self._take_run(segment[0], first, count)
+        if self._rate_per_s is None:
+            self._log(index, [(segment[0], count, segment[2]) for segment, _, count in cut])
+
+    def _breaks(self, index: Words) -> Int64s:
+        """Positions whose index does not follow the one before by one step."""
+        found: list[Int64s] = []
+        for at in range(0, len(index) - 1, _SCRATCH_RECORDS):
+            before, after = index[at : at + _SCRATCH_RECORDS], index[at + 1 : at + 1 + _SCRATCH_RECORDS]
+            steps = np.subtract(after, before[: len(after)], out=self._steps[: len(after)])
+            differs = np.not_equal(steps, self._step, out=self._differs[: len(after)])
+            if differs.any():
+                found.append(np.flatnonzero(differs) + (at + 1))
+        return np.concatenate(found) if found else column(())
+
+    def _take_run(self, channel: int, first: int, count: int) -> None:
+        """Checks that a run may come now; afterwards its end is what the channel is at."""
+        awaited = self._next.get(channel)
+        self._next[channel] = end = first + count * self._step
+        if self._order is Order.BLOCKS:
+            if awaited is not None and first < awaited:
+                self._problem(f"channel {channel}: record {first} came after record {awaited - 1}")
+            self._melt(first, end)
+        elif awaited is None:
+            if first >= self._channels or first in self._starts:
+                self._problem(f"channel {channel}: starts with record {first}, lost before or carried elsewhere")
+            self._starts.setdefault(first % self._channels, channel)
+        elif first != awaited:
+            why = "lost or overtaken" if first > awaited else "repeated or late"
+            self._problem(f"channel {channel}: record {first} came where {awaited} was due ({why})")
+
+    def _melt(self, first: int, end: int) -> None:
+        """Adds a range to those that arrived, joined with its neighbours.
+
+        Ranges that overlap others may replace them here. The proof does not suffer: what is known as received up to the
+        end is a chain of ranges that really came, so anything beyond it makes the count of records too large.
+        """
+        before = self._first_of.pop(first, None)
+        if before is not None:
+            self._end_of.pop(before, None)
+            first = before
+        after = self._end_of.pop(end, None)
+        if after is not None:
+            self._first_of.pop(after, None)
+            end = after
+        self._end_of[first] = end
+        self._first_of[end] = first
+
+    def _log(self, index: Words, segments: list[Segment]) -> None:
+        """Remembers when each segment, which is one run, arrived."""
+        counts = column([count for _, count, _ in segments])
+        firsts = index[np.cumsum(counts) - counts].view(np.int64)
+        self.arrivals.log(self.sample_keys(firsts), counts, column([now for _, _, now in segments]))
+
+    def _measure(self, index: Words, segments: list[Segment]) -> None:
+        """Records the latency of every record against its due time."""
+        arrived = np.repeat([now for _, _, now in segments], [count for _, count, _ in segments])
+        due = due_ns_many(self._start_ns, self._rate_per_s or 1.0, index)
+        self.latency.record_many((arrived - due)[due >= self._latency_from_ns])
+
+    def _missing_ranges(self, records: int) -> list[str]:
+        ranges = sorted(self._end_of.items())
+        if ranges == ([(0, records)] if records else []):
+            return []
+        return [f"records 0 to {records - 1} were sent; these ranges arrived: {ranges[:_PROBLEMS_IN_WORDS]}"]
+
+    def _missing_tails(self, records: int) -> list[str]:
+        found = []
+        for start in range(min(self._channels, records)):
+            channel = self._starts.get(start)
+            end = start + -(-(records - start) // self._channels) * self._channels
+            if channel is None:
+                found.append(f"record {start} and those after it on its channel never arrived")
+            elif self._next[channel] != end:
+                sent, came = end - self._channels, self._next[channel] - self._channels
+                found.append(f"channel {channel}: record {sent} was the last sent, {came} the last that arrived")
+        return found[:_PROBLEMS_IN_WORDS]
+
+    def _problem(self, text: str) -> None:
+        self._problem_count += 1
+        if len(self._problems) < _PROBLEMS_IN_WORDS:
+            self._problems.append(text)

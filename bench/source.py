@@ -1,0 +1,156 @@
+"""Deterministic records for a run, cheap enough that the source is not what is measured.
+
+Takes: a record size. Gives: records as a list of bytes, as a numpy array or as an Arrow RecordBatch, and what the
+consumer must have received of them.
+
+Payload of record i: i as 8 bytes, little-endian, then a filler that is the same in every record (pseudo-random, so that
+one record does not compress to nothing). Offered blocks reuse one preallocated array whose filler is written once; only
+the index column is rewritten. The checksum is the sum of all payloads read as little-endian u64 words (the tail padded
+with zeros) modulo 2**64; the producer computes it from the count, never by reading the data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from netstack.errors import NetstackError
+
+from .spec import RunSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+INDEX_BYTES = 8
+MASK = (1 << 64) - 1
+# A span of single records is built at once and then emitted one by one: large enough that building it in numpy costs a
+# few ns a record, small enough to stay in the level-2 cache (and to ask the clock often enough).
+_SPAN_RECORDS = 1024
+_SPAN_BYTES = 256 * 1024
+_RAMP_RECORDS = 16 * 1024
+
+
+class MissingExtra(NetstackError):
+    """A package that only some measurements need is not installed; the message names the extra."""
+
+
+def filler(record_bytes: int) -> bytes:
+    """The bytes every record of this size has after its index."""
+    return hashlib.shake_256(b"netstack-bench").digest(record_bytes - INDEX_BYTES)
+
+
+def word_sum(data: bytes) -> int:
+    """Sum of `data` as little-endian u64 words, padded with zeros, modulo 2**64."""
+    padded = data + bytes(-len(data) % 8)
+    return int(np.add.reduce(np.frombuffer(padded, dtype="<u8"), dtype=np.uint64)) if padded else 0
+
+
+def span_records(spec: RunSpec) -> int:
+    """Records a producer asks for at once under `spec`."""
+    if spec.emit == "record":
+        return max(1, min(_SPAN_RECORDS, _SPAN_BYTES // spec.record_bytes))
+    return spec.effective_batch_records
+
+
+class Source:
+    """Generated records of one size.
+
+    Attributes:
+        record_bytes: payload of every record.
+        records_at_most: no call may ask for more at once.
+    """
+
+    __slots__ = (
+        "_block",
+        "_filler_sum",
+        "_index",
+        "_payload_column",
+        "_ramp",
+        "_rows",
+        "record_bytes",
+        "records_at_most",
+    )
+
+    def __init__(self, record_bytes: int, records_at_most: int) -> None:
+        self.record_bytes = record_bytes
+        self.records_at_most = records_at_most
+        tail = filler(record_bytes)
+        self._filler_sum = word_sum(tail)
+        self._block = np.empty((records_at_most, record_bytes), dtype=np.uint8)
+        self._block[:, INDEX_BYTES:] = np.frombuffer(tail, dtype=np.uint8)
+        self._index = self._block[:, :INDEX_BYTES].view("<u8")[:, 0]
+        self._rows = self._block.view(f"V{record_bytes}")[:, 0]
+        self._ramp = np.arange(min(records_at_most, _RAMP_RECORDS), dtype=np.uint64)
+        self._payload_column: Any = None
+
+    def records(self, first: int, count: int) -> list[bytes]:
+        """Records `first` to `first + count - 1`, each as bytes of its own."""
+        self._write_indexes(first, count)
+        made: list[bytes] = self._rows[:count].tolist()
+        return made
+
+    def array(self, first: int, count: int) -> npt.NDArray[Any]:
+        """The same records as one array of fixed-width rows.
+
+        Returns:
+            dtype `<u8`, shape (count,), when a record is 8 bytes; else uint8, shape (count, record_bytes). It is a view
+            of the source's own block: valid until the next call on this source.
+        """
+        self._write_indexes(first, count)
+        return self._index[:count] if self.record_bytes == INDEX_BYTES else self._block[:count]
+
+    @property
+    def arrow_schema(self) -> Any:
+        """The schema of every columnar batch."""
+        return self.arrow(0, 1)[0].schema
+
+    def arrow(self, first: int, count: int) -> list[pa.RecordBatch]:
+        """The same values as one columnar batch: int64 `index`, and a fixed-size list of int64 for the filler, if any.
+
+        The batch owns its index column, because Arrow may read it long after this call.
+        """
+        pa = import_arrow()
+        columns = {"index": pa.array(np.arange(first, first + count, dtype=np.int64))}
+        words = self.record_bytes // 8 - 1
+        if words:
+            if self._payload_column is None:
+                values = np.ascontiguousarray(self._block[:, INDEX_BYTES:]).view("<i8").reshape(-1)
+                self._payload_column = pa.FixedSizeListArray.from_arrays(pa.array(values), words)
+            columns["payload"] = self._payload_column[:count]
+        return [pa.RecordBatch.from_pydict(columns)]
+
+    def expected(self, records: int) -> dict[str, Any]:
+        """What a consumer of records 0 to `records - 1` must have received."""
+        indexes = records * (records - 1) // 2
+        return {
+            "records": records,
+            "payload_bytes": records * self.record_bytes,
+            "checksum": (indexes + records * self._filler_sum) & MASK,
+        }
+
+    def _write_indexes(self, first: int, count: int) -> None:
+        if count > self.records_at_most:
+            raise ValueError(f"{count} records asked of a source of at most {self.records_at_most}; ask for fewer")
+        # In steps that stay in the cache; a fresh array of indexes would cost page faults on top.
+        index, ramp = self._index, self._ramp
+        for at in range(0, count, _RAMP_RECORDS):
+            part = min(count - at, _RAMP_RECORDS)
+            np.add(ramp[:part], first + at, out=index[at : at + part])
+
+
+def import_arrow() -> Any:
+    """The pyarrow module.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise MissingExtra(
+            f"columnar batches and Parquet need pyarrow ({error}); install it: pip install 'netstack[arrow]'"
+        ) from error
+    return pyarrow

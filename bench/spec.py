@@ -1,0 +1,106 @@
+"""Every knob of one measurement, frozen and hashable; its hash names the run.
+
+Takes: settings from the command line or a sweep's grid. Gives: `RunSpec` to the runner, both worker processes and the
+result row (as `settings`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from netstack.errors import ConfigError
+
+Emit = Literal["record", "batch", "arrow"]
+TransportName = Literal["tcp", "unix"]
+
+MIN_RECORD_BYTES = 8  # every record starts with its index as 8 bytes: that is what proves order and completeness
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """Settings of one run of one producer process and one consumer process.
+
+    Attributes:
+        records: stop after this many; None to run for `seconds`.
+        seconds: stop the producer after this long (the default when neither is given: 3 s).
+        record_bytes: payload of a record, without its length prefix.
+        emit: `record` one call a record; `batch` numpy arrays; `arrow` columnar batches of int64.
+        batch_records: records in one array or columnar batch; None picks about 1 MiB of payload.
+        channels: logical channels, all on one connection.
+        buffer_timeout_s: None: only full buffers; 0: after every record.
+        rate_per_s: records a second, open loop; None is as fast as it goes.
+        segment_size_bytes: size of a network buffer.
+        exclusive_buffers: per channel.
+        floating_buffers: per gate.
+        transport: `tcp` on loopback or a `unix` socket.
+        input_path: rows of this file become the records.
+        key_column: partition the rows by the key group of this column.
+        warmup_s: discarded at the start of an unlimited-rate run (cold caches, slow start).
+        checksum: CRC-32 over every buffer on the wire.
+    """
+
+    records: int | None = None
+    seconds: float | None = None
+    record_bytes: int = 8
+    emit: Emit = "record"
+    batch_records: int | None = None
+    channels: int = 1
+    buffer_timeout_s: float | None = 0.1
+    rate_per_s: float | None = None
+    segment_size_bytes: int = 32 * 1024
+    exclusive_buffers: int = 2
+    floating_buffers: int = 8
+    transport: TransportName = "tcp"
+    input_path: str | None = None
+    key_column: str | None = None
+    warmup_s: float = 0.3
+    checksum: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuses settings that cannot work, naming the flag."""
+        if self.records is not None and self.seconds is not None:
+            raise ConfigError("--records and --seconds exclude each other; give one")
+        for flag, value, least in (
+            ("--records", self.records, 1),
+            ("--record-bytes", self.record_bytes, MIN_RECORD_BYTES),
+            ("--batch-records", self.batch_records, 1),
+            ("--channels", self.channels, 1),
+            ("--exclusive-buffers", self.exclusive_buffers, 1),
+            ("--floating-buffers", self.floating_buffers, 1),
+        ):
+            if value is not None and value < least:
+                raise ConfigError(f"{flag} {value}: the least is {least}")
+        if self.seconds is not None and not self.seconds > 0:
+            raise ConfigError(f"--seconds {self.seconds}: give more than 0")
+        if self.rate_per_s is not None and not self.rate_per_s > 0:
+            raise ConfigError(f"--rate {self.rate_per_s}: give more than 0 records a second")
+        if self.buffer_timeout_s is not None and self.buffer_timeout_s < 0:
+            raise ConfigError(f"--buffer-timeout {self.buffer_timeout_s}s: give 0, a duration, or none")
+        if self.key_column is not None and self.input_path is None:
+            raise ConfigError("--key names a column of --input; give --input FILE too")
+        if self.emit == "arrow" and self.record_bytes % 8:
+            raise ConfigError(f"--record-bytes {self.record_bytes} with --emit arrow: give a multiple of 8 (int64)")
+
+    @property
+    def run_id(self) -> str:
+        """Twelve hex digits that are equal exactly when every setting is."""
+        text = json.dumps(self.as_dict(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def effective_batch_records(self) -> int:
+        """Records in one batch: as asked, else about 1 MiB of payload."""
+        return self.batch_records or max(1, (1 << 20) // self.record_bytes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every setting, defaults included, as plain JSON values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> RunSpec:
+        """The inverse of `as_dict`; unknown names are an error."""
+        return cls(**values)

@@ -1,0 +1,381 @@
+"""A results folder: a journal that survives anything, a Parquet file with the same rows, and what was asked.
+
+Takes: one flat row per finished or failed run. Gives: the same rows back, in order, to the report and to `compare`.
+
+    rows.jsonl     one row a line, appended and synced as the runs finish: the truth while a sweep is under way
+    rows.parquet   the same rows with an explicit schema, written aside and renamed: never half a file
+    sweep.json     the grid, the seed and the command
+
+Rules: a row is the JSON document of a run, flattened (`latency_us_p50`), plus `run_id repeat order kind started_at
+error`. A line cut short by a killed process is dropped when the journal is opened; the last row of a run wins.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from netstack.errors import ConfigError, NetstackError
+
+if sys.platform != "win32":
+    import fcntl
+
+Row = dict[str, Any]
+
+JOURNAL: Final = "rows.jsonl"
+PARQUET: Final = "rows.parquet"
+SWEEP: Final = "sweep.json"
+
+COLUMNS: Final[dict[str, str]] = {
+    "run_id": "string",
+    "repeat": "int64",
+    "order": "int64",
+    "kind": "string",
+    "started_at": "string",
+    "error": "string",
+    "delivered": "bool",
+    "records": "int64",
+    "seconds": "float64",
+    "records_per_s": "float64",
+    "payload_mb_per_s": "float64",
+    "wire_mb_per_s": "float64",
+    "latency_us_p50": "float64",
+    "latency_us_p90": "float64",
+    "latency_us_p99": "float64",
+    "latency_us_p999": "float64",
+    "latency_us_max": "float64",
+    "latency_kind": "string",
+    "cpu_s_per_gb_producer": "float64",
+    "cpu_s_per_gb_consumer": "float64",
+    "buffers": "int64",
+    "wire_bytes": "int64",
+    "credits": "int64",
+    "average_buffer_fill": "float64",
+    "warnings": "list<string>",
+    "settings_records": "int64",
+    "settings_seconds": "float64",
+    "settings_record_bytes": "int64",
+    "settings_emit": "string",
+    "settings_batch_records": "int64",
+    "settings_channels": "int64",
+    "settings_buffer_timeout_s": "float64",
+    "settings_rate_per_s": "float64",
+    "settings_segment_size_bytes": "int64",
+    "settings_exclusive_buffers": "int64",
+    "settings_floating_buffers": "int64",
+    "settings_transport": "string",
+    "settings_input_path": "string",
+    "settings_key_column": "string",
+    "settings_warmup_s": "float64",
+    "settings_checksum": "bool",
+    "version": "string",
+}
+"""The schema that every sweep's Parquet file has; facts about the host follow as `host_...`, by what they hold."""
+
+_NEED_PYARROW: Final = "Parquet needs pyarrow; install the extra: pip install 'netstack[arrow]'"
+
+
+class StoreError(NetstackError):
+    """A results folder could not be read or written; the message names it."""
+
+
+def require_pyarrow() -> None:
+    """Refuses to start what could not be stored at the end.
+
+    Raises:
+        ConfigError: pyarrow is not installed.
+    """
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(_NEED_PYARROW) from error
+
+
+def flatten(document: Mapping[str, Any], prefix: str = "") -> Row:
+    """One level of names from nested ones: `{"latency_us": {"p50": 1}}` becomes `{"latency_us_p50": 1}`."""
+    row: Row = {}
+    for name, value in document.items():
+        if isinstance(value, Mapping):
+            row.update(flatten(value, f"{prefix}{name}_"))
+        else:
+            row[prefix + name] = value
+    return row
+
+
+class Store:
+    """The results folder of one sweep, held open for writing.
+
+    Args:
+        folder: created, with its parents, if it is not there.
+
+    Raises:
+        ConfigError: the folder cannot be written, or another sweep is writing to it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._journal = (folder / JOURNAL).open("a+b", buffering=0)  # unbuffered: a row is written, or is not
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write results to {folder}: {reason(error)}; give --output another folder"
+            ) from None
+        if sys.platform != "win32":
+            try:
+                fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._journal.close()
+                raise ConfigError(
+                    f"another sweep is writing to {folder}; wait for it or give --output another"
+                ) from None
+        self._drop_cut_line()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._journal.close()
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Adds one row and waits until it is on the disk.
+
+        Raises:
+            StoreError: the row could not be written whole; the journal is as it was before.
+        """
+        line = json.dumps(row, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        end = self._journal.seek(0, os.SEEK_END)
+        try:
+            if self._journal.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(self._journal.fileno())
+        except OSError as error:
+            self._journal.truncate(end)
+            raise _not_written(self.folder, JOURNAL, error) from error
+
+    def rows(self) -> list[Row]:
+        """Every row so far, the last one of each run, in the order they were measured."""
+        return _last_of_each(_journal_rows(self.folder / JOURNAL))
+
+    def write_sweep(self, facts: Mapping[str, Any]) -> None:
+        """Keeps what was asked beside what was measured."""
+        text = json.dumps(facts, indent=2) + "\n"
+        write_file(self.folder, SWEEP, lambda path: path.write_text(text, encoding="utf-8"))
+
+    def write_parquet(self) -> Path:
+        """All rows as `rows.parquet`, whole or not at all.
+
+        Raises:
+            StoreError: no room, or not allowed.
+        """
+        table = arrow_table(self.rows())
+
+        def write(path: Path) -> None:
+            import pyarrow.parquet as parquet
+
+            parquet.write_table(table, path)
+
+        return write_file(self.folder, PARQUET, write)
+
+    def _drop_cut_line(self) -> None:
+        """A process killed while it appended left a line without an end; the next one must not grow on to it."""
+        self._journal.seek(0)
+        content = self._journal.read()
+        if content and not content.endswith(b"\n"):
+            self._journal.truncate(content.rfind(b"\n") + 1)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Rows of a results folder, a Parquet file, or a JSON file of one or many runs.
+
+    Args:
+        path: a folder with `rows.jsonl` or `rows.parquet`; a `.parquet` file; a file holding what `run --json` printed,
+            a list of such documents, or one a line.
+
+    Raises:
+        StoreError: nothing there, unreadable, or not results.
+    """
+    try:
+        if path.is_dir():
+            for name in (JOURNAL, PARQUET):
+                if (path / name).exists():
+                    return read_rows(path / name)
+            raise StoreError(f"{path} has no {JOURNAL} and no {PARQUET}; give the folder that a sweep wrote")
+        if path.suffix == ".parquet":
+            rows = _parquet_rows(path)
+        elif path.suffix == ".jsonl":
+            rows = list(_journal_rows(path))
+        else:
+            rows = _json_rows(path)
+    except (OSError, UnicodeDecodeError) as error:
+        text = reason(error) if isinstance(error, OSError) else "it is not text"
+        raise StoreError(f"cannot read results from {path}: {text}") from None
+    if not rows:
+        raise StoreError(f"{path} holds no results; the sweep was stopped before its first run ended")
+    return _last_of_each(rows)
+
+
+def read_sweep(folder: Path) -> dict[str, Any]:
+    """What `write_sweep` kept; empty where there is nothing to read."""
+    try:
+        facts = json.loads((folder / SWEEP).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def write_file(folder: Path, name: str, write: Callable[[Path], object]) -> Path:
+    """A file of a results folder, whole or not at all.
+
+    Args:
+        folder: must exist.
+        name: of the file.
+        write: writes to the path it is given.
+
+    Raises:
+        StoreError: no room, or not allowed.
+    """
+    try:
+        return replace_file(folder / name, write)
+    except OSError as error:
+        raise _not_written(folder, name, error) from error
+
+
+def replace_file(path: Path, write: Callable[[Path], object]) -> Path:
+    """Writes a file aside and renames it into place, so that nobody ever sees half of it.
+
+    Raises:
+        OSError: it could not be written; what was at `path` is untouched and nothing is left beside it.
+    """
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    os.close(handle)
+    aside = Path(name)
+    try:
+        aside.chmod(0o644)  # mkstemp makes files that only their owner reads
+        write(aside)
+        with aside.open("rb") as written:
+            os.fsync(written.fileno())
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    return path
+
+
+def _not_written(folder: Path, name: str, error: OSError) -> StoreError:
+    return StoreError(
+        f"cannot write {name} in {folder}: {reason(error)}; what was stored before is intact, "
+        f"make room there and start again with --output {folder}"
+    )
+
+
+def reason(error: OSError) -> str:
+    """What went wrong in the system's words, without the path that our own message already has."""
+    return (error.strerror or str(error)).lower()
+
+
+def arrow_table(rows: list[Row]) -> Any:
+    """The rows as an Arrow table: `COLUMNS` first, then any further names with the type their values have."""
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise ConfigError(_NEED_PYARROW) from error
+    types = {
+        "string": pyarrow.string(),
+        "int64": pyarrow.int64(),
+        "float64": pyarrow.float64(),
+        "bool": pyarrow.bool_(),
+        "list<string>": pyarrow.list_(pyarrow.string()),
+    }
+    further = sorted({name for row in rows for name in row} - COLUMNS.keys())
+    kinds = {**COLUMNS, **{name: _kind([row.get(name) for row in rows]) for name in further}}
+    schema = pyarrow.schema([(name, types[kind]) for name, kind in kinds.items()])
+    columns = [[_as_kind(row.get(name), kind) for row in rows] for name, kind in kinds.items()]
+    arrays = [pyarrow.array(values, type=types[kinds[name]]) for name, values in zip(kinds, columns, strict=True)]
+    return pyarrow.Table.from_arrays(arrays, schema=schema)
+
+
+def _kind(values: Iterable[Any]) -> str:
+    """The narrowest column type that holds all values; text when they differ."""
+    found = {type(value) for value in values if value is not None}
+    for kind, members in (("bool", {bool}), ("int64", {int}), ("float64", {int, float})):
+        if found and found <= members:
+            return kind
+    return "string"
+
+
+def _as_kind(value: Any, kind: str) -> Any:
+    if value is None:
+        return None
+    if kind == "string":
+        return value if isinstance(value, str) else json.dumps(value)
+    if kind == "float64":
+        return float(value)
+    if kind == "int64":
+        return int(value)
+    return value
+
+
+def _journal_rows(path: Path) -> Iterator[Row]:
+    with path.open("rb") as journal:
+        for number, line in enumerate(journal, 1):
+            if not line.endswith(b"\n"):
+                return  # cut short by a killed process: that run did not finish
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if not isinstance(row, dict):
+                raise StoreError(f"{path} line {number} is not a row; remove that line, or the file, and try again")
+            yield flatten(row)
+
+
+def _json_rows(path: Path) -> list[Row]:
+    text = path.read_text(encoding="utf-8")
+    try:
+        found = json.loads(text)
+    except ValueError:
+        try:
+            found = [json.loads(line) for line in text.splitlines() if line.strip()]
+        except ValueError as error:
+            raise StoreError(f"{path} is not JSON ({error}); give a results folder, a Parquet or a JSON file") from None
+    documents = found if isinstance(found, list) else [found]
+    if not all(isinstance(document, dict) and "settings" in document for document in documents):
+        raise StoreError(f"{path} has no settings in it; give what netstack-bench run --json printed")
+    return [flatten(run) for document in documents for run in _each_run(document)]
+
+
+def _each_run(document: Row) -> Iterator[Row]:
+    """The repeats of a document with several, which tell the noise; else the document itself. Peers are left out."""
+    common = {name: value for name, value in document.items() if name not in ("peer", "runs", "spread")}
+    for run in document.get("runs") or [{}]:
+        yield {**common, **run}
+
+
+def _parquet_rows(path: Path) -> list[Row]:
+    require_pyarrow()
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    try:
+        rows: list[Row] = parquet.read_table(path).to_pylist()
+    except pyarrow.ArrowException as error:
+        raise StoreError(f"{path} is not a Parquet file that can be read: {error}") from None
+    return rows
+
+
+def _last_of_each(rows: Iterable[Row]) -> list[Row]:
+    """A run that failed and was made again counts once, as it ended; rows without an id (single runs) all count."""
+    last: dict[object, Row] = {}
+    for number, row in enumerate(rows):
+        run_id = row.get("run_id")
+        key = (run_id, row.get("repeat")) if run_id is not None else number
+        last.pop(key, None)
+        last[key] = row
+    return list(last.values())

@@ -1,0 +1,245 @@
+"""Makes the runs of a grid one after the other, keeps every row as it comes, and writes the report.
+
+Takes: a `Grid`, a results folder, and the function that makes one run. Gives: a `SweepResult`; in the folder the
+journal, the Parquet file and `report.html`.
+
+Rules: a run that is in the store already is not made again; one that failed is, and its new row replaces the old one.
+A failed run does not stop the sweep. Ctrl-C does, after which everything measured is stored and reported.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from netstack.errors import NetstackError
+
+from .grid import Grid, PlannedRun
+from .report import build_report
+from .spec import RunSpec
+from .store import Row, Store, flatten, read_sweep, require_pyarrow, write_file
+
+REPORT: Final = "report.html"
+_SHARED: Final = frozenset({"settings", "host", "version"})  # equal in every repeat
+
+
+class RunOnce(Protocol):
+    """What makes one run: `bench.runner.run_once`, or a stand-in."""
+
+    def __call__(self, spec: RunSpec, /) -> Mapping[str, Any]:
+        """The document of one run."""
+
+
+class Progress(Protocol):
+    """What hears how a sweep goes."""
+
+    def begin(self, run: PlannedRun) -> None:
+        """A run starts."""
+
+    def end(self, run: PlannedRun, row: Row) -> None:
+        """A run ended, well or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResult:
+    """How a sweep went.
+
+    Attributes:
+        folder: where everything is.
+        report: the HTML file; None when there was not one row.
+        rows: all rows of the store.
+        planned: runs the grid asks for.
+        skipped: runs that were in the store before.
+        made: runs made now.
+        failed: runs of the store that failed.
+        interrupted: whether Ctrl-C ended it.
+    """
+
+    folder: Path
+    report: Path | None
+    rows: list[Row]
+    planned: int
+    skipped: int
+    made: int
+    failed: int
+    interrupted: bool
+
+
+def pending(grid: Grid, store: Store) -> list[PlannedRun]:
+    """The runs of the grid that the store does not have yet, in order."""
+    finished = {(row.get("run_id"), row.get("repeat")) for row in store.rows() if succeeded(row)}
+    return [run for run in grid.plan() if run.key not in finished]
+
+
+def run_sweep(
+    grid: Grid,
+    store: Store,
+    run_once: RunOnce,
+    *,
+    command: str = "",
+    progress: Progress | None = None,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> SweepResult:
+    """Makes every run that is still missing and writes the results.
+
+    Args:
+        grid: what to measure.
+        store: the results folder, open.
+        run_once: makes one run; what it raises of netstack or of the system becomes the row's error.
+        command: the command line, for the record.
+        progress: hears of every run.
+        now: the time of day, for the record.
+
+    Raises:
+        StoreError: the folder cannot be written (full, not allowed); what was stored before is intact.
+        ConfigError: pyarrow is missing.
+    """
+    require_pyarrow()
+    planned = grid.plan()
+    todo = pending(grid, store)
+    if todo:
+        facts = {"started_at": _stamp(now()), "command": command, "grid": grid.as_dict()}
+        store.write_sweep({**facts, "order": [[run.spec.run_id, run.repeat] for run in planned]})
+    made, interrupted = 0, False
+    try:
+        with unwrapped_interrupt():
+            for run in todo:
+                if progress is not None:
+                    progress.begin(run)
+                row = measure(run, run_once, _stamp(now()))
+                store.append(row)
+                made += 1
+                if progress is not None:
+                    progress.end(run, row)
+    except KeyboardInterrupt:
+        interrupted = True
+    rows = store.rows()
+    report = write_results(store, rows)
+    failed = sum(not succeeded(row) for row in rows)
+    return SweepResult(store.folder, report, rows, len(planned), len(planned) - len(todo), made, failed, interrupted)
+
+
+def write_results(store: Store, rows: Sequence[Row]) -> Path | None:
+    """The Parquet file and the report from the rows, each whole or not at all; None without rows."""
+    if not rows:
+        return None
+    store.write_parquet()
+    return write_report(store.folder, rows)
+
+
+def write_report(folder: Path, rows: Sequence[Row]) -> Path:
+    """`report.html` in a results folder.
+
+    Raises:
+        StoreError: it could not be written.
+    """
+    page = build_report(rows, read_sweep(folder))
+    return write_file(folder, REPORT, lambda aside: aside.write_text(page, encoding="utf-8"))
+
+
+def measure(run: PlannedRun, run_once: RunOnce, started_at: str) -> Row:
+    """Makes one run; its row says what failed if it did."""
+    head: Row = {
+        "run_id": run.spec.run_id,
+        "repeat": run.repeat,
+        "order": run.order,
+        "kind": run.kind,
+        "started_at": started_at,
+        "error": None,
+    }
+    try:
+        result = flatten(run_once(run.spec))
+    except (NetstackError, OSError, ExceptionGroup) as error:
+        failure = expected_failure(error)
+        return {**head, **flatten({"settings": run.spec.as_dict()}), "error": describe(failure), "delivered": False}
+    row = {**head, **{name: _finite(value) for name, value in result.items()}}
+    if row.get("delivered") is not True:
+        told = "; ".join(str(text) for text in row.get("warnings") or ())
+        row["error"] = (
+            f"not delivered: count, order or checksum differ between the two ends{': ' if told else ''}{told}"
+        )
+    return row
+
+
+def median_result(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One document from several of the same settings: medians, with `repeats`, `spread` and every run's own figures.
+
+    Args:
+        results: documents of runs, at least one; a single one is returned as it is.
+    """
+    if len(results) == 1:
+        return dict(results[0])
+    merged = _medians(results)
+    merged["delivered"] = all(result.get("delivered") is True for result in results)
+    merged["warnings"] = list(dict.fromkeys(text for result in results for text in result.get("warnings") or ()))
+    merged["settings"] = results[0].get("settings")
+    merged["repeats"] = len(results)
+    rates = [result["records_per_s"] for result in results]
+    merged["spread"] = {"records_per_s": [min(rates), max(rates)]}
+    merged["runs"] = [{name: value for name, value in result.items() if name not in _SHARED} for result in results]
+    return merged
+
+
+def _medians(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The median of every number, at every depth; of anything else the first."""
+    merged: dict[str, Any] = {}
+    for name, first in documents[0].items():
+        values = [document.get(name) for document in documents]
+        if isinstance(first, Mapping):
+            merged[name] = _medians([value for value in values if isinstance(value, Mapping)])
+        elif isinstance(first, (int, float)) and not isinstance(first, bool):
+            middle = statistics.median(value for value in values if isinstance(value, (int, float)))
+            merged[name] = round(middle) if isinstance(first, int) else middle
+        else:
+            merged[name] = first
+    return merged
+
+
+def succeeded(row: Mapping[str, Any]) -> bool:
+    """Whether a row is of a run that ended well and delivered everything."""
+    return not row.get("error") and row.get("delivered") is True
+
+
+def expected_failure(error: BaseException) -> BaseException:
+    """The first failure inside nested groups, if all of them are of netstack or of the system.
+
+    Raises:
+        BaseException: `error` itself, when something in it is a mistake in our own code (which must not be hidden).
+    """
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    if error.split((NetstackError, OSError))[1] is not None:
+        raise error
+    return expected_failure(error.exceptions[0])
+
+
+def describe(error: BaseException) -> str:
+    """One line: what kind of failure, and what it says."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+@contextmanager
+def unwrapped_interrupt() -> Iterator[None]:
+    """Turns a group that holds a Ctrl-C (as a nursery raises it) into the plain KeyboardInterrupt."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        if group.subgroup(KeyboardInterrupt) is None:
+            raise
+        raise KeyboardInterrupt from group
+
+
+def _stamp(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: what could not be computed is absent."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

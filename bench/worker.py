@@ -1,0 +1,150 @@
+"""One of the two processes of a measurement: runs an engine's producer or consumer and reports to the runner.
+
+Takes: `--role` and `--engine`, the job as the first JSON line on stdin (conversation: `bench.worker_io`). Gives: the
+summary of its side as the last line on stdout; errors on stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import dataclasses
+import inspect
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from netstack.errors import NetstackError
+
+from .arrivals import Int64s, warm_ns
+from .peers import load_engine
+from .rows import RowSource
+from .spec import RunSpec
+from .worker_io import AnyVerifier, ConsumerIo, Facts, Link, ProducerIo
+
+FAILED = 1
+"""Exit code after a typed error, which was also sent to the runner."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one role of one measurement.
+
+    Returns:
+        The exit code.
+    """
+    parser = argparse.ArgumentParser(prog="bench.worker", description=__doc__)
+    parser.add_argument("--role", choices=("producer", "consumer"), required=True)
+    parser.add_argument("--engine", required=True)
+    asked = parser.parse_args(arguments)
+    # What an engine or a library prints must not end up in the conversation.
+    write_fd = os.dup(1)
+    os.dup2(2, 1)
+    link = Link(0, write_fd)
+    try:
+        job = link.wait("job")
+        engine = load_engine(asked.engine)
+        spec, scratch = RunSpec.from_dict(job["spec"]), Path(job["scratch"])
+        if asked.role == "producer":
+            produced = ProducerIo(spec, link, scratch)
+            facts = _run(engine.produce, spec, produced)
+            link.send("done", **_producer_summary(produced, facts))
+        else:
+            consumed = ConsumerIo(spec, link, scratch)
+            facts = _run(engine.consume, spec, consumed)
+            link.send("done", **_consumer_summary(consumed, facts, link))
+    except NetstackError as error:
+        return _failed(link, error)
+    except BaseExceptionGroup as group:
+        error_found = _first_typed(group)
+        if error_found is None:
+            raise
+        return _failed(link, error_found)
+    return 0
+
+
+def _run(function: Any, spec: RunSpec, io: ProducerIo | ConsumerIo) -> Facts:
+    if inspect.iscoroutinefunction(function):
+        import trio
+
+        facts = trio.run(function, spec, io)
+    else:
+        facts = function(spec, io)
+    assert isinstance(facts, Facts)
+    return facts
+
+
+def _producer_summary(io: ProducerIo, facts: Facts) -> dict[str, Any]:
+    cpu_s = io.cpu_s()
+    indexes, times = io.sampler.samples()
+    # Which channel a generated record took is the consumer's to tell, a row's the producer's.
+    keys = io.source.sample_keys(indexes) if isinstance(io.source, RowSource) else indexes
+    return {
+        "cpu_s": cpu_s,
+        "records": io.sent_records,
+        "stopped_ns": io.stopped_ns,
+        "expected": io.source.expected(io.sent_records),
+        "samples": [_packed(keys), _packed(times)],
+        "facts": dataclasses.asdict(facts),
+    }
+
+
+def _consumer_summary(io: ConsumerIo, facts: Facts, link: Link) -> dict[str, Any]:
+    cpu_s = io.cpu_s()
+    verifier = io.verifier
+    verifier.finish()
+    sent = link.wait("producer_done")
+    arrivals = verifier.arrivals
+    stopped_ns, warmup_s = int(sent["stopped_ns"]), io.spec.warmup_s
+    latency = verifier.latency
+    if not latency.count:
+        keys, times = map(_unpacked, sent["samples"])
+        from_ns = warm_ns(io.start_ns, stopped_ns, warmup_s)
+        keys = verifier.sample_keys(keys)
+        latency = arrivals.sampled_latency(keys, times, from_ns)
+        if not latency.count:  # so short a run that its only sample was taken in the warm-up
+            latency = arrivals.sampled_latency(keys, times, 0)
+    kind = "sampled under load" if io.spec.rate_per_s is None else "open-loop"
+    return {
+        "cpu_s": cpu_s,
+        "records": verifier.received_records,
+        "payload_bytes": verifier.payload_bytes,
+        "window": dataclasses.asdict(arrivals.window(io.start_ns, stopped_ns, warmup_s)),
+        "latency": latency.to_dict(),
+        "latency_kind": kind if latency.count else None,
+        "problems": verifier.problems(sent["expected"]) if facts.verified else _counted(verifier, sent["expected"]),
+        "facts": dataclasses.asdict(facts),
+    }
+
+
+def _counted(verifier: AnyVerifier, expected: dict[str, Any]) -> list[str]:
+    """What a count alone can find."""
+    sent, came = expected["records"], verifier.received_records
+    return [] if sent == came else [f"{sent} records were sent, {came} arrived"]
+
+
+def _failed(link: Link, error: BaseException) -> int:
+    link.send("error", kind=type(error).__name__, text=str(error))
+    return FAILED
+
+
+def _first_typed(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
+    """The first netstack error of a group: trio wraps what its tasks raise."""
+    found: BaseException | None = group.subgroup(NetstackError)
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found
+
+
+def _packed(values: Int64s) -> str:
+    return base64.b64encode(values.astype("<i8").tobytes()).decode()
+
+
+def _unpacked(text: str) -> Int64s:
+    return np.frombuffer(base64.b64decode(text), dtype="<i8").astype(np.int64)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

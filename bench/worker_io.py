@@ -1,0 +1,305 @@
+"""What an engine is given in a worker process: set-up messages, the go, records to send or a verifier to feed.
+
+Takes: the conversation with the runner. Gives: `ProducerIo` and `ConsumerIo` to engines, plain or trio.
+
+The conversation, each line a JSON object with `event`:
+
+    worker -> runner   address (where it listens) · ready · progress (records so far, each 0.25 s) · done (the summary)
+                       error (a typed error: kind and text)
+    runner -> worker   address (of the other worker) · go (start_ns, CLOCK_MONOTONIC) · stop
+                       producer_done (to the consumer: what it must have received, and the samples)
+
+An engine is a module with `produce(spec, io)` and `consume(spec, io)`, both plain or both async; each returns `Facts`:
+
+    def produce(spec, io):                              def consume(spec, io):
+        connection = connect(io.peer_address())             listener = listen()
+        io.ready()                                          io.publish(listener.address)
+        while (span := io.next_span()) is not None:         io.ready()
+            send(io.source.records(*span))                  while (records := receive()):
+        connection.close()                                      io.verifier.feed(0, records)
+        return Facts()                                      return Facts()
+
+Either side may be the one that listens. A trio engine uses the `..._async` twins of what waits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import select
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from .arrivals import warm_ns
+from .host import cpu_seconds
+from .pacing import Pacer, Sampler, due_ns
+from .rows import RowSource, RowVerifier
+from .sink import Order, Verifier
+from .source import Source, span_records
+from .spec import RunSpec
+
+HEARTBEAT_S = 0.25
+"""A worker says how far it is this often; the runner takes a silent one for dead."""
+
+AnySource: TypeAlias = Source | RowSource
+AnyVerifier: TypeAlias = Verifier | RowVerifier
+Waited = TypeVar("Waited")
+
+_RUNNER_GONE = 3  # exit code of a worker whose runner vanished
+
+
+def _exit() -> None:
+    os._exit(_RUNNER_GONE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What an engine knows about its side of a run; None where it has no such notion.
+
+    Attributes:
+        buffers: data buffers sent (producer) or received (consumer).
+        wire_bytes: bytes written to (producer) or read from (consumer) the connection, headers included.
+        credits: buffers' worth of credit announced.
+        verified: False for a bare loop that only counts; its delivery is then proven by the count alone.
+        average_buffer_fill: payload bytes in a data buffer as a part of its size, 0 to 1.
+        warnings: what a reader of the figures should know.
+    """
+
+    buffers: int | None = None
+    wire_bytes: int | None = None
+    credits: int | None = None
+    average_buffer_fill: float | None = None
+    verified: bool = True
+    warnings: tuple[str, ...] = ()
+
+
+class Link:
+    """The conversation with the runner; a thread of its own reads, and sends the heartbeats."""
+
+    def __init__(self, read_fd: int, write_fd: int, on_gone: Callable[[], None] = _exit) -> None:
+        """Starts the conversation.
+
+        Args:
+            read_fd: messages of the runner.
+            write_fd: messages to the runner.
+            on_gone: called when the runner has gone: no worker outlives it, whatever the engine is waiting for.
+        """
+        self._read_fd = read_fd
+        self._write_fd = write_fd
+        self._on_gone = on_gone
+        self._lock = threading.Lock()
+        self._inbox: dict[str, queue.SimpleQueue[dict[str, Any]]] = {
+            event: queue.SimpleQueue() for event in ("job", "address", "go", "producer_done")
+        }
+        self.stop_asked = False
+        self.progress: Callable[[], int] = int
+        threading.Thread(target=self._read, name="runner-link", daemon=True).start()
+
+    def send(self, event: str, **fields: Any) -> None:
+        """Writes one message."""
+        view = memoryview(json.dumps({"event": event, **fields}).encode() + b"\n")
+        with self._lock:
+            while view:
+                view = view[os.write(self._write_fd, view) :]
+
+    def wait(self, event: str) -> dict[str, Any]:
+        """Blocks until the runner sends `event`."""
+        return self._inbox[event].get()
+
+    def _read(self) -> None:
+        pending = b""
+        heartbeat = time.monotonic() + HEARTBEAT_S
+        while True:
+            wait_s = max(0.0, heartbeat - time.monotonic())
+            if not select.select([self._read_fd], [], [], wait_s)[0]:
+                heartbeat = time.monotonic() + HEARTBEAT_S
+                self.send("progress", records=self.progress())
+                continue
+            chunk = os.read(self._read_fd, 1 << 16)
+            if not chunk:
+                self._on_gone()
+                return
+            *lines, pending = (pending + chunk).split(b"\n")
+            for line in lines:
+                message = json.loads(line)
+                if message["event"] == "stop":
+                    self.stop_asked = True
+                else:
+                    self._inbox[message["event"]].put(message)
+
+
+class WorkerIo:
+    """What both roles share.
+
+    Attributes:
+        spec: the settings.
+        scratch: a folder of this run, for sockets; removed afterwards.
+        start_ns: CLOCK_MONOTONIC time both workers start at; 0 before the go.
+    """
+
+    def __init__(self, spec: RunSpec, link: Link, scratch: Path) -> None:
+        self.spec = spec
+        self.scratch = scratch
+        self.start_ns = 0
+        self._link = link
+        self._cpu_at_start_s = 0.0
+
+    def publish(self, address: str) -> None:
+        """Tells the other worker where this one listens."""
+        self._link.send("address", address=address)
+
+    def peer_address(self) -> str:
+        """Waits for the address the other worker published."""
+        return str(self._link.wait("address")["address"])
+
+    async def peer_address_async(self) -> str:
+        """`peer_address` for trio.
+
+        Cancellation: the waiting thread is left behind; it ends with the process.
+        """
+        return await _in_thread(self.peer_address)
+
+    def ready(self) -> None:
+        """Says that this side is set up, and waits for the go; afterwards `start_ns` is set and the CPU is counted."""
+        self._link.send("ready")
+        message = self._link.wait("go")
+        self._go(int(message["start_ns"]))
+        self._cpu_at_start_s = cpu_seconds()
+
+    async def ready_async(self) -> None:
+        """`ready` for trio.
+
+        Cancellation: the waiting thread is left behind; it ends with the process.
+        """
+        await _in_thread(self.ready)
+
+    def should_stop(self) -> bool:
+        """Whether the runner asked for an early end; `next_span` heeds it by itself."""
+        return self._link.stop_asked
+
+    def cpu_s(self) -> float:
+        """CPU seconds of this process since the go."""
+        return cpu_seconds() - self._cpu_at_start_s
+
+    def _go(self, start_ns: int) -> None:
+        self.start_ns = start_ns
+
+
+class ProducerIo(WorkerIo):
+    """What a producer is given.
+
+    Attributes:
+        source: makes the records.
+        sampler: emit times of sampled records, filled by `next_span`.
+    """
+
+    def __init__(self, spec: RunSpec, link: Link, scratch: Path) -> None:
+        super().__init__(spec, link, scratch)
+        self.source: AnySource = (
+            RowSource.of(spec) if spec.input_path else Source(spec.record_bytes, span_records(spec))
+        )
+        self.sampler = Sampler()
+        self._pacer: Pacer | None = None
+        link.progress = lambda: self.sent_records
+
+    @property
+    def sent_records(self) -> int:
+        """Records handed out by `next_span` so far."""
+        return self._pacer.sent_records if self._pacer else 0
+
+    @property
+    def stopped_ns(self) -> int:
+        """When `next_span` said that the run is over."""
+        return self._pacer.stopped_ns if self._pacer else 0
+
+    def next_span(self) -> tuple[int, int] | None:
+        """Waits until records are due.
+
+        Returns:
+            (index of the first, how many) to send now, all of them; None when the run is over.
+        """
+        pacer = self._pacer or self._open_pacer()
+        first = pacer.sent_records
+        return self._sampled(first, pacer.next_span())
+
+    async def next_span_async(self) -> tuple[int, int] | None:
+        """`next_span` for trio; other tasks run while it waits.
+
+        Cancellation: a checkpoint only if it has to wait, and then nothing was handed out; emitting is one anyway.
+        """
+        pacer = self._pacer or self._open_pacer()
+        first = pacer.sent_records
+        return self._sampled(first, await pacer.next_span_async())
+
+    def _open_pacer(self) -> Pacer:
+        spec, records = self.spec, self.spec.records
+        if isinstance(self.source, RowSource) and records is None and spec.seconds is None:
+            records = self.source.rows
+        self._pacer = Pacer(
+            start_ns=self.start_ns,
+            most=span_records(spec),
+            records=records,
+            seconds=spec.seconds,
+            rate_per_s=spec.rate_per_s,
+            should_stop=self.should_stop,
+        )
+        return self._pacer
+
+    def _sampled(self, first: int, count: int) -> tuple[int, int] | None:
+        if not count:
+            return None
+        if self.spec.rate_per_s is None:
+            self.sampler.offer(first)
+        elif self.spec.input_path:
+            # Rows carry no index from which the consumer could tell when they were due.
+            for index in range(first, first + count):
+                self.sampler.offer(index, due_ns(self.start_ns, self.spec.rate_per_s, index))
+        return first, count
+
+
+class ConsumerIo(WorkerIo):
+    """What a consumer is given.
+
+    Attributes:
+        verifier: proves the delivery; feed it everything that arrives.
+    """
+
+    def __init__(self, spec: RunSpec, link: Link, scratch: Path) -> None:
+        super().__init__(spec, link, scratch)
+        self.verifier: AnyVerifier
+        if spec.input_path:
+            self.verifier = RowVerifier(spec.channels)
+        else:
+            self.expect(Order.BLOCKS if spec.emit == "arrow" else Order.ROUND_ROBIN)
+        self.watch(lambda: self.verifier.received_records)
+
+    def expect(self, order: Order) -> None:
+        """Replaces the verifier of generated records, before the go, by one for another order than the usual."""
+        spec = self.spec
+        self.verifier = Verifier(
+            record_bytes=spec.record_bytes, channels=spec.channels, order=order, rate_per_s=spec.rate_per_s
+        )
+
+    def watch(self, records: Callable[[], int]) -> None:
+        """Counts progress by this instead of the verifier."""
+        self._link.progress = records
+
+    def _go(self, start_ns: int) -> None:
+        super()._go(start_ns)
+        spec = self.spec
+        seconds = spec.seconds or 0.0
+        if spec.records is not None and spec.rate_per_s is not None:
+            seconds = spec.records / spec.rate_per_s
+        self.verifier.begin(start_ns, warm_ns(start_ns, start_ns + int(seconds * 1e9), spec.warmup_s))
+
+
+async def _in_thread(wait: Callable[[], Waited]) -> Waited:
+    """Waits in a thread, so that the engine's own tasks go on meanwhile."""
+    import trio
+
+    return await trio.to_thread.run_sync(wait, abandon_on_cancel=True)

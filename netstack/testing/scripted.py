@@ -1,0 +1,215 @@
+"""Stand-ins for what surrounds the data path: a clock that is told the time, a pipe that is told what to move.
+
+Takes: orders of `Link`, or of a test. Gives: a `PartitionHost` without a TaskManager, and a connection's two ends
+without a stream.
+
+The pipe reads along: it knows which data buffers and credits are under way from the bytes alone, not from the code
+under test.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Sequence
+from typing import final
+
+from ..buffer.segment import Segment
+from ..errors import RemoteProtocolError
+from ..events import DataType
+from ..wire.codec import FrameKind
+from ..wire.codec_native import NativeCodec
+from ..wire.connection import Connection, OutgoingBatch
+from ..wire.frames import AddCredit
+
+Chunk = Callable[[int], int]
+"""How many of the bytes that could be moved one call moves; the answer is clamped to 1 .. the argument."""
+
+
+def everything(available_bytes: int) -> int:
+    """A `Chunk`: all there is."""
+    return available_bytes
+
+
+def one_byte(available_bytes: int) -> int:
+    """A `Chunk`: byte by byte."""
+    return 1
+
+
+@final
+class VirtualHost:
+    """A `PartitionHost` whose clock stands still until it is told otherwise."""
+
+    def __init__(self, settle: Callable[[], None]) -> None:
+        """Args: what copies a write that is half done."""
+        self.settle = settle
+        self.kicks = 0
+        """How often a writer asked the connections to send."""
+        self.on_kick: Callable[[], None] | None = None
+        """What such a request does; nothing, if not given: steps do the sending."""
+        self._now_s = 0.0
+        self._calls: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+
+    def now(self) -> float:
+        """Virtual seconds."""
+        return self._now_s
+
+    ticks = now
+
+    def kick(self) -> None:
+        """See `PartitionHost.kick`."""
+        self.kicks += 1
+        if self.on_kick is not None:
+            self.on_kick()
+
+    def call_at(self, deadline_s: float, callback: Callable[[], None]) -> None:
+        """See `PartitionHost.call_at`."""
+        heapq.heappush(self._calls, (deadline_s, next(self._order), callback))
+
+    def advance(self, seconds: float) -> None:
+        """Lets time pass; deadlines are called in order, each at its own time."""
+        until = self._now_s + seconds
+        while self._calls and self._calls[0][0] <= until:
+            deadline, _, callback = heapq.heappop(self._calls)
+            self._now_s = max(self._now_s, deadline)
+            callback()
+        self._now_s = until
+
+    @property
+    def pending_calls(self) -> int:
+        """Deadlines still to come."""
+        return len(self._calls)
+
+
+@final
+class Pipe:
+    """One direction: bytes under way, and which frames they are (counted here, not by the code under test)."""
+
+    def __init__(self, codec: NativeCodec, capacity_bytes: int) -> None:
+        self.under_way = bytearray()
+        self.capacity_bytes = capacity_bytes
+        self.written_bytes = 0
+        self.read_bytes = 0
+        self.cut_at: int | None = None
+        self._codec = codec
+        self._unparsed = bytearray()
+        self._parsed_bytes = 0
+        self._frames: list[tuple[int, int, int]] = []  # end of the frame in the stream, channel, credits (0: data)
+
+    @property
+    def room_bytes(self) -> int:
+        """What it still takes."""
+        return self.capacity_bytes - len(self.under_way)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether everything before the break was read."""
+        return self.cut_at is not None and self.read_bytes >= self.cut_at
+
+    def write(self, data: bytes) -> None:
+        """Takes bytes in."""
+        self.under_way += data
+        self.written_bytes += len(data)
+        self._unparsed += data
+        self._parse()
+
+    def read_into(self, windows: Sequence[memoryview], count: int) -> None:
+        """Moves the next `count` bytes into `windows`, in order."""
+        left = memoryview(bytes(self.under_way[:count]))
+        del self.under_way[:count]
+        self.read_bytes += count
+        for window in windows:
+            part = min(len(window), len(left))
+            window[:part] = left[:part]
+            left = left[part:]
+        self._frames = [frame for frame in self._frames if frame[0] > self.read_bytes]
+
+    def count(self, channel: int, *, credits: bool) -> int:
+        """Data buffers, or credits, of a channel that have not arrived."""
+        return sum(amount if credits else not amount for _, number, amount in self._frames if number == channel)
+
+    def _parse(self) -> None:
+        header_bytes = self._codec.header_bytes
+        unparsed = self._unparsed
+        while len(unparsed) >= header_bytes:
+            kind, length, data_type, channel, *_ = self._codec.parse_header(memoryview(bytes(unparsed)), 0)
+            end = header_bytes + length
+            if len(unparsed) < end:
+                return
+            self._parsed_bytes += end
+            if kind is FrameKind.BUFFER:
+                if data_type == DataType.DATA:
+                    self._frames.append((self._parsed_bytes, channel, 0))
+            else:
+                frame = self._codec.decode_control(data_type, channel, bytes(unparsed[header_bytes:end]))
+                if isinstance(frame, AddCredit):
+                    self._frames += [(self._parsed_bytes, number, count) for number, count in frame.pairs]
+            del unparsed[:end]
+
+
+@final
+class Half:
+    """One end of the pipe: a connection, and the write it is in the middle of."""
+
+    def __init__(self, outgoing: Pipe, incoming: Pipe) -> None:
+        self.outgoing = outgoing
+        self.incoming = incoming
+        self.batch: OutgoingBatch | None = None
+        self.is_closed = False
+        self.error: Exception | None = None
+        self.connection: Connection
+        self.on_closed: Callable[[list[Segment]], None] | None = None
+
+    def write(self, chunk: Chunk) -> int:
+        """One write of what is ready. Returns the bytes the pipe took."""
+        room = self.outgoing.room_bytes
+        if self.is_closed or room <= 0:
+            return 0
+        batch = self.batch or self.connection.collect()
+        if batch is None:
+            return 0
+        self.batch = batch
+        stream = b"".join(batch.pieces)
+        count = _clamp(chunk, min(len(stream), room))
+        self.outgoing.write(stream[:count])
+        if batch.take(count):
+            self.batch = None
+        return count
+
+    def read(self, chunk: Chunk, now_s: float) -> int:
+        """One read of what has arrived; a peer that breaks the protocol closes this end. Returns the bytes."""
+        if self.is_closed or not self.incoming.under_way:
+            return 0
+        windows = self.connection.windows()
+        limit = min(len(self.incoming.under_way), sum(map(len, windows)))
+        count = _clamp(chunk, limit)
+        if self.incoming.cut_at is not None:
+            count = min(count, self.incoming.cut_at - self.incoming.read_bytes)
+        self.incoming.read_into(windows, count)
+        try:
+            self.connection.advance(count, now_s)
+        except RemoteProtocolError as error:
+            self.close(error)
+        return count
+
+    def settle(self) -> None:
+        """Copies what a write has left over, as `PartitionHost.settle` promises."""
+        if self.batch is not None:
+            self.batch.settle()
+
+    def close(self, error: Exception | None) -> None:
+        """Ends the connection; idempotent."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.error = error
+            batch, self.batch = self.batch, None
+            if batch is not None:
+                batch.release()
+            segments = self.connection.close(error)
+            if self.on_closed is not None:
+                self.on_closed(segments)
+
+
+def _clamp(chunk: Chunk, limit: int) -> int:
+    return max(1, min(chunk(limit), limit))

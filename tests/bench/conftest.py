@@ -1,0 +1,93 @@
+"""A runner that invents plausible results instead of starting processes: for the command line, sweeps and reports."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bench.grid import Grid
+from bench.spec import RunSpec
+from bench.store import Row, flatten
+
+FakeResult = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(name="fake_result", scope="session")
+def _fake_result() -> FakeResult:
+    return fake_result
+
+
+@pytest.fixture(name="fake_rows", scope="session")
+def _fake_rows() -> Callable[..., list[Row]]:
+    return fake_rows
+
+
+def fake_result(spec: RunSpec, *, salt: int = 0, noise: float = 0.03, faster: float = 1.0) -> dict[str, Any]:
+    """The document of one run: the same for the same settings and salt.
+
+    Args:
+        spec: the settings.
+        salt: another value gives another sample of the noise.
+        noise: relative spread of the figures.
+        faster: factor on the throughput.
+    """
+    rng = random.Random(hashlib.sha256(f"{spec.run_id} {salt}".encode()).digest())
+    timeout = spec.buffer_timeout_s
+    kept = 1.0 if timeout is None or timeout >= 0.1 else {0.01: 0.99, 0.001: 0.96, 0.0: 0.52}.get(timeout, 0.9)
+    seconds = spec.seconds or 3.0
+    fastest = faster * 4.6e6 * kept / (1 + spec.record_bytes / 400) * (0.92 if spec.channels > 1 else 1)
+    rate = (spec.rate_per_s or fastest) * rng.uniform(1 - noise, 1 + noise)
+    if spec.rate_per_s is not None:
+        rate = spec.rate_per_s
+    base = (52.0 + 12.0 * (spec.channels > 1)) * rng.uniform(1 - noise, 1 + noise)
+    flush = (seconds if timeout is None else min(timeout, seconds)) * 1e6
+    records = spec.records or int(rate * seconds)
+    framed = (spec.record_bytes + 4) * records
+    return {
+        "records": records,
+        "seconds": seconds,
+        "records_per_s": rate,
+        "payload_mb_per_s": rate * spec.record_bytes / 1e6,
+        "wire_mb_per_s": rate * (spec.record_bytes + 4) / 1e6 * 1.001,
+        "latency_us": {
+            "p50": base + flush * 0.52,
+            "p90": base * 1.7 + flush * 0.91,
+            "p99": base * 4.1 + flush * 1.0,
+            "p999": base * 9.0 + flush * 1.02,
+            "max": base * 22.0 + flush * 1.05,
+        },
+        "latency_kind": "one way, from when a record was due",
+        "cpu_s_per_gb": {"producer": 2.3 / kept, "consumer": 1.8 / kept},
+        "delivered": True,
+        "buffers": framed // spec.segment_size_bytes + 1,
+        "wire_bytes": framed,
+        "credits": framed // spec.segment_size_bytes,
+        "average_buffer_fill": 0.98 * kept,
+        "settings": spec.as_dict(),
+        "host": {"name": "lab-<7>", "cpu": "AMD EPYC 7B13", "cores": 2, "kernel": "6.1.0", "python": "3.11.9"},
+        "version": "0.1.0",
+        "warnings": [],
+    }
+
+
+def fake_rows(grid: Grid | None = None, **figures: Any) -> list[Row]:
+    """The rows of a whole sweep; `figures` go to `fake_result`."""
+    rows = []
+    for run in (grid or Grid()).plan():
+        result = fake_result(run.spec, **{"salt": run.repeat, **figures})
+        rows.append(
+            {
+                "run_id": run.spec.run_id,
+                "repeat": run.repeat,
+                "order": run.order,
+                "kind": run.kind,
+                "started_at": "2026-11-21T09:30:00Z",
+                "error": None,
+                **flatten(result),
+            }
+        )
+    return rows

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import pytest
+
+from bench.peers import PEERS, load_engine, peer_spec
+from bench.source import MissingExtra
+from bench.spec import RunSpec
+from netstack.errors import ConfigError
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_every_peer_has_both_roles(name: str) -> None:
+    pytest.importorskip("zmq")
+    pytest.importorskip("pyarrow")
+    engine = load_engine(name)
+    assert callable(engine.produce)
+    assert callable(engine.consume)
+
+
+def test_a_module_of_ones_own_is_an_engine_too() -> None:
+    assert load_engine("bench.peers.raw") is load_engine("raw")
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="no engine 'x'; there are netstack, raw, zmq, flight"):
+        load_engine("x")
+
+
+@pytest.mark.parametrize(("name", "package"), [("zmq", "zmq"), ("flight", "pyarrow.flight")])
+def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, name: str, package: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, f"bench.peers.{name}", raising=False)
+    with pytest.raises(MissingExtra, match=rf"--peer {name} needs .*pip install 'netstack\[peers\]'"):
+        importlib.import_module(f"bench.peers.{name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "expected"),
+    [
+        ("netstack", {"channels": 4, "emit": "batch"}, {"channels": 4, "emit": "batch"}),
+        ("raw", {"channels": 4, "batch_records": 3}, {"channels": 1, "emit": "batch", "batch_records": None}),
+        ("raw", {"rate_per_s": 10.0, "emit": "batch"}, {"emit": "record", "rate_per_s": 10.0}),
+        ("zmq", {"channels": 4, "emit": "batch"}, {"channels": 1, "emit": "record"}),
+        ("flight", {"channels": 4, "batch_records": 9}, {"channels": 1, "emit": "arrow", "batch_records": 9}),
+    ],
+)
+def test_a_peer_does_the_same_work_its_own_way(name: str, settings: dict[str, Any], expected: dict[str, Any]) -> None:
+    adapted = peer_spec(name, RunSpec(**settings))
+    assert adapted.as_dict() == {**RunSpec(**settings).as_dict(), **expected}
+
+
+def test_flight_needs_whole_words() -> None:
+    with pytest.raises(ConfigError, match="multiple of 8"):
+        peer_spec("flight", RunSpec(record_bytes=12))

@@ -1,0 +1,380 @@
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.cli import Runners, main
+from bench.spec import RunSpec
+from bench.store import PARQUET, read_rows
+from netstack.errors import ConfigError, ConnectionLost, NetstackError
+
+FakeResult = Callable[..., dict[str, Any]]
+SMALL = ["sweep", "--timeouts", "none,0", "--record-sizes", "8", "--channels", "1"]
+
+
+class FakeRunners(Runners):
+    """Invents results; `trouble` maps the number of a run to what it raises or changes."""
+
+    def __init__(self, fake_result: FakeResult) -> None:
+        self.fake_result = fake_result
+        self.trouble: dict[int, BaseException | dict[str, Any]] = {}
+        self.specs: list[RunSpec] = []
+        self.peers: tuple[list[str], int] | None = None
+
+    def run_once(self, spec: RunSpec, /) -> dict[str, Any]:
+        self.specs.append(spec)
+        trouble = self.trouble.get(len(self.specs), {})
+        if isinstance(trouble, BaseException):
+            raise trouble
+        return {**self.fake_result(spec, salt=len(self.specs)), **trouble}
+
+    def run_with_peers(self, spec: RunSpec, peers: list[str], repeats: int) -> dict[str, Any]:
+        self.peers = (peers, repeats)
+        rows = {name: {**self.fake_result(spec, faster=0.4), "ratio": 2.5} for name in peers}
+        return {**self.run_once(spec), "repeats": repeats, "peer": rows[peers[0]] if len(peers) == 1 else rows}
+
+
+@pytest.fixture
+def runners(fake_result: FakeResult) -> FakeRunners:
+    return FakeRunners(fake_result)
+
+
+def test_run_prints_one_json_document(runners: FakeRunners, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--json"], runners=runners) == 0
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)
+    contract = {
+        "records",
+        "records_per_s",
+        "payload_mb_per_s",
+        "wire_mb_per_s",
+        "latency_us",
+        "cpu_s_per_gb",
+        "delivered",
+        "settings",
+        "host",
+        "version",
+    }
+    assert contract <= document.keys()
+    assert printed.err == ""
+    assert runners.specs == [RunSpec()]
+
+
+def test_every_flag_reaches_the_spec(runners: FakeRunners, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text("a,b\n1,2\n")
+    flags = (
+        "run --records 1000 --record-bytes 1KiB --emit batch --batch-records 64 --channels 4 --buffer-timeout 1ms "
+        f"--rate 500 --segment-size 64KiB --exclusive-buffers 3 --floating-buffers 5 --transport unix --input {rows} "
+        "--key a --warmup 0 --checksum"
+    )
+    assert main(flags.split(), runners=runners) == 0
+    assert runners.specs == [
+        RunSpec(
+            records=1000,
+            record_bytes=1024,
+            emit="batch",
+            batch_records=64,
+            channels=4,
+            buffer_timeout_s=0.001,
+            rate_per_s=500.0,
+            segment_size_bytes=65536,
+            exclusive_buffers=3,
+            floating_buffers=5,
+            transport="unix",
+            input_path=str(rows),
+            key_column="a",
+            warmup_s=0.0,
+            checksum=True,
+        )
+    ]
+
+
+@pytest.mark.parametrize(("text", "timeout"), [("none", None), ("0", 0.0), ("100ms", 0.1)])
+def test_buffer_timeouts(runners: FakeRunners, text: str, timeout: float | None) -> None:
+    assert main(["run", "--buffer-timeout", text], runners=runners) == 0
+    assert runners.specs[0].buffer_timeout_s == timeout
+
+
+def test_run_prints_a_table(runners: FakeRunners, capsys: pytest.CaptureFixture[str]) -> None:
+    runners.trouble[1] = {"warnings": ["the machine was [busy]"]}
+    assert main(["run"], runners=runners) == 0
+    printed = capsys.readouterr()
+    for expected in (r"records/s\s+4\.\d+ M", r"latency p50\s+52\.\d ms", r"CPU s/GB producer", r"delivered\s+yes"):
+        assert re.search(expected, printed.out)
+    assert "8 B records, by record, 1 channel, buffer timeout 100 ms" in printed.out
+    assert "warning: the machine was [busy]" in printed.err
+    assert "\x1b" not in printed.out + printed.err
+
+
+def test_repeats_give_medians(runners: FakeRunners, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--repeats", "3", "--json"], runners=runners) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["repeats"] == len(runners.specs) == 3
+    assert sorted(run["records_per_s"] for run in document["runs"])[1] == document["records_per_s"]
+
+
+@pytest.mark.parametrize(("flags", "repeats"), [([], 5), (["--repeats", "7"], 7)])
+def test_peers_are_measured_beside_it(
+    runners: FakeRunners, capsys: pytest.CaptureFixture[str], flags: list[str], repeats: int
+) -> None:
+    assert main(["run", "--peer", "zmq", "--peer", "raw", "--peer", "zmq", *flags], runners=runners) == 0
+    assert runners.peers == (["zmq", "raw"], repeats)
+    printed = capsys.readouterr().out
+    assert re.search(r"netstack\s+zmq\s+raw", printed)
+    assert re.search(r"netstack / peer\s+2\.5 x\s+2\.5 x", printed)
+
+
+def test_one_peer_is_one_column(runners: FakeRunners, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--peer", "flight"], runners=runners) == 0
+    assert re.search(r"netstack / peer\s+2\.5 x", capsys.readouterr().out)
+
+
+def test_what_was_not_delivered_is_exit_code_1(runners: FakeRunners, capsys: pytest.CaptureFixture[str]) -> None:
+    runners.trouble[1] = {"delivered": False}
+    assert main(["run", "--json"], runners=runners) == 1
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["delivered"] is False
+    assert "not delivered" in printed.err
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        ConnectionLost("the consumer ended with status 9"),
+        OSError("the consumer ended with status 9"),
+        ExceptionGroup("nursery", [ConnectionLost("the consumer ended with status 9")]),
+    ],
+)
+def test_a_failed_run_is_exit_code_1_and_one_sentence(
+    runners: FakeRunners, capsys: pytest.CaptureFixture[str], failure: BaseException
+) -> None:
+    runners.trouble[1] = failure
+    assert main(["run", "--json"], runners=runners) == 1
+    printed = capsys.readouterr()
+    assert "the consumer ended with status 9" in json.loads(printed.out)["error"]
+    assert len(printed.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["run", "--channels", "0"], "--channels 0: the least is 1"),
+        (["run", "--channels", "many"], "'many' is not a whole number"),
+        (["run", "--records", "5", "--seconds", "1"], "--records and --seconds exclude each other"),
+        (["run", "--seconds", "nan"], "'nan' is not a number"),
+        (["run", "--seconds", "-1"], "--seconds -1.0"),
+        (["run", "--buffer-timeout", "5"], "say the unit"),
+        (["run", "--buffer-timeout", "-5ms"], "--buffer-timeout"),
+        (["run", "--segment-size", "10"], "--segment-size 10B"),
+        (["run", "--emit", "pickle"], "--emit"),
+        (["run", "--transport", "carrier-pigeon"], "--transport"),
+        (["run", "--peer", "kafka"], "--peer"),
+        (["run", "--repeats", "0"], "--repeats 0"),
+        (["run", "--warmup", "none"], "--warmup"),
+        (["run", "--input", "/nowhere/at/all.csv"], "/nowhere/at/all.csv"),
+        (["run", "--key", "a"], "--input"),
+        (["run", "--no-such-flag"], "--no-such-flag"),
+        (["run", "stray"], "stray"),
+        (["sweep", "--timeouts", "1ms,fast"], "'fast'"),
+        (["sweep", "--timeouts", ""], "--timeouts is empty"),
+        (["sweep", "--record-sizes", "4"], "--record-bytes 4"),
+        (["sweep", "--repeats", "0"], "--repeats 0"),
+        (["sweep", "--segment-size", "1"], "--segment-size 1B"),
+        (["report", "/nowhere"], "/nowhere"),
+        (["compare", "/nowhere"], "/nowhere"),
+        (["compare", ".", ".", "--threshold", "0"], "--threshold 0"),
+        (["fly"], "fly"),
+    ],
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_bad_usage_is_exit_code_2_and_one_sentence(
+    runners: FakeRunners, capsys: pytest.CaptureFixture[str], words: list[str], told: str, as_json: bool
+) -> None:
+    assert main([*words, *(["--json"] if as_json else [])], runners=runners) == 2
+    printed = capsys.readouterr()
+    assert told in printed.err
+    assert "Traceback" not in printed.err
+    assert runners.specs == []
+    if as_json:
+        assert json.loads(printed.out)["exit_code"] == 2
+    else:
+        assert printed.out == ""
+
+
+def test_no_command_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert capsys.readouterr().err == "netstack-bench: Missing command. (see: netstack-bench --help)\n"
+
+
+def test_a_setting_that_only_the_runner_can_refuse_is_bad_usage_too(
+    runners: FakeRunners, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runners.trouble[1] = ConfigError("rows.csv is empty; give a file with at least one row")
+    assert main(["run"], runners=runners) == 2
+    assert "rows.csv is empty" in capsys.readouterr().err
+
+
+def test_ctrl_c_keeps_the_repeats_that_ended(runners: FakeRunners, capsys: pytest.CaptureFixture[str]) -> None:
+    runners.trouble[3] = KeyboardInterrupt()
+    assert main(["run", "--repeats", "5", "--json"], runners=runners) == 1
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["repeats"] == 2
+    assert "stopped by Ctrl-C after 2 of 5 runs" in printed.err
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), BaseExceptionGroup("nursery", [KeyboardInterrupt()])])
+def test_ctrl_c_before_anything_was_measured(
+    runners: FakeRunners, capsys: pytest.CaptureFixture[str], stop: BaseException
+) -> None:
+    runners.trouble[1] = stop
+    assert main(["run", "--json"], runners=runners) == 1
+    assert "stopped by Ctrl-C" in json.loads(capsys.readouterr().out)["error"]
+
+
+def test_sweep_report_compare(runners: FakeRunners, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    assert main([*SMALL, "--output", str(a), "--emit", "batch", "--repeats", "3"], runners=runners) == 0
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["Throughput", "Latency", "report"]
+    assert lines[-1] == f"report: {a / 'report.html'}"
+    assert "12 runs, about 17 seconds, into" in printed.err
+    assert {spec.emit for spec in runners.specs} == {"batch"}
+
+    assert main([*SMALL, "--output", str(b), "--emit", "batch", "--repeats", "3", "--json"], runners=runners) == 0
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)
+    assert (document["runs"], document["made"], document["failed"]) == (12, 12, 0)
+    assert len(document["rows"]) == 12
+
+    (a / "report.html").unlink()
+    assert main(["report", str(a)], runners=runners) == 0
+    assert "Throughput against buffer timeout" in (a / "report.html").read_text(encoding="utf-8")
+    capsys.readouterr()
+    assert main(["report", str(a), "--json"], runners=runners) == 0
+    assert json.loads(capsys.readouterr().out)["report"] == str(a / "report.html")
+
+    assert main(["compare", str(a), str(b / PARQUET)], runners=runners) == 0
+    printed = capsys.readouterr()
+    assert "records_per_s: B is" in printed.out
+    assert main(["compare", str(a), str(b), "--json"], runners=runners) == 0
+    assert json.loads(capsys.readouterr().out)["differences"]
+
+
+def test_runs_compare_with_runs(runners: FakeRunners, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    paths = [tmp_path / "a.json", tmp_path / "b.json"]
+    for path in paths:
+        assert main(["run", "--repeats", "3", "--json"], runners=runners) == 0
+        path.write_text(capsys.readouterr().out)
+    assert main(["compare", *map(str, paths)], runners=runners) == 0
+    assert "noise unknown" not in capsys.readouterr().out
+    (tmp_path / "c.json").write_text(json.dumps(runners.fake_result(RunSpec(channels=9))))
+    assert main(["compare", str(paths[0]), str(tmp_path / "c.json")], runners=runners) == 2
+    assert "channels (1 against 9)" in capsys.readouterr().err
+
+
+def test_a_sweep_with_failures_is_exit_code_1(
+    runners: FakeRunners, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    runners.trouble[2] = NetstackError("consumer died")
+    assert main([*SMALL, "--output", str(tmp_path / "s")], runners=runners) == 1
+    printed = capsys.readouterr()
+    assert "consumer died" in printed.err
+    assert "1 of 4 runs failed" in printed.err
+    assert len(runners.specs) == 4
+
+
+def test_a_sweep_stopped_by_ctrl_c_says_how_to_go_on(
+    runners: FakeRunners,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runners.trouble[3] = KeyboardInterrupt()
+    assert main(SMALL, runners=runners) == 1
+    printed = capsys.readouterr()
+    assert "stopped by Ctrl-C: 2 of 4 runs are stored" in printed.err
+    again = re.search(r"to go on: netstack-bench (.*)", printed.err)
+    assert again is not None
+    assert main(again[1].split(), runners=runners) == 0
+    folders = list(Path("results").iterdir())
+    assert len(folders) == 1
+    assert folders[0].name.startswith("sweep-2")
+    assert len(read_rows(folders[0])) == 4
+
+
+def test_a_sweep_into_a_place_that_cannot_be_written(
+    runners: FakeRunners, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main([*SMALL, "--output", str(tmp_path / "file" / "x")], runners=runners) == 2
+    assert str(tmp_path / "file") in capsys.readouterr().err
+    assert runners.specs == []
+
+
+def test_a_report_of_nothing_is_bad_usage(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["report", str(tmp_path)]) == 2
+    assert "no rows.jsonl" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["sweep", "-h"], ["--version"]])
+def test_help_is_exit_code_0(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 0
+    assert "netstack-bench" in capsys.readouterr().out
+
+
+SLOW_SWEEP = """
+import sys, threading
+from bench.cli import Runners, main
+
+class Slow(Runners):
+    def run_once(self, spec):
+        print("started", flush=True)
+        threading.Event().wait()
+
+sys.exit(main(sys.argv[1:], runners=Slow()))
+"""
+
+
+@pytest.mark.slow
+def test_a_terminal_gets_a_bar_and_ctrl_c_ends_it(tmp_path: Path) -> None:
+    """A real interrupt of a real process, its standard error a terminal."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", SLOW_SWEEP, *SMALL, "--output", str(tmp_path / "s")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True, env=environment) as process:
+        os.close(theirs)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 1
+        told = b""
+        while chunk := _read(ours):
+            told += chunk
+    os.close(ours)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", told.decode())
+    assert "1/4" in text
+    assert "left" in text
+    assert "stopped by Ctrl-C: 0 of 4 runs are stored" in text
+    assert "Traceback" not in text
+
+
+def _read(terminal: int) -> bytes:
+    """What the other side wrote; nothing once it has closed the terminal, which Linux reports as an error."""
+    try:
+        return os.read(terminal, 65536)
+    except OSError:
+        return b""

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from bench.compare import Comparison, compare
+from bench.grid import Grid
+from bench.store import Row
+from netstack.errors import ConfigError
+
+Rows = Callable[..., list[Row]]
+GRID = Grid(timeouts_s=(None, 0.0), record_sizes=(8,), channels=(1,), repeats=5)
+ONCE = Grid(timeouts_s=(None, 0.0), record_sizes=(8,), channels=(1,))
+
+
+def rates(comparison: Comparison) -> list[tuple[float, str]]:
+    found = [each for each in comparison.differences if each.metric == "records_per_s"]
+    return [(round(each.change, 2), each.verdict) for each in found]
+
+
+def with_rates(rows: list[Row], values: list[float]) -> list[Row]:
+    """The throughput rows of one point with these rates."""
+    chosen = [row for row in rows if row["kind"] == "throughput" and row["settings_buffer_timeout_s"] is None]
+    return [{**row, "records_per_s": value} for row, value in zip(chosen, values, strict=True)]
+
+
+def test_equal_results_do_not_differ(fake_rows: Rows) -> None:
+    found = compare(fake_rows(GRID), fake_rows(GRID))
+    assert {each.verdict for each in found.differences} == {"same"}
+    assert {each.noise_known for each in found.differences} == {True}
+    assert len(found.differences) == 2 * 3 + 2 * 2
+
+
+def test_a_difference_beyond_the_noise_is_told_both_ways(fake_rows: Rows) -> None:
+    slow, fast = fake_rows(GRID), fake_rows(GRID, faster=1.5)
+    assert rates(compare(slow, fast)) == [(0.5, "better"), (0.5, "better")]
+    assert [verdict for _, verdict in rates(compare(fast, slow))] == ["worse", "worse"]
+
+
+def test_lower_latency_and_cpu_are_better(fake_rows: Rows) -> None:
+    a = fake_rows(GRID)
+    b = [{**row, "latency_us_p50": row["latency_us_p50"] / 2, "cpu_s_per_gb_producer": 9.0} for row in a]
+    verdicts = {each.metric: each.verdict for each in compare(a, b).differences}
+    assert (verdicts["latency_us_p50"], verdicts["cpu_s_per_gb_producer"]) == ("better", "worse")
+
+
+def test_ranges_that_overlap_do_not_differ(fake_rows: Rows) -> None:
+    rows = fake_rows(GRID)
+    a = with_rates(rows, [100.0, 101.0, 102.0, 103.0, 140.0])
+    b = with_rates(rows, [135.0, 136.0, 137.0, 138.0, 139.0])
+    assert rates(compare(a, b)) == [(0.34, "same")]
+    b = with_rates(rows, [141.0, 142.0, 143.0, 144.0, 145.0])
+    assert rates(compare(a, b)) == [(0.4, "better")]
+
+
+def test_medians_within_three_standard_errors_do_not_differ(fake_rows: Rows) -> None:
+    rows = fake_rows(GRID)
+    a = with_rates(rows, [80.0, 90.0, 100.0, 110.0, 112.0])
+    b = with_rates(rows, [113.0, 114.0, 118.0, 130.0, 140.0])
+    assert rates(compare(a, b)) == [(0.18, "same")]
+
+
+def test_a_tiny_change_is_no_difference_however_steady(fake_rows: Rows) -> None:
+    rows = fake_rows(GRID)
+    a, b = with_rates(rows, [1000.0] * 5), with_rates(rows, [1009.0] * 5)
+    assert rates(compare(a, b)) == [(0.01, "same")]
+    assert rates(compare(a, with_rates(rows, [1011.0] * 5))) == [(0.01, "better")]
+
+
+def test_with_single_runs_the_threshold_is_stated(fake_rows: Rows) -> None:
+    a, b = fake_rows(ONCE, noise=0.0), fake_rows(ONCE, noise=0.0, faster=1.12)
+    found = compare(a, b)
+    assert rates(found) == [(0.12, "same"), (0.12, "same")]
+    assert not any(each.noise_known for each in found.differences)
+    assert any("noise unknown" in remark and "15%" in remark for remark in found.remarks)
+    assert rates(compare(a, b, threshold=0.1)) == [(0.12, "better"), (0.12, "better")]
+
+
+def test_points_match_by_settings_and_not_by_length(fake_rows: Rows) -> None:
+    a = fake_rows(Grid(timeouts_s=(None, 0.0), record_sizes=(8,), channels=(1, 4)))
+    b = fake_rows(Grid(timeouts_s=(None, 0.1), record_sizes=(8,), channels=(1, 4), seconds=5.0))
+    found = compare(a, b)
+    assert {each.settings["buffer_timeout_s"] for each in found.differences} == {None}
+    assert {each.settings["channels"] for each in found.differences} == {1, 4}
+    told = "\n".join(found.remarks)
+    assert "4 points only in A" in told
+    assert "4 points only in B" in told
+    assert "not equally long (seconds 0.6 against 5)" in told
+
+
+def test_a_setting_that_an_older_file_lacks_is_its_default(fake_rows: Rows) -> None:
+    older = [{name: value for name, value in row.items() if name != "settings_checksum"} for row in fake_rows(ONCE)]
+    assert len(rates(compare(older, fake_rows(ONCE)))) == 2
+
+
+def test_failed_runs_are_left_out_and_counted(fake_rows: Rows) -> None:
+    b = fake_rows(GRID)
+    b[0] = {**b[0], "error": "x"}
+    b[1] = {**b[1], "delivered": False}
+    assert "2 failed runs of B left out" in compare(fake_rows(GRID), b).remarks
+
+
+def test_nothing_in_common_says_which_settings_differ(fake_rows: Rows) -> None:
+    a, b = (
+        fake_rows(ONCE),
+        fake_rows(Grid(timeouts_s=(0.0,), record_sizes=(64,), channels=(1,), common={"emit": "batch"})),
+    )
+    with pytest.raises(
+        ConfigError, match=r"no point in common.*record_bytes \(8 against 64\).*emit \(record against batch\)"
+    ):
+        compare(a, b)
+    with pytest.raises(ConfigError, match="B has no run that succeeded"):
+        compare(a, [{**row, "error": "x"} for row in b])
+
+
+def test_the_summary_counts_every_metric(fake_rows: Rows) -> None:
+    found = compare(fake_rows(GRID), fake_rows(GRID, faster=2.0))
+    assert (
+        found.summary()[0]
+        == "records_per_s: B is 2.00 x A in the median of 2 points; 2 better, 0 worse, 0 within the noise"
+    )
+    document = json.loads(json.dumps(found.as_dict()))
+    assert document["differences"][0]["verdict"] == "better"
+    assert document["differences"][0]["a"]["count"] == 5

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from bench.grid import Grid, expected_seconds, run_kind
+from netstack.errors import ConfigError
+
+
+def test_the_default_takes_about_a_minute() -> None:
+    runs = Grid().plan()
+    assert len(runs) == 5 * 2 * 2 * 2
+    assert 50 < expected_seconds(runs) < 70
+
+
+def test_every_point_has_a_throughput_and_a_latency_run_in_every_repeat() -> None:
+    grid = Grid(timeouts_s=(None, 0.0), record_sizes=(8, 64), channels=(1,), repeats=3, latency_rate_per_s=500.0)
+    runs = grid.plan()
+    counts = Counter((r.spec.buffer_timeout_s, r.spec.record_bytes, r.spec.rate_per_s, r.repeat) for r in runs)
+    assert len(counts) == 2 * 2 * 2 * 3
+    assert set(counts.values()) == {1}
+    assert {run.kind for run in runs if run.spec.rate_per_s == 500.0} == {"latency"}
+    assert {run.kind for run in runs if run.spec.rate_per_s is None} == {"throughput"}
+    assert [run.order for run in runs] == list(range(len(runs)))
+
+
+def test_repeats_are_whole_passes_each_in_its_own_order() -> None:
+    runs = Grid(repeats=2).plan()
+    half = len(runs) // 2
+    assert {run.repeat for run in runs[:half]} == {0}
+    assert {run.repeat for run in runs[half:]} == {1}
+    assert [run.spec for run in runs[:half]] != [run.spec for run in runs[half:]]
+
+
+def test_the_order_is_shuffled_by_the_seed_alone() -> None:
+    assert Grid(seed=3).plan() == Grid(seed=3).plan()
+    assert Grid(seed=3).plan() != Grid(seed=4).plan()
+    assert {run.key for run in Grid(seed=3).plan()} == {run.key for run in Grid(seed=4).plan()}
+
+
+def test_values_given_twice_are_measured_once() -> None:
+    assert len(Grid(timeouts_s=(0.1, 0.1), record_sizes=(8, 8), channels=(2,)).plan()) == 2
+
+
+def test_common_settings_and_lengths_reach_every_run() -> None:
+    grid = Grid(channels=(4,), seconds=0.5, latency_seconds=2.0, common={"emit": "batch", "exclusive_buffers": 16})
+    for run in grid.plan():
+        assert (run.spec.emit, run.spec.exclusive_buffers, run.spec.channels) == ("batch", 16, 4)
+        assert run.spec.seconds == (2.0 if run.kind == "latency" else 0.5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"timeouts_s": ()}, "--timeouts"),
+        ({"record_sizes": ()}, "--record-sizes"),
+        ({"channels": ()}, "--channels"),
+        ({"repeats": 0}, "--repeats"),
+    ],
+)
+def test_an_empty_grid_is_refused_by_name(settings: dict[str, object], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        Grid(**settings)  # type: ignore[arg-type]
+
+
+def test_a_point_that_cannot_work_is_refused_before_anything_is_measured() -> None:
+    with pytest.raises(ConfigError, match="--record-bytes 4"):
+        Grid(record_sizes=(8, 4)).plan()
+
+
+def test_a_rate_makes_it_a_latency_run() -> None:
+    assert (run_kind(None), run_kind(10.0)) == ("throughput", "latency")

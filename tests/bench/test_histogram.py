@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.histogram import Histogram
+from netstack.errors import NetstackError
+
+durations = st.lists(st.integers(0, 10**12), max_size=200)
+
+
+def recorded(values: list[int]) -> Histogram:
+    made = Histogram()
+    made.record_many(np.array(values, dtype=np.int64))
+    return made
+
+
+def exact(values: list[int], fraction: float) -> int:
+    return sorted(values)[max(0, math.ceil(fraction * len(values) - 1e-9) - 1)]
+
+
+@given(durations, durations, durations)
+def test_merging_in_any_order_is_recording_everything(a: list[int], b: list[int], c: list[int]) -> None:
+    left = recorded(a)
+    left.merge(recorded(b))
+    left.merge(recorded(c))
+    right = recorded(c)
+    right.merge(recorded(a))
+    right.merge(recorded(b))
+    assert left.to_dict() == right.to_dict() == recorded(a + b + c).to_dict()
+    assert left.count == len(a + b + c)
+
+
+@given(durations)
+def test_one_by_one_and_all_at_once_are_equal(values: list[int]) -> None:
+    single = Histogram()
+    for value in values:
+        single.record(value)
+    assert single.to_dict() == recorded(values).to_dict()
+
+
+@given(durations.filter(bool), st.sampled_from([0.01, 0.5, 0.9, 0.99, 0.999, 1.0]))
+def test_a_percentile_is_exact_to_three_digits_and_never_too_low(values: list[int], fraction: float) -> None:
+    found, truth = recorded(values).percentile_ns(fraction), exact(values, fraction)
+    assert found is not None
+    assert truth <= found <= truth * 1.001 + 1
+
+
+@given(durations)
+def test_a_dictionary_carries_everything(values: list[int]) -> None:
+    sent = recorded(values)
+    came = Histogram.from_dict(json.loads(json.dumps(sent.to_dict())))
+    assert came.to_dict() == sent.to_dict()
+    assert came.summary_us() == sent.summary_us()
+    assert came.count == sent.count
+
+
+def test_a_summary_is_in_microseconds_with_an_exact_maximum() -> None:
+    found = recorded([*range(1000, 1_001_000, 1000), 7_654_321])
+    summary = found.summary_us()
+    assert summary["p50"] == pytest.approx(501, rel=2e-3)
+    assert summary["p99"] == pytest.approx(991, rel=2e-3)
+    assert summary["max"] == 7654.321
+    assert found.min_ns == 1000
+
+
+def test_an_empty_one_has_no_percentiles() -> None:
+    assert set(Histogram().summary_us().values()) == {None}
+
+
+def test_what_is_out_of_range_counts_at_the_ends() -> None:
+    found = Histogram()
+    found.record(-5)
+    found.record(1 << 60)
+    assert found.count == 2
+    assert found.min_ns == 0
+    assert found.max_ns == found.percentile_ns(1.0) == (1 << 46) - 1
+
+
+@pytest.mark.parametrize("field", [{"buckets": [1, 2]}, {"buckets": [10**6]}, {"counts": [0]}])
+def test_a_dictionary_of_something_else_is_refused(field: dict[str, list[int]]) -> None:
+    with pytest.raises(NetstackError, match="histogram"):
+        Histogram.from_dict({**recorded([5]).to_dict(), **field})

@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from bench.grid import Grid
+from bench.report import Analysis, build_report, findings
+from bench.report.points import Figure, Line
+from bench.report.svg import Chart, Mark, Series, draw, marker, nice_ticks, spread_out
+from bench.store import Row
+
+Rows = Callable[..., list[Row]]
+SWEEP = {"grid": Grid().as_dict(), "command": "netstack-bench sweep", "started_at": "2026-11-21T09:30:00Z"}
+VOID = {"meta", "input", "br", "hr", "link", "img"}
+
+
+class Balance(HTMLParser):
+    """Checks that every element is closed, and gathers what the page would fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.fetched: list[str] = []
+        self.ids: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+        self.fetched += [value or "" for name, value in attrs if name in ("src", "href", "action", "data")]
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def drawings(page: str) -> list[ElementTree.Element]:
+    return [ElementTree.fromstring(text) for text in re.findall(r"<svg viewBox.*?</svg>", page, re.DOTALL)]
+
+
+def by_class(root: ElementTree.Element, name: str) -> list[ElementTree.Element]:
+    return [each for each in root.iter() if name in each.get("class", "").split()]
+
+
+def test_the_page_is_whole_and_fetches_nothing(fake_rows: Rows) -> None:
+    page = build_report(fake_rows(), SWEEP)
+    parser = Balance()
+    parser.feed(page)
+    parser.close()
+    assert parser.open == []
+    assert [url for url in parser.fetched if not url.startswith("#")] == []
+    assert len(parser.ids) == len(set(parser.ids))
+    assert "default-src 'none'" in page
+    assert not re.search(r"@import|url\(|https?://(?!www\.w3\.org/2000/svg)", page)
+
+
+def test_each_curve_has_a_mark_for_every_point(fake_rows: Rows) -> None:
+    charts = drawings(build_report(fake_rows(), SWEEP))
+    assert len(charts) == 2 * (2 + 4)  # records/s and MB/s, four percentiles; each wide and narrow
+    for chart in charts:
+        assert len(by_class(chart, "series")) == 4
+        for series in by_class(chart, "series"):
+            assert len(by_class(series, "pt")) == 5
+        labels = [each.text for each in by_class(chart, "tick")]
+        assert labels[-5:] == ["0", "1 ms", "10 ms", "100 ms", "none"]
+        assert chart.get("aria-label")
+
+
+def test_curves_fall_where_the_figures_do(fake_rows: Rows) -> None:
+    chart = drawings(build_report(fake_rows(noise=0.0), SWEEP))[0]
+    line = by_class(by_class(chart, "series")[0], "line")[0].get("d", "")
+    heights = [float(y) for y in re.findall(r"[ML][\d.]+ ([\d.]+)", line)]
+    assert heights[0] > heights[1] > heights[2] >= heights[3]  # throughput rises with the timeout; y grows downwards
+
+
+def test_repeats_show_their_spread(fake_rows: Rows) -> None:
+    rows = fake_rows(Grid(repeats=3))
+    chart = drawings(build_report(rows, SWEEP))[0]
+    assert len(by_class(chart, "whisker")) == 20
+    analysis = Analysis(rows)
+    figure = analysis.throughput(Line(8, 1), 0.1)
+    assert figure is not None
+    assert figure.low < figure.median < figure.high
+    assert figure.count == 3
+    assert not any("noise" in remark for remark in analysis.remarks())
+
+
+def test_what_is_kept_is_told_against_100_ms(fake_rows: Rows) -> None:
+    analysis = Analysis(fake_rows(noise=0.0))
+    assert analysis.reference == 0.1
+    assert analysis.kept(Line(8, 1), 0.0) == pytest.approx(0.52)
+    assert analysis.kept(Line(1024, 16), 0.001) == pytest.approx(0.96)
+    assert analysis.kept(Line(9, 1), 0.0) is None
+    assert Analysis(fake_rows(Grid(timeouts_s=(0.01, 0.0)))).reference == 0.01
+    assert Analysis(fake_rows(Grid(timeouts_s=(None,)))).reference is None
+
+
+def test_the_findings_are_three_sentences(fake_rows: Rows) -> None:
+    throughput, latency, kept = findings(fake_rows(noise=0.0))
+    assert throughput.startswith("Throughput: 4.51 M records/s at most: 8 B records, 1 channel")
+    assert re.match(r"Latency: 52 us median at best: .*buffer timeout 0; p99 .*at 1,000 records/s", latency)
+    assert kept.startswith("Throughput kept: 96% / 52% of the records/s at 100 ms, at timeout 1 ms / 0")
+    assert findings([]) == []
+
+
+def test_latency_that_the_run_was_too_short_for_is_hollow(fake_rows: Rows) -> None:
+    rows = fake_rows()
+    analysis = Analysis(rows)
+    assert analysis.cut_short(Line(8, 1), None)
+    assert not analysis.cut_short(Line(1024, 1), None)  # 1,000 records of 1 KiB fill buffers of 32 KiB
+    assert not analysis.cut_short(Line(8, 1), 0.1)
+    assert Analysis(fake_rows(Grid(timeouts_s=(1.0,), seconds=0.5))).cut_short(Line(8, 1), 1.0)
+    page = build_report(rows, SWEEP)
+    assert len(by_class(drawings(page)[4], "hollow")) == 2
+    assert any("Hollow" in remark for remark in analysis.remarks())
+
+
+def test_failed_runs_and_warnings_are_shown_and_not_drawn(fake_rows: Rows) -> None:
+    rows = fake_rows()
+    gone = next(number for number, row in enumerate(rows) if row["kind"] == "throughput")
+    rows[gone] = {**rows[gone], "error": "RunFailed: <consumer> & co", "delivered": False}
+    rows[gone + 1]["warnings"] = ["the machine was <busy>"]
+    page = build_report(rows, SWEEP)
+    assert "1 run of 40 failed" in page
+    assert "RunFailed: &lt;consumer&gt; &amp; co" in page
+    assert "the machine was &lt;busy&gt;" in page
+    assert len(by_class(drawings(page)[0], "pt")) == 19
+
+
+def test_a_report_of_failures_only_still_says_why(fake_rows: Rows) -> None:
+    page = build_report([{**row, "error": "no luck", "delivered": False} for row in fake_rows()], {})
+    assert "No run succeeded" in page
+    assert page.count("no luck") == 40
+
+
+def test_text_from_outside_is_escaped(fake_rows: Rows) -> None:
+    evil = '"><script>alert(1)</script>'
+    rows = [
+        {**row, "host_name": evil, "version": evil, "started_at": evil, "settings_transport": evil, "warnings": [evil]}
+        for row in fake_rows()
+    ]
+    rows[0] = {**rows[0], "error": evil}
+    page = build_report(rows, {**SWEEP, "command": evil, "started_at": evil})
+    assert "<script>alert" not in page
+    assert page.count("&lt;script&gt;alert(1)") > 5
+
+
+def test_other_settings_that_differ_make_lines_of_their_own(fake_rows: Rows) -> None:
+    one = Grid(timeouts_s=(0.1,), record_sizes=(8,), channels=(1,))
+    other = Grid(timeouts_s=(0.1,), record_sizes=(8,), channels=(1,), common={"emit": "batch"})
+    analysis = Analysis(fake_rows(one) + fake_rows(other))
+    assert [line.label for line in analysis.lines] == ["8 B · 1 ch · emit batch", "8 B · 1 ch · emit record"]
+
+
+def test_rows_from_different_machines_or_lengths_are_pointed_out(fake_rows: Rows) -> None:
+    rows = fake_rows() + [{**row, "host_name": "other", "version": "9"} for row in fake_rows(Grid(seconds=2.0))]
+    told = "\n".join(Analysis(rows).remarks())
+    assert "different versions" in told
+    assert "different hosts" in told
+    assert "runs differ in seconds" in told
+
+
+def test_a_figure_is_the_median_of_what_is_there() -> None:
+    assert Figure.of([3.0, None, 1.0, float("nan"), 2.0]) == Figure(2.0, 1.0, 3.0, 3)
+    assert Figure.of([None]) is None
+
+
+@pytest.mark.parametrize(
+    ("scale", "low", "high", "ticks"),
+    [
+        ("linear", 3.0, 4.6, [0, 1, 2, 3, 4, 5]),
+        ("linear", 0.0, 0.0, [0, 0.2, 0.4, 0.6, 0.8, 1.0]),
+        ("log", 52.0, 312e3, [10, 100, 1000, 10_000, 100_000, 1_000_000]),
+        ("log", 30.0, 90.0, [20, 50, 100]),
+        ("log", 100.0, 100.0, [100, 200]),
+    ],
+)
+def test_ticks_are_round_and_enclose(scale: str, low: float, high: float, ticks: list[float]) -> None:
+    assert nice_ticks(scale, low, high) == pytest.approx(ticks)  # type: ignore[arg-type]
+
+
+def test_labels_move_apart_and_stay_inside() -> None:
+    assert spread_out([10, 50], 14, 0, 100) == [10, 50]
+    assert spread_out([50, 51, 52], 14, 0, 100) == [50, 64, 78]
+    assert spread_out([95, 96, 97], 14, 0, 100) == [72, 86, 100]
+
+
+def test_a_missing_point_breaks_the_line() -> None:
+    marks = (Mark(1, 1, 1, "a"), None, Mark(3, 3, 3, "b"), Mark(2, 2, 2, "c"))
+    chart = Chart(
+        title="t",
+        categories=["0", "1", "2", "3"],
+        axis="x",
+        series=[Series("<s>", 0, 0, 0, 0, marks)],
+        scale="linear",
+        domain=(0, 3),
+        tick=str,
+    )
+    root = ElementTree.fromstring(draw(chart, width=400, height=300, direct_labels=True))
+    path = next(each for each in root.iter() if each.get("class") == "line").get("d", "")
+    assert re.sub(r"[\d. ]+", "", path) == "MML"
+
+
+def test_the_eight_marks_differ() -> None:
+    assert len({marker(shape, 10, 10) for shape in range(8)}) == 8
+
+
+def chromium_dump(chromium: str, page: Path, profile: Path) -> str:
+    """The document as the browser has it after its scripts ran."""
+    command = [
+        chromium,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        f"--user-data-dir={profile}",
+        "--virtual-time-budget=2000",
+        "--dump-dom",
+        page.as_uri(),
+    ]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_browser_draws_the_curves_without_an_error(chromium: str, tmp_path: Path, fake_rows: Rows) -> None:
+    page = tmp_path / "report.html"
+    page.write_text(build_report(fake_rows(Grid(repeats=2)), SWEEP), encoding="utf-8")
+    document = chromium_dump(chromium, page, tmp_path / "profile")
+    root = re.search(r"<html[^>]*>", document)
+    assert root is not None
+    assert 'data-script="done"' in root[0]
+    assert "data-errors" not in root[0]
+    curves = re.search(r'data-curves="(\d+)"', root[0])
+    assert curves is not None
+    assert int(curves[1]) == 2 * (2 + 4) * 4  # every line of every drawing has a length
+    assert document.count('<button type="button">') > 15  # the heads of the tables sort
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_the_browser_test_would_notice_a_broken_script(chromium: str, tmp_path: Path, fake_rows: Rows) -> None:
+    page = tmp_path / "report.html"
+    broken = build_report(fake_rows(), SWEEP).replace('tip.id = "tip";', 'tip.id = "tip"; missing();', 1)
+    page.write_text(broken, encoding="utf-8")
+    document = chromium_dump(chromium, page, tmp_path / "profile")
+    assert "data-errors" in document.partition("<body")[0]
+    assert 'data-script="done"' not in document

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.runner import Progress, ratios, run_once, run_with_peers, with_length
+from bench.spec import RunSpec
+from bench.store import COLUMNS, flatten
+from netstack.errors import ConfigError
+
+PROMISED = {
+    "records",
+    "records_per_s",
+    "payload_mb_per_s",
+    "wire_mb_per_s",
+    "latency_us",
+    "cpu_s_per_gb",
+    "delivered",
+    "settings",
+    "host",
+    "version",
+}
+
+
+def checked(row: dict[str, Any]) -> dict[str, Any]:
+    """A delivered row with every promised key, as other programs read it."""
+    assert row["delivered"], row["warnings"]
+    assert row.keys() >= PROMISED
+    assert row["latency_us"].keys() == {"p50", "p90", "p99", "p999", "max"}
+    assert row["cpu_s_per_gb"].keys() == {"producer", "consumer"}
+    assert row["settings"].keys() == RunSpec().as_dict().keys()
+    read: dict[str, Any] = json.loads(json.dumps(row))
+    assert read == row
+    return row
+
+
+@pytest.mark.slow
+def test_the_bare_loop() -> None:
+    seen: list[Progress] = []
+    row = checked(run_once(RunSpec(records=10_000_000), engine="raw", on_progress=seen.append))
+    assert row["records"] == 10_000_000
+    assert row["wire_mb_per_s"] > row["payload_mb_per_s"] > 1
+    assert row["latency_us"]["p50"] is None
+    assert any("only the number of bytes" in text for text in row["warnings"])
+    assert {progress.phase for progress in seen} >= {"starting", "running"}
+    assert all(progress.engine == "raw" for progress in seen)
+    assert row["settings"]["emit"] == "batch"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["tcp", "unix"])
+def test_the_bare_loop_at_a_rate(transport: str) -> None:
+    spec = RunSpec(records=150, rate_per_s=1000, transport=transport, record_bytes=100)  # type: ignore[arg-type]
+    row = checked(run_once(spec, engine="raw"))
+    assert row["records"] == 150
+    assert row["latency_kind"] == "open-loop"
+    assert row["latency_samples"] == 100, "the first third is the warm-up"
+    assert 0 < row["latency_us"]["p50"] < 1e5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"seconds": 0.3},
+        {"records": 3_001, "record_bytes": 100, "transport": "unix"},
+        {"records": 50, "record_bytes": 100_000},
+        {"records": 60, "rate_per_s": 500},
+        {"records": 10, "channels": 4, "emit": "batch"},
+    ],
+)
+def test_zmq(settings: dict[str, Any]) -> None:
+    pytest.importorskip("zmq")
+    row = checked(run_once(RunSpec(**settings), engine="zmq"))
+    assert row["records"] == settings.get("records", row["records"]) > 0
+    assert row["settings"]["channels"] == 1
+    assert row["latency_kind"] == ("open-loop" if "rate_per_s" in settings else "sampled under load")
+    assert row["wire_mb_per_s"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{"records": 500_000}, {"records": 1000, "record_bytes": 4096}])
+def test_flight(settings: dict[str, Any]) -> None:
+    pytest.importorskip("pyarrow.flight")
+    row = checked(run_once(RunSpec(**settings), engine="flight"))
+    assert row["records"] == settings["records"]
+    assert row["settings"]["emit"] == "arrow"
+
+
+@pytest.mark.slow
+def test_rows_of_a_file_exactly_once_or_repeated(tmp_path: Path) -> None:
+    pytest.importorskip("zmq")
+    path = tmp_path / "rows.csv"
+    path.write_text("id,name\n" + "".join(f"{at},name {at}\n" for at in range(500)))
+    once = checked(run_once(RunSpec(input_path=str(path)), engine="zmq"))
+    assert once["records"] == 500
+    assert once["payload_bytes"] == path.stat().st_size - len("id,name\n") - 500
+    again = checked(run_once(RunSpec(input_path=str(path), records=1_234), engine="zmq"))
+    assert again["records"] == 1_234
+    paced = checked(run_once(RunSpec(input_path=str(path), records=100, rate_per_s=1000), engine="zmq"))
+    assert paced["latency_kind"] == "open-loop"
+    assert 0 < paced["latency_us"]["p50"] < 1e5
+
+
+@pytest.mark.slow
+def test_columnar_rows_through_flight(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow.flight")
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    parquet.write_table(pa.table({"id": range(3000), "text": ["a", None, "ü"] * 1000}), tmp_path / "t.parquet")
+    spec = RunSpec(input_path=str(tmp_path / "t.parquet"), emit="arrow", records=7_001, batch_records=400)
+    assert checked(run_once(spec, engine="flight"))["records"] == 7_001
+
+
+@pytest.mark.slow
+def test_an_engine_and_its_peer_in_turn() -> None:
+    pytest.importorskip("zmq")
+    order: list[str] = []
+
+    def note(progress: Progress) -> None:
+        if not order or order[-1] != progress.engine:
+            order.append(progress.engine)
+
+    row = run_with_peers(RunSpec(records=20_000), ["zmq"], 2, engine="raw", on_progress=note)
+    assert order == ["raw", "zmq"] * 2
+    assert row["repeats"] == 2
+    assert len(row["runs"]) == 2
+    assert row["peer"].keys() >= PROMISED
+    assert row["peer"]["engine"] == "zmq"
+    assert row["ratio"]["records_per_s"] == row["records_per_s"] / row["peer"]["records_per_s"]
+    assert row["ratio"]["latency_us"]["p50"] is None
+    assert row["peer"]["ratio"] == row["ratio"]
+
+
+@pytest.mark.slow
+def test_a_rate_that_was_not_reached_is_told() -> None:
+    row = run_once(RunSpec(seconds=0.1, rate_per_s=5e8), engine="zmq")
+    assert any("asked 5e+08 records/s, sent" in text for text in row["warnings"])
+
+
+def test_what_a_peer_cannot_do_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--peer raw moves bytes"):
+        run_with_peers(RunSpec(input_path=str(tmp_path / "a.csv")), ["raw"], 5)
+    with pytest.raises(ConfigError, match="--peer zmq sends single records"):
+        run_once(RunSpec(input_path=str(tmp_path / "a.parquet"), emit="arrow"), engine="zmq")
+
+
+def test_a_run_without_a_length_lasts_three_seconds() -> None:
+    assert with_length(RunSpec()).seconds == 3
+    assert with_length(RunSpec(records=5)).seconds is None
+    assert with_length(RunSpec(input_path="rows.csv")).seconds is None
+
+
+def test_ratios_of_what_both_have() -> None:
+    one = {
+        "records_per_s": 10.0,
+        "payload_mb_per_s": 4.0,
+        "wire_mb_per_s": 5.0,
+        "latency_us": {"p50": 3.0, "max": None},
+        "cpu_s_per_gb": {"producer": 1.0, "consumer": 2.0},
+    }
+    other = {**one, "records_per_s": 4.0, "wire_mb_per_s": None, "latency_us": {"p50": 6.0, "max": 1.0}}
+    assert ratios(one, other) == {
+        "records_per_s": 2.5,
+        "payload_mb_per_s": 1.0,
+        "wire_mb_per_s": None,
+        "latency_us": {"p50": 0.5, "max": None},
+        "cpu_s_per_gb": {"producer": 1.0, "consumer": 1.0},
+    }
+
+
+@pytest.mark.slow
+def test_a_row_fits_the_columns_of_a_sweep() -> None:
+    row = flatten(run_once(RunSpec(records=1000), engine="raw"))
+    own = {"run_id", "repeat", "order", "kind", "started_at", "error"}
+    assert row.keys() >= COLUMNS.keys() - own

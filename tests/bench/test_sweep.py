@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.grid import Grid, PlannedRun
+from bench.spec import RunSpec
+from bench.store import JOURNAL, PARQUET, Row, Store, StoreError, read_rows, read_sweep
+from bench.sweep import REPORT, SweepResult, median_result, pending, run_sweep, succeeded
+from netstack.errors import ConnectionLost, NetstackError
+
+FakeResult = Callable[..., dict[str, Any]]
+GRID = Grid(timeouts_s=(None, 0.0), record_sizes=(8,), channels=(1, 4))  # 8 runs
+
+
+class Runner:
+    """Makes invented runs; `trouble` maps the number of a run to what it raises or changes."""
+
+    def __init__(
+        self, fake_result: FakeResult, trouble: dict[int, BaseException | dict[str, Any]] | None = None
+    ) -> None:
+        self.fake_result = fake_result
+        self.trouble = trouble or {}
+        self.specs: list[RunSpec] = []
+
+    def __call__(self, spec: RunSpec) -> dict[str, Any]:
+        self.specs.append(spec)
+        trouble = self.trouble.get(len(self.specs), {})
+        if isinstance(trouble, BaseException):
+            raise trouble
+        return {**self.fake_result(spec, salt=len(self.specs)), **trouble}
+
+
+def sweep(folder: Path, runner: Runner, grid: Grid = GRID) -> SweepResult:
+    with Store(folder) as store:
+        return run_sweep(grid, store, runner, command="netstack-bench sweep")
+
+
+def test_every_run_becomes_a_row_in_every_place(tmp_path: Path, fake_result: FakeResult) -> None:
+    runner = Runner(fake_result)
+    result = sweep(tmp_path, runner)
+    assert (result.planned, result.made, result.skipped, result.failed, result.interrupted) == (8, 8, 0, 0, False)
+    assert [run.spec for run in GRID.plan()] == runner.specs
+    assert len(read_rows(tmp_path)) == len(read_rows(tmp_path / PARQUET)) == 8
+    assert result.report == tmp_path / REPORT
+    assert "<svg" in result.report.read_text(encoding="utf-8")
+    kept = read_sweep(tmp_path)
+    assert kept["grid"]["seed"] == 0
+    assert kept["order"] == [[run.spec.run_id, run.repeat] for run in GRID.plan()]
+    row = result.rows[0]
+    assert (row["run_id"], row["settings_channels"]) == (runner.specs[0].run_id, runner.specs[0].channels)
+    assert row["latency_us_p50"] > 0
+    assert row["started_at"].endswith("Z")
+
+
+def test_finished_runs_are_skipped(tmp_path: Path, fake_result: FakeResult) -> None:
+    sweep(tmp_path, Runner(fake_result))
+    again = Runner(fake_result)
+    result = sweep(tmp_path, again)
+    assert again.specs == []
+    assert (result.made, result.skipped, len(result.rows)) == (0, 8, 8)
+    more = Runner(fake_result)
+    result = sweep(tmp_path, more, Grid(timeouts_s=(None, 0.0, 0.01), record_sizes=(8,), channels=(1, 4), repeats=2))
+    assert (result.made, result.skipped, len(result.rows)) == (16, 8, 24)
+
+
+def test_a_failed_run_is_recorded_and_the_sweep_goes_on(tmp_path: Path, fake_result: FakeResult) -> None:
+    group = ExceptionGroup("nursery", [ExceptionGroup("inner", [ConnectionLost("the peer\nwent away")])])
+    runner = Runner(
+        fake_result, {2: NetstackError("consumer died"), 3: OSError(98, "Address already in use"), 5: group}
+    )
+    result = sweep(tmp_path, runner)
+    assert (result.made, result.failed) == (8, 3)
+    errors = [row["error"] for row in result.rows]
+    assert errors[1] == "NetstackError: consumer died"
+    assert "Address already in use" in errors[2]
+    assert errors[4] == "ConnectionLost: the peer went away"
+    assert result.rows[1]["settings_channels"] == runner.specs[1].channels
+
+    again = Runner(fake_result)
+    result = sweep(tmp_path, again)
+    assert again.specs == [runner.specs[number] for number in (1, 2, 4)]
+    assert (result.made, result.failed, len(result.rows)) == (3, 0, 8)
+
+
+def test_what_was_not_delivered_is_a_failure(tmp_path: Path, fake_result: FakeResult) -> None:
+    runner = Runner(fake_result, {1: {"delivered": False, "warnings": ["3 records missing"]}})
+    result = sweep(tmp_path, runner)
+    assert result.failed == 1
+    assert "not delivered" in result.rows[0]["error"]
+    assert "3 records missing" in result.rows[0]["error"]
+    assert result.rows[0]["records_per_s"] > 0
+    assert not succeeded(result.rows[0])
+
+
+@pytest.mark.parametrize(
+    "stop", [KeyboardInterrupt(), BaseExceptionGroup("nursery", [KeyboardInterrupt(), ConnectionLost("x")])]
+)
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, fake_result: FakeResult, stop: BaseException) -> None:
+    result = sweep(tmp_path, Runner(fake_result, {4: stop}))
+    assert (result.made, result.failed, result.interrupted) == (3, 0, True)
+    assert len(read_rows(tmp_path / PARQUET)) == 3
+    assert (tmp_path / REPORT).exists()
+    rest = Runner(fake_result)
+    assert sweep(tmp_path, rest).made == 5
+
+
+def test_ctrl_c_before_the_first_row_writes_nothing_false(tmp_path: Path, fake_result: FakeResult) -> None:
+    result = sweep(tmp_path, Runner(fake_result, {1: KeyboardInterrupt()}))
+    assert (result.report, result.made, result.interrupted) == (None, 0, True)
+    assert not (tmp_path / PARQUET).exists()
+
+
+@pytest.mark.parametrize("mistake", [KeyError("x"), ExceptionGroup("g", [ConnectionLost("x"), TypeError("y")])])
+def test_a_mistake_in_our_own_code_is_not_hidden(tmp_path: Path, fake_result: FakeResult, mistake: Exception) -> None:
+    with pytest.raises(type(mistake)):
+        sweep(tmp_path, Runner(fake_result, {3: mistake}))
+    assert len(read_rows(tmp_path)) == 2
+
+
+def test_a_full_disk_ends_the_sweep_and_keeps_the_rows(
+    tmp_path: Path, fake_result: FakeResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = 0
+
+    def sync(handle: int) -> None:
+        nonlocal synced
+        synced += 1
+        if synced > 4:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("bench.store.os.fsync", sync)
+    with pytest.raises(StoreError, match="no space left on device.*intact"):
+        sweep(tmp_path, Runner(fake_result))
+    assert len((tmp_path / JOURNAL).read_bytes().splitlines()) == 3  # one sync was that of sweep.json
+
+
+def test_what_could_not_be_computed_is_absent(tmp_path: Path, fake_result: FakeResult) -> None:
+    sweep(tmp_path, Runner(fake_result, {1: {"wire_mb_per_s": math.nan, "latency_us": {"p50": math.inf}}}))
+    row = json.loads((tmp_path / JOURNAL).read_text().splitlines()[0])
+    assert (row["wire_mb_per_s"], row["latency_us_p50"]) == (None, None)
+
+
+def test_progress_hears_of_every_run(tmp_path: Path, fake_result: FakeResult) -> None:
+    heard: list[tuple[str, int]] = []
+
+    class Progress:
+        def begin(self, run: PlannedRun) -> None:
+            heard.append(("begin", run.order))
+
+        def end(self, run: PlannedRun, row: Row) -> None:
+            heard.append(("end", run.order))
+
+    with Store(tmp_path) as store:
+        run_sweep(GRID, store, Runner(fake_result), progress=Progress())
+        assert pending(GRID, store) == []
+    assert heard == [(what, order) for order in range(8) for what in ("begin", "end")]
+
+
+def test_medians_of_repeats(fake_result: FakeResult) -> None:
+    spec = RunSpec()
+    results = [{**fake_result(spec), "records_per_s": rate, "records": int(rate)} for rate in (3.0, 1.0, 2.0)]
+    results[1]["latency_us"] = {"p50": 7.0, "p90": 1.0, "p99": 1.0, "p999": 1.0, "max": 1.0}
+    results[2]["warnings"] = ["w"]
+    merged = median_result(results)
+    assert (merged["records_per_s"], merged["records"]) == (2.0, 2)
+    assert merged["latency_us"]["p50"] == results[0]["latency_us"]["p50"]
+    assert (merged["repeats"], merged["spread"]) == (3, {"records_per_s": [1.0, 3.0]})
+    assert merged["settings"] == spec.as_dict()
+    assert (merged["delivered"], merged["warnings"]) == (True, ["w"])
+    assert [run["records_per_s"] for run in merged["runs"]] == [3.0, 1.0, 2.0]
+    assert not any("settings" in run for run in merged["runs"])
+    results[0]["delivered"] = False
+    assert median_result(results)["delivered"] is False
+    assert median_result(results[:1]) == results[0]

@@ -1,0 +1,52 @@
+"""What every test gets: reproducible examples, a deterministic trio, and skips that say what is missing.
+
+Importing Hypothesis also makes trio's scheduler deterministic (trio registers itself with it).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# The everyday profile runs the same examples each time, so that a failure is the change's fault. `thorough` searches:
+# HYPOTHESIS_PROFILE=thorough make test
+everyday = settings(
+    max_examples=30, derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("everyday", everyday)
+settings.register_profile("thorough", everyday, max_examples=1000, derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "everyday"))
+
+
+def _chromium_path() -> str | None:
+    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def _missing(marker: str) -> str | None:
+    """Why tests with this marker cannot run here; None when they can."""
+    if marker == "browser" and _chromium_path() is None:
+        return "needs Chromium: apt-get install chromium"
+    if marker == "java" and shutil.which("java") is None:
+        return "needs a Java runtime: apt-get install default-jre-headless"
+    if marker == "root" and os.geteuid() != 0:
+        return "needs root"
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reasons = {marker: _missing(marker) for marker in ("browser", "java", "root")}
+    for item in items:
+        for marker, reason in reasons.items():
+            if reason is not None and item.get_closest_marker(marker) is not None:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Path of the browser, for tests marked `browser`."""
+    path = _chromium_path()
+    assert path is not None, "mark the test with pytest.mark.browser, so that it is skipped without a browser"
+    return path

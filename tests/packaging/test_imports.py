@@ -1,0 +1,56 @@
+"""The import contracts of pyproject.toml hold, and would be noticed if they did not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LINT = "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"
+
+pytestmark = pytest.mark.slow
+
+
+def lint_imports(tree: Path) -> subprocess.CompletedProcess[str]:
+    """Runs import-linter over the packages in `tree`, in a process of its own (it changes `sys.path`)."""
+    return subprocess.run(
+        [sys.executable, "-c", LINT],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree), "NO_COLOR": "1", "COLUMNS": "160"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def test_contracts_hold() -> None:
+    done = lint_imports(ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 broken" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "contract"),
+    [
+        ("netstack/record/__init__.py", "import socket", "The core does no I/O"),
+        ("netstack/outbound/__init__.py", "import netstack.inbound", "Imports point one way"),
+        ("netstack/runtime/__init__.py", "import transports", "never by name"),
+        ("transports/__init__.py", "import click", "Only the commands"),
+    ],
+)
+def test_a_broken_contract_is_noticed(tmp_path: Path, module: str, line: str, contract: str) -> None:
+    for package in ("netstack", "transports", "bench"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    path = tmp_path / module
+    path.write_text(f"{path.read_text()}\n{line}\n")
+    done = lint_imports(tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    broken = [text for text in done.stdout.splitlines() if "BROKEN" in text]
+    assert any(contract in text for text in broken), done.stdout
