@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import metadata
@@ -65,20 +65,25 @@ def _version() -> str:
         return "of a source tree that is not installed"
 
 
+OnProgress = Callable[[console.Heard], None]
+
+
 class Runners:
     """What measures; a test hands in one that does not start processes. Imported late, so that --help is quick."""
 
-    def run_once(self, spec: RunSpec, /) -> Mapping[str, Any]:
+    def run_once(self, spec: RunSpec, /, on_progress: OnProgress | None = None) -> Mapping[str, Any]:
         """One run of netstack."""
         from .runner import run_once
 
-        return run_once(spec)
+        return run_once(spec, on_progress=on_progress)
 
-    def run_with_peers(self, spec: RunSpec, peers: list[str], repeats: int) -> Mapping[str, Any]:
+    def run_with_peers(
+        self, spec: RunSpec, peers: list[str], repeats: int, on_progress: OnProgress | None = None
+    ) -> Mapping[str, Any]:
         """Runs of netstack and its peers, interleaved."""
         from .runner import run_with_peers
 
-        return run_with_peers(spec, peers, repeats)
+        return run_with_peers(spec, peers, repeats, on_progress=on_progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,17 +324,17 @@ def compare(a: Path, b: Path, threshold: float | None, everything: bool, as_json
 
 def _measure(runners: Runners, spec: RunSpec, peers: list[str], repeats: int) -> tuple[Mapping[str, Any], bool]:
     """The result, and whether Ctrl-C cut the repeats short."""
-    length = None if spec.records is not None else (spec.seconds or _DEFAULT_RUN_S) + spec.warmup_s + START_S
-    expected_s = None if length is None else length * repeats * (1 + len(peers))
-    what = "measuring" if repeats == 1 else f"measuring {repeats} times"
-    with console.run_progress(expected_s, what + "".join(f", {peer}" for peer in peers), console.err()):
+    timed = spec.records is None and (spec.seconds is not None or spec.input_path is None)
+    runs = repeats * (1 + len(peers))
+    expected_s = runs * (START_S + (spec.seconds or _DEFAULT_RUN_S)) if timed else None
+    with console.RunProgress(runs, expected_s, console.err()) as progress:
         if peers:
-            return runners.run_with_peers(spec, peers, repeats), False
+            return runners.run_with_peers(spec, peers, repeats, progress), False
         results: list[Mapping[str, Any]] = []
         try:
             with unwrapped_interrupt():
                 while len(results) < repeats:
-                    results.append(runners.run_once(spec))
+                    results.append(runners.run_once(spec, progress))
         except KeyboardInterrupt:
             if not results:
                 raise

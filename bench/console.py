@@ -11,14 +11,13 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import click
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.progress import Progress, ProgressColumn, Task, TextColumn
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -30,6 +29,7 @@ from .spec import RunSpec
 from .store import Row
 from .units import format_count, format_duration, format_latency, format_size, three_digits
 
+_TELLING_PART = 0.03  # of the work done, before which a guess at the rest says nothing
 _MANY_FIGURES = 24  # more are listed only where they differ
 
 
@@ -117,31 +117,82 @@ class SweepProgress:
         return time.monotonic() - self._began if self._began is not None else 0.0
 
 
-@contextmanager
-def run_progress(expected_s: float | None, what: str, console: Console) -> Iterator[None]:
-    """A bar for one command of known (or, with None, unknown) length."""
-    began = time.monotonic()
+class Heard(Protocol):
+    """What the runner tells while it measures (`bench.runner.Progress`)."""
 
-    def part() -> float:
-        return min((time.monotonic() - began) / expected_s, 1.0) if expected_s else 0.0
+    @property
+    def engine(self) -> str:
+        """Which engine is measured."""
 
-    def left() -> str:
-        gone = time.monotonic() - began
-        return f"{clock(max(expected_s - gone, 0))} left" if expected_s else f"{clock(gone)} so far"
+    @property
+    def phase(self) -> str:
+        """`starting`, `running` or `draining`."""
 
-    live = _LiveBar(part) if expected_s else BarColumn(bar_width=None)
-    bar = Progress(
-        TextColumn("{task.description}"),
-        live,
-        _LiveText(left),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-        redirect_stdout=False,
-    )
-    bar.add_task(escape(what), total=1.0 if expected_s else None)
-    with bar:
-        yield
+    @property
+    def records(self) -> int:
+        """Arrived so far."""
+
+    @property
+    def fraction(self) -> float | None:
+        """Done, 0 to 1; None when it cannot be known."""
+
+
+class RunProgress:
+    """The bar of one `run`, of one or several measurements; calling it tells it what the runner says.
+
+    Args:
+        runs: measurements to make.
+        expected_s: how long all of them take; None when only their records are known.
+        console: where to draw.
+    """
+
+    def __init__(self, runs: int, expected_s: float | None, console: Console) -> None:
+        self._runs = runs
+        self._expected_s = expected_s
+        self._began = time.monotonic()
+        self._started = 0
+        self._phase = ""
+        self._fraction = 0.0
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            _LiveBar(self.part),
+            _LiveText(self.time_left),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+            redirect_stdout=False,
+        )
+        self._task = self._bar.add_task("starting", total=1.0)
+
+    def __enter__(self) -> RunProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._bar.stop()
+
+    def __call__(self, heard: Heard) -> None:
+        """Takes what the runner says."""
+        if heard.phase == "starting" and self._phase != "starting":
+            self._started += 1
+        self._phase, self._fraction = heard.phase, heard.fraction or 0.0
+        place = f" {self._started}/{self._runs}" if self._runs > 1 else ""
+        told = heard.phase if heard.phase == "starting" else f"{format_count(heard.records)} records"
+        self._bar.update(self._task, description=escape(f"{heard.engine}{place}: {told}"))
+
+    def part(self) -> float:
+        """How much is done, 0 to 1: by the clock where the length is known, else by the records."""
+        if self._expected_s:
+            return min((time.monotonic() - self._began) / self._expected_s, 1.0)
+        return (max(self._started - 1, 0) + self._fraction) / self._runs
+
+    def time_left(self) -> str:
+        """For people."""
+        gone_s = time.monotonic() - self._began
+        part = self.part()
+        if self._expected_s:
+            return f"{clock(max(self._expected_s - gone_s, 0))} left"
+        return f"{clock(gone_s * (1 - part) / part)} left" if part > _TELLING_PART else ""
 
 
 class _LiveBar(ProgressColumn):
@@ -216,22 +267,24 @@ def _finite(value: Any) -> Any:
 
 
 def print_run(result: Mapping[str, Any], spec: RunSpec, console: Console) -> None:
-    """The table of one run, with a column and a ratio for each peer."""
+    """The table of one run; each peer adds its column and one with how many times its figure ours is."""
     peers = peer_rows(result)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")
     table.add_column("netstack", justify="right")
     for name in peers:
-        table.add_column(str(name), justify="right")
-    for label, read, write in _FIGURES:
-        values = [read(result), *(read(row) for row in peers.values())]
-        if any(value is not None for value in values):
-            table.add_row(label, *("\u2013" if value is None else write(value) for value in values))
-    if peers:
-        ratios = (row.get("ratio") for row in peers.values())
-        table.add_row("netstack / peer", "", *(_ratio(ratio) for ratio in ratios), style="bold")
-    delivered = ["yes" if row.get("delivered") is True else "[red]NO[/]" for row in (result, *peers.values())]
-    table.add_row("delivered", *delivered)
+        table.add_column(escape(name), justify="right")
+        table.add_column("ratio", justify="right", style="bold")
+    for label, path, write in _FIGURES:
+        values = [_at(row, path) for row in (result, *peers.values())]
+        if all(value is None for value in values):
+            continue
+        cells = [_shown(values[0], write)]
+        for row, value in zip(peers.values(), values[1:], strict=True):
+            cells += [_shown(value, write), _shown(_at(row, ("ratio", *path)), _times, "")]
+        table.add_row(label, *cells)
+    cells = ["yes" if row.get("delivered") is True else "[red]NO[/]" for row in (result, *peers.values())]
+    table.add_row("delivered", cells[0], *(cell for each in cells[1:] for cell in (each, "")))
     console.print(escape(describe_spec(spec)), soft_wrap=True)
     repeats = result.get("repeats")
     if isinstance(repeats, int) and repeats > 1:
@@ -295,10 +348,12 @@ def _metric(difference: Difference, value: float) -> str:
     return format_count(value) if difference.metric == "records_per_s" else three_digits(value)
 
 
-def _ratio(ratio: Any) -> str:
-    if isinstance(ratio, Mapping):
-        return ", ".join(f"{name} {_ratio(value)}" for name, value in ratio.items())
-    return f"{three_digits(ratio)} x" if isinstance(ratio, (int, float)) else "\u2013"
+def _shown(value: Any, write: Callable[[Any], str], absent: str = "\u2013") -> str:
+    return absent if value is None else write(value)
+
+
+def _times(ratio: float) -> str:
+    return f"{three_digits(ratio)} x"
 
 
 def _spread(result: Mapping[str, Any]) -> str:
@@ -307,35 +362,32 @@ def _spread(result: Mapping[str, Any]) -> str:
     return f" ({format_count(bounds[0])} to {format_count(bounds[1])} records/s)" if bounds else ""
 
 
-def _at(*path: str) -> Callable[[Mapping[str, Any]], Any]:
-    """Reads one figure of a nested document; None where it is absent."""
-
-    def read(document: Mapping[str, Any]) -> Any:
-        value: Any = document
-        for name in path:
-            value = value.get(name) if isinstance(value, Mapping) else None
-        return value
-
-    return read
+def _at(document: Mapping[str, Any], path: Sequence[str]) -> Any:
+    """One figure of a nested document; None where it is absent."""
+    value: Any = document
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
 
 
-_FIGURES: tuple[tuple[str, Callable[[Mapping[str, Any]], Any], Callable[[Any], str]], ...] = (
-    ("records", _at("records"), lambda value: f"{value:,}"),
-    ("seconds", _at("seconds"), three_digits),
-    ("records/s", _at("records_per_s"), format_count),
-    ("payload MB/s", _at("payload_mb_per_s"), three_digits),
-    ("wire MB/s", _at("wire_mb_per_s"), three_digits),
-    *((f"latency {label}", _at("latency_us", name), format_latency) for name, label in PERCENTILES),
-    ("latency max", _at("latency_us", "max"), format_latency),
-    ("CPU s/GB producer", _at("cpu_s_per_gb", "producer"), three_digits),
-    ("CPU s/GB consumer", _at("cpu_s_per_gb", "consumer"), three_digits),
-    ("buffers", _at("buffers"), lambda value: f"{value:,}"),
-    ("wire bytes", _at("wire_bytes"), lambda value: f"{value:,}"),
-    ("credits", _at("credits"), lambda value: f"{value:,}" if isinstance(value, int) else str(value)),
-    ("buffer fill", _at("average_buffer_fill"), lambda value: f"{value:.0%}"),
+_FIGURES: tuple[tuple[str, tuple[str, ...], Callable[[Any], str]], ...] = (
+    ("records", ("records",), lambda value: f"{value:,}"),
+    ("seconds", ("seconds",), three_digits),
+    ("records/s", ("records_per_s",), format_count),
+    ("payload MB/s", ("payload_mb_per_s",), three_digits),
+    ("wire MB/s", ("wire_mb_per_s",), three_digits),
+    *((f"latency {label}", ("latency_us", name), format_latency) for name, label in PERCENTILES),
+    ("latency max", ("latency_us", "max"), format_latency),
+    ("CPU s/GB producer", ("cpu_s_per_gb", "producer"), three_digits),
+    ("CPU s/GB consumer", ("cpu_s_per_gb", "consumer"), three_digits),
+    ("buffers", ("buffers",), lambda value: f"{value:,}"),
+    ("wire bytes", ("wire_bytes",), lambda value: f"{value:,}"),
+    ("credits", ("credits",), lambda value: f"{value:,}"),
+    ("buffer fill", ("average_buffer_fill",), lambda value: f"{value:.0%}"),
 )
 
 __all__ = [
+    "RunProgress",
     "SweepProgress",
     "about",
     "clock",
@@ -346,5 +398,4 @@ __all__ = [
     "print_json",
     "print_run",
     "print_warnings",
-    "run_progress",
 ]

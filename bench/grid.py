@@ -23,10 +23,10 @@ Kind = Literal["throughput", "latency"]
 DEFAULT_TIMEOUTS_S: tuple[float | None, ...] = (None, 0.1, 0.01, 0.001, 0.0)
 DEFAULT_RECORD_SIZES: tuple[int, ...] = (8, 1024)
 DEFAULT_CHANNELS: tuple[int, ...] = (1, 16)
-DEFAULT_SECONDS = 0.6  # 40 runs of it, the start of their processes included, take about a minute
+DEFAULT_SECONDS = 0.7  # 40 runs of it, the start of their processes included, take about a minute
 DEFAULT_LATENCY_RATE_PER_S = 1000.0
 
-START_S = 0.7  # two Python processes with numpy and trio come up, connect and go
+START_S = 0.75  # two Python processes with numpy and trio come up, connect and go
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,7 @@ class PlannedRun:
     @property
     def expected_s(self) -> float:
         """How long it will take, starting its processes included."""
-        warmup_s = self.spec.warmup_s if self.spec.rate_per_s is None else 0.0
-        return START_S + warmup_s + (self.spec.seconds or DEFAULT_SECONDS)
+        return START_S + (self.spec.seconds or DEFAULT_SECONDS)
 
     def __str__(self) -> str:
         timeout = format_duration(self.spec.buffer_timeout_s)

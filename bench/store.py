@@ -39,6 +39,7 @@ COLUMNS: Final[dict[str, str]] = {
     "kind": "string",
     "started_at": "string",
     "error": "string",
+    "engine": "string",
     "delivered": "bool",
     "records": "int64",
     "seconds": "float64",
@@ -51,8 +52,10 @@ COLUMNS: Final[dict[str, str]] = {
     "latency_us_p999": "float64",
     "latency_us_max": "float64",
     "latency_kind": "string",
+    "latency_samples": "int64",
     "cpu_s_per_gb_producer": "float64",
     "cpu_s_per_gb_consumer": "float64",
+    "payload_bytes": "int64",
     "buffers": "int64",
     "wire_bytes": "int64",
     "credits": "int64",
@@ -75,8 +78,20 @@ COLUMNS: Final[dict[str, str]] = {
     "settings_warmup_s": "float64",
     "settings_checksum": "bool",
     "version": "string",
+    "host_name": "string",
+    "host_cpu": "string",
+    "host_cores": "int64",
+    "host_cores_usable": "int64",
+    "host_memory_bytes": "int64",
+    "host_system": "string",
+    "host_kernel": "string",
+    "host_architecture": "string",
+    "host_python": "string",
+    "host_implementation": "string",
+    "host_load_average": "list<double>",
+    "host_congestion_control": "string",
 }
-"""The schema that every sweep's Parquet file has; facts about the host follow as `host_...`, by what they hold."""
+"""The schema that every sweep's Parquet file has; any further names follow in alphabetical order."""
 
 _NEED_PYARROW: Final = "Parquet needs pyarrow; install the extra: pip install 'netstack[arrow]'"
 
@@ -292,6 +307,7 @@ def arrow_table(rows: list[Row]) -> Any:
         "float64": pyarrow.float64(),
         "bool": pyarrow.bool_(),
         "list<string>": pyarrow.list_(pyarrow.string()),
+        "list<double>": pyarrow.list_(pyarrow.float64()),
     }
     further = sorted({name for row in rows for name in row} - COLUMNS.keys())
     kinds = {**COLUMNS, **{name: _kind([row.get(name) for row in rows]) for name in further}}

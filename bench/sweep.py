@@ -160,10 +160,7 @@ def measure(run: PlannedRun, run_once: RunOnce, started_at: str) -> Row:
         return {**head, **flatten({"settings": run.spec.as_dict()}), "error": describe(failure), "delivered": False}
     row = {**head, **{name: _finite(value) for name, value in result.items()}}
     if row.get("delivered") is not True:
-        told = "; ".join(str(text) for text in row.get("warnings") or ())
-        row["error"] = (
-            f"not delivered: count, order or checksum differ between the two ends{': ' if told else ''}{told}"
-        )
+        row["error"] = _undelivered(row.get("warnings") or ())
     return row
 
 
@@ -234,6 +231,14 @@ def unwrapped_interrupt() -> Iterator[None]:
         if group.subgroup(KeyboardInterrupt) is None:
             raise
         raise KeyboardInterrupt from group
+
+
+def _undelivered(warnings: Sequence[str]) -> str:
+    """The first problem, which is usually the cause of the others; the rest stays in the warnings."""
+    problems = [text.removeprefix("delivery: ") for text in warnings if text.startswith("delivery: ")]
+    if not problems:
+        return "not delivered: count, order or checksum differ between the two ends"
+    return f"not delivered: {problems[0]}" + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
 
 
 def _stamp(moment: datetime) -> str:

@@ -25,7 +25,20 @@ from .events import (
     UserEvent,
 )
 from .ids import ChannelDescriptor, PartitionId, ResultPartitionType
-from .inbound.gate import UnionInputGate
+from .inbound.gate import SingleInputGate, UnionInputGate
+from .outbound.partition import ResultPartition
+from .outbound.selector import (
+    BroadcastSelector,
+    ChannelSelector,
+    CustomSelector,
+    ForwardSelector,
+    GlobalSelector,
+    KeyGroupSelector,
+    RebalanceSelector,
+    RescaleSelector,
+    ShuffleSelector,
+)
+from .record.formats import RecordFormat
 from .runtime.record_reader import ArrayReader, RecordReader
 from .runtime.record_writer import RecordWriter
 from .runtime.task_manager import TaskManager, open_task_manager
@@ -35,16 +48,22 @@ __version__ = "0.1.0"
 __all__ = [
     "Alignment",
     "ArrayReader",
+    "BroadcastSelector",
     "CancelCheckpointMarker",
     "ChannelDescriptor",
     "ChannelFailed",
+    "ChannelSelector",
     "CheckpointBarrier",
     "ConfigError",
     "ConnectionLost",
+    "CustomSelector",
     "EndOfData",
     "EndOfPartition",
     "ErrorCode",
+    "ForwardSelector",
+    "GlobalSelector",
     "InsufficientBuffers",
+    "KeyGroupSelector",
     "LocalProtocolError",
     "NetstackError",
     "NetworkConfig",
@@ -52,14 +71,19 @@ __all__ = [
     "PartitionNotFound",
     "PoolDestroyed",
     "ProducerFailed",
+    "RebalanceSelector",
     "RecordError",
+    "RecordFormat",
     "RecordReader",
     "RecordWriter",
     "RemoteProtocolError",
+    "RescaleSelector",
+    "ResultPartition",
     "ResultPartitionType",
+    "ShuffleSelector",
+    "SingleInputGate",
     "SpillError",
     "TaskManager",
     "UnionInputGate",
     "UserEvent",
-    "open_task_manager",
 ]

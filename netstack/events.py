@@ -109,8 +109,16 @@ _CANCEL_CHECKPOINT = 4
 _END_OF_DATA = 8
 
 
+MAX_EVENT_BYTES = 16 * 1024
+"""What a receiver accepts (`wire/SPEC.md`, section 2); events are small, and cost no credit."""
+
+
 def encode_event(event: Event) -> bytes:
-    """The native bytes of an event."""
+    """The native bytes of an event.
+
+    Raises:
+        ValueError: a user event that is too long.
+    """
     if isinstance(event, EndOfPartition):
         return bytes((_END_OF_PARTITION,))
     if isinstance(event, EndOfData):
@@ -128,7 +136,12 @@ def encode_event(event: Event) -> bytes:
     name = event.name.encode()
     if len(name) > 255:
         raise ValueError(f"user event name of {len(name)} bytes; 255 is the most")
-    return _USER.pack(_USER_EVENT, len(name)) + name + event.payload
+    data = _USER.pack(_USER_EVENT, len(name)) + name + event.payload
+    if len(data) > MAX_EVENT_BYTES:
+        raise ValueError(
+            f"user event {event.name[:40]!r} of {len(data)} bytes; {MAX_EVENT_BYTES} is the most: send it as a record"
+        )
+    return data
 
 
 def decode_event(data: bytes | memoryview) -> Event:

@@ -117,7 +117,7 @@ class SocketListener(Listener):
         self._closed = False
 
     async def accept(self) -> ByteStream:
-        """See `Listener.accept`; connections that died in the queue are skipped, a lack of descriptors is waited out."""
+        """See `Listener.accept`; dead connections are skipped, a lack of descriptors is waited out."""
         while True:
             if self._closed:
                 raise trio.ClosedResourceError(f"the listener at {self.address} was closed")

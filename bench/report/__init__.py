@@ -80,9 +80,8 @@ def _subtitle(rows: Sequence[Row], sweep: Mapping[str, Any]) -> str:
 
 def _host_name(rows: Sequence[Row]) -> str:
     for row in reversed(rows):
-        for name in ("host", "host_name", "host_hostname", "host_node"):
-            if isinstance(row.get(name), str):
-                return str(row[name])
+        if isinstance(row.get("host_name"), str):
+            return str(row["host_name"])
     return platform.node() or "this machine"
 
 
@@ -110,10 +109,14 @@ def _callouts(analysis: Analysis) -> str:
     warnings = analysis.warnings()
     if warnings:
         items = "".join(
-            f"<li>{escape(text)} <em>({count} of {len(analysis.rows)} runs)</em></li>" for text, count in warnings
+            f"<li>{escape(text)} <em>({_said(count, len(analysis.good))})</em></li>" for text, count in warnings
         )
         parts.append(f'<div class="callout"><strong>Warnings</strong><ul>{items}</ul></div>')
     return "".join(parts)
+
+
+def _said(count: int, runs: int) -> str:
+    return f"in {count} of {runs} runs" if count < runs else "in every run"
 
 
 def _curves(analysis: Analysis) -> str:
@@ -136,14 +139,31 @@ def _every_run(analysis: Analysis) -> str:
 
 
 def _machine(rows: Sequence[Row]) -> str:
-    facts: dict[str, dict[str, None]] = {}
+    """Facts about the host; all values of a fact where the rows differ, the range of its load."""
+    values: dict[str, dict[str, None]] = {}
+    loads: list[float] = []
+    packages: dict[str, None] = {}
     for row in rows:
         for name, value in row.items():
-            if (name == "host" or name.startswith("host_")) and value is not None:
-                facts.setdefault(name.removeprefix("host_").replace("_", " "), {})[_plain(value)] = None
-    return (
-        f'<div class="card"><h2>Machine</h2>{_facts({name: ", ".join(values) for name, values in facts.items()})}</div>'
-    )
+            if value is None or not (name == "host" or name.startswith("host_")):
+                continue
+            fact = name.removeprefix("host_")
+            if fact == "load_average":
+                loads.append(value[0])
+            elif fact.startswith("packages_"):
+                packages[f"{fact.removeprefix('packages_')} {value}"] = None
+            else:
+                values.setdefault(fact, {})[_fact(fact, value)] = None
+    facts = {name.removesuffix("_bytes").replace("_", " "): ", ".join(found) for name, found in values.items()}
+    if packages:
+        facts["packages"] = ", ".join(packages)
+    if loads:
+        facts["load at the start of runs"] = f"{min(loads):.1f} to {max(loads):.1f}"
+    return f'<div class="card"><h2>Machine</h2>{_facts(facts)}</div>'
+
+
+def _fact(name: str, value: Any) -> str:
+    return f"{value / 2**30:.1f} GiB" if name == "memory_bytes" else _plain(value)
 
 
 def _settings(rows: Sequence[Row], sweep: Mapping[str, Any]) -> str:

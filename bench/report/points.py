@@ -9,6 +9,7 @@ Rules: throughput figures come from runs without a rate, latency figures from ru
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ from typing import Any, Final
 
 from ..grid import Kind, run_kind
 from ..store import Row
-from ..units import format_count, format_duration, format_size
+from ..units import format_count, format_duration, format_latency, format_size
 
 REFERENCE_TIMEOUT_S: Final = 0.1  # the field's default; what shorter timeouts cost is told against it
+_NUMBER: Final = re.compile(r"\d[\d.,]*")
 PREFIX_BYTES: Final = 4  # length prefix of a record on the wire
 
 _EFFORT: Final = frozenset({"records", "seconds", "warmup_s", "rate_per_s"})  # how long and how hard, not what
@@ -142,23 +144,27 @@ class Analysis:
                 "Hollow marks: the run ended before a buffer left by itself, so the latency is bounded by the length of"
                 " the run and would be longer in a longer one."
             )
-        for name, words in (("version", "versions of netstack"), ("host", "hosts")):
-            if len(_distinct(self.rows, name)) > 1:
+        for words, names in (
+            ("versions of netstack", ("version",)),
+            ("machines", ("host_name", "host_cpu", "host_cores", "host_kernel", "host_python")),
+        ):
+            if any(len(_distinct(self.rows, name)) > 1 for name in names):
                 remarks.append(f"These rows come from different {words}; compare them with care.")
         for kind in ("throughput", "latency"):
+            rows = [row for row in self.good if row_kind(row) == kind]
             for name in ("rate_per_s", "seconds"):
-                values = _distinct([row for row in self.good if row_kind(row) == kind], f"settings_{name}")
+                values = _distinct(rows, f"settings_{name}")
                 if len(values) > 1:
                     remarks.append(f"The {kind} runs differ in {name} ({', '.join(values)}); their points are pooled.")
         return remarks
 
     def warnings(self) -> list[tuple[str, int]]:
-        """What the runs themselves warned of, with how many runs said so."""
-        counts: dict[str, int] = {}
-        for row in self.rows:
+        """What the runs that count warned of, with how many said so; those that differ in numbers only are one."""
+        found: dict[str, list[str]] = {}
+        for row in self.good:
             for warning in row.get("warnings") or ():
-                counts[warning] = counts.get(warning, 0) + 1
-        return sorted(counts.items(), key=lambda item: -item[1])
+                found.setdefault(_NUMBER.sub("#", warning), []).append(warning)
+        return sorted(((texts[0], len(texts)) for texts in found.values()), key=lambda item: -item[1])
 
     def _fastest(self) -> tuple[str, str, str] | None:
         points = [(figure, line, timeout) for line, timeout, figure in self._each(self.throughput)]
@@ -227,30 +233,18 @@ def timeout_order(timeout_s: float | None) -> float:
 
 def micro(microseconds: float) -> str:
     """A latency as the report writes it: `52.1 µs`."""
-    from ..units import format_latency
-
     return format_latency(microseconds).replace("us", "µs")
 
 
 def _varying(rows: Sequence[Row]) -> list[str]:
     """Settings beyond the axes in which the rows differ: they split lines and stand in their labels."""
     names = sorted({name.removeprefix("settings_") for row in rows for name in row if name.startswith("settings_")})
-    return [
-        name for name in names if name not in _AXES | _EFFORT and len(_distinct(rows, f"settings_{name}", True)) > 1
-    ]
+    return [name for name in names if name not in _AXES | _EFFORT and len(_distinct(rows, f"settings_{name}")) > 1]
 
 
-def _distinct(rows: Iterable[Row], name: str, absent: bool = False) -> list[str]:
-    """The different values of one column (or of all whose names begin with it and `_`), as text."""
-    found: dict[str, None] = {}
-    for row in rows:
-        if name in row:
-            values = [row[name]]
-        else:
-            values = [tuple(sorted((k, str(v)) for k, v in row.items() if k.startswith(f"{name}_")))]
-        if (values[0] is not None and values[0] != ()) or absent:
-            found[_text(values[0])] = None
-    return list(found)
+def _distinct(rows: Iterable[Row], name: str) -> list[str]:
+    """The different values of one column, as text; rows that failed early may lack it."""
+    return list(dict.fromkeys(_text(row[name]) for row in rows if name in row))
 
 
 def _text(value: Any) -> str:

@@ -134,6 +134,8 @@ class NetworkBufferPool:
         pool = LocalBufferPool(self, required, maximum, subpartitions, max_buffers_per_channel, max_overdraft)
         self._pools[pool] = None
         self._redistribute()
+        if maximum == required:
+            pool.set_size(required)  # has no share to be given, but wants its first segment like every other
         return pool
 
     def take_unpooled(self, count: int, purpose: str = "unpooled buffers") -> list[Segment]:
@@ -302,7 +304,7 @@ class LocalBufferPool:
 
     @property
     def is_available(self) -> bool:
-        """Whether a segment is at hand and no subpartition is over its quota; true when destroyed: waiters must look."""
+        """Whether a segment is at hand and no subpartition is over its quota; also true when destroyed."""
         return self._is_available or self._destroyed
 
     @property

@@ -133,6 +133,9 @@ class ResultPartition:
         self.counters = OutputCounters()
         self.host = host
         self.on_acknowledged: Callable[[], None] | None = None
+        """Told when a consumer has processed every record, or is gone."""
+        self.on_release: Callable[[], None] | None = None
+        """Told before the partition is dropped: its writer gives its open buffers up."""
         self._on_released = on_released
         self.subpartitions = tuple(
             ResultSubpartition(index, self._on_consumed, self._on_acknowledged) for index in range(subpartitions)
@@ -279,6 +282,8 @@ class ResultPartition:
         if self.is_released:
             return
         self.is_released = True
+        if self.on_release is not None:
+            self.on_release()
         for subpartition in self.subpartitions:
             subpartition.release()
         self.pool.destroy()

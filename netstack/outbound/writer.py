@@ -246,6 +246,9 @@ class PartitionWriter:
         self._open_slots = 0
         self._broadcasting = False
         self._torn: Emission | None = None
+        self._refused: tuple[Any, int] | None = None
+        self.is_emitting = False
+        """Whether an emission waits half-way: nothing else may be written then."""
         self.on_lent_back: Callable[[], None] | None = None
         """Told when memory lent by a batch was sent."""
         self._unkicked = 0
@@ -264,7 +267,7 @@ class PartitionWriter:
         payload = record if self._is_raw and record.__class__ is bytes else self._encode(record)
         slot = self._fixed_slot
         if slot is None:
-            slot = self._select(record)
+            slot = self._select(record) if self._refused is None else self._slot_again(record)
         size = len(payload)
         builder = self.builders[slot]
         start = builder.position
@@ -276,10 +279,19 @@ class PartitionWriter:
             if self._flush_always and self._ticks() >= self._next_kick:
                 self.kick()
             return True
-        return self._try_emit_slowly(slot, payload, size)
+        if self._try_emit_slowly(slot, payload, size):
+            return True
+        self._refused = (record, slot)
+        return False
+
+    def _slot_again(self, record: Any) -> int:
+        """The slot of a record that was refused just before: a selector is asked once a record, whatever it counts."""
+        refused, self._refused = self._refused, None
+        assert refused is not None
+        return refused[1] if refused[0] is record else self._select(record)
 
     def _try_emit_slowly(self, slot: int, payload: Payload, size: int) -> bool:
-        if self._torn is not None and not self.complete_torn():
+        if self.is_emitting or (self._torn is not None and not self.complete_torn()):
             return False
         self.partition.check_writable()
         check_record_bytes(size)
@@ -327,7 +339,7 @@ class PartitionWriter:
         """The slot of a record, and the emission that writes it with waits."""
         slot = self._fixed_slot
         if slot is None:
-            slot = self._select(record)
+            slot = self._select(record) if self._refused is None else self._slot_again(record)
         pieces: list[Payload] = list(self._format.encode_pieces(record))
         size = sum(map(len, pieces))
         check_record_bytes(size)
@@ -507,7 +519,7 @@ class PartitionWriter:
             self.kick()
 
     def complete_torn(self) -> bool:
-        """Writes the rest of a record whose emission was cancelled half-way. Returns whether nothing is torn any more."""
+        """Writes the rest of a record whose emission was cancelled half-way. Returns whether none is torn now."""
         if self._torn is None:
             return True
         if not self._torn.advance():
@@ -526,6 +538,7 @@ class PartitionWriter:
                 out[:] = rest[start:stop]
 
             self._torn = Emission(self, slot, len(rest), len(rest), write, None, None)
+            self._counters.records += 1
 
     def _switch(self, slot: int) -> None:
         broadcasting = slot == self._count

@@ -18,7 +18,7 @@ import trio
 
 from ..buffer.pool import NetworkBufferPool
 from ..config import NetworkConfig
-from ..errors import ConnectionLost, NetstackError
+from ..errors import ConnectionLost, NetstackError, RemoteProtocolError
 from ..inbound.receiver import ChannelReceiver
 from ..outbound.sender import ChannelSender, SendingChannelStatistics, ViewProvider
 from ..transport import ByteStream, Listener, transport_for
@@ -152,7 +152,8 @@ class NetworkEndpoint:
         """The shared connection to a producer, dialled when there is none.
 
         Raises:
-            ConnectionLost: nobody answers there, or whoever answers is no netstack of our version.
+            ConnectionLost: nobody answers there.
+            RemoteProtocolError: whoever answers is no netstack, or not one of our version and segment size.
 
         Cancellation: the attempt goes on for other callers; without any it is given up.
         """
@@ -162,8 +163,13 @@ class NetworkEndpoint:
                 entry = self._dialled[address] = _Dialled()
                 self._nursery.start_soon(self._connect, address, entry)
             await entry.done.wait()
-            if entry.error is not None:
-                raise ConnectionLost(str(entry.error)) from entry.error
+            error = entry.error
+            if isinstance(error, RemoteProtocolError):
+                raise RemoteProtocolError(error.code, error.text) from error
+            if error is not None and not isinstance(error, ConnectionLost):
+                raise error
+            if error is not None:
+                raise ConnectionLost(str(error)) from error
             assert entry.pump is not None
             assert entry.receiver is not None
             if not entry.pump.is_closed and self._dialled.get(address) is entry:

@@ -76,8 +76,8 @@ class RecordWriter:
         partition.pool.on_available = self._available.wake
         self._core.on_lent_back = self._available.wake
         partition.on_acknowledged = self._consumed.wake
+        partition.on_release = self._core.abandon
         self._try_emit = self._core.try_emit
-        self._busy = False
 
     @property
     def partition(self) -> ResultPartition:
@@ -194,21 +194,21 @@ class RecordWriter:
 
     async def _make_whole(self) -> None:
         """Completes a record that a cancelled call left torn."""
+        if self._core.is_emitting:
+            raise trio.BusyResourceError("another task is emitting to this RecordWriter; one task at a time")
         while not self._core.complete_torn():
             await self._wait_for_buffer()
 
     async def _drive(self, slot: int, emission: Emission, lent: list[LentBuffer] | None) -> None:
         """Runs an emission to its end; on cancellation the record in progress is kept for later."""
-        if self._busy:
-            raise trio.BusyResourceError("another task is emitting to this RecordWriter; one task at a time")
-        self._busy = True
         complete = False
+        self._core.is_emitting = True
         try:
             while not emission.advance():
                 await self._wait_for_buffer()
             complete = True
         finally:
-            self._busy = False
+            self._core.is_emitting = False
             if not complete and not self._partition.is_released:
                 self._core.tear(slot, emission)
 

@@ -129,7 +129,8 @@ class TaskManager:
                 now.
 
         Raises:
-            ConnectionLost: a producer cannot be reached, or is no netstack of our version.
+            ConnectionLost: a producer cannot be reached.
+            RemoteProtocolError: whoever answers is no netstack, or not one of our version and segment size.
             InsufficientBuffers: the buffers of the gate are not free.
             ConfigError: no descriptor, or an address that is no URL.
             ChannelFailed: for a local channel whose partition is gone or consumed already.

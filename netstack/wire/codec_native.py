@@ -107,7 +107,7 @@ class NativeCodec(Codec):
         except (struct.error, ValueError, IndexError) as error:
             raise RemoteProtocolError(
                 ErrorCode.MALFORMED_FRAME,
-                f"control frame of type {control_type} with {len(payload)} bytes: {error}; it starts {payload[:16].hex()}",
+                f"control frame of type {control_type} with {len(payload)} bytes: {error}; {payload[:16].hex()}",
             ) from error
 
 

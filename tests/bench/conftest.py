@@ -48,6 +48,7 @@ def fake_result(spec: RunSpec, *, salt: int = 0, noise: float = 0.03, faster: fl
     records = spec.records or int(rate * seconds)
     framed = (spec.record_bytes + 4) * records
     return {
+        "engine": "netstack",
         "records": records,
         "seconds": seconds,
         "records_per_s": rate,
@@ -68,7 +69,16 @@ def fake_result(spec: RunSpec, *, salt: int = 0, noise: float = 0.03, faster: fl
         "credits": framed // spec.segment_size_bytes,
         "average_buffer_fill": 0.98 * kept,
         "settings": spec.as_dict(),
-        "host": {"name": "lab-<7>", "cpu": "AMD EPYC 7B13", "cores": 2, "kernel": "6.1.0", "python": "3.11.9"},
+        "host": {
+            "name": "lab-<7>",
+            "cpu": "AMD EPYC 7B13",
+            "cores": 2,
+            "memory_bytes": 8 << 30,
+            "kernel": "6.1.0",
+            "python": "3.11.9",
+            "load_average": [rng.uniform(0.5, 2.0), 1.0, 1.0],
+            "packages": {"numpy": "2.4.6", "pyzmq": None},
+        },
         "version": "0.1.0",
         "warnings": [],
     }

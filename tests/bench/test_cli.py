@@ -31,16 +31,19 @@ class FakeRunners(Runners):
         self.specs: list[RunSpec] = []
         self.peers: tuple[list[str], int] | None = None
 
-    def run_once(self, spec: RunSpec, /) -> dict[str, Any]:
+    def run_once(self, spec: RunSpec, /, on_progress: object = None) -> dict[str, Any]:
         self.specs.append(spec)
         trouble = self.trouble.get(len(self.specs), {})
         if isinstance(trouble, BaseException):
             raise trouble
         return {**self.fake_result(spec, salt=len(self.specs)), **trouble}
 
-    def run_with_peers(self, spec: RunSpec, peers: list[str], repeats: int) -> dict[str, Any]:
+    def run_with_peers(
+        self, spec: RunSpec, peers: list[str], repeats: int, on_progress: object = None
+    ) -> dict[str, Any]:
         self.peers = (peers, repeats)
-        rows = {name: {**self.fake_result(spec, faster=0.4), "ratio": 2.5} for name in peers}
+        ratio = {"records_per_s": 2.5, "latency_us": {"p50": 0.5}}
+        rows = {name: {**self.fake_result(spec, faster=0.4), "engine": name, "ratio": ratio} for name in peers}
         return {**self.run_once(spec), "repeats": repeats, "peer": rows[peers[0]] if len(peers) == 1 else rows}
 
 
@@ -131,13 +134,14 @@ def test_peers_are_measured_beside_it(
     assert main(["run", "--peer", "zmq", "--peer", "raw", "--peer", "zmq", *flags], runners=runners) == 0
     assert runners.peers == (["zmq", "raw"], repeats)
     printed = capsys.readouterr().out
-    assert re.search(r"netstack\s+zmq\s+raw", printed)
-    assert re.search(r"netstack / peer\s+2\.5 x\s+2\.5 x", printed)
+    assert re.search(r"netstack\s+zmq\s+ratio\s+raw\s+ratio", printed)
+    assert re.search(r"records/s\s+4.\d+ M\s+1\.\d+ M\s+2\.5 x\s+1\.\d+ M\s+2\.5 x", printed)
+    assert re.search(r"latency p50\s+52.\d ms\s+52.\d ms\s+0\.5 x", printed)
 
 
 def test_one_peer_is_one_column(runners: FakeRunners, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--peer", "flight"], runners=runners) == 0
-    assert re.search(r"netstack / peer\s+2\.5 x", capsys.readouterr().out)
+    assert re.search(r"netstack\s+flight\s+ratio\n", capsys.readouterr().out)
 
 
 def test_what_was_not_delivered_is_exit_code_1(runners: FakeRunners, capsys: pytest.CaptureFixture[str]) -> None:
@@ -341,7 +345,7 @@ import sys, threading
 from bench.cli import Runners, main
 
 class Slow(Runners):
-    def run_once(self, spec):
+    def run_once(self, spec, on_progress=None):
         print("started", flush=True)
         threading.Event().wait()
 

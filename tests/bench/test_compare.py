@@ -87,7 +87,7 @@ def test_points_match_by_settings_and_not_by_length(fake_rows: Rows) -> None:
     told = "\n".join(found.remarks)
     assert "4 points only in A" in told
     assert "4 points only in B" in told
-    assert "not equally long (seconds 0.6 against 5)" in told
+    assert "not equally long (seconds 0.7 against 5)" in told
 
 
 def test_a_setting_that_an_older_file_lacks_is_its_default(fake_rows: Rows) -> None:

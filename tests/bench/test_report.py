@@ -131,8 +131,17 @@ def test_failed_runs_and_warnings_are_shown_and_not_drawn(fake_rows: Rows) -> No
     page = build_report(rows, SWEEP)
     assert "1 run of 40 failed" in page
     assert "RunFailed: &lt;consumer&gt; &amp; co" in page
-    assert "the machine was &lt;busy&gt;" in page
+    assert "the machine was &lt;busy&gt; <em>(in 1 of 39 runs)</em>" in page
     assert len(by_class(drawings(page)[0], "pt")) == 19
+
+
+def test_warnings_that_differ_in_numbers_only_are_one(fake_rows: Rows) -> None:
+    rows = fake_rows()
+    for number in range(5):
+        rows[number]["warnings"] = [f"asked 1000 records/s, sent {900 + number}"]
+    rows[5]["warnings"] = ["delivery: a failed run speaks for itself"]
+    rows[5]["delivered"] = False
+    assert Analysis(rows).warnings() == [("asked 1000 records/s, sent 900", 5)]
 
 
 def test_a_report_of_failures_only_still_says_why(fake_rows: Rows) -> None:
@@ -164,7 +173,8 @@ def test_rows_from_different_machines_or_lengths_are_pointed_out(fake_rows: Rows
     rows = fake_rows() + [{**row, "host_name": "other", "version": "9"} for row in fake_rows(Grid(seconds=2.0))]
     told = "\n".join(Analysis(rows).remarks())
     assert "different versions" in told
-    assert "different hosts" in told
+    assert "different machines" in told
+    assert "different" not in "\n".join(Analysis(fake_rows()).remarks())
     assert "runs differ in seconds" in told
 
 

@@ -61,8 +61,8 @@ def test_the_schema_does_not_depend_on_what_was_measured(tmp_path: Path) -> None
     import pyarrow.parquet as parquet
 
     with Store(tmp_path) as store:
-        store.append({"run_id": "a", "repeat": 0, "error": "x", "host_cores": 2, "host_load": 1, "host_tags": ["a", 1]})
-        store.append({"run_id": "b", "repeat": 0, "host_load": 0.5, "host_name": "h"})
+        store.append({"run_id": "a", "repeat": 0, "error": "x", "x_cores": 2, "x_load": 1, "x_tags": ["a", 1]})
+        store.append({"run_id": "b", "repeat": 0, "x_load": 0.5, "x_name": "h"})
         schema = parquet.read_schema(store.write_parquet())
     assert schema.names[: len(COLUMNS)] == list(COLUMNS)
     kinds = {name: str(schema.field(name).type) for name in schema.names}
@@ -70,7 +70,7 @@ def test_the_schema_does_not_depend_on_what_was_measured(tmp_path: Path) -> None
     assert kinds["delivered"] == "bool"
     assert kinds["warnings"].startswith("list<")
     further = {name: kind for name, kind in kinds.items() if name not in COLUMNS}
-    assert further == {"host_cores": "int64", "host_load": "double", "host_name": "string", "host_tags": "string"}
+    assert further == {"x_cores": "int64", "x_load": "double", "x_name": "string", "x_tags": "string"}
 
 
 def test_the_last_row_of_a_run_wins(tmp_path: Path) -> None:
