@@ -86,4 +86,5 @@ __all__ = [
     "TaskManager",
     "UnionInputGate",
     "UserEvent",
+    "open_task_manager",
 ]
