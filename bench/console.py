@@ -385,17 +385,3 @@ _FIGURES: tuple[tuple[str, tuple[str, ...], Callable[[Any], str]], ...] = (
     ("credits", ("credits",), lambda value: f"{value:,}"),
     ("buffer fill", ("average_buffer_fill",), lambda value: f"{value:.0%}"),
 )
-
-__all__ = [
-    "RunProgress",
-    "SweepProgress",
-    "about",
-    "clock",
-    "err",
-    "out",
-    "peer_rows",
-    "print_comparison",
-    "print_json",
-    "print_run",
-    "print_warnings",
-]

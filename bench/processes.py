@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import selectors
 import subprocess
@@ -77,7 +78,7 @@ class _Worker:
         self.pending = b""
         self.words: deque[str] = deque(maxlen=_STDERR_LINES)
         self.word = b""
-        self.heard_at = time.monotonic()
+        self.heard_at = math.inf  # silence counts from its first message on; before, it may still be importing
         self.records = 0
         self.done = False
         self.ended = False
@@ -167,7 +168,7 @@ class Workers:
         role, message = self._inbox.popleft()
         worker = self._workers[role]
         if message["event"] == "error":
-            raise self._typed(role, message)
+            raise self._failure([(role, message)])
         if message["event"] != "progress" or message["records"] != worker.records:
             self._moved_at = time.monotonic()
         worker.records = message.get("records", worker.records)
@@ -198,9 +199,8 @@ class Workers:
             return
         now = time.monotonic()
         waiting = [worker for worker in self._workers.values() if not worker.done]
-        dead = [worker for worker in waiting if worker.ended]
-        if dead:
-            raise self._died(dead)
+        if any(worker.ended for worker in waiting):
+            raise self._failure([])
         for worker in waiting:
             if now - worker.heard_at > self._deadlines.silent_s:
                 self._fail([worker], f"said nothing for {self._deadlines.silent_s:g} s")
@@ -211,30 +211,30 @@ class Workers:
             counts = ", ".join(f"{worker.role} {worker.records}" for worker in self._workers.values())
             self._fail(waiting, f"made no progress for {self._stalled_s:g} s (records: {counts})")
 
-    def _died(self, dead: list[_Worker]) -> NetstackError:
-        """The best explanation of a death: a typed error of the other worker, if it comes at once."""
+    def _failure(self, errors: list[tuple[str, dict[str, Any]]]) -> NetstackError:
+        """The best explanation of a failure, after listening for a moment to what the other worker says about it.
+
+        When one worker fails the other one soon does too, so both are quoted, unless there is an error of the kind that
+        the user can do something about.
+        """
         until = time.monotonic() + _GRACE_S
         while time.monotonic() < until and self._selector.get_map():
             self._read(0.05)
-        for role, message in self._inbox:
-            if message["event"] == "error":
-                return self._typed(role, message)
-        dead = [worker for worker in self._workers.values() if worker.ended and not worker.done]
-        ends = "; ".join(f"the {worker.role} {_how_it_ended(worker.process)}{worker.quote()}" for worker in dead)
-        return MeasurementFailed(f"measuring {self.engine} failed: {ends}")
+        errors += [(role, message) for role, message in self._inbox if message["event"] == "error"]
+        for _, message in errors:
+            if message["kind"] in _TYPED:
+                return _TYPED[message["kind"]](message["text"])
+        told = [f"the {role} raised {message['kind']}: {message['text']}" for role, message in errors]
+        spoke = {role for role, _ in errors}
+        for worker in self._workers.values():
+            if worker.ended and not worker.done and worker.role not in spoke:
+                told.append(f"the {worker.role} {_how_it_ended(worker.process)}{worker.quote()}")
+        return MeasurementFailed(f"measuring {self.engine} failed: {'; '.join(told)}")
 
     def _fail(self, workers: list[_Worker], what: str) -> None:
         names = " and the ".join(worker.role for worker in workers)
         quotes = "".join(worker.quote() for worker in workers)
         raise MeasurementFailed(f"measuring {self.engine} failed: the {names} {what}; both were ended{quotes}")
-
-    def _typed(self, role: str, message: dict[str, Any]) -> NetstackError:
-        known = _TYPED.get(message["kind"])
-        if known is not None:
-            return known(message["text"])
-        return MeasurementFailed(
-            f"measuring {self.engine} failed: the {role} raised {message['kind']}: {message['text']}"
-        )
 
     def _let_exit(self) -> None:
         until = time.monotonic() + self._deadlines.exit_s

@@ -208,6 +208,7 @@ def _result(
     gigabytes = payload_bytes / 1e9
     latency = Histogram.from_dict(consumer["latency"])
     sent_s = (producer["stopped_ns"] - start_ns) / 1e9
+    host = host_facts()
     return {
         "engine": engine,
         "delivered": not consumer["problems"],
@@ -231,12 +232,13 @@ def _result(
         "warnings": [
             *(f"delivery: {problem}" for problem in consumer["problems"]),
             *_warnings(spec, window["steady"], producer["expected"]["records"], sent_s),
+            *_host_warnings(spec, host),
             *producer["facts"]["warnings"],
             *consumer["facts"]["warnings"],
             *remarks,
         ],
         "settings": spec.as_dict(),
-        "host": host_facts(),
+        "host": host,
         "version": version(),
     }
 
@@ -253,6 +255,15 @@ def _warnings(spec: RunSpec, steady: bool, sent_records: int, sent_s: float) -> 
                 f"asked {spec.rate_per_s:g} records/s, sent {reached:.0f}: latencies grow with the run's length"
             )
     return found
+
+
+def _host_warnings(spec: RunSpec, host: dict[str, Any]) -> list[str]:
+    if spec.rate_per_s is None and spec.transport == "tcp" and host["congestion_control"] == "bbr":
+        return [
+            "this system's TCP congestion control is bbr, which paces: on loopback about half of cubic's throughput,"
+            " and less steady (sysctl net.ipv4.tcp_congestion_control)"
+        ]
+    return []
 
 
 def _either(first: dict[str, Any], second: dict[str, Any], name: str) -> Any:

@@ -76,8 +76,8 @@ class Verifier:
         """
         self._record_bytes = record_bytes
         self._channels = channels
-        self._order = order
-        self._step = channels if order is Order.ROUND_ROBIN else 1  # from record to record within a segment
+        self._blocks = order is Order.BLOCKS
+        self._step = 1 if self._blocks else channels  # from record to record within a segment
         self._rate_per_s = rate_per_s
         self._start_ns = self._latency_from_ns = 0
 
@@ -148,26 +148,25 @@ class Verifier:
             return
         self.arrivals.add(count, now)
         size = self._record_bytes
-        if array.ndim == 1 and array.dtype.itemsize == size:
-            cells = array.view(self._cell)
-        elif array.ndim == 2 and array.dtype == np.uint8 and array.shape[1] == size and array.strides[1] == 1:
-            cells = array.view(self._cell)[:, 0]
-        else:
+        contiguous = array.flags.c_contiguous
+        if array.nbytes != count * size or not (contiguous or array.strides[-1] == array.itemsize or array.ndim == 1):
             self._problem(f"channel {channel}: {array.dtype}{array.shape} is no array of {size}-byte rows")
             return
-        if cells.nbytes >= _DIRECT_BYTES and not size % 8 and cells.flags.c_contiguous:
+        if contiguous and array.nbytes >= _DIRECT_BYTES and not size % 8:
             self._flush_arrays()
-            self._check_words(cells.view(np.uint64).reshape(count, -1), [(channel, count, now)])
+            self._check_words(array.reshape(-1).view(np.uint64).reshape(count, -1), [(channel, count, now)])
             return
+        cells = array.view(self._cell)  # (n,) stays so, (n, bytes) becomes (n, 1)
+        stage = self._array_cells[:, None] if cells.ndim == 2 else self._array_cells
         first = 0
         while first < count:
             staged = self._array_rows
-            taken = min(count - first, len(self._array_cells) - staged)
-            self._array_cells[staged : staged + taken] = cells[first : first + taken]
+            taken = min(count - first, len(stage) - staged)
+            self._array_rows = staged + taken
+            stage[staged : staged + taken] = cells[first : first + taken]
             self._array_segments.append((channel, taken, now))
-            self._array_rows += taken
             first += taken
-            if self._array_rows == len(self._array_cells):
+            if self._array_rows == len(stage):
                 self._flush_arrays()
 
     def feed_arrow(self, channel: int, batch: pa.RecordBatch, now_ns: int | None = None) -> None:
@@ -203,12 +202,12 @@ class Verifier:
         if self._checksum & MASK != expected["checksum"]:
             sums = f"{expected['checksum']:016x}, of what arrived {self._checksum & MASK:016x}"
             found.append(f"checksum of what was sent is {sums}")
-        found.extend(self._missing_ranges(records) if self._order is Order.BLOCKS else self._missing_tails(records))
+        found.extend(self._missing_ranges(records) if self._blocks else self._missing_tails(records))
         return found
 
     def sample_keys(self, indexes: Int64s) -> Int64s:
         """The keys under which `arrivals` logged the records with these indexes."""
-        return indexes if self._order is Order.BLOCKS else round_robin_keys(indexes, self._channels)
+        return indexes if self._blocks else round_robin_keys(indexes, self._channels)
 
     def _padded_rows(self, count: int) -> Words:
         return np.zeros((count, self._row_words), dtype=np.uint64)
@@ -262,14 +261,19 @@ class Verifier:
                 self._log(index, segments)
             return
         starts = np.cumsum(column([0, *(count for _, count, _ in segments)]))[:-1]
-        runs = np.union1d(starts, breaks) if len(breaks) else starts
-        owners = np.searchsorted(starts, runs, side="right") - 1
-        pieces = zip(owners.tolist(), index[runs].tolist(), np.diff(runs, append=len(index)).tolist(), strict=True)
-        cut = [(segments[owner], first, count) for owner, first, count in pieces]
-        for segment, first, count in cut:
-            self._take_run(segment[0], first, count)
+        runs = np.union1d(starts, breaks)
+        if len(runs) > len(starts):
+            owners = (np.searchsorted(starts, runs, side="right") - 1).tolist()
+            counts = np.diff(runs, append=len(index)).tolist()
+            segments = [(segments[at][0], count, segments[at][2]) for at, count in zip(owners, counts, strict=True)]
+        awaited, step = self._next, self._step
+        for (channel, count, _), first in zip(segments, index[runs].tolist(), strict=True):
+            if first == awaited.get(channel) and not self._blocks:
+                awaited[channel] = first + count * step
+            else:
+                self._take_run(channel, first, count)
         if self._rate_per_s is None:
-            self._log(index, [(segment[0], count, segment[2]) for segment, _, count in cut])
+            self._log(index, segments)
 
     def _breaks(self, index: Words) -> Int64s:
         """Positions whose index does not follow the one before by one step."""
@@ -286,7 +290,7 @@ class Verifier:
         """Checks that a run may come now; afterwards its end is what the channel is at."""
         awaited = self._next.get(channel)
         self._next[channel] = end = first + count * self._step
-        if self._order is Order.BLOCKS:
+        if self._blocks:
             if awaited is not None and first < awaited:
                 self._problem(f"channel {channel}: record {first} came after record {awaited - 1}")
             self._melt(first, end)

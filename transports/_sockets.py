@@ -151,7 +151,9 @@ async def connect_socket(sock: socket.socket, target: object) -> None:
     sock.setblocking(False)
     try:
         sock.connect(target)  # type: ignore[arg-type]  # a path or an address tuple
-    except BlockingIOError:
+    except BlockingIOError as error:
+        if error.errno != errno.EINPROGRESS:
+            raise  # a unix listener whose queue is full: nothing was begun, so there is nothing to wait for
         await trio.lowlevel.wait_writable(sock)
         code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:

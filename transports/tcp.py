@@ -8,6 +8,8 @@ keeps at most 256 KiB unsent in the kernel, so that the choice of what to send n
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import socket
 from typing import Final, final
@@ -22,6 +24,9 @@ from ._sockets import SocketListener, SocketStream, connect_socket
 
 NOTSENT_LOWAT_BYTES: Final = 256 * 1024
 BACKLOG: Final = 1024
+LOOPBACK_CONGESTION: Final = b"cubic"
+"""Between processes of one host there is nothing to pace: bbr, the default of some kernels, halves the throughput
+there."""
 
 
 @final
@@ -31,7 +36,13 @@ class TcpTransport(Transport):
     async def listen(self, url: str) -> Listener:
         """Binds; port 0 picks a free one."""
         host, port = split_host_port(url)
-        infos = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            infos = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise OSError(
+                errno.EADDRNOTAVAIL, f"cannot listen at {url}: {reason}; name an address of this host"
+            ) from error
         family, kind, protocol, _, target = infos[0]
         sock = socket.socket(family, kind, protocol)
         try:
@@ -51,8 +62,10 @@ class TcpTransport(Transport):
         host, port = split_host_port(url)
         try:
             infos = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except OSError as error:
-            raise ConnectionLost(f"cannot resolve {url}: {error.strerror or error}") from error
+        except (OSError, UnicodeError) as error:
+            raise ConnectionLost(
+                f"cannot resolve {url}: {getattr(error, 'strerror', None) or error}; check the host's name"
+            ) from error
         failures: list[str] = []
         for family, kind, protocol, _, target in infos:
             sock = socket.socket(family, kind, protocol)
@@ -86,6 +99,15 @@ def split_host_port(url: str) -> tuple[str, int]:
     return parts.hostname, port
 
 
+def is_loopback(sock: socket.socket) -> bool:
+    """Whether both ends of a connected socket are this host's loopback addresses."""
+    try:
+        host = str(sock.getpeername()[0])
+    except OSError:
+        return False
+    return host.startswith(("127.", "::ffff:127.")) or host == "::1"
+
+
 def _url(host: str, port: int) -> str:
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
@@ -105,3 +127,6 @@ def _tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, NOTSENT_LOWAT_BYTES)
+    if hasattr(socket, "TCP_CONGESTION") and is_loopback(sock):
+        with contextlib.suppress(OSError):  # not built into this kernel, or not allowed: its default works too
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, LOOPBACK_CONGESTION)

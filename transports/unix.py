@@ -35,7 +35,9 @@ class UnixTransport(Transport):
             sock.listen(BACKLOG)
         except OSError as error:
             sock.close()
-            raise OSError(error.errno, f"cannot listen at {url}: {os.strerror(error.errno or 0)}") from error
+            raise OSError(
+                error.errno, f"cannot listen at {url}: {os.strerror(error.errno or 0)}; choose another path"
+            ) from error
         inode = os.stat(path).st_ino
 
         def remove() -> None:

@@ -77,9 +77,9 @@ class ChannelReceiver:
         return len(self._channels)
 
     @property
-    def has_announcements(self) -> bool:
-        """Whether credit waits to be announced."""
-        return bool(self._to_announce)
+    def unannounced_credit(self) -> int:
+        """Credit that waits to be announced; O(channels that have some)."""
+        return sum(channel.credit.unannounced for channel in self._to_announce)
 
     def open(self, channel: RemoteInputChannel) -> None:
         """Requests the channel's subpartition.

@@ -269,12 +269,12 @@ class ChannelSender:
                 f"channel {number} was opened twice; every channel needs a number of its own",
             )
             return
+        self._highest_number = max(self._highest_number, number)
         if len(self._channels) >= self._max_channels:
             self._send(ChannelError(number, ErrorCode.CHANNEL_IN_USE, f"more than {self._max_channels} channels"))
             return
         channel = SendingChannel(self, number, frame.partition_id, frame.subpartition, frame.credit)
         self._channels[number] = channel
-        self._highest_number = max(self._highest_number, number)
 
         def on_view(view: BufferSource) -> None:
             channel.withdraw = None

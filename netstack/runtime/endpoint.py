@@ -142,7 +142,7 @@ class NetworkEndpoint:
             return connection
 
         made: list[ChannelSender] = []
-        pump = Pump(stream, connect, on_dirty=self._mark_dirty, on_closed=self._on_pump_closed)
+        pump = Pump(stream, connect, on_dirty=self._mark_dirty, on_closed=self._on_pump_closed, answers=True)
         self._accepted[pump] = made[0]
         self._start(pump)
 
@@ -227,7 +227,7 @@ class NetworkEndpoint:
             return connection
 
         made: list[ChannelReceiver] = []
-        pump = Pump(stream, connect, on_dirty=self._mark_dirty, on_closed=self._on_pump_closed)
+        pump = Pump(stream, connect, on_dirty=self._mark_dirty, on_closed=self._on_pump_closed, answers=False)
         self._start(pump)
         return pump, made[0]
 

@@ -44,6 +44,7 @@ class Pump:
         *,
         on_dirty: Callable[[Pump], None],
         on_closed: Callable[[Pump, Exception | None], None],
+        answers: bool,
     ) -> None:
         """Queues our hello.
 
@@ -52,6 +53,8 @@ class Pump:
             connect: makes the connection, given what to call when there is something to write.
             on_dirty: told when there is something to write.
             on_closed: told once, when the connection is over.
+            answers: whether what was read is answered at once, in the same turn: credit by data. Data is not answered
+                by credit at once: its consumer announces for all it takes (`poke`).
         """
         self.stream = stream
         self.is_dirty = False
@@ -63,6 +66,7 @@ class Pump:
         """The segments payloads landed in, once the connection is over; whoever lent them takes them back."""
         self._on_dirty = on_dirty
         self._on_closed = on_closed
+        self._answers = answers
         self._batch: OutgoingBatch | None = None
         self._is_full = False
         self._is_writing = False
@@ -138,7 +142,10 @@ class Pump:
         if connection.state is State.FAREWELL:
             self.leave()
         if self.is_dirty:
-            self.write_now()
+            if self._answers:
+                self.write_now()
+            else:
+                self._work.wake()
         return more
 
     def settle(self) -> None:

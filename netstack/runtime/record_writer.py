@@ -68,6 +68,7 @@ class RecordWriter:
             selector=RebalanceSelector() if selector is None else selector,
             format=format_named(format) if isinstance(format, str) else format,
             buffer_timeout_s=buffer_timeout_s,
+            refuse=trio.WouldBlock,
         )
         self._partition = partition
         self._pool = partition.pool
@@ -78,23 +79,14 @@ class RecordWriter:
         partition.on_acknowledged = self._consumed.wake
         partition.on_release = self._core.abandon
         self._try_emit = self._core.try_emit
+        self.emit_nowait = self._core.emit_nowait
+        """`emit_nowait(record)`, see `PartitionWriter.emit_nowait`: bound here, because a second call would cost a
+        quarter of it."""
 
     @property
     def partition(self) -> ResultPartition:
         """What it writes to."""
         return self._partition
-
-    def emit_nowait(self, record: Any) -> None:
-        """Writes a record now.
-
-        Raises:
-            trio.WouldBlock: there is no buffer for it; nothing was written: `await emit(record)`.
-            RecordError: it does not fit the format; nothing was written.
-            LocalProtocolError: the partition is finished or released.
-            PoolDestroyed: the partition failed or was released meanwhile.
-        """
-        if not self._try_emit(record):
-            raise trio.WouldBlock
 
     async def emit(self, record: Any) -> None:
         """Writes a record, waiting for a buffer if it must.
@@ -150,7 +142,7 @@ class RecordWriter:
                 counters.records += count
                 core.after_write(slot)
             await trio.lowlevel.checkpoint()
-            if lent:
+            if not all(element.is_back for element in lent):
                 await self._wait_sent(lent)
         finally:
             self._take_back(lent)

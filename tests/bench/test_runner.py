@@ -149,6 +149,14 @@ def test_what_a_peer_cannot_do_is_refused_before_anything_runs(tmp_path: Path) -
         run_once(RunSpec(input_path=str(tmp_path / "a.parquet"), emit="arrow"), engine="zmq")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("control", "told"), [("bbr", True), ("cubic", False), (None, False)])
+def test_pacing_by_the_kernel_is_told(monkeypatch: pytest.MonkeyPatch, control: str | None, told: bool) -> None:
+    monkeypatch.setattr("bench.runner.host_facts", lambda: {"congestion_control": control})
+    row = run_once(RunSpec(records=1000), engine="raw")
+    assert any("congestion control is bbr" in text for text in row["warnings"]) is told
+
+
 def test_a_run_without_a_length_lasts_three_seconds() -> None:
     assert with_length(RunSpec()).seconds == 3
     assert with_length(RunSpec(records=5)).seconds is None

@@ -36,7 +36,9 @@ class Stage:
         self.log: list[str] = []
         self.told = 0
         self.subpartition = ResultSubpartition(
-            3, lambda index: self.log.append(f"consumed {index}"), lambda index: self.log.append(f"acknowledged {index}")
+            3,
+            lambda index: self.log.append(f"consumed {index}"),
+            lambda index: self.log.append(f"acknowledged {index}"),
         )
         self.view: SubpartitionView | None = None
         self.taken: list[Buffer] = []

@@ -1,0 +1,531 @@
+"""Input channels: credit of remote ones, the golden scenario of floating buffers, and local ones without any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from netstack.buffer.buffer import Buffer
+from netstack.buffer.builder import EventBuffer, LentBuffer
+from netstack.buffer.pool import LocalBufferPool, NetworkBufferPool
+from netstack.buffer.segment import Segment
+from netstack.errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound, ProducerFailed
+from netstack.events import CheckpointBarrier, DataType, EndOfData, EndOfPartition, UserEvent, encode_event
+from netstack.inbound.channel import LocalInputChannel, RemoteInputChannel
+from netstack.inbound.gate import SingleInputGate
+from netstack.outbound.subpartition import ResultSubpartition
+
+SIZE = 16
+
+
+def nothing() -> None:
+    pass
+
+
+class Stage:
+    """A gate of remote channels, and the connection they think they have."""
+
+    def __init__(
+        self, *, channels: int = 1, exclusive: int = 2, floating: tuple[int, int] = (1, 14), segments: int = 64
+    ) -> None:
+        self.network = NetworkBufferPool(segments, SIZE)
+        self.pool: LocalBufferPool = self.network.create_pool(*floating)
+        self.landing = self.network.take_unpooled(1)[0]
+        self.told = 0
+        self.log: list[str] = []
+        self.gate = SingleInputGate(self.pool, poke=nothing, on_closed=lambda: self.log.append("closed"))
+        self.gate.on_available = self.on_available
+        for index in range(channels):
+            channel = RemoteInputChannel(
+                self.gate,
+                index,
+                peer="memory://producer",
+                partition_id="p",
+                subpartition=index,
+                exclusive=self.network.take_unpooled(exclusive),
+                pool=self.pool,
+                network=self.network,
+            )
+            channel.attach(self, 10 + index)
+            self.gate.add_channel(channel)
+        self.channel = self.remote(0)
+
+    def on_available(self) -> None:
+        self.told += 1
+
+    def remote(self, index: int) -> RemoteInputChannel:
+        channel = self.gate.channels[index]
+        assert isinstance(channel, RemoteInputChannel)
+        return channel
+
+    # ChannelLink.
+
+    def want_announcement(self, channel: RemoteInputChannel) -> None:
+        self.log.append(f"announce {channel.index}")
+
+    def want_resume(self, channel: RemoteInputChannel) -> None:
+        self.log.append(f"resume {channel.index}")
+
+    def acknowledge(self, channel: RemoteInputChannel) -> None:
+        self.log.append(f"acknowledge {channel.index}")
+
+    def leave(self, channel: RemoteInputChannel) -> None:
+        self.log.append(f"leave {channel.index}")
+
+    # What arrives.
+
+    def arrive(self, sequence: int, data: bytes = b"x", backlog: int = 0, index: int = 0) -> None:
+        self.landing.memory[: len(data)] = data
+        self.landing = self.remote(index).on_buffer(sequence, backlog, self.landing, len(data))
+
+    def free(self, index: int = 0) -> tuple[int, int]:
+        statistics = self.remote(index).statistics()
+        return statistics.free_exclusive, statistics.free_floating
+
+    def required(self) -> int:
+        return self.channel.statistics().sender_backlog + self.channel.initial_credit
+
+    def pool_free(self) -> int:
+        """Floating buffers the gate could still hand out."""
+        statistics = self.pool.statistics()
+        return statistics.available + statistics.size - statistics.requested
+
+    def waiting(self) -> bool:
+        return self.pool.statistics().waiting_listeners > 0
+
+    def poll(self, index: int = 0) -> Buffer:
+        buffer = self.remote(index).poll()
+        assert buffer is not None
+        return buffer
+
+    def assert_all_home(self) -> None:
+        self.gate.close()
+        self.network.recycle_unpooled([self.landing])
+        assert self.network.statistics().lent_segments == 0
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+# The golden scenario (8.4): 2 exclusive, 14 floating.
+
+
+def golden_stage() -> tuple[Stage, Segment, Segment, Buffer]:
+    """One exclusive and two floating buffers are in somebody's hands."""
+    stage = Stage(floating=(1, 14))
+    floats = [stage.pool.try_acquire(), stage.pool.try_acquire()]
+    stage.arrive(0)
+    taken = stage.poll()
+    assert not taken.is_floating
+    assert floats[0] is not None
+    assert floats[1] is not None
+    return stage, floats[0], floats[1], taken
+
+
+def test_fewer_buffers_than_required() -> None:
+    stage, first, second, exclusive = golden_stage()
+
+    def state() -> tuple[int, int, int, bool]:
+        return stage.channel.free_buffers, stage.required(), stage.pool_free(), stage.waiting()
+
+    stage.channel.on_backlog(14)
+    assert state() == (13, 16, 0, True)
+    stage.channel.on_backlog(16)
+    assert state() == (13, 18, 0, True)
+    assert stage.pool.statistics().waiting_listeners == 1  # not twice
+    exclusive.recycle()
+    assert state() == (14, 18, 0, True)
+    stage.pool.recycle(first)
+    assert state() == (15, 18, 0, True)
+    stage.channel.on_backlog(13)
+    assert state() == (15, 15, 0, True)
+    stage.pool.recycle(second)
+    assert state() == (15, 15, 1, False)  # refused
+    stage.channel.on_backlog(15)
+    assert state() == (16, 17, 0, True)
+    stage.assert_all_home()
+
+
+def test_as_many_buffers_as_required() -> None:
+    stage, first, second, exclusive = golden_stage()
+    stage.pool.recycle(first)
+    stage.channel.on_backlog(12)
+    assert (stage.channel.free_buffers, stage.required(), stage.pool_free()) == (14, 14, 0)
+    unannounced = stage.channel.credit.unannounced
+    exclusive.recycle()  # one in, one out, no credit
+    assert (stage.channel.free_buffers, stage.pool_free()) == (14, 1)
+    assert stage.channel.credit.unannounced == unannounced
+    stage.pool.recycle(second)
+    stage.assert_all_home()
+
+
+def test_more_buffers_than_required() -> None:
+    stage, first, second, exclusive = golden_stage()
+    stage.channel.on_backlog(12)
+    assert stage.channel.free_buffers == 13
+    stage.channel.on_backlog(2)
+    assert (stage.channel.free_buffers, stage.required(), stage.pool_free()) == (13, 4, 0)  # not taken away at once
+    exclusive.recycle()
+    assert (stage.channel.free_buffers, stage.pool_free()) == (13, 1)
+    stage.pool.recycle(first)
+    stage.pool.recycle(second)
+    assert stage.pool_free() == 3
+    stage.assert_all_home()
+
+
+# Credit.
+
+
+@pytest.fixture
+def poor() -> Stage:
+    """No floating buffer is to be had."""
+    stage = Stage(floating=(1, 1))
+    assert stage.pool.try_acquire() is not None
+    return stage
+
+
+def test_data_takes_a_floating_buffer_first(stage: Stage) -> None:
+    stage.channel.on_backlog(1)
+    assert stage.free() == (2, 1)
+    stage.arrive(0)
+    assert stage.free() == (2, 0)
+    assert stage.poll().is_floating
+    stage.arrive(1)
+    assert stage.free() == (1, 1)  # a floating one for the exclusive one that is in use
+    assert not stage.poll().is_floating
+
+
+def test_unannounced_credit_is_asked_for_once(stage: Stage) -> None:
+    stage.channel.on_backlog(3)
+    stage.channel.on_backlog(5)
+    assert stage.log == ["announce 0"]
+    assert stage.channel.credit.take() == 5
+    stage.channel.on_backlog(6)
+    assert stage.log == ["announce 0"] * 2
+
+
+def test_a_recycled_exclusive_buffer_is_a_credit_again(poor: Stage) -> None:
+    poor.arrive(0)
+    buffer = poor.poll()
+    assert poor.channel.credit.unannounced == 0
+    buffer.recycle()
+    assert (poor.free(), poor.channel.credit.unannounced) == ((2, 0), 1)
+
+
+def test_a_recycled_floating_buffer_goes_to_the_gate(stage: Stage) -> None:
+    stage.channel.on_backlog(1)
+    stage.arrive(0)
+    assert stage.channel.credit.take() == 1
+    free = stage.pool_free()
+    stage.poll().recycle()
+    assert stage.pool_free() == free + 1
+    assert stage.channel.credit.unannounced == 0
+
+
+def test_an_empty_buffer_gives_its_credit_back_at_once(stage: Stage) -> None:
+    stage.arrive(0, b"")
+    assert stage.channel.poll() is None
+    assert stage.free() == (2, 0)
+    assert stage.channel.credit.unannounced == 1
+    stage.arrive(1, b"a")
+    assert bytes(stage.poll().memory) == b"a"
+
+
+def test_floating_buffers_are_shared_fairly_one_a_turn() -> None:
+    stage = Stage(channels=3, floating=(1, 3))
+    held = [stage.pool.try_acquire() for _ in range(3)]
+    for index in range(3):
+        stage.remote(index).on_backlog(5)
+    assert stage.pool.statistics().waiting_listeners == 3
+    for segment in held:
+        assert segment is not None
+        stage.pool.recycle(segment)
+    assert [stage.free(index) for index in range(3)] == [(2, 1)] * 3
+    assert stage.pool.statistics().waiting_listeners == 3
+    stage.assert_all_home()
+
+
+def test_a_producer_without_credit_breaks_its_channel_only(poor: Stage) -> None:
+    poor.arrive(0)
+    poor.arrive(1)
+    with pytest.raises(
+        ChannelFailed, match=r"channel 10 \('p' subpartition 0 at memory://producer\).*CREDIT_VIOLATION"
+    ):
+        poor.arrive(2)
+    assert poor.free() == (0, 0)
+
+
+@pytest.mark.parametrize("sequence", [1, 2**32 - 1])
+def test_a_lost_or_repeated_buffer_is_noticed(stage: Stage, sequence: int) -> None:
+    with pytest.raises(ChannelFailed, match=f"expected buffer 0, got {sequence}") as caught:
+        stage.arrive(sequence)
+    assert caught.value.code is ErrorCode.SEQUENCE_GAP
+    with pytest.raises(ChannelFailed, match="expected buffer 0"):
+        stage.channel.on_event(sequence, 0, DataType.EVENT, encode_event(UserEvent("x")))
+    assert stage.free() == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("data_type", "payload"),
+    [
+        (DataType.EVENT, b""),
+        (DataType.EVENT, b"\xff"),
+        (DataType.END_OF_DATA, encode_event(EndOfPartition())),
+        (DataType.END_OF_PARTITION, encode_event(UserEvent("x"))),
+        (DataType.EVENT, encode_event(EndOfPartition())),
+        (DataType.PRIORITY_EVENT, encode_event(EndOfData())),
+    ],
+)
+def test_what_is_no_event_fails_the_channel_and_not_the_reader(
+    stage: Stage, data_type: DataType, payload: bytes
+) -> None:
+    with pytest.raises(ChannelFailed, match="MALFORMED_FRAME") as caught:
+        stage.channel.on_event(0, 0, data_type, payload)
+    assert caught.value.channel == str(stage.channel)
+    assert stage.channel.poll() is None
+
+
+def test_the_backlog_of_an_event_counts_too(stage: Stage) -> None:
+    stage.channel.on_event(0, 3, DataType.EVENT, encode_event(UserEvent("x")))
+    assert stage.free() == (2, 3)
+
+
+# Order.
+
+
+def test_buffers_and_events_come_out_in_order(stage: Stage) -> None:
+    stage.arrive(0, b"a")
+    stage.channel.on_event(1, 0, DataType.EVENT, encode_event(UserEvent("x")))
+    stage.arrive(2, b"b")
+    first, event, second = stage.poll(), stage.poll(), stage.poll()
+    assert (bytes(first.memory), first.more_available, first.next_is_event) == (b"a", True, True)
+    assert (event.data_type, event.sequence, event.more_available, event.next_is_event) == (
+        DataType.EVENT,
+        1,
+        True,
+        False,
+    )
+    assert (bytes(second.memory), second.more_available) == (b"b", False)
+    assert stage.channel.poll() is None
+
+
+def test_priority_events_overtake_what_has_arrived(stage: Stage) -> None:
+    payload = encode_event(UserEvent("x"))
+    stage.arrive(0, b"a")
+    stage.channel.on_event(1, 0, DataType.PRIORITY_EVENT, payload)
+    stage.channel.on_event(2, 0, DataType.PRIORITY_EVENT, payload)
+    assert [stage.poll().sequence for _ in range(2)] == [1, 2]
+    stage.channel.on_event(3, 0, DataType.PRIORITY_EVENT, payload)
+    assert stage.poll().sequence == 3
+    assert bytes(stage.poll().memory) == b"a"
+
+
+# Failure and release.
+
+
+def test_what_arrived_before_a_failure_is_still_delivered_and_only_the_first_error_counts(stage: Stage) -> None:
+    stage.arrive(0, b"a")
+    stage.channel.fail(ProducerFailed(ErrorCode.PRODUCER_FAILED, "disk full"))
+    stage.channel.fail(LocalProtocolError("later"))
+    buffer = stage.gate.poll()
+    assert buffer is not None
+    assert bytes(buffer.memory) == b"a"
+    with pytest.raises(ProducerFailed, match="disk full"):
+        stage.gate.poll()
+
+
+def test_a_failure_behind_the_end_is_no_failure(stage: Stage) -> None:
+    stage.channel.on_event(0, 0, DataType.END_OF_PARTITION, encode_event(EndOfPartition()))
+    stage.channel.fail(LocalProtocolError("the connection was closed"))
+    buffer = stage.gate.poll()
+    assert buffer is not None
+    assert buffer.data_type is DataType.END_OF_PARTITION
+    assert stage.gate.poll() is None
+    assert stage.gate.is_finished
+
+
+def test_release_gives_everything_back_once(stage: Stage) -> None:
+    stage.channel.on_backlog(3)
+    for sequence in range(3):
+        stage.arrive(sequence)
+    held = stage.poll()
+    stage.channel.release()
+    stage.channel.release()
+    assert stage.log == ["announce 0", "leave 0"]
+    stage.channel.on_backlog(5)
+    stage.channel.fail(LocalProtocolError("late"))
+    assert stage.free() == (0, 0)
+    held.recycle()
+    stage.assert_all_home()
+
+
+@pytest.mark.parametrize("sequence", [1, 2**32 - 1])
+def test_the_sequence_number_wraps_around(poor: Stage, sequence: int) -> None:
+    poor.channel._expected_sequence = sequence  # 140 TB later
+    poor.arrive(sequence)
+    poor.arrive((sequence + 1) % 2**32)
+    assert poor.channel.statistics().buffers == 2
+
+
+def test_an_exclusive_buffer_that_outlives_its_channel_returns_to_the_network_pool(stage: Stage) -> None:
+    stage.arrive(0)
+    held = stage.poll()
+    assert not held.is_floating
+    stage.gate.close()
+    lent = stage.network.statistics().lent_segments
+    held.recycle()
+    assert stage.network.statistics().lent_segments == lent - 1 == 1
+
+
+def test_a_released_channel_says_nothing_more(stage: Stage) -> None:
+    stage.channel.release()
+    stage.log.clear()
+    stage.channel.resume()
+    stage.channel.acknowledge_end_of_data()
+    assert stage.log == []
+
+
+def test_resume_and_acknowledge_go_to_the_producer(stage: Stage) -> None:
+    stage.channel.resume()
+    stage.channel.acknowledge_end_of_data()
+    assert stage.log == ["resume 0", "acknowledge 0"]
+
+
+# Local channels.
+
+
+class LocalStage:
+    def __init__(self) -> None:
+        self.network = NetworkBufferPool(8, SIZE)
+        self.pool = self.network.create_pool(8, 8)
+        self.log: list[str] = []
+        self.gate = SingleInputGate(None, poke=nothing, on_closed=nothing)
+        self.channel = LocalInputChannel(self.gate, 0, partition_id="p", subpartition=0)
+        self.gate.add_channel(self.channel)
+        self.subpartition = ResultSubpartition(
+            0, lambda index: self.log.append("consumed"), lambda index: self.log.append("acknowledged")
+        )
+
+    def connect(self) -> None:
+        self.channel.on_view(self.subpartition.create_view(self.channel.on_data_available))
+
+    def add(self, data: bytes) -> None:
+        segment = self.pool.try_acquire()
+        assert segment is not None
+        self.subpartition.add(LentBuffer((memoryview(data),), len(data), segment, self.pool, 0))
+
+    def add_event(self, payload: bytes, data_type: DataType, *, is_last: bool = False) -> None:
+        self.subpartition.add(EventBuffer(payload, data_type), is_last=is_last)
+
+    def poll(self) -> tuple[DataType, bytes] | None:
+        buffer = self.gate.poll()
+        if buffer is None:
+            return None
+        result = buffer.data_type, bytes(buffer.memory)
+        buffer.recycle()
+        return result
+
+
+@pytest.fixture
+def local() -> LocalStage:
+    return LocalStage()
+
+
+def test_a_local_channel_reads_the_producers_buffers_themselves(local: LocalStage) -> None:
+    local.connect()
+    local.add(b"abc")
+    assert local.gate.is_available
+    buffer = local.gate.poll()
+    assert buffer is not None
+    assert bytes(buffer.memory) == b"abc"
+    assert local.pool.statistics().used == 1  # charged to the producer
+    buffer.recycle()
+    assert local.pool.statistics().used == 0
+    statistics = local.channel.statistics()
+    assert (statistics.is_local, statistics.buffers, statistics.bytes) == (True, 1, 3)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_nothing_is_missed_whoever_comes_first(local: LocalStage, early: bool) -> None:
+    if early:
+        local.connect()
+        assert local.poll() is None
+    local.add(b"a")
+    local.add(b"b")
+    if not early:
+        assert local.poll() is None
+        local.connect()
+    assert [local.poll(), local.poll(), local.poll()] == [(DataType.DATA, b"a"), (DataType.DATA, b"b"), None]
+
+
+def test_a_local_channel_ends(local: LocalStage) -> None:
+    local.connect()
+    local.add_event(encode_event(EndOfData()), DataType.END_OF_DATA)
+    local.add_event(encode_event(EndOfPartition()), DataType.END_OF_PARTITION, is_last=True)
+    assert [local.poll(), local.poll(), local.poll()] == [
+        (DataType.END_OF_DATA, encode_event(EndOfData())),
+        (DataType.END_OF_PARTITION, encode_event(EndOfPartition())),
+        None,
+    ]
+    assert local.gate.is_finished
+    assert local.log == ["consumed"]
+
+
+def test_a_local_channel_blocks_and_resumes(local: LocalStage) -> None:
+    local.connect()
+    barrier = encode_event(CheckpointBarrier(1))
+    local.add_event(barrier, DataType.ALIGNED_BARRIER)
+    local.add(b"a")
+    assert local.poll() == (DataType.ALIGNED_BARRIER, barrier)
+    assert local.poll() is None
+    local.gate.resume(0)
+    assert local.poll() == (DataType.DATA, b"a")
+    with pytest.raises(LocalProtocolError, match="not blocked"):
+        local.gate.resume(0)
+
+
+def test_a_local_producers_failure_has_its_cause(local: LocalStage) -> None:
+    local.connect()
+    local.subpartition.fail("disk full")
+    with pytest.raises(ProducerFailed, match=r"local channel \('p' subpartition 0\): PRODUCER_FAILED: disk full"):
+        local.gate.poll()
+
+
+def test_a_local_partition_that_was_released(local: LocalStage) -> None:
+    local.connect()
+    local.add(b"a")
+    local.subpartition.release()
+    with pytest.raises(PartitionNotFound, match="the partition was released"):
+        local.gate.poll()
+    assert local.pool.statistics().used == 0
+
+
+def test_a_local_partition_that_never_came(local: LocalStage) -> None:
+    local.channel.fail(PartitionNotFound(ErrorCode.PARTITION_NOT_FOUND, "not within 10 s"))
+    with pytest.raises(PartitionNotFound, match="not within 10 s"):
+        local.gate.poll()
+
+
+def test_acknowledge_and_release_reach_the_producer(local: LocalStage) -> None:
+    local.connect()
+    local.gate.acknowledge_end_of_data(0)
+    local.gate.close()
+    local.gate.close()
+    assert local.log == ["acknowledged", "consumed"]
+
+
+def test_a_view_that_comes_too_late_is_let_go(local: LocalStage) -> None:
+    local.gate.close()
+    local.connect()
+    assert local.log == ["consumed"]
+
+
+def test_statistics_of_an_unconnected_channel(local: LocalStage) -> None:
+    statistics = local.channel.statistics()
+    assert (statistics.queued_buffers, statistics.sender_backlog, statistics.is_finished) == (0, 0, False)
+    steps: list[Callable[[], None]] = [local.channel.resume, local.channel.acknowledge_end_of_data]
+    for step in steps:
+        step()  # before there is a producer: nothing to tell

@@ -1,0 +1,394 @@
+"""ChannelSender: credit, turns, and what a consumer may say, right or wrong."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+
+import pytest
+
+from netstack.buffer.buffer import BufferSource, Notify
+from netstack.buffer.builder import EventBuffer, LentBuffer
+from netstack.buffer.pool import NetworkBufferPool
+from netstack.buffer.segment import allocate_segments
+from netstack.errors import ChannelFailed, ErrorCode, PartitionNotFound, RemoteProtocolError
+from netstack.events import CheckpointBarrier, DataType, Event, UserEvent, data_type_of, encode_event
+from netstack.outbound.sender import ChannelSender
+from netstack.outbound.subpartition import ResultSubpartition
+from netstack.wire.codec_native import PROTOCOL_VERSION, NativeCodec
+from netstack.wire.connection import FEATURE_CHECKSUM, GATHER_FRAMES, OutgoingBatch
+from netstack.wire.credit import MAX_CREDIT
+from netstack.wire.frames import (
+    Acknowledge,
+    AddCredit,
+    BacklogAnnouncement,
+    CancelChannel,
+    ChannelError,
+    Frame,
+    Hello,
+    OpenChannel,
+    Resume,
+)
+
+
+class Provider:
+    """Partitions by name; a missing one waits until `create`."""
+
+    def __init__(self) -> None:
+        self.subpartitions: dict[str, ResultSubpartition] = {}
+        self.waiting: dict[str, tuple[Notify, Callable[[BufferSource], None], Callable[[ChannelFailed], None]]] = {}
+        self.withdrawn: list[str] = []
+        self.log: list[str] = []
+
+    def open_view(
+        self,
+        partition_id: str,
+        subpartition: int,
+        notify: Notify,
+        on_view: Callable[[BufferSource], None],
+        on_failed: Callable[[ChannelFailed], None],
+    ) -> Callable[[], None]:
+        found = self.subpartitions.get(partition_id)
+        if found is None:
+            self.waiting[partition_id] = (notify, on_view, on_failed)
+        elif found.is_released:
+            on_failed(PartitionNotFound(ErrorCode.PARTITION_NOT_FOUND, "the partition was released"))
+        else:
+            on_view(found.create_view(notify))
+        return lambda: self.withdrawn.append(partition_id)
+
+    def create(self, name: str) -> ResultSubpartition:
+        found = self.subpartitions[name] = ResultSubpartition(
+            0, lambda index: self.log.append(f"{name} consumed"), lambda index: self.log.append(f"{name} acknowledged")
+        )
+        waiting = self.waiting.pop(name, None)
+        if waiting is not None:
+            notify, on_view, _ = waiting
+            on_view(found.create_view(notify))
+        return found
+
+
+class Stage:
+    def __init__(self, *, max_channels: int = 100) -> None:
+        self.provider = Provider()
+        self.pool = NetworkBufferPool(128, 16).create_pool(100, 100)
+        self.sent: list[Frame] = []
+        self.wanted = 0
+        self.codec = NativeCodec()
+        self.sender = ChannelSender(
+            self.codec,
+            self.provider,
+            max_channels=max_channels,
+            on_write_wanted=self.on_write_wanted,
+            send=self.sent.append,
+        )
+
+    def on_write_wanted(self) -> None:
+        self.wanted += 1
+
+    def open(self, number: int, name: str, credit: int = 2) -> None:
+        self.sender.on_frame(OpenChannel(number, name, 0, credit))
+
+    def add(self, name: str, *payloads: bytes) -> None:
+        for payload in payloads:
+            segment = self.pool.try_acquire()
+            assert segment is not None
+            element = LentBuffer((memoryview(payload),), len(payload), segment, self.pool, 0)
+            self.provider.subpartitions[name].add(element)
+
+    def add_event(self, name: str, event: Event, *, priority: bool = False) -> None:
+        element = EventBuffer(encode_event(event), data_type_of(event, priority=priority))
+        self.provider.subpartitions[name].add(element)
+
+    def collect(self) -> list[tuple[int, DataType, bytes]]:
+        """(channel, type, payload) of every frame that may go now."""
+        batch = OutgoingBatch()
+        self.sender.collect(batch)
+        pieces = [bytes(piece) for piece in batch.pieces]
+        batch.release()
+        frames = []
+        for header, payload in zip(pieces[::2], pieces[1::2], strict=True):
+            _, length, data_type, channel, *_ = self.codec.parse_header(memoryview(header), 0)
+            assert length == len(payload)
+            frames.append((channel, DataType(data_type), payload))
+        return frames
+
+    def credit(self, number: int) -> int:
+        return next(part.credit for part in self.sender.statistics() if part.channel == number)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    stage = Stage()
+    for number, name in enumerate("abc"):
+        stage.provider.create(name)
+        stage.open(number, name)
+    return stage
+
+
+# Credit.
+
+
+def test_a_buffer_costs_a_credit_and_waits_for_one(stage: Stage) -> None:
+    stage.add("a", b"0", b"1", b"2")
+    assert stage.collect() == [(0, DataType.DATA, b"0"), (0, DataType.DATA, b"1")]
+    assert stage.credit(0) == 0
+    assert stage.collect() == []
+    wanted = stage.wanted
+    stage.sender.on_frame(AddCredit(((0, 5),)))
+    assert stage.wanted == wanted + 1
+    assert stage.collect() == [(0, DataType.DATA, b"2")]
+    assert stage.credit(0) == 4
+
+
+def test_events_cost_nothing_but_keep_their_place(stage: Stage) -> None:
+    stage.add("a", b"0", b"1")
+    stage.add_event("a", UserEvent("x"))
+    stage.add("a", b"2")
+    stage.add_event("a", UserEvent("y"))
+    event_x, event_y = encode_event(UserEvent("x")), encode_event(UserEvent("y"))
+    assert [payload for _, _, payload in stage.collect()] == [b"0", b"1", event_x]
+    assert stage.collect() == []
+    stage.sender.on_frame(AddCredit(((0, 1),)))
+    assert [payload for _, _, payload in stage.collect()] == [b"2", event_y]
+
+
+def test_a_priority_event_needs_neither_credit_nor_a_turn_behind_data(stage: Stage) -> None:
+    stage.add("a", b"0", b"1", b"2")
+    stage.collect()
+    stage.add_event("a", UserEvent("x"), priority=True)
+    assert stage.collect() == [(0, DataType.PRIORITY_EVENT, encode_event(UserEvent("x")))]
+
+
+def test_credits_for_many_channels_in_one_frame(stage: Stage) -> None:
+    for name in "abc":
+        stage.add(name, b"0", b"1", b"2")
+    stage.collect()
+    stage.sender.on_frame(AddCredit(((0, 1), (2, 1))))
+    assert [channel for channel, _, _ in stage.collect()] == [0, 2]
+
+
+@pytest.mark.parametrize("count", [0, -1, MAX_CREDIT])
+def test_credit_that_no_receiver_can_have_fails_that_channel_alone(stage: Stage, count: int) -> None:
+    stage.sender.on_frame(AddCredit(((0, count), (1, 1))))
+    (error,) = stage.sent
+    assert isinstance(error, ChannelError)
+    assert (error.channel, error.code) == (0, ErrorCode.CREDIT_VIOLATION)
+    assert stage.provider.log == ["a consumed"]
+    assert stage.credit(1) == 3
+
+
+# Turns.
+
+
+def test_one_buffer_a_turn(stage: Stage) -> None:
+    for name, count in (("a", 2), ("b", 1), ("c", 2)):
+        stage.add(name, *[b"x"] * count)
+    assert [channel for channel, _, _ in stage.collect()] == [0, 1, 2, 0, 2]
+
+
+def test_a_batch_takes_what_it_has_room_for(stage: Stage) -> None:
+    stage.sender.on_frame(AddCredit(((0, 98),)))
+    stage.add("a", *[b"x"] * (GATHER_FRAMES + 6))
+    assert len(stage.collect()) == GATHER_FRAMES
+    assert len(stage.collect()) == 6
+
+
+def test_a_notification_puts_a_channel_in_line_once(stage: Stage) -> None:
+    stage.add("a", b"0")
+    stage.add("a", b"1")
+    stage.sender.on_frame(AddCredit(((0, 1),)))
+    assert stage.wanted == 1
+    assert len(stage.collect()) == 2
+    assert stage.collect() == []
+
+
+def test_a_checksum_when_both_sides_want_one(stage: Stage) -> None:
+    hello = Hello(PROTOCOL_VERSION, 16, FEATURE_CHECKSUM, "test")
+    stage.sender.on_open(hello, FEATURE_CHECKSUM)
+    stage.add("a", b"abc")
+    stage.add_event("a", UserEvent("x"))
+    segment = stage.pool.try_acquire()
+    assert segment is not None
+    pieces = (memoryview(b"de"), memoryview(b"fg"))
+    stage.provider.subpartitions["a"].add(LentBuffer(pieces, 4, segment, stage.pool, 0))
+    batch = OutgoingBatch()
+    stage.sender.collect(batch)
+    headers = [piece for piece in batch.pieces if len(piece) == stage.codec.header_bytes]
+    checksums = [stage.codec.parse_header(memoryview(header), 0)[6] for header in headers]
+    assert checksums == [zlib.crc32(b"abc"), 0, zlib.crc32(b"defg")]
+    batch.release()
+
+
+# Opening and closing.
+
+
+def test_a_channel_waits_for_its_partition() -> None:
+    stage = Stage()
+    stage.open(0, "late")
+    assert stage.collect() == []
+    stage.sender.on_frame(AddCredit(((0, 1),)))
+    stage.provider.create("late")
+    stage.add("late", b"0")
+    assert stage.collect() == [(0, DataType.DATA, b"0")]
+
+
+def test_what_was_there_before_the_consumer_is_sent_at_once() -> None:
+    stage = Stage()
+    stage.provider.create("a")
+    stage.add("a", b"0")
+    stage.open(0, "a")
+    assert stage.wanted == 1
+    assert stage.collect() == [(0, DataType.DATA, b"0")]
+
+
+def test_a_partition_that_does_not_come_fails_the_channel_alone(stage: Stage) -> None:
+    stage.open(7, "never")
+    _, _, on_failed = stage.provider.waiting["never"]
+    on_failed(PartitionNotFound(ErrorCode.PARTITION_NOT_FOUND, "not within 10 s"))
+    assert stage.sent == [ChannelError(7, ErrorCode.PARTITION_NOT_FOUND, "not within 10 s")]
+    stage.add("a", b"0")
+    assert stage.collect() == [(0, DataType.DATA, b"0")]
+
+
+def test_an_immediate_failure_is_told_and_forgotten(stage: Stage) -> None:
+    stage.provider.create("gone").release()
+    stage.open(7, "gone")
+    assert stage.sent == [ChannelError(7, ErrorCode.PARTITION_NOT_FOUND, "the partition was released")]
+    assert [part.channel for part in stage.sender.statistics()] == [0, 1, 2]
+    stage.sender.on_frame(AddCredit(((7, 1),)))  # crossed the error on its way
+    assert len(stage.sent) == 1
+
+
+def test_a_cancel_releases_the_view_in_any_state(stage: Stage) -> None:
+    stage.add("a", b"0")
+    stage.sender.on_frame(CancelChannel(0))  # in line
+    stage.sender.on_frame(CancelChannel(0))  # twice is harmless
+    stage.sender.on_frame(CancelChannel(1))  # idle
+    stage.open(8, "never")
+    stage.sender.on_frame(CancelChannel(8))  # waiting for its partition
+    assert stage.provider.log == ["a consumed", "b consumed"]
+    assert stage.provider.withdrawn == ["never"]
+    stage.add("c", b"2")
+    assert stage.collect() == [(2, DataType.DATA, b"2")]
+    assert stage.sent == []
+
+
+def test_frames_that_crossed_a_cancel_are_ignored(stage: Stage) -> None:
+    stage.sender.on_frame(CancelChannel(0))
+    for frame in (AddCredit(((0, 1),)), Resume(0), Acknowledge(0)):
+        stage.sender.on_frame(frame)
+    assert stage.sent == []
+
+
+def test_a_number_that_was_never_opened_costs_that_channel_only(stage: Stage) -> None:
+    stage.sender.on_frame(AddCredit(((9, 1), (0, 1))))
+    assert stage.sent == [ChannelError(9, ErrorCode.UNKNOWN_CHANNEL, "channel 9 was never opened on this connection")]
+    assert stage.credit(0) == 3
+
+
+def test_a_number_opened_twice_fails_that_channel_alone(stage: Stage) -> None:
+    stage.open(0, "a")
+    (error,) = stage.sent
+    assert isinstance(error, ChannelError)
+    assert (error.channel, error.code) == (0, ErrorCode.CHANNEL_IN_USE)
+    assert [part.channel for part in stage.sender.statistics()] == [1, 2]
+
+
+def test_too_many_channels_are_refused_one_by_one() -> None:
+    stage = Stage(max_channels=2)
+    for number, name in enumerate("abc"):
+        stage.provider.create(name)
+        stage.open(number, name)
+    assert stage.sent == [ChannelError(2, ErrorCode.CHANNEL_IN_USE, "more than 2 channels")]
+    stage.sender.on_frame(CancelChannel(2))  # the consumer gives it up
+    stage.sender.on_frame(AddCredit(((2, 1),)))
+    stage.add("a", b"0")
+    assert stage.collect() == [(0, DataType.DATA, b"0")]
+    assert len(stage.sent) == 1
+
+
+def test_a_failed_producer_is_reported_with_its_cause(stage: Stage) -> None:
+    stage.add("a", b"0")
+    stage.provider.subpartitions["a"].fail("disk full")
+    stage.provider.subpartitions["b"].release()
+    assert stage.collect() == []
+    assert stage.sent == [
+        ChannelError(0, ErrorCode.PRODUCER_FAILED, "disk full"),
+        ChannelError(1, ErrorCode.PARTITION_NOT_FOUND, "partition 'b' was released"),
+    ]
+    assert [part.channel for part in stage.sender.statistics()] == [2]
+
+
+def test_a_closed_connection_counts_as_consumed(stage: Stage) -> None:
+    stage.add("a", b"0")
+    stage.open(8, "never")
+    stage.sender.on_closed(None)
+    assert stage.provider.log == ["a consumed", "b consumed", "c consumed"]
+    assert stage.provider.withdrawn == ["never"]
+    assert stage.sender.statistics() == ()
+    stage.add("b", b"1")
+    assert stage.collect() == []
+
+
+# Barriers, acknowledgements.
+
+
+def test_a_barrier_stops_its_channel_until_the_resume(stage: Stage) -> None:
+    barrier = CheckpointBarrier(1)
+    stage.add_event("a", barrier)
+    stage.add("a", b"0")
+    stage.add("b", b"1")
+    assert [payload for _, _, payload in stage.collect()] == [encode_event(barrier), b"1"]
+    stage.sender.on_frame(AddCredit(((0, 1),)))
+    assert stage.collect() == []
+    stage.sender.on_frame(Resume(0))
+    assert stage.collect() == [(0, DataType.DATA, b"0")]
+
+
+def test_a_resume_out_of_turn_fails_that_channel_alone(stage: Stage) -> None:
+    stage.sender.on_frame(Resume(0))
+    (error,) = stage.sent
+    assert isinstance(error, ChannelError)
+    assert (error.channel, error.code) == (0, ErrorCode.UNEXPECTED_FRAME)
+    assert "not blocked" in error.text
+    assert stage.provider.log == ["a consumed"]
+
+
+def test_acknowledgements_reach_the_partition(stage: Stage) -> None:
+    stage.sender.on_frame(Acknowledge(1))
+    assert stage.provider.log == ["b acknowledged"]
+
+
+# What only a producer says.
+
+
+def test_a_consumer_sends_no_data(stage: Stage) -> None:
+    for frame in (ChannelError(0, ErrorCode.INTERNAL, ""), BacklogAnnouncement(0, 1)):
+        with pytest.raises(RemoteProtocolError, match="a consumer does not send"):
+            stage.sender.on_frame(frame)
+    (segment,) = allocate_segments(1, 16)
+    with pytest.raises(RemoteProtocolError, match="a consumer sent a data buffer"):
+        stage.sender.on_buffer(0, 0, 0, segment, 1, 0)
+    with pytest.raises(RemoteProtocolError, match="a consumer sent an event"):
+        stage.sender.on_event(0, 0, 0, DataType.EVENT, b"")
+
+
+def test_statistics_of_every_channel(stage: Stage) -> None:
+    stage.sender.on_frame(AddCredit(((1, 3),)))
+    stage.add("b", b"0")
+    stage.collect()
+    statistics = stage.sender.statistics()[1]
+    assert (statistics.channel, statistics.partition_id, statistics.subpartition) == (1, "b", 0)
+    assert (statistics.credit, statistics.credits_granted, statistics.buffers) == (4, 5, 1)
+
+
+def test_sent_buffers_return_when_the_batch_is_through(stage: Stage) -> None:
+    stage.add("a", b"0", b"1")
+    batch = OutgoingBatch()
+    stage.sender.collect(batch)
+    assert stage.pool.statistics().used == 2
+    assert batch.take(batch.total_bytes - 1) is False
+    assert stage.pool.statistics().used == 1
+    assert batch.take(1) is True
+    assert stage.pool.statistics().used == 0

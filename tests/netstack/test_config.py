@@ -1,0 +1,67 @@
+"""Settings: the defaults work, what cannot work is refused by name with what would."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from netstack.config import KIB, MIB, NetworkConfig
+from netstack.errors import ConfigError
+
+
+def test_the_defaults() -> None:
+    config = NetworkConfig()
+    assert config.total_segments == 2048
+    assert config.heartbeat_interval_s is not None
+    assert config.heartbeat_interval_s < config.heartbeat_timeout_s
+
+
+def test_segments_are_whole() -> None:
+    assert NetworkConfig(segment_size_bytes=300, memory_bytes=3 * KIB).total_segments == 10
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "text"),
+    [
+        ("segment_size_bytes", 255, "give 256 to 16777216"),
+        ("segment_size_bytes", 16 * MIB + 1, "give 256"),
+        ("memory_bytes", 4 * 32 * KIB - 1, "raise it to at least 131072"),
+        ("exclusive_buffers_per_channel", 0, "the least is 1"),
+        ("floating_buffers_per_gate", 0, "the least is 1"),
+        ("max_overdraft_buffers_per_partition", -1, "the least is 0"),
+        ("max_channels_per_connection", 0, "the least is 1"),
+        ("spill_threshold_bytes", 100 * KIB - 1, "the least is 102400"),
+        ("max_buffers_per_channel", 0, "at least 1, or None"),
+        ("partition_request_timeout_s", 0, "above 0"),
+        ("connect_timeout_s", -1.0, "above 0"),
+        ("handshake_timeout_s", float("nan"), "above 0"),
+        ("heartbeat_timeout_s", 0.0, "above 0"),
+        ("heartbeat_interval_s", 0.0, "above 0, or None"),
+        ("heartbeat_interval_s", float("nan"), "above 0, or None"),
+    ],
+)
+def test_what_cannot_work_is_named(setting: str, value: Any, text: str) -> None:
+    with pytest.raises(ConfigError, match=text) as caught:
+        NetworkConfig(**{setting: value})
+    assert f"{setting}={value}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("segment_size_bytes", 256),
+        ("memory_bytes", 4 * 32 * KIB),
+        ("max_overdraft_buffers_per_partition", 0),
+        ("max_buffers_per_channel", 1),
+        ("heartbeat_interval_s", None),
+    ],
+)
+def test_the_edges_work(setting: str, value: Any) -> None:
+    assert getattr(NetworkConfig(**{setting: value}), setting) == value
+
+
+def test_settings_do_not_change() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        NetworkConfig().checksum = True  # type: ignore[misc]

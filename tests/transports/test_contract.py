@@ -1,0 +1,75 @@
+"""Every transport keeps the contract of `netstack.transport`, and the contract notices one that does not."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from netstack.errors import ConnectionLost
+from netstack.testing.contracts import TRANSPORT_CHECKS, check_transport
+from transports import memory
+from transports.memory import MemoryStream
+
+MakeUrl = Callable[[], str]
+SCHEMES = ["tcp", "unix", "memory"]
+
+
+@pytest.fixture(params=SCHEMES)
+def make_url(request: pytest.FixtureRequest, tmp_path: Path) -> MakeUrl:
+    names = map(str, itertools.count())
+    return {
+        "tcp": lambda: "tcp://127.0.0.1:0",
+        "unix": lambda: f"unix://{tmp_path}/{next(names)}",
+        "memory": lambda: f"memory://contract-{next(names)}",
+    }[request.param]
+
+
+@pytest.mark.parametrize("check", TRANSPORT_CHECKS)
+def test_contract(check: str, make_url: MakeUrl) -> None:
+    trio.run(TRANSPORT_CHECKS[check], make_url)
+
+
+def memory_urls() -> MakeUrl:
+    names = map(str, itertools.count())
+    return lambda: f"memory://broken-{next(names)}"
+
+
+def test_all_at_once() -> None:
+    trio.run(check_transport, memory_urls())
+
+
+def broken_transports(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Callable[[], None]]]:
+    """(the check that must fail, how to break the memory transport)."""
+
+    def nothing(*args: object) -> None: ...
+
+    original_send, original_read = MemoryStream.try_send, MemoryStream.try_receive_into
+
+    yield (
+        "bytes_arrive_in_order",
+        lambda: monkeypatch.setattr(
+            MemoryStream, "try_send", lambda self, pieces: original_send(self, list(pieces)[::-1])
+        ),
+    )
+    yield "directions_end_separately", lambda: monkeypatch.setattr(MemoryStream, "send_eof", MemoryStream.close)
+    yield "a_full_stream_takes_nothing", lambda: monkeypatch.setattr(memory, "CAPACITY_BYTES", 1 << 40)
+    yield (
+        "nothing_there_is_not_the_end",
+        lambda: monkeypatch.setattr(
+            MemoryStream, "try_receive_into", lambda self, windows: original_read(self, windows) or 0
+        ),
+    )
+    yield "a_closed_stream_is_closed", lambda: monkeypatch.setattr(MemoryStream, "_check_open", nothing)
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_a_broken_transport_is_noticed(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, break_it = list(broken_transports(monkeypatch))[number]
+    monkeypatch.setattr("netstack.testing.contracts.LIMIT_S", 0.2)
+    break_it()
+    with pytest.raises((AssertionError, ConnectionLost, ExceptionGroup)):
+        trio.run(TRANSPORT_CHECKS[name], memory_urls())
