@@ -92,15 +92,15 @@ class Source:
         made: list[bytes] = self._rows[:count].tolist()
         return made
 
-    def array(self, first: int, count: int) -> npt.NDArray[Any]:
+    def array(self, first: int, count: int) -> npt.NDArray[np.uint8]:
         """The same records as one array of fixed-width rows.
 
         Returns:
-            dtype `<u8`, shape (count,), when a record is 8 bytes; else uint8, shape (count, record_bytes). It is a view
-            of the source's own block: valid until the next call on this source.
+            uint8, shape (count, record_bytes): rows of bytes, whatever their width. It is a view of the source's own
+            block: valid until the next call on this source.
         """
         self._write_indexes(first, count)
-        return self._index[:count] if self.record_bytes == INDEX_BYTES else self._block[:count]
+        return self._block[:count]
 
     @property
     def arrow_schema(self) -> Any:

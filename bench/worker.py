@@ -112,6 +112,7 @@ def _consumer_summary(io: ConsumerIo, facts: Facts, link: Link) -> dict[str, Any
         "records": verifier.received_records,
         "payload_bytes": verifier.payload_bytes,
         "window": dataclasses.asdict(arrivals.window(io.start_ns, stopped_ns, warmup_s)),
+        "last_ns": arrivals.last_ns,
         "latency": latency.to_dict(),
         "latency_kind": kind if latency.count else None,
         "problems": verifier.problems(sent["expected"]) if facts.verified else _counted(verifier, sent["expected"]),

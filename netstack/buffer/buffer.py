@@ -9,7 +9,7 @@ back, exactly once. Nobody writes through a buffer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, final
+from typing import Any, Protocol
 
 from ..errors import LocalProtocolError
 from ..events import DataType
@@ -23,7 +23,6 @@ class BufferOwner(Protocol):
         """Called once, when the last reference to `buffer` is dropped."""
 
 
-@final
 class Buffer:
     """A read-only window that is released exactly once.
 
@@ -95,11 +94,14 @@ class Buffer:
         """
         self._references -= 1
         if self._references == 0:
-            owner = self._owner
-            if owner is not None:
-                owner.reclaim(self)
+            self._reclaim()
         elif self._references < 0:
             raise LocalProtocolError(f"{self!r} was recycled more often than retained")
+
+    def _reclaim(self) -> None:
+        """The last reference is gone."""
+        if self._owner is not None:
+            self._owner.reclaim(self)
 
     def contiguous(self) -> memoryview:
         """All readable bytes as one block; copies only a buffer of several pieces."""

@@ -24,6 +24,7 @@ from .pool import LocalBufferPool
 from .segment import Segment
 
 _DATA: Final = DataType.DATA  # an enum's attribute costs 50 ns a look-up
+_GONE: Final = memoryview(b"")
 
 
 class QueueElement(Protocol):
@@ -209,8 +210,8 @@ class BufferConsumer:
 
 
 @final
-class LentBuffer:
-    """A finished buffer over memory that belongs to somebody else until it is sent.
+class LentBuffer(Buffer):
+    """A finished buffer over memory that belongs to somebody else until it is sent; queue element and `Buffer` in one.
 
     Copying a large record into a segment costs as much as sending it. So a large record is queued where it lies, cut to
     the size of network buffers, and each cut *reserves* a segment without touching it: the pool's bounds, the quota and
@@ -218,18 +219,7 @@ class LentBuffer:
     `detach` copies the bytes into the reserved segment.
     """
 
-    __slots__ = (
-        "_built",
-        "_closed",
-        "_is_back",
-        "_on_back",
-        "_pieces",
-        "_pool",
-        "_segment",
-        "_subpartition",
-        "length",
-    )
-    data_type = _DATA
+    __slots__ = ("_built", "_is_back", "_on_back", "_pool", "_subpartition")
     is_data = True
     is_finished = True
 
@@ -252,33 +242,29 @@ class LentBuffer:
             subpartition: who it is charged to.
             on_back: told when the memory is the lender's again because it was sent or dropped.
         """
-        self.length = length
-        self._pieces = pieces
-        self._segment = segment
+        super().__init__(pieces[0], length, _DATA, None, segment)
+        if len(pieces) > 1:
+            self.pieces = pieces
         self._pool = pool
         self._subpartition = subpartition
         self._is_back = False
         self._on_back = on_back
         self._built = False
-        self._closed = False
 
     def has_data(self) -> bool:
         """Until it is built."""
         return not self._built
 
     def build(self) -> Buffer | None:
-        """All of it, once."""
+        """Itself, once; the queue's reference goes to the caller."""
         if self._built:
             return None
         self._built = True
-        buffer = Buffer(self._pieces[0], self.length, _DATA, self, self._segment)
-        if len(self._pieces) > 1:
-            buffer.pieces = self._pieces
-        return buffer
+        return self
 
     def snapshot(self) -> bytes:
         """A copy of the bytes not yet built."""
-        return b"" if self._built else b"".join(self._pieces)
+        return b"" if self._built else bytes(self.contiguous())
 
     @property
     def is_back(self) -> bool:
@@ -295,30 +281,29 @@ class LentBuffer:
             return False
         if self._built:
             return True
-        memory = self._segment.memory
+        assert self.segment is not None
+        memory = self.segment.memory
         position = 0
-        for piece in self._pieces:
+        for piece in self.pieces or (self.memory,):
             memory[position : position + len(piece)] = piece
             position += len(piece)
-        self._pieces = (memory[:position],)
+        self.memory = memory[:position]
+        self.pieces = None
         self._is_back = True
         return False
 
     def close(self) -> None:
-        """Dropped from the queue; a buffer that was built and is still out returns by `reclaim`."""
-        if not self._closed:
-            self._closed = True
-            if not self._built:
-                self._give_back()
+        """Dropped from the queue; once it was built, its reference is the reader's."""
+        if not self._built:
+            self._built = True
+            self.recycle()
 
-    def reclaim(self, buffer: Buffer) -> None:
-        """The built buffer came back (`BufferOwner`)."""
-        self._give_back()
-
-    def _give_back(self) -> None:
+    def _reclaim(self) -> None:
+        assert self.segment is not None
         was_back, self._is_back = self._is_back, True
-        self._pieces = ()
-        self._pool.recycle(self._segment, self._subpartition)
+        self.pieces = None
+        self.memory = _GONE
+        self._pool.recycle(self.segment, self._subpartition)
         if not was_back and self._on_back is not None:
             self._on_back()
 

@@ -343,6 +343,22 @@ class LocalBufferPool:
             self._update()
         return segment
 
+    def try_acquire_many(self, count: int, subpartition: int = -1) -> list[Segment]:
+        """Up to `count` segments charged to `subpartition`, in one go where they are at hand.
+
+        Raises:
+            PoolDestroyed: the pool is gone.
+        """
+        available = self._available
+        if self._quota is None and len(available) > count:  # one stays at hand: nothing else changes
+            taken = available[-count:]
+            del available[-count:]
+            return taken
+        taken = []
+        while len(taken) < count and (segment := self.try_acquire(subpartition)) is not None:
+            taken.append(segment)
+        return taken
+
     def can_acquire(self, count: int) -> bool:
         """Whether `count` segments could be taken one after the other right now, overdraft included."""
         return count <= len(self._available) or (
@@ -376,6 +392,11 @@ class LocalBufferPool:
             return False
         self._listeners.append(listener)
         return True
+
+    def is_next(self, listener: BufferListener) -> bool:
+        """Whether a segment recycled now would be offered to `listener`, and to nobody after it."""
+        listeners = self._listeners
+        return len(listeners) == 1 and listeners[0] is listener and self._requested <= self._size
 
     def set_size(self, size: int) -> None:
         """Changes the size within [required, maximum]; a surplus still in use returns when it is recycled.

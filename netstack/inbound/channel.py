@@ -177,11 +177,11 @@ class RemoteInputChannel:
             # Nobody reads an empty buffer: its credit returns at once.
             queue.pop()
             buffer.recycle()
-        if (
-            backlog + self._initial_credit != self._required
-            or len(self._exclusive) + len(self._floating) < self._required
-        ):
+        required = self._required = backlog + self._initial_credit
+        if not self._waiting and len(self._exclusive) + len(self._floating) < required:
             self.on_backlog(backlog)
+        if self.credit.use() and self._link is not None:
+            self._link.want_announcement(self)
         return free
 
     def on_event(self, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
@@ -291,6 +291,13 @@ class RemoteInputChannel:
         segment = buffer.segment
         assert segment is not None
         if buffer.is_floating:
+            free = len(self._exclusive) + len(self._floating)
+            if self._waiting and free + 1 < self._required and not self.is_released and self._pool.is_next(self):
+                # What the pool would do, in fewer steps: offer it to its only listener, which is this channel and would
+                # get in line again.
+                self._floating.append(segment)
+                self._announce(1)
+                return
             self._pool.recycle(segment)
             return
         if self.is_released:

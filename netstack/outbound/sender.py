@@ -213,7 +213,8 @@ class ChannelSender:
         """Adds frames of the channels whose turn it is."""
         ready = self._ready
         encode = self._codec.encode_buffer_header
-        while ready and batch.has_room:
+        has_room = batch.has_room
+        while ready and has_room:
             channel = ready.popleft()
             channel.is_registered = False
             view = channel.view
@@ -224,15 +225,25 @@ class ChannelSender:
                 if view.is_released:
                     self._report_released(channel, view)
                 continue
+            credit = channel.credit
             if buffer.data_type is _DATA:
-                channel.credit.spend()
+                if credit.available <= 0:
+                    buffer.recycle()
+                    raise LocalProtocolError(f"channel {channel.number} sent data without credit")
+                credit.available -= 1
                 channel.buffers += 1
-            if buffer.more_available and (channel.credit.available > 0 or buffer.next_is_event):
+            if buffer.more_available and (credit.available > 0 or buffer.next_is_event):
                 channel.is_registered = True
                 ready.append(channel)
-            checksum = _crc32(buffer) if self._checksum else 0
-            batch.add_buffer(
-                encode(channel.number, buffer.data_type, buffer.sequence, buffer.backlog, buffer.length, checksum),
+            has_room = batch.add_buffer(
+                encode(
+                    channel.number,
+                    buffer.data_type,
+                    buffer.sequence,
+                    buffer.backlog,
+                    buffer.length,
+                    _crc32(buffer) if self._checksum else 0,
+                ),
                 buffer,
             )
 

@@ -14,7 +14,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -113,6 +113,18 @@ class ResultSubpartition:
         if is_last or (element.is_finished and not self._flush_requested and not self.is_blocked):
             self._tell()
         return True
+
+    def add_finished(self, elements: Sequence[QueueElement]) -> None:
+        """Appends finished data buffers; one notification for all."""
+        if self.is_finished or self.is_released:
+            for element in elements:
+                element.close()
+            return
+        self._queue.extend(elements)
+        self._added += len(elements)
+        self._data_buffers += len(elements)
+        if not self._flush_requested and not self.is_blocked:
+            self._tell()
 
     def on_buffer_finished(self) -> None:
         """The last element was finished by its writer: announce it, if that made something available."""

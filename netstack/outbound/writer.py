@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..buffer.builder import BufferBuilder, LentBuffer
+from ..buffer.segment import Segment
 from ..errors import LocalProtocolError, RecordError
 from ..events import Event
 from ..record.formats import RecordFormat
@@ -168,18 +169,19 @@ class Emission:
                 if builder.position == builder.capacity:
                     writer.finish_builder(slot)
                 continue
-            segment = writer.acquire(slot)
-            if segment is None:
+            segments = writer.acquire_many(slot, min(left // size, KICK_BUFFERS))
+            if not segments:
                 return False
-            element = LentBuffer(cursor.take(size), size, segment, pool, slot, told)
-            self._offset += size
+            elements = [LentBuffer(cursor.take(size), size, segment, pool, slot, told) for segment in segments]
+            count = len(elements)
+            self._offset += count * size
             if self._lent is not None:
-                self._lent.append(element)
-            counters.buffers += 1
-            counters.bytes += size
-            counters.flushes_full += 1
-            subpartition.add(element)
-            writer.count_unkicked()
+                self._lent += elements
+            counters.buffers += count
+            counters.bytes += count * size
+            counters.flushes_full += count
+            subpartition.add_finished(elements)
+            writer.count_unkicked(count)
         return True
 
 
@@ -486,7 +488,7 @@ class PartitionWriter:
         subpartitions = self.partition.subpartitions
         return subpartitions if slot == self._count else (subpartitions[slot],)
 
-    def acquire(self, slot: int) -> Any:
+    def acquire(self, slot: int) -> Segment | None:
         """A segment charged to a slot; asks the connections to send before it gives up."""
         pool = self.partition.pool
         charged = 0 if slot == self._count else slot
@@ -495,6 +497,15 @@ class PartitionWriter:
             self.kick()
             segment = pool.try_acquire(charged)
         return segment
+
+    def acquire_many(self, slot: int, count: int) -> list[Segment]:
+        """Up to `count` segments charged to a subpartition; asks the connections to send before it gives up."""
+        pool = self.partition.pool
+        segments = pool.try_acquire_many(count, slot)
+        if not segments:
+            self.kick()
+            segments = pool.try_acquire_many(count, slot)
+        return segments
 
     def open_builder(self, slot: int) -> bool:
         """Opens a buffer for a slot and queues it at its first byte. Returns False when there is none."""
@@ -532,9 +543,9 @@ class PartitionWriter:
             subpartition.on_buffer_finished()
         self.count_unkicked()
 
-    def count_unkicked(self) -> None:
-        """A buffer was finished: every few of them the connections are asked to send."""
-        self._unkicked += 1
+    def count_unkicked(self, buffers: int = 1) -> None:
+        """Buffers were finished: every few of them the connections are asked to send."""
+        self._unkicked += buffers
         if self._unkicked >= KICK_BUFFERS:
             self.kick()
 

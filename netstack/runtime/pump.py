@@ -32,6 +32,9 @@ from .signal import Signal
 READS_A_TURN: Final = 8
 """Reads before the reader task lets others run: 8 x 256 KiB is about 300 us of work."""
 
+SHORT_READ_BYTES: Final = 16 * 1024
+"""A read that brings less has emptied the socket, as a rule."""
+
 
 @final
 class Pump:
@@ -111,30 +114,36 @@ class Pump:
         finally:
             self._is_writing = False
 
-    def read_now(self, reads: int = 1) -> bool:
-        """Takes in what has arrived, with at most `reads` system calls. Returns whether there may be more."""
+    def read_now(self, reads: int = 1) -> int:
+        """Takes in what has arrived, with at most `reads` system calls.
+
+        Returns:
+            The bytes the last call brought; with `SHORT_READ_BYTES` or more there may be more.
+        """
         if self._is_reading or self.is_closed:
-            return False
+            return 0
         self._is_reading = True
         connection = self.connection
-        more = True
+        received = 0
         try:
             for _ in range(reads):
-                windows = connection.windows()
-                count = self.stream.try_receive_into(windows)
+                count = self.stream.try_receive_into(connection.windows())
                 if count is None:
-                    more = False
+                    received = 0
                     break
                 if count == 0:
                     if connection.state is State.FAREWELL:
                         self._say_goodbye()
                     connection.end_of_stream()
                     self._close(None)
-                    return False
+                    return 0
                 connection.advance(count, time.monotonic())
+                received = count
+                if count < SHORT_READ_BYTES:
+                    break  # there is no more, or readiness will tell: asking once more costs as much as reading
         except NetstackError as error:
             self._fail(error)
-            return False
+            return 0
         finally:
             self._is_reading = False
         if connection.state is not State.GREETING and not self.opened.is_set():
@@ -146,7 +155,7 @@ class Pump:
                 self.write_now()
             else:
                 self._work.wake()
-        return more
+        return received
 
     def settle(self) -> None:
         """Copies what the stream has not taken yet, so that lent memory may change."""
@@ -202,7 +211,7 @@ class Pump:
     async def _reader(self) -> None:
         while True:
             await self.stream.wait_readable()
-            while self.read_now(READS_A_TURN):
+            while self.read_now(READS_A_TURN) >= SHORT_READ_BYTES:
                 await trio.lowlevel.checkpoint()
 
     async def _heart(self, interval_s: float, timeout_s: float) -> None:

@@ -160,8 +160,8 @@ class TaskManager:
         buffers = remote * exclusive_each + config.floating_buffers_per_gate
 
         def poke() -> None:
-            # Data first. Credit is announced when there was none, since then the producer may be waiting for it, or when
-            # half of all is due: every announcement wakes the producer, which costs as much as sending 100 KiB.
+            # Data first. Credit is announced when there was none, since then the producer may be waiting for it, or
+            # when half of all is due: every announcement wakes the producer, which costs as much as sending 100 KiB.
             for pump, receiver in connections.items():
                 if not pump.read_now() or 2 * receiver.unannounced_credit >= buffers:
                     pump.write_now()

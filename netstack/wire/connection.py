@@ -63,17 +63,18 @@ class OutgoingBatch:
         self.pieces.append(frame)
         self.total_bytes += len(frame)
 
-    def add_buffer(self, header: bytes, buffer: Buffer) -> None:
-        """A buffer; its reference belongs to the batch now."""
+    def add_buffer(self, header: bytes, buffer: Buffer) -> bool:
+        """A buffer; its reference belongs to the batch now. Returns whether there is room for another."""
         pieces = self.pieces
         pieces.append(header)
         if buffer.pieces is None:
             pieces.append(buffer.memory)
         else:
             pieces.extend(buffer.pieces)
-        self.total_bytes += len(header) + buffer.length
+        total = self.total_bytes = self.total_bytes + len(header) + buffer.length
         self._buffers.append(buffer)
-        self._ends.append(self.total_bytes)
+        self._ends.append(total)
+        return total < GATHER_BYTES and len(self._ends) < GATHER_FRAMES
 
     @property
     def has_room(self) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import final
 
-from ..errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from ..errors import ErrorCode, RemoteProtocolError
 
 MAX_CREDIT = 1 << 31
 """No receiver has more buffers than this; a larger sum is a broken or hostile peer."""
@@ -29,16 +29,6 @@ class SendCredit:
         self.granted = initial
         """Ever granted, for metrics."""
 
-    def spend(self) -> None:
-        """One data buffer goes out.
-
-        Raises:
-            LocalProtocolError: there is no credit; the sender must not have chosen this channel.
-        """
-        if self.available <= 0:
-            raise LocalProtocolError("a data buffer was chosen without credit")
-        self.available -= 1
-
     def grant(self, count: int) -> None:
         """The receiver announced `count` more.
 
@@ -55,24 +45,43 @@ class SendCredit:
 
 @final
 class ReceiveCredit:
-    """What a receiver has reserved but not yet told the sender."""
+    """What a receiver has reserved but not yet told the sender, and whether it is time to tell.
 
-    __slots__ = ("announced", "unannounced")
+    An announcement is due when more is unannounced than the sender still has. So a sender that uses its credit hears of
+    more before it runs out; one that was given up to 2 x n credits is told n at a time (each telling wakes it, which
+    costs as much as sending 100 KiB); and a sender that has none left is told at once.
+    """
+
+    __slots__ = ("_scheduled", "announced", "unannounced", "used")
 
     def __init__(self, initial: int) -> None:
         self.announced = initial
         """Ever announced, the initial credit included."""
         self.unannounced = 0
         """Reserved, to be told with the next announcement."""
+        self.used = 0
+        """Data buffers that came: credit the sender has spent."""
+        self._scheduled = False
 
     def add(self, count: int) -> bool:
-        """More buffers were reserved. Returns whether an announcement must be scheduled (the edge from 0)."""
-        was = self.unannounced
-        self.unannounced = was + count
-        return was == 0
+        """More buffers were reserved. Returns whether an announcement must be scheduled now."""
+        unannounced = self.unannounced = self.unannounced + count
+        if self._scheduled or unannounced <= self.announced - self.used:
+            return False
+        self._scheduled = True
+        return True
+
+    def use(self) -> bool:
+        """A data buffer came. Returns whether an announcement must be scheduled now."""
+        self.used += 1
+        if self._scheduled or self.unannounced <= self.announced - self.used:
+            return False
+        self._scheduled = True
+        return True
 
     def take(self) -> int:
         """Everything unannounced, which is announced with this."""
         count, self.unannounced = self.unannounced, 0
         self.announced += count
+        self._scheduled = False
         return count

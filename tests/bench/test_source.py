@@ -30,7 +30,8 @@ def test_an_array_has_the_same_bytes(size: int, first: int, count: int) -> None:
     expected = b"".join(source.records(first, count))
     array = source.array(first, count)
     assert array.tobytes() == expected
-    assert array.shape == ((count,) if size == 8 else (count, size))
+    assert array.shape == (count, size)
+    assert array.dtype == np.uint8
 
 
 @pytest.mark.parametrize("size", [8, 16, 64])

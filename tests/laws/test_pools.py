@@ -1,0 +1,216 @@
+"""Laws of the pools: every segment is somewhere, shares are exact and fair, availability means what it says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netstack.buffer.pool import LocalBufferPool, NetworkBufferPool
+from netstack.buffer.segment import Segment
+from netstack.errors import InsufficientBuffers
+
+N = 24
+SUBPARTITIONS = 3
+
+bounds = st.integers(1, 5).flatmap(lambda required: st.tuples(st.just(required), st.none() | st.integers(required, 16)))
+actions = st.one_of(
+    st.tuples(st.just("create"), bounds, st.none() | st.integers(1, 4), st.integers(0, 3)),
+    st.tuples(st.just("destroy"), st.integers(0, 9)),
+    st.tuples(st.just("acquire"), st.integers(0, 9), st.integers(-1, SUBPARTITIONS - 1)),
+    st.tuples(st.just("recycle"), st.integers(0, 99)),
+    st.tuples(st.just("take unpooled"), st.integers(0, 8)),
+    st.tuples(st.just("recycle unpooled"), st.integers(0, 8)),
+    st.tuples(st.just("listen"), st.integers(0, 9)),
+)
+
+
+class Watched:
+    """A pool, who holds its segments, and what was told."""
+
+    def __init__(self, pool: LocalBufferPool, quota: int | None, overdraft: int) -> None:
+        self.pool = pool
+        self.quota = quota
+        self.overdraft = overdraft
+        self.held: list[tuple[Segment, int]] = []
+        self.was_available = pool.is_available
+        self.told = False
+        pool.on_available = self.on_available
+        self.listeners: list[int] = []
+        self.served: list[int] = []
+
+    def on_available(self) -> None:
+        assert self.pool.is_available
+        self.told = True
+
+    def over_quota(self) -> bool:
+        charged = [subpartition for _, subpartition in self.held if subpartition >= 0]
+        return self.quota is not None and any(charged.count(index) >= self.quota for index in range(SUBPARTITIONS))
+
+
+class Listener:
+    def __init__(self, watched: Watched, number: int) -> None:
+        self.watched = watched
+        self.number = number
+
+    def on_buffer_available(self, segment: Segment) -> bool:
+        self.watched.served.append(self.number)
+        if self.number % 3 == 0:
+            return False
+        self.watched.held.append((segment, -1))
+        return True
+
+    def on_pool_destroyed(self) -> None:
+        self.watched.served.append(self.number)
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.network = NetworkBufferPool(N, 8)
+        self.pools: list[Watched] = []
+        self.gone: list[Watched] = []
+        self.unpooled: list[Segment] = []
+        self.numbers = 0
+
+    def check(self) -> None:
+        statistics = self.network.statistics()
+        everybody = self.pools + self.gone
+        held = [segment for watched in everybody for segment, _ in watched.held]
+        assert len(set(map(id, held + self.unpooled))) == len(held) + len(self.unpooled), "a segment was given twice"
+        at_hand = sum(watched.pool.statistics().available for watched in everybody)
+        assert statistics.lent_segments == len(held) + len(self.unpooled) + at_hand
+        required = sum(watched.pool.required for watched in self.pools) + len(self.unpooled)
+        assert statistics.required_segments == required <= N
+        self.check_shares(N - required)
+        for watched in self.pools:
+            self.check_pool(watched)
+
+    def check_shares(self, spare: int) -> None:
+        """The formula of redistribution: exact sum, each within one of its fair share."""
+        pools = [watched.pool for watched in self.pools]
+        excess = {pool: min(spare, N if pool.maximum is None else pool.maximum - pool.required) for pool in pools}
+        total = sum(excess.values())
+        to_share = min(spare, total)
+        assert sum(pool.size - pool.required for pool in pools) == to_share
+        for pool in pools:
+            fair = to_share * excess[pool] / total if total else 0
+            assert abs(pool.size - pool.required - fair) < 1
+            assert pool.size <= pool.required + excess[pool]
+
+    def check_pool(self, watched: Watched) -> None:
+        pool, statistics = watched.pool, watched.pool.statistics()
+        assert statistics.requested == len(watched.held) + statistics.available
+        assert statistics.used == len(watched.held)
+        assert pool.is_available == (statistics.available > 0 and not watched.over_quota())
+        assert statistics.available == 0 or statistics.requested <= statistics.size, "overdraft at hand"
+        # A segment is at hand whenever there could be one: who waits is not forgotten.
+        if statistics.requested < statistics.size and not statistics.available:
+            assert self.network.statistics().free_segments == 0
+        assert statistics.available == 0 or statistics.waiting_listeners == 0
+        if pool.is_available and not watched.was_available:
+            assert watched.told, "nobody was told that it is available"
+        watched.was_available, watched.told = pool.is_available, False
+        assert watched.served == watched.listeners[: len(watched.served)], "listeners were not served in order"
+
+    def do(self, name: str, arguments: tuple[Any, ...]) -> None:
+        match name:
+            case "create":
+                (required, maximum), quota, overdraft = arguments
+                try:
+                    pool = self.network.create_pool(
+                        required,
+                        maximum,
+                        subpartitions=SUBPARTITIONS,
+                        max_buffers_per_channel=quota,
+                        max_overdraft=overdraft,
+                    )
+                except InsufficientBuffers:
+                    assert required > N - self.network.statistics().required_segments
+                else:
+                    self.pools.append(Watched(pool, quota, overdraft))
+            case "take unpooled":
+                before = self.network.statistics()
+                try:
+                    self.unpooled += self.network.take_unpooled(arguments[0])
+                except InsufficientBuffers:
+                    assert self.network.statistics().required_segments == before.required_segments
+            case "recycle unpooled":
+                back, self.unpooled = self.unpooled[: arguments[0]], self.unpooled[arguments[0] :]
+                self.network.recycle_unpooled(back)
+            case "recycle":
+                holders = [watched for watched in self.pools + self.gone if watched.held]
+                if holders:
+                    watched = holders[arguments[0] % len(holders)]
+                    segment, subpartition = watched.held.pop(arguments[0] % len(watched.held))
+                    watched.pool.recycle(segment, subpartition)
+            case _ if self.pools:
+                watched = self.pools[arguments[0] % len(self.pools)]
+                self.do_to_pool(name, watched, arguments)
+
+    def do_to_pool(self, name: str, watched: Watched, arguments: tuple[Any, ...]) -> None:
+        pool = watched.pool
+        match name:
+            case "destroy":
+                self.pools.remove(watched)
+                self.gone.append(watched)
+                pool.destroy()
+                assert watched.served == watched.listeners
+                assert pool.statistics().available == 0
+            case "acquire":
+                before = pool.statistics()
+                possible = pool.can_acquire(1)
+                segment = pool.try_acquire(arguments[1])
+                assert (segment is not None) == possible
+                if segment is None:
+                    free = self.network.statistics().free_segments
+                    assert before.available == 0
+                    assert free == 0 or before.requested >= before.size + watched.overdraft
+                else:
+                    watched.held.append((segment, arguments[1]))
+            case "listen":
+                self.numbers += 1
+                had = pool.statistics().available
+                added = pool.add_listener(Listener(watched, self.numbers))
+                assert added == (had == 0)
+                if added:
+                    watched.listeners.append(self.numbers)
+
+
+@given(st.lists(actions, max_size=60))
+def test_conservation_shares_and_availability(script: list[tuple[Any, ...]]) -> None:
+    stage = Stage()
+    for name, *arguments in script:
+        stage.do(name, tuple(arguments))
+        stage.check()
+    for watched in list(stage.pools):
+        stage.do_to_pool("destroy", watched, ())
+        stage.check()
+    stage.network.recycle_unpooled(stage.unpooled)
+    for watched in stage.gone:
+        for segment, subpartition in watched.held:
+            watched.pool.recycle(segment, subpartition)
+        watched.held = []
+    statistics = stage.network.statistics()
+    assert (statistics.lent_segments, statistics.required_segments) == (0, 0)
+
+
+@given(st.lists(bounds, min_size=1, max_size=6), st.integers(0, N))
+def test_the_order_of_creation_does_not_matter_by_more_than_one(
+    shapes: list[tuple[int, int | None]], unpooled: int
+) -> None:
+    def sizes(order: list[int]) -> dict[int, int] | None:
+        network = NetworkBufferPool(N, 8)
+        try:
+            pools = {index: network.create_pool(*shapes[index]) for index in order}
+            network.take_unpooled(min(unpooled, N - network.statistics().required_segments))
+        except InsufficientBuffers:
+            return None
+        return {index: pool.size for index, pool in pools.items()}
+
+    forward = sizes(list(range(len(shapes))))
+    backward = sizes(list(reversed(range(len(shapes)))))
+    assert (forward is None) == (backward is None)
+    if forward is not None and backward is not None:
+        assert sum(forward.values()) == sum(backward.values())
+        assert all(abs(forward[index] - backward[index]) <= 1 for index in forward)
