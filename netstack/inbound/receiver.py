@@ -76,11 +76,6 @@ class ChannelReceiver:
         """Channels open now."""
         return len(self._channels)
 
-    @property
-    def unannounced_credit(self) -> int:
-        """Credit that waits to be announced; O(channels that have some)."""
-        return sum(channel.credit.unannounced for channel in self._to_announce)
-
     def open(self, channel: RemoteInputChannel) -> None:
         """Requests the channel's subpartition.
 

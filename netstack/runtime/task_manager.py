@@ -20,7 +20,6 @@ from ..errors import ChannelFailed, ConfigError, LocalProtocolError
 from ..ids import ChannelDescriptor, ResultPartitionType, partition_id
 from ..inbound.channel import LocalInputChannel, RemoteInputChannel
 from ..inbound.gate import SingleInputGate
-from ..inbound.receiver import ChannelReceiver
 from ..outbound.partition import ResultPartition, ResultPartitionStatistics, output_pool_bounds
 from ..transport import Listener, transport_for
 from .endpoint import AcceptedStatistics, DialledStatistics, NetworkEndpoint
@@ -156,15 +155,13 @@ class TaskManager:
             except BaseException:
                 pool.destroy()
                 raise
-        connections: dict[Pump, ChannelReceiver] = {}
-        buffers = remote * exclusive_each + config.floating_buffers_per_gate
+        pumps: dict[Pump, None] = {}
 
         def poke() -> None:
-            # Data first. Credit is announced when there was none, since then the producer may be waiting for it, or
-            # when half of all is due: every announcement wakes the producer, which costs as much as sending 100 KiB.
-            for pump, receiver in connections.items():
-                if not pump.read_now() or 2 * receiver.unannounced_credit >= buffers:
+            for pump in pumps:
+                if pump.is_dirty:  # credit that is due: the producer may be waiting for it
                     pump.write_now()
+                pump.read_now()
 
         def forget() -> None:
             self._gates.pop(gate, None)
@@ -177,7 +174,7 @@ class TaskManager:
                     self._open_local(gate, index, descriptor)
                     continue
                 pump, receiver = await self._endpoint.dial(descriptor.address)
-                connections[pump] = receiver
+                pumps[pump] = None
                 assert pool is not None
                 wanted = partition_id(descriptor.partition_id)
                 mine = [exclusive.pop() for _ in range(exclusive_each)]

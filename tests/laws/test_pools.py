@@ -177,7 +177,7 @@ class Stage:
                     watched.listeners.append(self.numbers)
 
 
-@given(st.lists(actions, max_size=60))
+@given(st.lists(actions, min_size=10, max_size=60))
 def test_conservation_shares_and_availability(script: list[tuple[Any, ...]]) -> None:
     stage = Stage()
     for name, *arguments in script:

@@ -1,4 +1,4 @@
-"""Laws of a subpartition: whatever its writer and its reader do in which order, every byte arrives once, and nobody sleeps through it."""
+"""Laws of a subpartition: whatever is written and read in which order, each byte arrives once, and nobody sleeps on."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ class Stage:
             self.subpartition.resume()
 
 
-@given(st.lists(actions, max_size=60))
+@given(st.lists(actions, min_size=10, max_size=60))
 def test_every_byte_once_in_order_and_never_a_lost_wake_up(script: list[tuple[str, int]]) -> None:
     stage = Stage()
     for name, *arguments in script:
