@@ -49,6 +49,8 @@ KICK_BUFFERS: Final = 8
 """Finished buffers after which the connections are asked to send: a gathering write of 8 is within 10 % of one of
 16."""
 
+_SMALL_PIECE_BYTES: Final = 1024
+
 _SMALL_SHARE: Final = 8
 """Batches with fewer records a channel than this go record by record: an array operation costs as much as that many
 records."""
@@ -248,7 +250,7 @@ class PartitionWriter:
         self._format = format
         self._encode = format.encode
         self._is_raw = format.name == "bytes"
-        self._takes_pieces = format.name == "arrow"
+        self.format_name = format.name
         self._select = selector.select
         self._fixed_slot = self._count if selector.is_broadcast else 0 if self._count == 1 else None
         self._timeout_s = buffer_timeout_s
@@ -368,10 +370,13 @@ class PartitionWriter:
     def emission_of_record(self, slot: int, pieces: list[Payload], size: int) -> Emission:
         """A single record of any size, as an emission."""
         total = size + PREFIX_BYTES
-        framed: list[Payload] = [LENGTH.pack(size), *pieces]
         if size >= LEND_BYTES and slot != self._count and all(map(_is_immutable, pieces)):
-            return Emission(self, slot, total, total, None, PieceCursor(framed), None)
-        cursor = PieceCursor(framed)
+            kept = [
+                piece if isinstance(piece, bytes) or len(piece) >= _SMALL_PIECE_BYTES else bytes(piece)
+                for piece in pieces
+            ]
+            return Emission(self, slot, total, total, None, PieceCursor([LENGTH.pack(size), *kept]), None)
+        cursor = PieceCursor([LENGTH.pack(size), *pieces])
 
         def write(start: int, stop: int, out: memoryview) -> None:
             position = 0
@@ -664,4 +669,9 @@ def _framed_rows(rows: Rows) -> Iterator[Payload]:
 
 
 def _is_immutable(piece: Payload) -> bool:
-    return isinstance(piece, bytes) or (isinstance(piece, memoryview) and piece.readonly)
+    """Whether nobody will change it, or it is so small that it may as well be copied."""
+    return (
+        isinstance(piece, bytes)
+        or len(piece) < _SMALL_PIECE_BYTES
+        or (isinstance(piece, memoryview) and piece.readonly)
+    )

@@ -233,7 +233,7 @@ def _merged(pieces: list[Any]) -> list[bytes | memoryview]:
         if small:
             merged.append(b"".join(small))
             small = []
-        merged.append(memoryview(piece).cast("B"))
+        merged.append(memoryview(piece).cast("B").toreadonly())
     if small:
         merged.append(b"".join(small))
     return merged

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 import numpy as np
 
 from ..errors import ConfigError, LocalProtocolError, RecordError
+from .blocks import BlockCache
 from .framing import BULK_LIMIT_BYTES, LENGTH, MAX_RECORD_BYTES, PREFIX_BYTES, template
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class RecordDeserializer:
     # known, and `_have` bytes of its payload are in `_gathered` or in `_file`.
 
     __slots__ = (
+        "_blocks",
         "_decode",
         "_decode_bytes",
         "_decode_many",
@@ -98,6 +100,7 @@ class RecordDeserializer:
         self._length = _NO_LENGTH
         self._have = 0
         self._gathered: memoryview | None = None
+        self._blocks = BlockCache()
         self._file: SpillFile | None = None
 
     def feed(self, memory: memoryview) -> list[Any]:
@@ -269,8 +272,8 @@ class RecordDeserializer:
         if length > self._spill_threshold_bytes:
             self._file = self._spill.create(length)
         else:
-            # Not a bytearray, which is filled with zeros: a peer that announces much and sends little would cost us.
-            self._gathered = np.empty(length, np.uint8).data
+            # Memory that is not touched until it is written: a peer that announces much and sends little costs nothing.
+            self._gathered = self._blocks.take(length).data
 
     def _keep(self, piece: memoryview) -> None:
         """Adds to the payload."""

@@ -9,12 +9,12 @@ prefix is checked: a record of another width would otherwise shift everything af
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, final
 
 import numpy as np
 
 from ..errors import ConfigError, LocalProtocolError, RecordError
+from .blocks import BlockCache
 from .framing import BULK_LIMIT_BYTES, FEW_CELLS, LENGTH, MAX_RECORD_BYTES, PREFIX_BYTES, template
 
 if TYPE_CHECKING:
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 DEFAULT_BLOCK_BYTES = 1024 * 1024
 """Large enough that making it is spread over 32 network buffers, small enough to stay in the cache until it is read."""
 
-_PAST_BLOCKS = 4
-"""Blocks kept for another use: enough for a consumer that looks at a few arrays at once."""
-
-_UNSHARED = 3  # references to a block that nobody looks at: the list's, the loop's, and the question's own
 _NOTHING = memoryview(b"")
 
 _MAX_BLOCK_ROWS = 1 << 20  # bounds a block of empty records, which needs no memory
@@ -52,11 +48,11 @@ class RowDeserializer:
     __slots__ = (
         "_block",
         "_block_rows",
+        "_blocks",
         "_column",
         "_full",
         "_have",
         "_memory",
-        "_past",
         "_records",
         "_row",
         "_taken",
@@ -75,7 +71,7 @@ class RowDeserializer:
         self._block: Rows | None = None
         self._column: npt.NDArray[np.void] | None = None
         self._memory = _NOTHING
-        self._past: list[npt.NDArray[np.uint8]] = []
+        self._blocks = BlockCache()
         self._row = 0
         self._taken = 0
         self._have = 0
@@ -261,15 +257,7 @@ class RowDeserializer:
         same = self._template
         self._block = self._column = None
         self._memory = _NOTHING
-        past = self._past
-        for flat in past:
-            if sys.getrefcount(flat) == _UNSHARED:
-                break
-        else:
-            flat = np.empty(self._block_rows * same.record_bytes, np.uint8)
-            past.append(flat)
-            if len(past) > _PAST_BLOCKS:
-                del past[0]
+        flat = self._blocks.take(self._block_rows * same.record_bytes)
         self._block = flat.reshape(self._block_rows, same.record_bytes)
         self._column = None if same.payload_dtype is None else flat.view(same.payload_dtype)
         self._memory = flat.data

@@ -102,10 +102,7 @@ class RecordWriter:
         if self._try_emit(record):
             return
         await self._make_whole()
-        slot, emission = self._core.plan_record(record)
-        await self._drive(slot, emission, None)
-        self._core.partition.counters.records += 1
-        self._core.after_write(slot)
+        await self._emit_spanning(record)
 
     async def emit_batch(self, batch: npt.NDArray[Any] | pa.RecordBatch) -> None:
         """Writes an array of fixed-width records, or an Arrow RecordBatch as one record (format "arrow").
@@ -138,7 +135,7 @@ class RecordWriter:
         counters = self._partition.counters
         try:
             for slot, count, emission in core.plan_batch(batch, lent):
-                await self._drive(slot, emission, lent)
+                await self._drive(slot, emission)
                 counters.records += count
                 core.after_write(slot)
             await trio.lowlevel.checkpoint()
@@ -184,6 +181,13 @@ class RecordWriter:
         """Gives the writer up: what was written stays queued, buffers it held open are finished. Idempotent."""
         self._core.abandon()
 
+    async def _emit_spanning(self, record: Any) -> None:
+        """Emits one record of any size, piece by piece as there are buffers."""
+        slot, emission = self._core.plan_record(record)
+        await self._drive(slot, emission)
+        self._partition.counters.records += 1
+        self._core.after_write(slot)
+
     async def _make_whole(self) -> None:
         """Completes a record that a cancelled call left torn."""
         if self._core.is_emitting:
@@ -191,7 +195,7 @@ class RecordWriter:
         while not self._core.complete_torn():
             await self._wait_for_buffer()
 
-    async def _drive(self, slot: int, emission: Emission, lent: list[LentBuffer] | None) -> None:
+    async def _drive(self, slot: int, emission: Emission) -> None:
         """Runs an emission to its end; on cancellation the record in progress is kept for later."""
         complete = False
         self._core.is_emitting = True
@@ -210,12 +214,13 @@ class RecordWriter:
         await self._available.wait()
 
     async def _emit_columnar(self, batch: Any) -> None:
-        try:
-            await self.emit(batch)
-        except (TypeError, AttributeError) as error:
+        if self._core.format_name != "arrow":
             raise RecordError(
-                f"emit_batch of a {type(batch).__name__}: give a numpy array, or with format='arrow' a RecordBatch"
-            ) from error
+                f"emit_batch of a {type(batch).__name__} with format {self._core.format_name!r}: give a numpy array,"
+                " or make the writer with format='arrow' for RecordBatches"
+            )
+        await self._make_whole()
+        await self._emit_spanning(batch)
         await trio.lowlevel.checkpoint()
 
     async def _wait_sent(self, lent: list[LentBuffer]) -> None:

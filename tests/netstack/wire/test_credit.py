@@ -1,4 +1,4 @@
-"""Credit: never below zero, never beyond what a receiver can have, announced exactly once."""
+"""Credit: never beyond what a receiver can have, announced exactly once, in time, and not in driblets."""
 
 from __future__ import annotations
 
@@ -6,16 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from netstack.errors import ErrorCode, RemoteProtocolError
 from netstack.wire.credit import MAX_CREDIT, ReceiveCredit, SendCredit
-
-
-def test_spending_more_than_there_is_raises() -> None:
-    credit = SendCredit(1)
-    credit.spend()
-    with pytest.raises(LocalProtocolError, match="without credit"):
-        credit.spend()
-    assert credit.available == 0
 
 
 @pytest.mark.parametrize("count", [0, -1, MAX_CREDIT, 2**32 - 1])
@@ -33,22 +25,56 @@ def test_the_largest_sum_is_accepted() -> None:
     assert credit.available == credit.granted == MAX_CREDIT
 
 
-@given(st.integers(0, 5), st.lists(st.one_of(st.none(), st.integers(1, 5))))
-def test_law(initial: int, steps: list[int | None]) -> None:
-    """What was announced arrives; nothing is announced twice; one scheduling for each announcement."""
+def test_a_sender_with_credit_is_told_in_one_go() -> None:
+    credit = ReceiveCredit(4)
+    assert [credit.add(1) for _ in range(5)] == [False, False, False, False, True]
+    assert credit.take() == 5
+    assert [credit.add(1) for _ in range(9)] == [False] * 9
+
+
+def test_a_sender_without_credit_is_told_at_once() -> None:
+    credit = ReceiveCredit(1)
+    assert not credit.use()
+    assert credit.add(1)
+    assert not credit.add(1), "it is scheduled already"
+    assert credit.take() == 2
+
+
+def test_spending_makes_an_announcement_due() -> None:
+    credit = ReceiveCredit(2)
+    assert not credit.add(1)
+    assert not credit.use()
+    assert credit.use()
+    assert not credit.use()
+    assert credit.take() == 1
+
+
+@given(st.integers(0, 5), st.lists(st.sampled_from(["send", "announce", 1, 2, 3])))
+def test_law(initial: int, steps: list[str | int]) -> None:
+    """Nothing is announced twice, each announcement is scheduled once, and a sender in need never waits in vain."""
     receiver, sender = ReceiveCredit(initial), SendCredit(initial)
     scheduled = False
     reserved = initial
+    sent = 0
     for step in steps:
-        if step is None:
-            count = receiver.take()
-            assert bool(count) is scheduled
-            scheduled = False
-            if count:
-                sender.grant(count)
+        became_due = False
+        if step == "announce":
+            if scheduled:
+                scheduled = False
+                sender.grant(receiver.take())
+        elif step == "send":
+            if sender.available:
+                sender.available -= 1
+                sent += 1
+                became_due = receiver.use()
         else:
+            assert isinstance(step, int)
             reserved += step
-            assert receiver.add(step) is not scheduled
-            scheduled = True
-        assert sender.available + receiver.unannounced == reserved
-        assert receiver.announced == sender.granted == sender.available
+            became_due = receiver.add(step)
+        assert not (became_due and scheduled)
+        scheduled = scheduled or became_due
+        assert sender.available + receiver.unannounced + sent == reserved
+        assert receiver.announced == sender.granted == sender.available + sent
+        assert receiver.used == sent
+        if not sender.available and receiver.unannounced:
+            assert scheduled

@@ -1,0 +1,295 @@
+"""`emit_batch(array)` writes what emitting each record alone writes, to the same subpartitions; its memory is the caller's again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netstack.buffer.pool import NetworkBufferPool
+from netstack.events import DataType
+from netstack.ids import PartitionId, ResultPartitionType
+from netstack.outbound.partition import ResultPartition
+from netstack.outbound.selector import (
+    BroadcastSelector,
+    ChannelSelector,
+    CustomSelector,
+    ForwardSelector,
+    GlobalSelector,
+    KeyGroupSelector,
+    RebalanceSelector,
+    RescaleSelector,
+    ShuffleSelector,
+    records_of,
+)
+from netstack.outbound.writer import LEND_BYTES
+from netstack.record.framing import frame
+from netstack.runtime.record_writer import RecordWriter
+from netstack.testing.scripted import VirtualHost
+
+SELECTORS: dict[str, Callable[[], ChannelSelector]] = {
+    "forward": ForwardSelector,
+    "global": GlobalSelector,
+    "rescale": RescaleSelector,
+    "rebalance": lambda: RebalanceSelector(random.Random(7)),
+    "shuffle": lambda: ShuffleSelector(random.Random(7)),
+    "key group": KeyGroupSelector,
+    "broadcast": BroadcastSelector,
+    "custom": lambda: CustomSelector(lambda key, channels: len(repr(key)) % channels),
+    "custom by batch": lambda: CustomSelector(
+        lambda key, channels: 1 % channels, None, lambda array, channels: 1 % channels
+    ),
+}
+
+
+def nothing() -> None:
+    pass
+
+
+class Stage:
+    """A writer over a pool of its own, and readers that take what they are told of."""
+
+    def __init__(
+        self,
+        selector: ChannelSelector,
+        *,
+        subpartitions: int,
+        segment_bytes: int,
+        segments: int,
+        format: str = "bytes",
+        buffer_timeout_s: float | None = None,
+    ) -> None:
+        self.network = NetworkBufferPool(segments, segment_bytes)
+        self.host = VirtualHost(nothing)
+        self.partition = ResultPartition(
+            PartitionId("p"),
+            ResultPartitionType.PIPELINED,
+            subpartitions,
+            self.network.create_pool(subpartitions + 1, None, subpartitions=subpartitions),
+            on_released=lambda partition: None,
+            host=self.host,
+        )
+        self.writer = RecordWriter(self.partition, selector=selector, format=format, buffer_timeout_s=buffer_timeout_s)
+        self.received = [bytearray() for _ in range(subpartitions)]
+        self.views = [self.partition.create_view(index, nothing) for index in range(subpartitions)]
+
+    def read(self, limit: int = 1_000_000) -> int:
+        """Takes at most `limit` buffers in turn; returns how many it took."""
+        taken = 0
+        for index, view in enumerate(self.views):
+            while taken < limit and view.is_available(has_credit=True):
+                buffer = view.poll()
+                if buffer is None:
+                    break
+                taken += 1
+                if buffer.data_type is DataType.DATA:
+                    self.received[index] += buffer.contiguous()
+                buffer.recycle()
+        return taken
+
+    async def read_forever(self, pause_s: float = 1.0) -> None:
+        """A slow reader: one buffer a virtual second."""
+        while True:
+            await trio.sleep(pause_s)
+            self.read(1)
+
+    def finish(self) -> list[bytes]:
+        self.writer.close()
+        self.read()
+        assert self.partition.pool.statistics().used == 0
+        return [bytes(part) for part in self.received]
+
+
+def run(test: Callable[[], Any]) -> Any:
+    """Runs an async test in virtual time; what would hang fails after a virtual day."""
+
+    async def main() -> Any:
+        with trio.fail_after(86_400):
+            return await test()
+
+    return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def emit_each(stage: Stage, records: list[Any]) -> list[bytes]:
+    for record in records:
+        stage.writer.emit_nowait(record)
+    return stage.finish()
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> npt.NDArray[Any]:
+    width = draw(st.sampled_from([0, 1, 3, 8, 100, LEND_BYTES - 1, LEND_BYTES, LEND_BYTES + 5]))
+    count = draw(st.integers(0, 60 if width < 1000 else 9))
+    seed = draw(st.integers(0, 2**32 - 1))
+    return np.random.default_rng(seed).integers(0, 256, (count, width), np.uint8)
+
+
+@pytest.mark.parametrize("name", SELECTORS)
+@settings(max_examples=12)
+@given(
+    st.lists(arrays(), min_size=1, max_size=3),
+    st.integers(1, 4),
+    st.sampled_from([16, 64, 4096, 32768]),
+    st.sampled_from([None, 0.0, 0.1]),
+)
+def test_a_batch_is_its_records(
+    name: str, batches: list[Any], subpartitions: int, segment_bytes: int, timeout_s: float | None
+) -> None:
+    records = [record for batch in batches for record in records_of(batch)]
+    size = sum(len(record) + 4 for record in records)
+    ample = subpartitions * (size // segment_bytes + 8) + size // LEND_BYTES
+    options: dict[str, Any] = {"subpartitions": subpartitions, "segment_bytes": segment_bytes}
+    one_by_one = emit_each(Stage(SELECTORS[name](), segments=ample, **options), records)
+
+    async def in_batches(segments: int) -> list[bytes]:
+        stage = Stage(SELECTORS[name](), segments=segments, buffer_timeout_s=timeout_s, **options)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stage.read_forever, 1e-4)
+            for batch in batches:
+                lent = batch.copy()
+                await stage.writer.emit_batch(lent)
+                lent[:] = 0xEE  # the caller's memory again
+            nursery.cancel_scope.cancel()
+        assert stage.partition.statistics().records == len(records)
+        return stage.finish()
+
+    assert run(lambda: in_batches(ample)) == one_by_one
+    assert run(lambda: in_batches(subpartitions + 1)) == one_by_one
+
+
+TYPED = {
+    "int64": np.array([0, 1, -1, 2**62, -(2**63)] * 4, "<i8"),
+    "float64": np.array([0.0, -0.0, 1.5, float("inf")] * 5, "<f8"),
+    "bytes of S": np.array([b"a", b"abc", b"a\0", b"", b"\0\0b"] * 4, "S3"),
+    "bytes of V": np.arange(20, dtype="<u4").view("V4"),
+    "bytes of rows": np.arange(60, dtype=np.uint8).reshape(20, 3),
+}
+
+
+@pytest.mark.parametrize("what", TYPED)
+@pytest.mark.parametrize("count", [1, 2, 20])
+@pytest.mark.parametrize("subpartitions", [1, 3])
+@pytest.mark.parametrize("name", ["rebalance", "key group", "custom", "broadcast"])
+def test_elements_that_are_records_of_the_format(what: str, count: int, subpartitions: int, name: str) -> None:
+    array = TYPED[what][:count]
+    options: dict[str, Any] = {"subpartitions": subpartitions, "segment_bytes": 32, "segments": 200}
+    options["format"] = what.split()[0]
+    one_by_one = emit_each(Stage(SELECTORS[name](), **options), records_of(array))
+
+    async def in_a_batch() -> list[bytes]:
+        stage = Stage(SELECTORS[name](), **options)
+        await stage.writer.emit_batch(array)
+        return stage.finish()
+
+    assert run(in_a_batch) == one_by_one
+
+
+@pytest.mark.parametrize("dtype", ["<i8", "<u2", ">i4", "<f4", "i4,f4", "<M8[ns]", "?"])
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_without_a_format_the_bytes_of_an_element_are_its_record_however_few_there_are(dtype: str, count: int) -> None:
+    """The default format is bytes: an element of any fixed width is its own bytes, in a small batch as in a large one."""
+    width = np.dtype(dtype).itemsize
+    array = np.resize(np.arange(250, dtype=np.uint8), count * width).view(dtype)
+
+    async def in_a_batch() -> list[bytes]:
+        stage = Stage(RebalanceSelector(), subpartitions=2, segment_bytes=64, segments=100)
+        await stage.writer.emit_batch(array)
+        return stage.finish()
+
+    expected = [b"".join(frame(element.tobytes()) for element in array[index::2]) for index in (0, 1)]
+    assert run(in_a_batch) == expected
+
+
+def test_an_array_that_is_not_contiguous_is_read_as_it_looks() -> None:
+    whole = np.arange(600, dtype=np.uint8).reshape(20, 30)
+
+    async def in_a_batch() -> list[bytes]:
+        stage = Stage(ForwardSelector(), subpartitions=1, segment_bytes=64, segments=100)
+        await stage.writer.emit_batch(whole[::2, 3:9])
+        await stage.writer.emit_batch(whole[:, 0].view("V1")[::3])
+        return stage.finish()
+
+    expected = b"".join(frame(row.tobytes()) for row in whole[::2, 3:9])
+    expected += b"".join(frame(row.tobytes()) for row in whole[::3, :1])
+    assert run(in_a_batch) == [expected]
+
+
+# Lent memory, on every path.
+
+
+@settings(max_examples=20)
+@given(st.data(), st.integers(1, 3), st.sampled_from([512, 4096, 16384]))
+def test_memory_of_a_batch_may_change_when_the_call_returned(
+    data: st.DataObject, subpartitions: int, segment_bytes: int
+) -> None:
+    """Sent at once, detached from the queue, half sent and settled, or cancelled: what arrives is what was lent."""
+    pauses = data.draw(st.lists(st.sampled_from([0.0, 1e-4, 1e-2, 1.0]), min_size=1, max_size=8))
+    deadlines = data.draw(st.lists(st.sampled_from([1e-4, 1e-3, 1.0, 1e9]), min_size=1, max_size=6))
+    count = data.draw(st.integers(1, 4))
+
+    async def scenario() -> None:
+        stage = Stage(
+            CustomSelector(lambda key, channels: 0, None, lambda array, channels: 0),
+            subpartitions=subpartitions,
+            segment_bytes=segment_bytes,
+            segments=subpartitions + 4,
+        )
+        held: list[tuple[Any, memoryview]] = []
+
+        def settle() -> None:
+            """The connection copies what it is in the middle of sending."""
+            for place, (buffer, memory) in enumerate(held):
+                if buffer is not None:
+                    copy = memoryview(bytes(memory))
+                    held[place] = (None, copy)
+                    buffer.recycle()
+
+        async def send() -> None:
+            """A connection that takes a buffer, and has sent it only some time later."""
+            view = stage.views[0]
+            turn = 0
+            while True:
+                turn += 1
+                await trio.sleep(pauses[turn % len(pauses)] + 1e-5)
+                buffer = view.poll() if view.is_available(has_credit=True) else None
+                if buffer is not None:
+                    held.append((buffer, buffer.contiguous()))
+                    await trio.sleep(pauses[(turn + 1) % len(pauses)])
+                    taken, memory = held.pop()
+                    stage.received[0] += memory
+                    if taken is not None:
+                        taken.recycle()
+
+        stage.host.settle = settle
+        attempted = bytearray()
+        finished = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            for number, deadline in enumerate(deadlines):
+                rows = np.full((count, LEND_BYTES), number + 1, np.uint8)
+                with trio.move_on_after(deadline) as scope:
+                    await stage.writer.emit_batch(rows)
+                rows[:] = 0xEE
+                finished.append(not scope.cancelled_caught)
+                attempted += frame(bytes([number + 1]) * LEND_BYTES) * count
+            await stage.writer.finish()
+            await trio.sleep(1000)
+            nursery.cancel_scope.cancel()
+        received = stage.finish()[0]
+        records = [received[at : at + LEND_BYTES + 4] for at in range(0, len(received), LEND_BYTES + 4)]
+        found = [record[4] for record in records]
+        assert records == [frame(bytes([number]) * LEND_BYTES) for number in found], "memory was read after it changed"
+        assert found == sorted(found)
+        for number, complete in enumerate(finished):
+            sent = found.count(number + 1)
+            assert sent == count if complete else sent <= count
+
+    run(scenario)
