@@ -26,6 +26,11 @@ def version() -> str:
     return _version_of("netstack") or "0+source"
 
 
+def congestion_control() -> str | None:
+    """What TCP connections use that ask for nothing else."""
+    return _first_line("/proc/sys/net/ipv4/tcp_congestion_control")
+
+
 def host_facts() -> dict[str, Any]:
     """The machine, the interpreter and the packages, as plain JSON values; None where the system does not tell."""
     return {
@@ -40,7 +45,7 @@ def host_facts() -> dict[str, Any]:
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
         "load_average": list(os.getloadavg()),
-        "congestion_control": _first_line("/proc/sys/net/ipv4/tcp_congestion_control"),
+        "congestion_control": congestion_control(),
         "packages": {name: _version_of(name) for name in _PACKAGES},
     }
 

@@ -211,7 +211,7 @@ def _result(
     gigabytes = payload_bytes / 1e9
     latency = Histogram.from_dict(consumer["latency"])
     sent_s = (producer["stopped_ns"] - start_ns) / 1e9
-    host = host_facts()
+    congestion_control = _either(producer, consumer, "congestion_control")
     return {
         "engine": engine,
         "delivered": not consumer["problems"],
@@ -231,17 +231,18 @@ def _result(
         "wire_bytes": wire_bytes,
         "buffers": _either(producer, consumer, "buffers"),
         "credits": _either(consumer, producer, "credits"),
+        "congestion_control": congestion_control,
         "average_buffer_fill": _either(producer, consumer, "average_buffer_fill"),
         "warnings": [
             *(f"delivery: {problem}" for problem in consumer["problems"]),
             *_warnings(spec, window["steady"], producer["expected"]["records"], sent_s),
-            *_host_warnings(spec, host),
+            *_connection_warnings(spec, congestion_control),
             *producer["facts"]["warnings"],
             *consumer["facts"]["warnings"],
             *remarks,
         ],
         "settings": spec.as_dict(),
-        "host": host,
+        "host": host_facts(),
         "version": version(),
     }
 
@@ -270,11 +271,11 @@ def _warnings(spec: RunSpec, steady: bool, sent_records: int, sent_s: float) -> 
     return found
 
 
-def _host_warnings(spec: RunSpec, host: dict[str, Any]) -> list[str]:
-    if spec.rate_per_s is None and spec.transport == "tcp" and host["congestion_control"] == "bbr":
+def _connection_warnings(spec: RunSpec, control: str | None) -> list[str]:
+    if spec.rate_per_s is None and control == "bbr":
         return [
-            "this system's TCP congestion control is bbr, which paces: on loopback about half of cubic's throughput,"
-            " and less steady (sysctl net.ipv4.tcp_congestion_control)"
+            "the connection's TCP congestion control is bbr (the system's), which paces: on loopback about half of"
+            " cubic's throughput, and less steady (sysctl net.ipv4.tcp_congestion_control)"
         ]
     return []
 

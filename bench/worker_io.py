@@ -65,6 +65,7 @@ class Facts:
         buffers: data buffers sent (producer) or received (consumer).
         wire_bytes: bytes written to (producer) or read from (consumer) the connection, headers included.
         credits: buffers' worth of credit announced.
+        congestion_control: of the TCP connection.
         verified: False for a bare loop that only counts; its delivery is then proven by the count alone.
         average_buffer_fill: payload bytes in a data buffer as a part of its size, 0 to 1.
         warnings: what a reader of the figures should know.
@@ -74,6 +75,7 @@ class Facts:
     wire_bytes: int | None = None
     credits: int | None = None
     average_buffer_fill: float | None = None
+    congestion_control: str | None = None
     verified: bool = True
     warnings: tuple[str, ...] = ()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from ..host import congestion_control
 from ..source import MissingExtra
 from ..spec import RunSpec
 from ..worker_io import ConsumerIo, Facts, ProducerIo
@@ -28,7 +29,7 @@ def produce(spec: RunSpec, io: ProducerIo) -> Facts:
             while (span := io.next_span()) is not None:
                 for batch in io.source.arrow(*span):
                     writer.write_batch(batch)
-    return Facts()
+    return Facts(congestion_control=congestion_control() if spec.transport == "tcp" else None)
 
 
 def consume(spec: RunSpec, io: ConsumerIo) -> Facts:

@@ -10,9 +10,12 @@ verified like any other engine's.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 from pathlib import Path
+
+from transports.tcp import LOOPBACK_CONGESTION
 
 from ..pacing import clock_ns
 from ..source import Source
@@ -31,10 +34,11 @@ _UNVERIFIED = "the bare loop checks only the number of bytes"
 def produce(spec: RunSpec, io: ProducerIo) -> Facts:
     """Dials and sends until the run is over; the end of the stream is its end."""
     with _dial(io.peer_address()) as connection:
+        control = _congestion_control(connection)
         io.ready()
         if spec.rate_per_s is not None:
-            return Facts(wire_bytes=_send_messages(io, connection))
-        return Facts(wire_bytes=_send_segments(spec, io, connection), verified=False)
+            return Facts(wire_bytes=_send_messages(io, connection), congestion_control=control)
+        return Facts(wire_bytes=_send_segments(spec, io, connection), verified=False, congestion_control=control)
 
 
 def consume(spec: RunSpec, io: ConsumerIo) -> Facts:
@@ -43,6 +47,8 @@ def consume(spec: RunSpec, io: ConsumerIo) -> Facts:
         io.publish(_address_of(listener))
         connection, _ = listener.accept()
     with connection:
+        if spec.transport == "tcp":
+            _tune(connection)
         io.ready()
         if spec.rate_per_s is not None:
             return Facts(wire_bytes=_receive_messages(spec, io, connection))
@@ -146,5 +152,19 @@ def _dial(address: str) -> socket.socket:
         return connection
     host, _, port = address.rpartition(":")
     connection = socket.create_connection((host, int(port)))
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    _tune(connection)
     return connection
+
+
+def _tune(connection: socket.socket) -> None:
+    """What netstack's own transport does for a connection within one host."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_CONGESTION"):
+        with contextlib.suppress(OSError):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, LOOPBACK_CONGESTION)
+
+
+def _congestion_control(connection: socket.socket) -> str | None:
+    if connection.family != socket.AF_INET or not hasattr(socket, "TCP_CONGESTION"):
+        return None
+    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).split(b"\0")[0].decode()

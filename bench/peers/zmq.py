@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..host import congestion_control
 from ..pacing import clock_ns
 from ..source import MissingExtra
 from ..spec import RunSpec
@@ -40,7 +41,7 @@ def produce(spec: RunSpec, io: ProducerIo) -> Facts:
             for record in io.source.records(*span):
                 send(record, copy=copy)
         send(b"")
-    return Facts()
+    return Facts(congestion_control=congestion_control() if spec.transport == "tcp" else None)
 
 
 def consume(spec: RunSpec, io: ConsumerIo) -> Facts:

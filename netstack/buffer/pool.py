@@ -308,6 +308,11 @@ class LocalBufferPool:
         return self._is_available or self._destroyed
 
     @property
+    def is_over_quota(self) -> bool:
+        """Whether a subpartition holds as many buffers as it may: then its writer waits before it opens another."""
+        return self._over_quota > 0 and not self._destroyed
+
+    @property
     def is_destroyed(self) -> bool:
         """Whether it was destroyed."""
         return self._destroyed

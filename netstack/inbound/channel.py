@@ -11,6 +11,7 @@ was; recycling an exclusive buffer while there is more than wanted gives a float
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final, Protocol, final
 
 from ..buffer.buffer import Buffer, BufferSource
@@ -375,6 +376,7 @@ class LocalInputChannel:
         "is_finished",
         "partition_id",
         "subpartition",
+        "withdraw",
     )
 
     def __init__(self, gate: SingleInputGate, index: int, *, partition_id: str, subpartition: int) -> None:
@@ -384,6 +386,8 @@ class LocalInputChannel:
         self.is_finished = False
         self.partition_id = partition_id
         self.subpartition = subpartition
+        self.withdraw: Callable[[], None] | None = None
+        """Takes the request for the view back; a partition that comes later is then left to somebody else."""
         self._gate = gate
         self._view: BufferSource | None = None
         self._error: Exception | None = None
@@ -452,6 +456,8 @@ class LocalInputChannel:
         """The producer counts this subpartition as consumed; idempotent."""
         if not self._released:
             self._released = True
+            if self.withdraw is not None:
+                self.withdraw()
             if self._view is not None:
                 self._view.release()
 

@@ -357,9 +357,9 @@ class PartitionWriter:
             pool = self.partition.pool
             emission = self.emission_of_record(slot, [payload], size)
             buffers = -(-(end - builder.capacity) // pool.segment_size_bytes)
-            if not pool.can_acquire(buffers):
+            if pool.is_over_quota or not pool.can_acquire(buffers):
                 self.kick()
-                if not pool.can_acquire(buffers):
+                if pool.is_over_quota or not pool.can_acquire(buffers):
                     return False
             if not emission.advance():
                 raise LocalProtocolError(f"{buffers} buffers were at hand and then were not; one writer a partition")
@@ -407,12 +407,10 @@ class PartitionWriter:
             array: one record an element, or, for a two-dimensional uint8 array, one record a row.
             lent: where buffers over the array's own memory are noted; they must be settled before it may change.
         """
-        rows = rows_of(array)
+        rows = self.rows_of_batch(array)
         count = len(rows)
         if not count:
             return
-        self.partition.check_writable()
-        check_record_bytes(rows.shape[1])
         if self._fixed_slot is not None:
             self._switch(self._fixed_slot)
             yield self._fixed_slot, count, self._emission_of_rows(self._fixed_slot, rows, lent)
@@ -437,6 +435,52 @@ class PartitionWriter:
             if end > start:
                 yield slot, end - start, self._emission_of_rows(slot, rows[order[start:end]], None)
             start = end
+
+    def rows_of_batch(self, array: npt.NDArray[Any]) -> Rows:
+        """The records of a batch as rows of bytes.
+
+        Raises:
+            RecordError: its elements are no records of the writer's format.
+            LocalProtocolError: the partition is finished or released.
+        """
+        self.partition.check_writable()
+        if not self._is_raw and array.dtype != self._format.numpy_dtype:
+            wanted = self._format.numpy_dtype
+            raise RecordError(
+                f"an array of {array.dtype} is no batch of {self.format_name} records:"
+                + (f" give {wanted}" if wanted is not None else " their width varies; emit them one by one")
+            )
+        rows = rows_of(array)
+        check_record_bytes(rows.shape[1])
+        return rows
+
+    def slots_of_batch(self, array: npt.NDArray[Any], count: int) -> list[int]:
+        """The slot of each of `count` records, as if each had been emitted alone."""
+        if self._fixed_slot is not None:
+            return [self._fixed_slot] * count
+        if self._selector.is_round_robin:
+            first = self._selector.advance(count)
+            return [(first + index) % self._count for index in range(count)]
+        chosen = self._selector.select_batch(array)
+        return [chosen] * count if isinstance(chosen, int) else chosen.tolist()
+
+    def try_write(self, slot: int, payload: bytes) -> bool:
+        """Writes an encoded record to a slot, whole or not at all; see `try_emit`."""
+        size = len(payload)
+        builder = self.builders[slot]
+        start = builder.position
+        end = start + size + PREFIX_BYTES
+        if end < builder.limit:
+            packer(size).pack_into(builder.memory, start, size, payload)
+            builder.position = end
+            self._counters.records += 1
+            return True
+        return self._try_emit_slowly(slot, payload, size)
+
+    def plan_payload(self, slot: int, payload: bytes) -> Emission:
+        """The emission that writes an encoded record with waits."""
+        self._switch(slot)
+        return self.emission_of_record(slot, [payload], len(payload))
 
     def is_small_batch(self, count: int) -> bool:
         """Whether a batch is emitted faster record by record."""
@@ -496,6 +540,10 @@ class PartitionWriter:
     def acquire(self, slot: int) -> Segment | None:
         """A segment charged to a slot; asks the connections to send before it gives up."""
         pool = self.partition.pool
+        if pool.is_over_quota:
+            self.kick()
+            if pool.is_over_quota:
+                return None
         charged = 0 if slot == self._count else slot
         segment = pool.try_acquire(charged)
         if segment is None:
@@ -506,6 +554,10 @@ class PartitionWriter:
     def acquire_many(self, slot: int, count: int) -> list[Segment]:
         """Up to `count` segments charged to a subpartition; asks the connections to send before it gives up."""
         pool = self.partition.pool
+        if pool.is_over_quota:
+            self.kick()
+            if pool.is_over_quota:
+                return []
         segments = pool.try_acquire_many(count, slot)
         if not segments:
             self.kick()

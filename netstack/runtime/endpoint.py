@@ -66,9 +66,10 @@ class DialledStatistics:
 class _Dialled:
     """A shared connection, or the attempt to make it."""
 
-    __slots__ = ("done", "error", "pump", "receiver")
+    __slots__ = ("callers", "done", "error", "pump", "receiver")
 
     def __init__(self) -> None:
+        self.callers = 0
         self.done = trio.Event()
         self.error: Exception | None = None
         self.pump: Pump | None = None
@@ -87,7 +88,7 @@ class NetworkEndpoint:
         self._views = views
         self._nursery = nursery
         self._codec = NativeCodec()
-        self._dirty: list[Pump] = []
+        self._dirty: dict[Pump, None] = {}  # each once: where nobody writes records, nobody calls `kick`
         self._accepted: dict[Pump, ChannelSender] = {}
         self._dialled: dict[str, _Dialled] = {}
         self._pumps: dict[Pump, None] = {}
@@ -102,7 +103,7 @@ class NetworkEndpoint:
         """Every connection with something to send tries to send it."""
         dirty = self._dirty
         if dirty:
-            self._dirty = []
+            self._dirty = {}
             for pump in dirty:
                 if pump.is_dirty:
                     pump.write_now()
@@ -162,7 +163,14 @@ class NetworkEndpoint:
             if entry is None:
                 entry = self._dialled[address] = _Dialled()
                 self._nursery.start_soon(self._connect, address, entry)
-            await entry.done.wait()
+            entry.callers += 1
+            try:
+                await entry.done.wait()
+            except trio.Cancelled:
+                entry.callers -= 1
+                self._leave_if_idle(address, entry)
+                raise
+            entry.callers -= 1
             error = entry.error
             if isinstance(error, RemoteProtocolError):
                 raise RemoteProtocolError(error.code, error.text) from error
@@ -182,9 +190,10 @@ class NetworkEndpoint:
                 stream = await transport_for(address).connect(address)
                 pump, receiver = self._consume(stream, address, entry)
                 await pump.opened.wait()
-            if pump.error is not None:
-                raise pump.error
+            if pump.is_closed:
+                raise pump.error or ConnectionLost(f"{address} said goodbye at once: it is closing")
             entry.pump, entry.receiver = pump, receiver
+            self._leave_if_idle(address, entry)
         except trio.TooSlowError:
             entry.error = ConnectionLost(f"{address} did not answer within {self._config.connect_timeout_s:g} s")
         except Exception as error:  # whatever it is, it belongs to the callers that wait for this attempt
@@ -236,6 +245,11 @@ class NetworkEndpoint:
             del self._dialled[address]
         if entry.pump is not None:
             entry.pump.leave()
+
+    def _leave_if_idle(self, address: str, entry: _Dialled) -> None:
+        """Whoever wanted the connection was cancelled before it had a channel: it would stay open for nobody."""
+        if not entry.callers and entry.receiver is not None and not entry.receiver.channel_count:
+            self._leave(address, entry)
 
     # Life.
 
@@ -299,6 +313,7 @@ class NetworkEndpoint:
     def _on_pump_closed(self, pump: Pump, error: Exception | None) -> None:
         self._accepted.pop(pump, None)
         self._pumps.pop(pump, None)
+        self._dirty.pop(pump, None)
         self._past_sent += pump.connection.bytes_sent
         self._past_received += pump.connection.bytes_received
         if pump.landing:
@@ -311,7 +326,7 @@ class NetworkEndpoint:
             self._all_closed.set()
 
     def _mark_dirty(self, pump: Pump) -> None:
-        self._dirty.append(pump)
+        self._dirty[pump] = None
 
     def _hello(self) -> Hello:
         asked = FEATURE_CHECKSUM if self._config.checksum else 0

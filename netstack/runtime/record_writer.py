@@ -18,7 +18,7 @@ from ..events import Event
 from ..outbound.partition import ResultPartition
 from ..outbound.selector import ChannelSelector, RebalanceSelector
 from ..outbound.writer import Emission, PartitionWriter
-from ..record.formats import RecordFormat, format_named
+from ..record.formats import RecordFormat, format_named, rows_as_bytes
 from .signal import Signal
 
 if TYPE_CHECKING:
@@ -126,10 +126,7 @@ class RecordWriter:
         await self._make_whole()
         core = self._core
         if core.is_small_batch(len(batch)):
-            for record in _elements(batch):
-                if not core.try_emit(record):
-                    await self.emit(record)
-            await trio.lowlevel.checkpoint()
+            await self._emit_few(batch)
             return
         lent: list[LentBuffer] = []
         counters = self._partition.counters
@@ -150,8 +147,8 @@ class RecordWriter:
         Waits only if a cancelled `emit` left a record to be completed. Cancellation: the event was not sent.
         """
         await self._make_whole()
-        self._core.broadcast_event(event, priority=priority)
         await trio.lowlevel.checkpoint_if_cancelled()
+        self._core.broadcast_event(event, priority=priority)
 
     async def flush(self) -> None:
         """Makes everything written available to the consumers now, whatever the buffer timeout. A checkpoint."""
@@ -164,9 +161,9 @@ class RecordWriter:
         Cancellation: the end was not sent.
         """
         await self._make_whole()
+        await trio.lowlevel.checkpoint()
         self._core.end(drain=drain)
         self._partition.close()
-        await trio.lowlevel.checkpoint()
 
     async def wait_consumed(self) -> None:
         """Waits until every consumer has processed every record, or is gone (call `finish` before).
@@ -180,6 +177,17 @@ class RecordWriter:
     def close(self) -> None:
         """Gives the writer up: what was written stays queued, buffers it held open are finished. Idempotent."""
         self._core.abandon()
+
+    async def _emit_few(self, batch: npt.NDArray[Any]) -> None:
+        """A batch of few records a subpartition, one by one: array operations would cost more."""
+        core = self._core
+        rows = core.rows_of_batch(batch)
+        for slot, payload in zip(core.slots_of_batch(batch, len(rows)), rows_as_bytes(rows), strict=True):
+            if not core.try_write(slot, payload):
+                await self._drive(slot, core.plan_payload(slot, payload))
+                self._partition.counters.records += 1
+                core.after_write(slot)
+        await trio.lowlevel.checkpoint()
 
     async def _emit_spanning(self, record: Any) -> None:
         """Emits one record of any size, piece by piece as there are buffers."""
@@ -209,9 +217,13 @@ class RecordWriter:
                 self._core.tear(slot, emission)
 
     async def _wait_for_buffer(self) -> None:
+        if not self._pool.is_destroyed:
+            await self._available.wait()
         if self._pool.is_destroyed:
-            raise PoolDestroyed(f"partition {self._partition.partition_id!r} was released or failed while written to")
-        await self._available.wait()
+            raise PoolDestroyed(
+                f"partition {self._partition.partition_id!r} was released while it was written to"
+                + ("" if self._partition.failure is None else f", because it failed: {self._partition.failure}")
+            )
 
     async def _emit_columnar(self, batch: Any) -> None:
         if self._core.format_name != "arrow":
@@ -237,9 +249,3 @@ class RecordWriter:
             on_the_way = element.detach() or on_the_way
         if on_the_way:
             self._partition.host.settle()
-
-
-def _elements(batch: npt.NDArray[Any]) -> list[Any]:
-    if batch.ndim == 2:
-        return [row.tobytes() for row in batch]
-    return batch.tolist()  # type: ignore[no-any-return]  # numpy types tolist as object

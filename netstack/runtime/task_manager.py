@@ -173,10 +173,10 @@ class TaskManager:
                 if self._is_local(descriptor.address):
                     self._open_local(gate, index, descriptor)
                     continue
+                wanted = partition_id(descriptor.partition_id)
                 pump, receiver = await self._endpoint.dial(descriptor.address)
                 pumps[pump] = None
                 assert pool is not None
-                wanted = partition_id(descriptor.partition_id)
                 mine = [exclusive.pop() for _ in range(exclusive_each)]
                 channel = RemoteInputChannel(
                     gate,
@@ -254,7 +254,7 @@ class TaskManager:
             else:
                 channel.fail(error)
 
-        self._registry.open_view(
+        channel.withdraw = self._registry.open_view(
             descriptor.partition_id,
             descriptor.subpartition,
             channel.on_data_available,

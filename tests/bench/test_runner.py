@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from bench.runner import Progress, ratios, run_once, run_with_peers, with_length
+from bench.runner import Progress, _connection_warnings, ratios, run_once, run_with_peers, with_length
 from bench.spec import RunSpec
 from bench.store import COLUMNS, flatten
 from netstack.errors import ConfigError
+from transports.tcp import LOOPBACK_CONGESTION
 
 PROMISED = {
     "records",
@@ -151,11 +152,16 @@ def test_what_a_peer_cannot_do_is_refused_before_anything_runs(tmp_path: Path) -
 
 
 @pytest.mark.slow
+def test_the_bare_loop_uses_what_netstack_uses_on_loopback() -> None:
+    control = run_once(RunSpec(records=1000), engine="raw")["congestion_control"]
+    assert control == LOOPBACK_CONGESTION.decode()
+    assert run_once(RunSpec(records=1000, transport="unix"), engine="raw")["congestion_control"] is None
+
+
 @pytest.mark.parametrize(("control", "told"), [("bbr", True), ("cubic", False), (None, False)])
-def test_pacing_by_the_kernel_is_told(monkeypatch: pytest.MonkeyPatch, control: str | None, told: bool) -> None:
-    monkeypatch.setattr("bench.runner.host_facts", lambda: {"congestion_control": control})
-    row = run_once(RunSpec(records=1000), engine="raw")
-    assert any("congestion control is bbr" in text for text in row["warnings"]) is told
+def test_pacing_by_the_kernel_is_told(control: str | None, told: bool) -> None:
+    assert bool(_connection_warnings(RunSpec(), control)) is told
+    assert not _connection_warnings(RunSpec(rate_per_s=5), control)
 
 
 def test_a_run_without_a_length_lasts_three_seconds() -> None:

@@ -198,13 +198,31 @@ def test_data_takes_a_floating_buffer_first(stage: Stage) -> None:
     assert not stage.poll().is_floating
 
 
-def test_unannounced_credit_is_asked_for_once(stage: Stage) -> None:
+def test_credit_is_announced_once_when_more_is_due_than_the_producer_has_left(stage: Stage) -> None:
+    stage.channel.on_backlog(2)  # it has its initial 2
+    assert stage.log == []
     stage.channel.on_backlog(3)
     stage.channel.on_backlog(5)
     assert stage.log == ["announce 0"]
     assert stage.channel.credit.take() == 5
-    stage.channel.on_backlog(6)
+    stage.channel.on_backlog(6)  # 7 left, 1 due
+    assert stage.log == ["announce 0"]
+    for sequence in range(6):
+        stage.arrive(sequence)
+    assert stage.log == ["announce 0"]
+    stage.arrive(6)  # its last
     assert stage.log == ["announce 0"] * 2
+
+
+def test_a_producer_without_credit_is_told_of_the_first_buffer(poor: Stage) -> None:
+    poor.arrive(0)
+    poor.arrive(1)
+    assert poor.log == []
+    poor.poll().recycle()
+    assert poor.log == ["announce 0"]
+    poor.poll().recycle()
+    assert poor.log == ["announce 0"]
+    assert poor.channel.credit.take() == 2
 
 
 def test_a_recycled_exclusive_buffer_is_a_credit_again(poor: Stage) -> None:
@@ -232,6 +250,18 @@ def test_an_empty_buffer_gives_its_credit_back_at_once(stage: Stage) -> None:
     assert stage.channel.credit.unannounced == 1
     stage.arrive(1, b"a")
     assert bytes(stage.poll().memory) == b"a"
+
+
+def test_a_hungry_channel_does_not_keep_the_floating_buffers_from_the_others() -> None:
+    """It takes them all, and then lives on those it gives back itself: they go round among all that wait."""
+    stage = Stage(channels=2, exclusive=1, floating=(1, 4))
+    stage.remote(0).on_backlog(100)
+    stage.remote(1).on_backlog(100)
+    assert (stage.free(0), stage.free(1)) == ((1, 4), (1, 0))
+    for sequence in range(8):
+        stage.arrive(sequence, backlog=100, index=0)
+        stage.poll(0).recycle()
+    assert stage.free(1)[1] >= 2
 
 
 def test_floating_buffers_are_shared_fairly_one_a_turn() -> None:

@@ -140,21 +140,22 @@ def test_buffers_and_events_find_their_channel(stage: Stage) -> None:
 
 
 def test_credits_of_all_channels_go_in_one_frame_when_the_socket_has_room(stage: Stage) -> None:
-    for channel in stage.channels:
-        channel.on_backlog(1)
-    stage.channels[0].on_backlog(3)
+    stage.channels[2].on_backlog(3)
+    stage.channels[0].on_backlog(1)
+    stage.channels[0].on_backlog(4)
+    stage.channels[1].on_backlog(1)  # its producer has more left than that
     assert stage.wanted == 1
-    assert stage.collect() == [AddCredit(((0, 3), (1, 1), (2, 1)))]
+    assert stage.collect() == [AddCredit(((2, 3), (0, 4)))]
     assert stage.collect() == []
-    assert [channel.announcements for channel in stage.channels] == [1, 1, 1]
+    assert [channel.announcements for channel in stage.channels] == [1, 0, 1]
 
 
 def test_a_released_channel_announces_nothing(stage: Stage) -> None:
-    stage.channels[0].on_backlog(1)
-    stage.channels[1].on_backlog(1)
+    stage.channels[0].on_backlog(3)
+    stage.channels[1].on_backlog(3)
     stage.channels[0].release()
-    assert stage.collect() == [AddCredit(((1, 1),))]
-    stage.channels[2].on_backlog(1)
+    assert stage.collect() == [AddCredit(((1, 3),))]
+    stage.channels[2].on_backlog(3)
     stage.channels[2].release()
     assert stage.collect() == []
 

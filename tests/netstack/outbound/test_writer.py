@@ -31,6 +31,10 @@ def nothing() -> None:
     pass
 
 
+class Refused(Exception):
+    pass
+
+
 class Stage:
     """A partition, its writer, and a clock."""
 
@@ -68,6 +72,7 @@ class Stage:
             selector=selector or RebalanceSelector(),
             format=format_named(format),
             buffer_timeout_s=timeout_s,
+            refuse=Refused,
         )
         self.told = [0] * subpartitions
         for index in range(subpartitions):
@@ -293,6 +298,22 @@ def test_a_record_is_written_whole_or_not_at_all() -> None:
     assert stage.read() == frame(b"a" * 20) + frame(b"c" * 36)
     stage.emit(b"d" * 60)
     assert stage.read() == frame(b"d" * 60)
+
+
+def test_emit_nowait_is_try_emit_with_an_exception() -> None:
+    one, other = Stage(subpartitions=2, buffers=(3, 3)), Stage(subpartitions=2, buffers=(3, 3))
+    for number in range(30):
+        record = bytes([number]) * (number % 9)
+        if one.writer.try_emit(record):
+            other.writer.emit_nowait(record)
+        else:
+            with pytest.raises(Refused):
+                other.writer.emit_nowait(record)
+            assert one.read(number % 2) == other.read(number % 2)
+    for stage in (one, other):
+        stage.writer.flush()
+    assert [one.read(0), one.read(1)] == [other.read(0), other.read(1)]
+    assert one.partition.statistics() == other.partition.statistics()
 
 
 def test_overdraft_lets_one_record_through() -> None:

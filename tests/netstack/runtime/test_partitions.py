@@ -1,0 +1,124 @@
+"""PartitionRegistry: views now, later, or never."""
+
+from __future__ import annotations
+
+import pytest
+
+from netstack.buffer.buffer import BufferSource
+from netstack.buffer.pool import NetworkBufferPool
+from netstack.errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound
+from netstack.ids import PartitionId, ResultPartitionType
+from netstack.outbound.partition import ResultPartition
+from netstack.runtime.partitions import PartitionRegistry
+from netstack.testing.scripted import VirtualHost
+
+
+def nothing() -> None:
+    pass
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.host = VirtualHost(nothing)
+        self.registry = PartitionRegistry(timeout_s=10.0, now=self.host.now, call_at=self.host.call_at)
+        self.network = NetworkBufferPool(32, 16)
+        self.views: list[BufferSource] = []
+        self.errors: list[ChannelFailed] = []
+
+    def create(self, name: str = "p") -> ResultPartition:
+        partition = ResultPartition(
+            PartitionId(name),
+            ResultPartitionType.PIPELINED,
+            2,
+            self.network.create_pool(3, None),
+            on_released=self.registry.remove,
+            host=self.host,
+        )
+        self.registry.add(partition)
+        return partition
+
+    def request(self, name: str = "p", subpartition: int = 0) -> object:
+        return self.registry.open_view(name, subpartition, nothing, self.views.append, self.errors.append)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+def test_a_partition_that_is_there_is_served_at_once(stage: Stage) -> None:
+    partition = stage.create()
+    stage.request()
+    assert (len(stage.views), stage.errors) == (1, [])
+    assert stage.registry.find("p") is partition
+    assert stage.registry.all() == (partition,)
+
+
+def test_a_partition_created_later_serves_everybody_who_waits(stage: Stage) -> None:
+    stage.request(subpartition=0)
+    stage.request(subpartition=1)
+    stage.request("other")
+    stage.host.advance(9.9)
+    stage.create()
+    assert (len(stage.views), stage.errors) == (2, [])
+    stage.host.advance(0.2)
+    (error,) = stage.errors
+    assert "'other'" in str(error)
+
+
+def test_a_request_for_a_bad_index_fails_when_the_partition_comes(stage: Stage) -> None:
+    stage.request(subpartition=5)
+    stage.create()
+    (error,) = stage.errors
+    assert error.code is ErrorCode.SUBPARTITION_OUT_OF_RANGE
+
+
+def test_a_partition_that_never_comes_is_not_found_and_the_message_helps(stage: Stage) -> None:
+    stage.create("q")
+    stage.request()
+    stage.host.advance(9.9)
+    assert stage.errors == []
+    stage.host.advance(0.2)
+    (error,) = stage.errors
+    assert isinstance(error, PartitionNotFound)
+    assert "no partition 'p' was created within 10 s (known: q)" in str(error)
+    stage.create()  # too late for that request
+    assert stage.views == []
+
+
+def test_a_request_that_was_withdrawn_hears_nothing(stage: Stage) -> None:
+    withdraw = stage.request()
+    assert callable(withdraw)
+    withdraw()
+    withdraw()
+    partition = stage.create()
+    stage.host.advance(20)
+    assert (stage.views, stage.errors) == ([], [])
+    partition.create_view(0, nothing)  # nobody has consumed it
+
+
+def test_withdrawing_what_was_served_changes_nothing(stage: Stage) -> None:
+    stage.create()
+    withdraw = stage.request()
+    assert callable(withdraw)
+    withdraw()
+    assert not stage.views[0].is_released
+
+
+def test_a_name_is_used_once_at_a_time(stage: Stage) -> None:
+    partition = stage.create()
+    with pytest.raises(LocalProtocolError, match="partition 'p' exists already"):
+        stage.create()
+    partition.release()
+    assert stage.registry.find("p") is None
+    again = stage.create()
+    partition.release()  # the old one once more
+    assert stage.registry.find("p") is again
+
+
+def test_a_released_name_waits_for_its_next_partition(stage: Stage) -> None:
+    stage.create().release()
+    stage.request()
+    assert stage.errors == []
+    stage.create()
+    assert len(stage.views) == 1
