@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 # A sleeping process is woken 50 to 150 us late, so sleeping stops before the due time. Much more would keep a core busy
 # at usual rates, and engines with threads of their own would pay for it: at 1,000 records/s, 2 ms cost pyzmq 20 us.
-SPIN_NS = 250_000
+SPIN_NS = 1_250_000
 # One latency sample per millisecond of work costs nothing and is plenty for a p99 of a few seconds.
 SAMPLE_INTERVAL_NS = 1_000_000
 _SAMPLES_AT_MOST = 1 << 15

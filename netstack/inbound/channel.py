@@ -26,12 +26,19 @@ _DATA: Final = DataType.DATA
 _END_TYPES: Final = {EndOfData: DataType.END_OF_DATA, EndOfPartition: DataType.END_OF_PARTITION}
 """Gates count these by their data type and read their bytes, so the two have to agree."""
 
+MAX_WAITING_EVENT_BYTES: Final = 16 * 1024 * 1024
+EVENT_OVERHEAD_BYTES: Final = 100
+"""Events cost no credit, so a bound of their own keeps a hostile producer from filling memory: 160,000 small ones."""
+
 
 class ChannelLink(Protocol):
     """What a remote channel tells its producer: the receiver of its connection."""
 
     def want_announcement(self, channel: RemoteInputChannel) -> None:
         """The channel has credit to announce."""
+
+    def hold_announcement(self, channel: RemoteInputChannel) -> None:
+        """The channel has credit that need not be announced while data keeps coming."""
 
     def want_resume(self, channel: RemoteInputChannel) -> None:
         """The producer may go on."""
@@ -51,6 +58,7 @@ class RemoteInputChannel:
         "_buffers",
         "_bytes",
         "_error",
+        "_event_bytes",
         "_exclusive",
         "_expected_sequence",
         "_floating",
@@ -120,6 +128,7 @@ class RemoteInputChannel:
         self._waiting = False
         self._queue: deque[Buffer] = deque()
         self._priority_count = 0
+        self._event_bytes = 0
         self._expected_sequence = 0
         self._error: Exception | None = None
         self._buffers = 0
@@ -137,6 +146,11 @@ class RemoteInputChannel:
     def free_buffers(self) -> int:
         """Buffers reserved and empty: what the producer may still fill."""
         return len(self._exclusive) + len(self._floating)
+
+    @property
+    def is_short_of_credit(self) -> bool:
+        """Whether the producer has more to send than it may, although there is credit to announce."""
+        return self.credit.is_short_for(self._required - self._initial_credit)
 
     def attach(self, link: ChannelLink, number: int) -> None:
         """Joins a connection under a number."""
@@ -189,7 +203,7 @@ class RemoteInputChannel:
         """An in-band event; it took no buffer.
 
         Raises:
-            ChannelFailed: out of sequence, or not an event.
+            ChannelFailed: out of sequence, not an event, or more events than may wait.
         """
         if sequence != self._expected_sequence:
             raise self._out_of_sequence(sequence)
@@ -204,6 +218,13 @@ class RemoteInputChannel:
                 channel=str(self),
             )
         self._expected_sequence = (sequence + 1) & 0xFFFFFFFF  # it travels as 32 bits
+        self._event_bytes += len(payload) + EVENT_OVERHEAD_BYTES
+        if self._event_bytes > MAX_WAITING_EVENT_BYTES:
+            raise ChannelFailed(
+                ErrorCode.CREDIT_VIOLATION,
+                f"more than {MAX_WAITING_EVENT_BYTES} bytes of events wait to be read; send what is large as records",
+                channel=str(self),
+            )
         buffer = Buffer(memoryview(payload), len(payload), data_type, None)
         buffer.sequence = sequence
         if data_type.has_priority:
@@ -255,8 +276,10 @@ class RemoteInputChannel:
             buffer.next_is_event = queue[0].data_type is not _DATA
         elif self._error is not None:
             buffer.more_available = True  # so that the gate comes back for the error
-        if self._priority_count and buffer.data_type is DataType.PRIORITY_EVENT:
-            self._priority_count -= 1
+        if self._event_bytes and buffer.data_type is not _DATA:
+            self._event_bytes -= buffer.length + EVENT_OVERHEAD_BYTES
+            if buffer.data_type is DataType.PRIORITY_EVENT:
+                self._priority_count -= 1
         return buffer
 
     def resume(self) -> None:
@@ -346,8 +369,12 @@ class RemoteInputChannel:
         )
 
     def _announce(self, count: int) -> None:
-        if self.credit.add(count) and self._link is not None:
-            self._link.want_announcement(self)
+        due = self.credit.add(count)
+        if self._link is not None:
+            if due:
+                self._link.want_announcement(self)
+            else:
+                self._link.hold_announcement(self)
 
     def _out_of_sequence(self, sequence: int) -> ChannelFailed:
         return channel_error(

@@ -68,6 +68,7 @@ class ChannelReceiver:
         self._channels: dict[int, RemoteInputChannel] = {}
         self._next_number = 0
         self._to_announce: list[RemoteInputChannel] = []
+        self._held: dict[RemoteInputChannel, None] = {}
         self._checksum = False
         self._closed: Exception | None = None
 
@@ -150,6 +151,7 @@ class ChannelReceiver:
         self._closed = error or ConnectionLost(f"the connection to {self.peer} was closed")
         channels, self._channels = self._channels, {}
         self._to_announce.clear()
+        self._held.clear()
         for channel in channels.values():
             lost = ConnectionLost(f"{channel}: {self._closed}")
             lost.__cause__ = self._closed
@@ -178,6 +180,18 @@ class ChannelReceiver:
             if len(self._to_announce) == 1:
                 self._on_write_wanted()
 
+    def hold_announcement(self, channel: RemoteInputChannel) -> None:
+        """The channel has credit that need not be announced while data keeps coming."""
+        self._held[channel] = None
+
+    def announce_held(self) -> None:
+        """No data came: whoever is short of credit is told what there is."""
+        held, self._held = self._held, {}
+        for channel in held:
+            if channel.is_short_of_credit:
+                channel.credit.schedule()
+                self.want_announcement(channel)
+
     def want_resume(self, channel: RemoteInputChannel) -> None:
         """The producer may go on."""
         if channel.number in self._channels:
@@ -190,6 +204,7 @@ class ChannelReceiver:
 
     def leave(self, channel: RemoteInputChannel) -> None:
         """The channel was released: cancel it at the producer."""
+        self._held.pop(channel, None)
         if self._channels.pop(channel.number, None) is not None:
             self._send(CancelChannel(channel.number))
         if not self._channels:

@@ -160,6 +160,7 @@ class NetworkEndpoint:
         """
         while True:
             entry = self._dialled.get(address)
+            is_new = entry is None
             if entry is None:
                 entry = self._dialled[address] = _Dialled()
                 self._nursery.start_soon(self._connect, address, entry)
@@ -182,6 +183,8 @@ class NetworkEndpoint:
             assert entry.receiver is not None
             if not entry.pump.is_closed and self._dialled.get(address) is entry:
                 return entry.pump, entry.receiver
+            if is_new and entry.pump.is_closed:  # an older one may have been on its way out, this one was made for us
+                raise _lost_at_once(address, entry.pump)
 
     async def _connect(self, address: str, entry: _Dialled) -> None:
         pump = None
@@ -191,7 +194,7 @@ class NetworkEndpoint:
                 pump, receiver = self._consume(stream, address, entry)
                 await pump.opened.wait()
             if pump.is_closed:
-                raise pump.error or ConnectionLost(f"{address} said goodbye at once: it is closing")
+                raise _lost_at_once(address, pump)
             entry.pump, entry.receiver = pump, receiver
             self._leave_if_idle(address, entry)
         except trio.TooSlowError:
@@ -331,3 +334,7 @@ class NetworkEndpoint:
     def _hello(self) -> Hello:
         asked = FEATURE_CHECKSUM if self._config.checksum else 0
         return Hello(PROTOCOL_VERSION, self._config.segment_size_bytes, KNOWN_FEATURES | asked << 16, SOFTWARE)
+
+
+def _lost_at_once(address: str, pump: Pump) -> Exception:
+    return pump.error or ConnectionLost(f"{address} said goodbye at once: it is closing")

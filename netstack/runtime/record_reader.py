@@ -199,6 +199,8 @@ class ArrayReader:
         if (dtype is None) == (record_bytes is None):
             raise ConfigError("ArrayReader wants either dtype or record_bytes: the width of a record")
         self._dtype = None if dtype is None else np.dtype(dtype)
+        if self._dtype is not None and self._dtype.hasobject:
+            raise ConfigError(f"an array of {self._dtype} holds Python objects; give a type of fixed-width elements")
         width = record_bytes if self._dtype is None else self._dtype.itemsize
         if not width or width < 1:
             raise ConfigError(f"records of {width} bytes cannot be read as arrays")

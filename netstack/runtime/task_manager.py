@@ -20,6 +20,7 @@ from ..errors import ChannelFailed, ConfigError, LocalProtocolError
 from ..ids import ChannelDescriptor, ResultPartitionType, partition_id
 from ..inbound.channel import LocalInputChannel, RemoteInputChannel
 from ..inbound.gate import SingleInputGate
+from ..inbound.receiver import ChannelReceiver
 from ..outbound.partition import ResultPartition, ResultPartitionStatistics, output_pool_bounds
 from ..transport import Listener, transport_for
 from .endpoint import AcceptedStatistics, DialledStatistics, NetworkEndpoint
@@ -155,13 +156,16 @@ class TaskManager:
             except BaseException:
                 pool.destroy()
                 raise
-        pumps: dict[Pump, None] = {}
+        pumps: dict[Pump, ChannelReceiver] = {}
 
         def poke() -> None:
-            for pump in pumps:
+            for pump, receiver in pumps.items():
                 if pump.is_dirty:  # credit that is due: the producer may be waiting for it
                     pump.write_now()
-                pump.read_now()
+                if not pump.read_now():
+                    receiver.announce_held()
+                    if pump.is_dirty:
+                        pump.write_now()
 
         def forget() -> None:
             self._gates.pop(gate, None)
@@ -175,7 +179,7 @@ class TaskManager:
                     continue
                 wanted = partition_id(descriptor.partition_id)
                 pump, receiver = await self._endpoint.dial(descriptor.address)
-                pumps[pump] = None
+                pumps[pump] = receiver
                 assert pool is not None
                 mine = [exclusive.pop() for _ in range(exclusive_each)]
                 channel = RemoteInputChannel(

@@ -48,8 +48,9 @@ class ReceiveCredit:
     """What a receiver has reserved but not yet told the sender, and whether it is time to tell.
 
     An announcement is due when more is unannounced than the sender still has. So a sender that uses its credit hears of
-    more before it runs out; one that was given up to 2 x n credits is told n at a time (each telling wakes it, which
-    costs as much as sending 100 KiB); and a sender that has none left is told at once.
+    more before it runs out; while both sides are busy it is told in large portions (each telling wakes it, which costs
+    as much as sending 100 KiB); and a sender that has none left is told at once. A consumer that runs out of data tells
+    the rest to every sender that has more to send than it may (`is_short_for`).
     """
 
     __slots__ = ("_scheduled", "announced", "unannounced", "used")
@@ -78,6 +79,14 @@ class ReceiveCredit:
             return False
         self._scheduled = True
         return True
+
+    def is_short_for(self, backlog: int) -> bool:
+        """Whether a sender with `backlog` buffers waiting is soon out of credit although there is some to announce."""
+        return self.unannounced > 0 and not self._scheduled and backlog > 0 and backlog >= self.announced - self.used
+
+    def schedule(self) -> None:
+        """An announcement is scheduled although none was due."""
+        self._scheduled = True
 
     def take(self) -> int:
         """Everything unannounced, which is announced with this."""

@@ -25,7 +25,7 @@ from netstack.buffer.segment import Segment, allocate_segments
 from netstack.errors import ChannelFailed, ErrorCode, RemoteProtocolError
 from netstack.events import Alignment, DataType, data_type_of, decode_event, encode_event
 from netstack.ids import PartitionId, ResultPartitionType
-from netstack.inbound.channel import RemoteInputChannel
+from netstack.inbound.channel import EVENT_OVERHEAD_BYTES, MAX_WAITING_EVENT_BYTES, RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.receiver import ChannelReceiver
 from netstack.outbound.partition import ResultPartition
@@ -272,6 +272,11 @@ def test_limits() -> None:
     assert CODEC.header_bytes == sum(
         int(size) for size in re.findall(r"^\| \d+ \| (\d+) \| \w", section(2), re.MULTILINE)
     )
+
+
+def test_bound_of_events() -> None:
+    assert f"{MAX_WAITING_EVENT_BYTES // 2**20} MiB of events" in section(5)
+    assert f"counted with {EVENT_OVERHEAD_BYTES} bytes more" in section(5)
 
 
 def test_version_and_features() -> None:

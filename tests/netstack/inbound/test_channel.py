@@ -34,6 +34,7 @@ class Stage:
         self.landing = self.network.take_unpooled(1)[0]
         self.told = 0
         self.log: list[str] = []
+        self.held: list[RemoteInputChannel] = []
         self.gate = SingleInputGate(self.pool, poke=nothing, on_closed=lambda: self.log.append("closed"))
         self.gate.on_available = self.on_available
         for index in range(channels):
@@ -63,6 +64,9 @@ class Stage:
 
     def want_announcement(self, channel: RemoteInputChannel) -> None:
         self.log.append(f"announce {channel.index}")
+
+    def hold_announcement(self, channel: RemoteInputChannel) -> None:
+        self.held.append(channel)
 
     def want_resume(self, channel: RemoteInputChannel) -> None:
         self.log.append(f"resume {channel.index}")
@@ -432,6 +436,7 @@ class LocalStage:
         self.network = NetworkBufferPool(8, SIZE)
         self.pool = self.network.create_pool(8, 8)
         self.log: list[str] = []
+        self.held: list[RemoteInputChannel] = []
         self.gate = SingleInputGate(None, poke=nothing, on_closed=nothing)
         self.channel = LocalInputChannel(self.gate, 0, partition_id="p", subpartition=0)
         self.gate.add_channel(self.channel)

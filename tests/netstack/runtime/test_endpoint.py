@@ -290,7 +290,7 @@ async def test_a_peer_that_leaves_at_once_is_a_lost_connection_and_no_endless_se
         assert isinstance(caught.value, ConnectionLost), "it goes on looking for a connection"
         assert address in str(caught.value)
         await settle()
-        assert len(streams) <= 2
+        assert len(streams) == 1
         assert_nothing_left(consumer)
 
 

@@ -78,3 +78,26 @@ def test_law(initial: int, steps: list[str | int]) -> None:
         assert receiver.used == sent
         if not sender.available and receiver.unannounced:
             assert scheduled
+
+
+@pytest.mark.parametrize(
+    ("backlog", "unannounced", "short"),
+    [(0, 2, False), (1, 2, False), (3, 2, True), (9, 2, True), (9, 0, False)],
+)
+def test_a_sender_is_short_when_it_has_more_waiting_than_credit(backlog: int, unannounced: int, short: bool) -> None:
+    credit = ReceiveCredit(4)
+    assert not credit.use()
+    if unannounced:
+        assert not credit.add(unannounced)
+    assert credit.is_short_for(backlog) is short
+
+
+def test_what_is_scheduled_for_a_short_sender_is_scheduled_once() -> None:
+    credit = ReceiveCredit(3)
+    credit.add(2)
+    assert credit.is_short_for(3)
+    credit.schedule()
+    assert not credit.is_short_for(3)
+    assert not credit.add(5), "the scheduled announcement will carry it"
+    assert credit.take() == 7
+    assert not credit.is_short_for(10), "there is nothing more to tell"

@@ -1,0 +1,306 @@
+"""RecordReader and ArrayReader: elements in order, who they came from, and what a bad stream does."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+
+from netstack.buffer.builder import EventBuffer, LentBuffer
+from netstack.buffer.pool import NetworkBufferPool
+from netstack.config import NetworkConfig
+from netstack.errors import ConfigError, LocalProtocolError, RecordError
+from netstack.events import CheckpointBarrier, EndOfData, EndOfPartition, Event, UserEvent, data_type_of, encode_event
+from netstack.inbound.channel import LocalInputChannel
+from netstack.inbound.gate import SingleInputGate
+from netstack.outbound.subpartition import ResultSubpartition
+from netstack.record.framing import LENGTH, frame
+from netstack.runtime.record_reader import TURN_BUFFERS, ArrayReader, RecordReader
+
+
+class Stage:
+    """A gate over local channels, and what their producers put there."""
+
+    def __init__(self, channels: int = 1) -> None:
+        self.network = NetworkBufferPool(400, 8)
+        self.pool = self.network.create_pool(1, None)
+        self.log: list[str] = []
+        self.pokes = 0
+        self.gate = SingleInputGate(None, poke=self.poke, on_closed=lambda: self.log.append("closed"))
+        self.subpartitions = []
+        for index in range(channels):
+            channel = LocalInputChannel(self.gate, index, partition_id="p", subpartition=index)
+            self.gate.add_channel(channel)
+            subpartition = ResultSubpartition(
+                index,
+                lambda index: self.log.append(f"consumed {index}"),
+                lambda index: self.log.append(f"acknowledged {index}"),
+            )
+            channel.on_view(subpartition.create_view(channel.on_data_available))
+            self.subpartitions.append(subpartition)
+
+    def poke(self) -> None:
+        self.pokes += 1
+
+    def put(self, data: bytes, index: int = 0) -> None:
+        segment = self.pool.try_acquire()
+        assert segment is not None
+        self.subpartitions[index].add(LentBuffer((memoryview(data),), len(data), segment, self.pool, 0))
+
+    def put_event(self, event: Event, index: int = 0) -> None:
+        self.subpartitions[index].add(EventBuffer(encode_event(event), data_type_of(event)))
+
+    def end(self, index: int = 0) -> None:
+        self.put_event(EndOfData(), index)
+        self.put_event(EndOfPartition(), index)
+
+    def assert_all_home(self) -> None:
+        assert self.pool.statistics().used == 0
+
+
+def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Runs an async test in virtual time; what would hang fails after a virtual hour."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **keywords: Any) -> None:
+        async def main() -> None:
+            with trio.fail_after(3600):
+                await test(*arguments, **keywords)
+
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    return run
+
+
+# One by one.
+
+
+@virtual
+async def test_elements_come_in_order_with_their_channel() -> None:
+    stage = Stage(2)
+    stage.put(frame(b"a") + frame(b"b"), 0)
+    stage.put(frame(b"c")[:3], 1)
+    stage.put_event(UserEvent("x"), 0)
+    stage.put(frame(b"c")[3:] + frame(b""), 1)
+    stage.end(0)
+    stage.end(1)
+    reader = RecordReader(stage.gate)
+    found = [(reader.channel_index, element) async for element in reader]
+    assert [element for channel, element in found if channel == 0] == [b"a", b"b", UserEvent("x")]
+    assert [element for channel, element in found if channel == 1] == [b"c", b""]
+    assert sorted(stage.log) == ["acknowledged 0", "acknowledged 1", "consumed 0", "consumed 1"]
+    stage.assert_all_home()
+    with pytest.raises(StopAsyncIteration):
+        await reader.__anext__()
+    assert await reader.next_records() is None
+
+
+@virtual
+async def test_next_records_gives_a_buffer_at_a_time_and_never_nothing() -> None:
+    stage = Stage()
+    stage.put(frame(b"abc")[:5])
+    stage.put(frame(b"abc")[5:] + frame(b"d"))
+    reader = RecordReader(stage.gate)
+    assert await reader.next_records() == [b"abc", b"d"]
+    stage.put_event(UserEvent("x"))
+    assert await reader.next_records() == [UserEvent("x")]
+    stage.end()
+    assert await reader.next_records() is None
+
+
+@virtual
+async def test_a_reader_waits_and_is_woken() -> None:
+    stage = Stage()
+    reader = RecordReader(stage.gate)
+    got: list[Any] = []
+
+    async def read() -> None:
+        async for element in reader:
+            got.append(element)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        for number in range(3):
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(got) == number
+            assert stage.pokes > number  # before it waits it looks itself
+            stage.put(frame(b"%d" % number))
+        stage.end()
+    assert got == [b"0", b"1", b"2"]
+
+
+@virtual
+async def test_a_reader_that_never_waits_lets_others_run() -> None:
+    stage = Stage()
+    for _ in range(2 * TURN_BUFFERS):
+        stage.put(frame(b""))
+    ran = False
+
+    async def other() -> None:
+        nonlocal ran
+        ran = True
+
+    reader = RecordReader(stage.gate)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        for _ in range(2 * TURN_BUFFERS):
+            assert await reader.next_records() == [b""]
+        assert ran
+
+
+@virtual
+async def test_a_barrier_holds_its_channel_until_the_next_element_is_asked_for() -> None:
+    stage = Stage()
+    barrier = CheckpointBarrier(1)
+    stage.put_event(barrier)
+    stage.put(frame(b"a"))
+    reader = RecordReader(stage.gate)
+    assert await reader.__anext__() == barrier
+    assert stage.subpartitions[0].is_blocked
+    assert await reader.__anext__() == b"a"
+    assert not stage.subpartitions[0].is_blocked
+
+
+@virtual
+async def test_a_stream_that_ends_in_a_record_is_told_apart_from_one_that_ends() -> None:
+    stage = Stage(2)
+    stage.put(frame(b"whole"), 0)
+    stage.put(frame(b"torn")[:6], 1)
+    stage.end(0)
+    stage.end(1)
+    reader = RecordReader(stage.gate)
+    assert await reader.__anext__() == b"whole"
+    with pytest.raises(RecordError, match="channel 1 ended in the middle of a record, 6 bytes into it"):
+        await reader.__anext__()
+    stage.assert_all_home()
+
+
+@virtual
+async def test_bytes_that_are_no_record_give_their_buffer_back() -> None:
+    stage = Stage()
+    stage.put(frame(b"seven"))
+    reader = RecordReader(stage.gate, format="int64")
+    with pytest.raises(RecordError, match="int64"):
+        await reader.__anext__()
+    stage.assert_all_home()
+
+
+@virtual
+async def test_a_closed_gate_ends_the_reader() -> None:
+    stage = Stage()
+    reader = RecordReader(stage.gate)
+    reader.close()
+    reader.close()
+    assert stage.log == ["consumed 0", "closed"]
+    with pytest.raises(LocalProtocolError, match="closed"):
+        await reader.__anext__()
+
+
+def test_a_large_record_goes_through_a_file_that_does_not_outlive_the_reader(tmp_path: Path) -> None:
+    config = NetworkConfig(spill_threshold_bytes=100 * 1024, spill_directory=str(tmp_path))
+
+    async def scenario() -> None:
+        stage = Stage()
+        record = bytes(range(256)) * 800
+        reader = RecordReader(stage.gate, config=config)
+        stage.put(LENGTH.pack(len(record)) + record[:150_000])
+        with trio.move_on_after(1):
+            await reader.__anext__()
+        descriptors = os.listdir("/proc/self/fd")
+        reader.close()
+        assert len(os.listdir("/proc/self/fd")) == len(descriptors) - 1
+        assert os.listdir(tmp_path) == []
+
+    trio.run(scenario, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+# Arrays.
+
+
+@virtual
+async def test_arrays_hold_whole_records_of_one_channel() -> None:
+    stage = Stage(2)
+    values = [np.arange(5, dtype="<i4"), np.arange(10, 17, dtype="<i4")]
+    for index in (0, 1):
+        stream = b"".join(frame(value.tobytes()) for value in values[index])
+        for at in range(0, len(stream), 9):
+            stage.put(stream[at : at + 9], index)
+        stage.end(index)
+    reader = ArrayReader(stage.gate, "<i4")
+    parts: list[list[Any]] = [[], []]
+    async for array in reader:
+        assert array.dtype == np.dtype("<i4")
+        assert len(array) > 0
+        parts[reader.channel_index].append(array)
+    assert [np.concatenate(part).tolist() for part in parts] == [value.tolist() for value in values]
+    stage.assert_all_home()
+
+
+@virtual
+async def test_an_array_belongs_to_whoever_got_it() -> None:
+    stage = Stage()
+    reader = ArrayReader(stage.gate, record_bytes=2)
+    kept = []
+    for number in range(40):
+        stage.put(frame(bytes([number, number])) * 20)
+        kept.append(await reader.__anext__())
+    assert all(array.shape == (20, 2) and (array == number).all() for number, array in enumerate(kept))
+
+
+@virtual
+async def test_events_are_kept_aside_and_the_end_is_the_end() -> None:
+    stage = Stage()
+    stage.put(frame(b"ab"))
+    stage.put_event(UserEvent("x"))
+    stage.put(frame(b"cd"))
+    stage.end()
+    reader = ArrayReader(stage.gate, record_bytes=2)
+    assert [array.tobytes() async for array in reader] == [b"ab", b"cd"]
+    assert reader.events == [(0, UserEvent("x"))]
+    assert stage.log == ["acknowledged 0", "consumed 0"]
+
+
+@virtual
+async def test_what_came_before_a_record_of_another_width_is_still_handed_out() -> None:
+    stage = Stage()
+    stage.put(frame(b"ab") + frame(b"cd") + frame(b"wide"))
+    reader = ArrayReader(stage.gate, record_bytes=2)
+    assert (await reader.__anext__()).tobytes() == b"abcd"
+    with pytest.raises(RecordError, match="record"):
+        await reader.__anext__()
+    stage.assert_all_home()
+
+
+@virtual
+async def test_arrays_of_a_stream_that_ends_in_a_record() -> None:
+    stage = Stage()
+    stage.put(frame(b"ab") + frame(b"cd")[:5])
+    stage.end()
+    reader = ArrayReader(stage.gate, record_bytes=2)
+    assert (await reader.__anext__()).tobytes() == b"ab"
+    with pytest.raises(RecordError, match="channel 0 ended in the middle of a record"):
+        await reader.__anext__()
+    reader.close()
+    reader.close()
+
+
+def test_settings_of_arrays_that_cannot_work() -> None:
+    gate = Stage().gate
+    for arguments in (
+        {},
+        {"dtype": "<i8", "record_bytes": 8},
+        {"record_bytes": 0},
+        {"dtype": "V0"},
+        {"record_bytes": -1},
+    ):
+        with pytest.raises(ConfigError, match="record"):
+            ArrayReader(gate, **arguments)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="objects"):
+        ArrayReader(gate, object)

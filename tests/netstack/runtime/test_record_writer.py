@@ -1,0 +1,312 @@
+"""RecordWriter: waiting for buffers, the buffer timeout, and calls that cannot work."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+
+from netstack.buffer.pool import NetworkBufferPool
+from netstack.errors import ConfigError, LocalProtocolError, PoolDestroyed, RecordError
+from netstack.events import DataType, EndOfData, UserEvent, decode_event
+from netstack.ids import PartitionId, ResultPartitionType
+from netstack.outbound.partition import ResultPartition
+from netstack.record.framing import frame
+from netstack.runtime.flusher import Flusher
+from netstack.runtime.record_writer import LEND_GRACE_S, RecordWriter
+
+SIZE = 64
+
+
+class Host:
+    """A `PartitionHost` on trio's clock, without connections."""
+
+    def __init__(self) -> None:
+        self.flusher = Flusher()
+        self.call_at = self.flusher.call_at
+        self.now = trio.current_time
+        self.ticks = trio.current_time
+        self.settled = 0
+
+    def kick(self) -> None:
+        pass
+
+    def settle(self) -> None:
+        self.settled += 1
+
+
+class Stage:
+    def __init__(self, *, subpartitions: int = 1, segments: int = 3, segment_bytes: int = SIZE, **options: Any) -> None:
+        self.network = NetworkBufferPool(segments, segment_bytes)
+        self.host = Host()
+        self.partition = ResultPartition(
+            PartitionId("p"),
+            ResultPartitionType.PIPELINED,
+            subpartitions,
+            self.network.create_pool(subpartitions + 1, None),
+            on_released=lambda partition: None,
+            host=self.host,
+        )
+        self.writer = RecordWriter(self.partition, **options)
+        self.views = [self.partition.create_view(index, lambda: None) for index in range(subpartitions)]
+
+    def read(self, subpartition: int = 0, limit: int = 1000) -> bytes:
+        found = bytearray()
+        view = self.views[subpartition]
+        while limit and view.is_available(has_credit=True) and (buffer := view.poll()) is not None:
+            if buffer.data_type is DataType.DATA:
+                found += buffer.contiguous()
+            buffer.recycle()
+            limit -= 1
+        return bytes(found)
+
+
+def virtual(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    """Runs an async test in virtual time; what would hang fails after a virtual hour."""
+
+    @functools.wraps(test)
+    def run() -> None:
+        async def main() -> None:
+            with trio.fail_after(3600):
+                await test()
+
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    return run
+
+
+async def settle() -> None:
+    await trio.testing.wait_all_tasks_blocked()
+
+
+@virtual
+async def test_emit_waits_for_a_buffer_and_goes_on_when_one_is_back() -> None:
+    stage = Stage(buffer_timeout_s=None)
+    written = 0
+
+    async def write() -> None:
+        nonlocal written
+        for _ in range(8):
+            await stage.writer.emit(bytes(60))
+            written += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(write)
+        for expected in (3, 4, 5):
+            await settle()
+            assert written == expected
+            assert stage.read(limit=1) == frame(bytes(60))
+        await settle()
+        stage.read()
+        await settle()
+        stage.read()
+    assert stage.partition.statistics().records == 8
+
+
+@virtual
+async def test_emit_nowait_refuses_what_has_no_buffer_and_writes_nothing_of_it() -> None:
+    stage = Stage(buffer_timeout_s=None)
+    stage.writer.emit_nowait(bytes(100))
+    with pytest.raises(trio.WouldBlock):
+        stage.writer.emit_nowait(bytes(200))
+    stage.writer.emit_nowait(b"fits")
+    await stage.writer.flush()
+    assert stage.read() == frame(bytes(100)) + frame(b"fits")
+
+
+@virtual
+async def test_a_record_larger_than_all_buffers_goes_through_them() -> None:
+    stage = Stage(buffer_timeout_s=None)
+    record = bytes(range(256)) * 10
+    received = bytearray()
+
+    async def read() -> None:
+        while len(received) < len(record) + 4:
+            await trio.sleep(1)
+            received.extend(stage.read())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await stage.writer.emit(record)
+        await stage.writer.flush()
+    assert received == frame(record)
+
+
+@virtual
+async def test_two_tasks_cannot_emit_at_once() -> None:
+    stage = Stage(buffer_timeout_s=None)
+
+    async def write() -> None:
+        await stage.writer.emit(bytes(1000))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(write)
+        await settle()
+        with pytest.raises(trio.BusyResourceError, match="one task at a time"):
+            await stage.writer.emit(bytes(1000))
+        with pytest.raises(trio.BusyResourceError):
+            await stage.writer.emit_batch(np.zeros((100, 50), np.uint8))
+        with pytest.raises(trio.BusyResourceError):
+            await stage.writer.broadcast_event(UserEvent("e"))
+        with pytest.raises(trio.WouldBlock):
+            stage.writer.emit_nowait(b"into the middle of the other's record")
+        received = bytearray()
+        while len(received) < 1004:
+            received.extend(stage.read())
+            await settle()
+            stage.partition.flush_all()
+    assert received == frame(bytes(1000))
+
+
+@virtual
+async def test_the_buffer_timeout_by_the_clock() -> None:
+    stage = Stage(subpartitions=2, segments=8, buffer_timeout_s=0.5)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.host.flusher.run)
+        await stage.writer.emit(b"a")
+        await trio.sleep(0.3)
+        await stage.writer.emit(b"b")
+        await trio.sleep(0.19)
+        assert (stage.read(0), stage.read(1)) == (b"", b"")
+        await trio.sleep(0.02)
+        assert (stage.read(0), stage.read(1)) == (frame(b"a"), b"")
+        await trio.sleep(0.3)
+        assert (stage.read(0), stage.read(1)) == (b"", frame(b"b"))
+        nursery.cancel_scope.cancel()
+    assert stage.partition.statistics().flushes_timeout == 2
+
+
+@virtual
+async def test_lent_memory_is_waited_for_a_moment_and_then_copied() -> None:
+    stage = Stage(segments=30, segment_bytes=8192, buffer_timeout_s=None)
+    array = np.ones((2, 20_000), np.uint8)
+    start = trio.current_time()
+    await stage.writer.emit_batch(array)
+    assert trio.current_time() - start == pytest.approx(LEND_GRACE_S)
+    array[:] = 0
+    stage.writer.close()
+    assert stage.read() == frame(b"\1" * 20_000) * 2
+
+
+@virtual
+async def test_lent_memory_that_was_sent_is_not_waited_for() -> None:
+    stage = Stage(segments=30, segment_bytes=8192, buffer_timeout_s=None)
+    received = bytearray()
+    start = trio.current_time()
+
+    async def read() -> None:
+        received.extend(stage.read())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await stage.writer.emit_batch(np.ones((2, 20_000), np.uint8))
+    assert trio.current_time() == start
+    assert stage.host.settled == 0
+    stage.writer.close()
+    assert bytes(received) + stage.read() == frame(b"\1" * 20_000) * 2
+
+
+@virtual
+async def test_finish_says_whether_the_job_drains_and_comes_once() -> None:
+    stage = Stage()
+    await stage.writer.finish(drain=False)
+    buffer = stage.views[0].poll()
+    assert buffer is not None
+    assert decode_event(buffer.memory) == EndOfData(drain=False)
+    with pytest.raises(LocalProtocolError, match="finished"):
+        await stage.writer.emit(b"late")
+    with pytest.raises(LocalProtocolError, match="finished"):
+        await stage.writer.broadcast_event(UserEvent("late"))
+
+
+@virtual
+async def test_waiting_for_consumers_ends_when_they_acknowledge_leave_or_the_partition_goes() -> None:
+    for end in ("acknowledge", "leave", "release"):
+        stage = Stage()
+        await stage.writer.finish()
+        done = trio.Event()
+
+        async def wait(stage: Stage = stage, done: trio.Event = done) -> None:
+            await stage.writer.wait_consumed()
+            done.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await settle()
+            assert not done.is_set()
+            if end == "acknowledge":
+                stage.views[0].acknowledge_end_of_data()
+            elif end == "leave":
+                stage.views[0].release()
+            else:
+                stage.partition.release()
+
+
+@virtual
+async def test_calls_that_may_wait_are_checkpoints() -> None:
+    stage = Stage(segments=20)
+    with trio.testing.assert_checkpoints():
+        await stage.writer.flush()
+    with trio.testing.assert_checkpoints():
+        await stage.writer.emit_batch(np.zeros(3, "V4"))
+    with trio.testing.assert_no_checkpoints():
+        await stage.writer.emit(b"a record that has a buffer costs no turn of the scheduler")
+    with trio.testing.assert_checkpoints():
+        await stage.writer.finish()
+    stage.partition.release()
+    with trio.testing.assert_checkpoints():
+        await stage.writer.wait_consumed()
+
+
+@virtual
+async def test_a_release_takes_the_open_buffers_from_the_writer() -> None:
+    for end in ("release", "fail"):
+        stage = Stage(subpartitions=2, segments=8)
+        await stage.writer.emit(b"a")
+        await stage.writer.emit(b"b")
+        if end == "fail":
+            stage.partition.fail("on purpose")
+        else:
+            stage.partition.release()
+        assert stage.network.statistics().lent_segments == 0
+        for call in (stage.writer.emit(b"c"), stage.writer.emit_batch(np.zeros((30, 9), np.uint8))):
+            with pytest.raises((LocalProtocolError, PoolDestroyed), match="'p'"):
+                await call
+        with pytest.raises((LocalProtocolError, PoolDestroyed)):
+            stage.writer.emit_nowait(b"c")
+        stage.writer.close()
+        stage.writer.close()
+        assert stage.network.statistics().lent_segments == 0
+
+
+@virtual
+async def test_what_is_no_batch_is_refused_and_nothing_of_it_written() -> None:
+    stage = Stage()
+    for batch in (np.zeros((2, 2)), np.array([None, "x"], object)):
+        with pytest.raises(RecordError, match="array of"):
+            await stage.writer.emit_batch(batch)
+    for thing in ([1, 2, 3], None, 7):
+        with pytest.raises(RecordError):
+            await stage.writer.emit_batch(thing)  # type: ignore[arg-type]
+    await stage.writer.emit_batch(np.empty((0, 5), np.uint8))
+    await stage.writer.flush()
+    assert stage.read() == b""
+
+
+@virtual
+async def test_settings_that_cannot_work() -> None:
+    with pytest.raises(ConfigError, match=r"buffer_timeout_s=-1; give 0"):
+        Stage(buffer_timeout_s=-1)
+    with pytest.raises(ConfigError, match="no record format 'xml'"):
+        Stage(format="xml")
+
+
+@virtual
+async def test_the_writer_knows_its_partition() -> None:
+    stage = Stage()
+    assert stage.writer.partition is stage.partition

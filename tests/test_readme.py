@@ -1,0 +1,29 @@
+"""The README's program does what the README says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_embedding_example_prints_every_word_once(tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(blocks) >= 1
+    program = tmp_path / "embed.py"
+    program.write_text(blocks[0])
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["no", "record", "lost", "and", "none", "repeated"]
+
+
+def test_the_first_screen_names_both_commands_and_they_exist() -> None:
+    first_screen = (ROOT / "README.md").read_text()[:1500]
+    targets = re.findall(r"^make (\w+)", first_screen, re.MULTILINE)
+    assert targets == ["sweep", "test"]
+    makefile = (ROOT / "Makefile").read_text()
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
