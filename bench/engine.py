@@ -51,9 +51,11 @@ async def produce(spec: RunSpec, io: ProducerIo) -> Facts:
             await _produce_records(spec, io, writer)
         else:
             await _produce_batches(spec, io, writer)
+        tcp = manager.tcp_facts().get("congestion_control")  # while the connection is there
+        congestion_control = None if tcp is None else str(tcp)
         await writer.finish()
         await writer.wait_consumed()
-        return _producer_facts(spec, manager, partition)
+        return _producer_facts(spec, manager, partition, congestion_control)
 
 
 async def consume(spec: RunSpec, io: ConsumerIo) -> Facts:
@@ -173,13 +175,16 @@ def _selector(spec: RunSpec, io: ProducerIo) -> ChannelSelector | None:
     return CustomSelector(lane)
 
 
-def _producer_facts(spec: RunSpec, manager: TaskManager, partition: ResultPartition) -> Facts:
+def _producer_facts(
+    spec: RunSpec, manager: TaskManager, partition: ResultPartition, congestion_control: str | None
+) -> Facts:
     statistics = partition.statistics()
     capacity = statistics.buffers * spec.segment_size_bytes
     return Facts(
         buffers=statistics.buffers,
         wire_bytes=manager.statistics().bytes_sent,
         average_buffer_fill=statistics.bytes / capacity if capacity else None,
+        congestion_control=congestion_control,
     )
 
 

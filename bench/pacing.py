@@ -3,7 +3,8 @@
 Takes: the run's start, rate and limits. Gives: `Pacer` (how many records to send now) and `Sampler` to every producer.
 
 Rules:
-- Every engine, trio or not, is paced the same way: sleep until `SPIN_NS` before the due time, then spin on the clock.
+- Every engine is paced the same way: sleep until `SPIN_NS` before the due time, then spin on the clock. A trio engine
+  stops sleeping a millisecond earlier, because that is how finely it can sleep.
 - Open loop: record i is due at `start_ns + i / rate`, whatever happened to the records before it. A pacer that is late
   hands out everything that is due at once; it never moves a due time, so a stall shows in the latencies.
 - Records due before the end of a run are sent even when they are late, up to twice the run's length: leaving them out
@@ -22,7 +23,8 @@ import numpy.typing as npt
 
 # A sleeping process is woken 50 to 150 us late, so sleeping stops before the due time. Much more would keep a core busy
 # at usual rates, and engines with threads of their own would pay for it: at 1,000 records/s, 2 ms cost pyzmq 20 us.
-SPIN_NS = 1_250_000
+SPIN_NS = 250_000
+_TRIO_ROUNDING_NS = 1_000_000  # trio waits in epoll, which counts whole milliseconds and rounds up
 # One latency sample per millisecond of work costs nothing and is plenty for a p99 of a few seconds.
 SAMPLE_INTERVAL_NS = 1_000_000
 _SAMPLES_AT_MOST = 1 << 15
@@ -116,7 +118,7 @@ class Pacer:
 
         wait_ns = self._wait_until_ns()
         if wait_ns:
-            spin_from = wait_ns - SPIN_NS
+            spin_from = wait_ns - SPIN_NS - _TRIO_ROUNDING_NS
             while (now := clock_ns()) < wait_ns:
                 if now < spin_from:
                     await trio.sleep((spin_from - now) / 1e9)
