@@ -39,8 +39,8 @@ class RunSpec:
         transport: `tcp` on loopback or a `unix` socket.
         input_path: rows of this file become the records.
         key_column: partition the rows by the key group of this column.
-        warmup_s: left out at the start (cold caches, slow start): of the window of an unlimited run, of the latencies of a
-            paced one; at most a third of the run.
+        warmup_s: left out at the start (cold caches, slow start): of the window of an unlimited run, of the latencies
+            of a paced one; at most a third of the run.
         checksum: CRC-32 over every buffer on the wire.
     """
 

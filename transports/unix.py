@@ -80,6 +80,7 @@ def _remove_stale(path: str) -> None:
     except FileNotFoundError:
         return
     probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    probe.setblocking(False)  # a live listener with a full queue must not make us wait
     try:
         probe.connect(path)
     except ConnectionRefusedError:

@@ -8,7 +8,7 @@ from netstack.errors import ConfigError
 from netstack.transport import ByteStream, Transport, transport_for
 
 
-@pytest.mark.parametrize("url", ["tcp://127.0.0.1:0", "unix:///tmp/x", "memory://x"])
+@pytest.mark.parametrize("url", ["tcp://127.0.0.1:0", "unix:///x", "memory://x"])
 def test_known_schemes(url: str) -> None:
     assert isinstance(transport_for(url), Transport)
 

@@ -147,6 +147,8 @@ def test_a_full_queue_refuses_instead_of_pretending(tmp_path: Path) -> None:
 
             with pytest.raises(ConnectionLost, match="temporarily unavailable"):
                 await fill()
+            with pytest.raises(OSError, match="in use"):  # and who wants to listen there is not made to wait
+                await UNIX.listen(f"unix://{path}")
             for stream in streams:
                 assert stream.try_send([b"x"]) == 1
                 stream.close()
