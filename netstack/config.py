@@ -71,8 +71,9 @@ class NetworkConfig:
         ):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name}={getattr(self, name)}; the least is {least}")
-        if self.max_buffers_per_channel is not None and self.max_buffers_per_channel < 1:
-            raise ConfigError(f"max_buffers_per_channel={self.max_buffers_per_channel}; give at least 1, or None")
+        if self.max_buffers_per_channel is not None and self.max_buffers_per_channel < 2:
+            # The buffer a subpartition is still writing counts: with 1, it alone would stop every other.
+            raise ConfigError(f"max_buffers_per_channel={self.max_buffers_per_channel}; give at least 2, or None")
         for name in ("partition_request_timeout_s", "connect_timeout_s", "handshake_timeout_s", "heartbeat_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}={getattr(self, name)}; give a number of seconds above 0")

@@ -20,6 +20,19 @@ IOV_MAX: Final = 1024
 """Most pieces one system call takes on Linux."""
 
 OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+DIED_IN_QUEUE: Final = frozenset(
+    {
+        errno.EPROTO,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ENOPROTOOPT,
+        errno.EOPNOTSUPP,
+        errno.EPERM,
+    }
+)
+"""What accept(2) says of a connection that is no more; the listener is sound."""
 PAUSE_S: Final = 0.1
 """How long accepting pauses when the process is out of descriptors: connections wait in the kernel's queue
 meanwhile."""
@@ -127,9 +140,10 @@ class SocketListener(Listener):
             except (BlockingIOError, ConnectionAbortedError):
                 continue
             except OSError as error:
-                if error.errno not in OUT_OF_DESCRIPTORS:
+                if error.errno in OUT_OF_DESCRIPTORS:
+                    await trio.sleep(PAUSE_S)
+                elif error.errno not in DIED_IN_QUEUE:
                     raise
-                await trio.sleep(PAUSE_S)
                 continue
             return self._accepted(sock)
 

@@ -20,7 +20,7 @@ from typing import Final, Protocol, final
 
 from ..buffer.buffer import Buffer
 from ..buffer.pool import LocalBufferPool, LocalBufferPoolStatistics
-from ..errors import LocalProtocolError
+from ..errors import LocalProtocolError, NetstackError
 from ..events import DataType, EndOfData, decode_event
 
 _DATA: Final = DataType.DATA
@@ -156,7 +156,7 @@ class SingleInputGate:
         self._line: deque[InputChannel] = deque()
         self._finished_channels = 0
         self._drain = True
-        self._end_of_data = 0
+        self._end_of_data: set[int] = set()
         self._closed = False
 
     def add_channel(self, channel: InputChannel) -> None:
@@ -191,7 +191,7 @@ class SingleInputGate:
     @property
     def ended_with_drain(self) -> bool | None:
         """None until every channel has sent EndOfData; then whether all of them said drain."""
-        return self._drain if self._end_of_data == len(self._channels) else None
+        return self._drain if len(self._end_of_data) == len(self._channels) else None
 
     def enqueue(self, channel: InputChannel) -> None:
         """A channel has something (or has failed): it gets in line, once."""
@@ -226,7 +226,12 @@ class SingleInputGate:
         while line:
             channel = line.popleft()
             channel.is_enqueued = False
-            buffer = channel.poll()
+            try:
+                buffer = channel.poll()
+            except NetstackError:
+                # It has said all it will: whoever goes on with the other channels must not wait for this one.
+                self._end(channel)
+                raise
             if buffer is None:
                 continue
             if buffer.more_available:
@@ -239,16 +244,20 @@ class SingleInputGate:
                 event = decode_event(buffer.memory)
                 assert isinstance(event, EndOfData)
                 self._drain = self._drain and event.drain
-                self._end_of_data += 1
+                self._end_of_data.add(channel.index)
             elif buffer.data_type is DataType.END_OF_PARTITION:
-                if channel.is_enqueued:
-                    line.remove(channel)
-                    channel.is_enqueued = False
-                channel.is_finished = True
-                self._finished_channels += 1
-                channel.release()
+                self._end(channel)
             return buffer
         return None
+
+    def _end(self, channel: InputChannel) -> None:
+        if channel.is_enqueued:
+            self._line.remove(channel)
+            channel.is_enqueued = False
+        if not channel.is_finished:
+            channel.is_finished = True
+            self._finished_channels += 1
+        channel.release()
 
     def acknowledge_end_of_data(self, channel_index: int) -> None:
         """Every record of a channel was processed (follows its EndOfData)."""

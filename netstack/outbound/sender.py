@@ -24,7 +24,7 @@ from ..errors import ChannelFailed, ErrorCode, LocalProtocolError, RemoteProtoco
 from ..events import DataType
 from ..wire.codec import Codec
 from ..wire.connection import FEATURE_CHECKSUM, OutgoingBatch
-from ..wire.credit import SendCredit
+from ..wire.credit import MAX_CREDIT, SendCredit
 from ..wire.frames import (
     Acknowledge,
     AddCredit,
@@ -183,7 +183,10 @@ class ChannelSender:
             case Acknowledge(number):
                 channel = self._find(number)
                 if channel is not None and channel.view is not None:
-                    channel.view.acknowledge_end_of_data()
+                    try:
+                        channel.view.acknowledge_end_of_data()
+                    except LocalProtocolError as error:
+                        self._fail(channel, ErrorCode.UNEXPECTED_FRAME, str(error))
             case CancelChannel(number):
                 channel = self._find(number)
                 if channel is not None:
@@ -283,6 +286,13 @@ class ChannelSender:
         self._highest_number = max(self._highest_number, number)
         if len(self._channels) >= self._max_channels:
             self._send(ChannelError(number, ErrorCode.CHANNEL_IN_USE, f"more than {self._max_channels} channels"))
+            return
+        if frame.credit > MAX_CREDIT:
+            self._send(
+                ChannelError(
+                    number, ErrorCode.CREDIT_VIOLATION, f"initial credit {frame.credit}; the most is {MAX_CREDIT}"
+                )
+            )
             return
         channel = SendingChannel(self, number, frame.partition_id, frame.subpartition, frame.credit)
         self._channels[number] = channel

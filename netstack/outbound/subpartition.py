@@ -21,6 +21,7 @@ from typing import final
 from ..buffer.buffer import Buffer, Notify
 from ..buffer.builder import QueueElement
 from ..errors import LocalProtocolError
+from ..events import DataType
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class ResultSubpartition:
         "_added",
         "_bytes_sent",
         "_data_buffers",
+        "_end_of_data_taken",
         "_failure",
         "_flush_requested",
         "_notify",
@@ -86,6 +88,7 @@ class ResultSubpartition:
         self._view: SubpartitionView | None = None
         self._notify: Notify | None = None
         self._failure: str | None = None
+        self._end_of_data_taken = False
         self._on_consumed = on_consumed
         self._on_acknowledged = on_acknowledged
 
@@ -212,6 +215,8 @@ class ResultSubpartition:
         buffer.sequence = self._sequence
         self._sequence += 1
         self._bytes_sent += buffer.length
+        if not head.is_data and buffer.data_type is DataType.END_OF_DATA:
+            self._end_of_data_taken = True
         if not head.is_data and buffer.data_type.blocks_upstream:
             self.is_blocked = True
         elif waiting and (waiting > 1 or self._flush_requested or queue[0].is_finished):
@@ -276,7 +281,15 @@ class ResultSubpartition:
         self._on_consumed(self.index)
 
     def on_acknowledged(self) -> None:
-        """The consumer has processed every record."""
+        """The consumer has processed every record.
+
+        Raises:
+            LocalProtocolError: it has not been given the end of the data yet.
+        """
+        if not self._end_of_data_taken:
+            raise LocalProtocolError(
+                f"subpartition {self.index}: its consumer acknowledges the end of data before it was sent"
+            )
         self._on_acknowledged(self.index)
 
     def statistics(self) -> SubpartitionStatistics:

@@ -268,6 +268,7 @@ class PartitionWriter:
         """Whether an emission waits half-way: nothing else may be written then."""
         self.on_lent_back: Callable[[], None] | None = None
         """Told when memory lent by a batch was sent."""
+        self._ignores_quota = False
         self._unkicked = 0
         self._deadlines: deque[tuple[float, int]] = deque()
         self._deadline_of: list[float] = [0.0] * (self._count + 1)
@@ -361,7 +362,10 @@ class PartitionWriter:
                 self.kick()
                 if pool.is_over_quota or not pool.can_acquire(buffers):
                     return False
-            if not emission.advance():
+            self._ignores_quota = True  # it is asked between records: what was begun here has to be written whole
+            complete = emission.advance()
+            self._ignores_quota = False
+            if not complete:
                 raise LocalProtocolError(f"{buffers} buffers were at hand and then were not; one writer a partition")
         self._counters.records += 1
         self.after_write(slot)
@@ -540,7 +544,7 @@ class PartitionWriter:
     def acquire(self, slot: int) -> Segment | None:
         """A segment charged to a slot; asks the connections to send before it gives up."""
         pool = self.partition.pool
-        if pool.is_over_quota:
+        if pool.is_over_quota and not self._ignores_quota:
             self.kick()
             if pool.is_over_quota:
                 return None
@@ -554,7 +558,7 @@ class PartitionWriter:
     def acquire_many(self, slot: int, count: int) -> list[Segment]:
         """Up to `count` segments charged to a subpartition; asks the connections to send before it gives up."""
         pool = self.partition.pool
-        if pool.is_over_quota:
+        if pool.is_over_quota and not self._ignores_quota:
             self.kick()
             if pool.is_over_quota:
                 return []

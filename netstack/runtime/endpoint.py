@@ -9,7 +9,6 @@ one attempt; a failed attempt is not remembered. When the last channel leaves, t
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, final
@@ -137,7 +136,7 @@ class NetworkEndpoint:
                 landing=[],
                 peer=stream.peer,
                 on_write_wanted=on_write_wanted,
-                now=time.monotonic(),
+                now=trio.current_time(),
             )
             made.append(sender)
             return connection
@@ -233,7 +232,7 @@ class NetworkEndpoint:
                 landing=landing,
                 peer=address,
                 on_write_wanted=on_write_wanted,
-                now=time.monotonic(),
+                now=trio.current_time(),
             )
             made.append(receiver)
             return connection

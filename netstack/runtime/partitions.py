@@ -46,7 +46,9 @@ class PartitionRegistry:
         self._now = now
         self._call_at = call_at
         self._partitions: dict[str, ResultPartition] = {}
-        self._waiting: dict[str, list[_Request]] = {}
+        self._waiting: dict[str, dict[_Request, None]] = {}
+        self._deadlines: dict[_Request, float] = {}  # in order: every request waits equally long
+        self._is_armed = False
 
     def add(self, partition: ResultPartition) -> None:
         """Registers a new partition and serves who waited for it.
@@ -61,6 +63,7 @@ class PartitionRegistry:
             )
         self._partitions[name] = partition
         for request in self._waiting.pop(name, ()):
+            del self._deadlines[request]
             self._serve(partition, request)
 
     def remove(self, partition: ResultPartition) -> None:
@@ -89,9 +92,12 @@ class PartitionRegistry:
         if partition is not None:
             self._serve(partition, request)
             return _nothing
-        self._waiting.setdefault(partition_id, []).append(request)
-        self._call_at(self._now() + self._timeout_s, lambda: self._expire(request))
-        return lambda: self._give_up(request)
+        self._waiting.setdefault(partition_id, {})[request] = None
+        self._deadlines[request] = deadline = self._now() + self._timeout_s
+        if not self._is_armed:  # one timer, however many requests come and go
+            self._is_armed = True
+            self._call_at(deadline, self._expire)
+        return lambda: self._withdraw(request)
 
     def _serve(self, partition: ResultPartition, request: _Request) -> None:
         try:
@@ -101,8 +107,17 @@ class PartitionRegistry:
         else:
             request.on_view(view)
 
-    def _expire(self, request: _Request) -> None:
-        if self._withdraw(request):
+    def _expire(self) -> None:
+        """The first deadline has passed: fails every request that is due, and asks to be called for the next."""
+        now = self._now()
+        self._is_armed = False
+        while self._deadlines:
+            request, deadline = next(iter(self._deadlines.items()))
+            if deadline > now:
+                self._is_armed = True
+                self._call_at(deadline, self._expire)
+                return
+            self._withdraw(request)
             known = ", ".join(sorted(self._partitions)[:5]) or "none"
             request.on_failed(
                 PartitionNotFound(
@@ -112,17 +127,13 @@ class PartitionRegistry:
                 )
             )
 
-    def _give_up(self, request: _Request) -> None:
-        self._withdraw(request)
-
-    def _withdraw(self, request: _Request) -> bool:
-        waiting = self._waiting.get(request.partition_id)
-        if waiting is None or request not in waiting:
-            return False
-        waiting.remove(request)
+    def _withdraw(self, request: _Request) -> None:
+        if self._deadlines.pop(request, None) is None:
+            return
+        waiting = self._waiting[request.partition_id]
+        del waiting[request]
         if not waiting:
             del self._waiting[request.partition_id]
-        return True
 
 
 def _nothing() -> None:

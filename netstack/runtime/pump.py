@@ -15,7 +15,6 @@ Rules (measured; see bench/ and DESIGN.md, "Try first"):
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
@@ -137,7 +136,7 @@ class Pump:
                     connection.end_of_stream()
                     self._close(None)
                     return 0
-                connection.advance(count, time.monotonic())
+                connection.advance(count, trio.current_time())
                 received = count
                 if count < SHORT_READ_BYTES:
                     break  # there is no more, or readiness will tell: asking once more costs as much as reading
@@ -218,7 +217,7 @@ class Pump:
         while True:
             await trio.sleep(min(interval_s, timeout_s))
             try:
-                self.connection.heartbeat(time.monotonic(), interval_s, timeout_s)
+                self.connection.heartbeat(trio.current_time(), interval_s, timeout_s)
             except RemoteProtocolError as error:
                 self._fail(ConnectionLost(str(error)))
 

@@ -178,6 +178,10 @@ class TaskManager:
                     self._open_local(gate, index, descriptor)
                     continue
                 wanted = partition_id(descriptor.partition_id)
+                if not 0 <= descriptor.subpartition < 1 << 32:
+                    raise ConfigError(
+                        f"partition {wanted!r} has no subpartition {descriptor.subpartition}; give 0 or more"
+                    )
                 pump, receiver = await self._endpoint.dial(descriptor.address)
                 pumps[pump] = receiver
                 assert pool is not None

@@ -18,7 +18,7 @@ breaks, so a property test can go through schedules that a network shows once a 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import final
 
@@ -303,15 +303,12 @@ class Link:
         buffer.recycle()
         self.check()
 
-    def drain(self, gate: SingleInputGate) -> list[Taken]:
-        """Takes everything a gate has and gives it back at once."""
-        taken: list[Taken] = []
-        while True:
-            buffer = self.take(gate)
-            if buffer is None:
-                return taken
-            taken.append(Taken(buffer.channel_index, buffer.data_type, buffer.sequence, bytes(buffer.contiguous())))
+    def drain(self, gate: SingleInputGate) -> Iterator[Taken]:
+        """Takes what a gate has, one buffer after the other, and gives each back at once."""
+        while (buffer := self.take(gate)) is not None:
+            taken = Taken(buffer.channel_index, buffer.data_type, buffer.sequence, bytes(buffer.contiguous()))
             self.give_back(buffer)
+            yield taken
 
     def close(self) -> None:
         """Closes everything and proves that every segment is home."""

@@ -32,7 +32,7 @@ class Reader:
         self.position = position
 
 
-@given(st.lists(actions, max_size=50))
+@given(st.lists(actions, min_size=10, max_size=60))
 def test_what_is_built_is_what_was_appended_and_the_segment_returns_once(script: list[tuple[Any, ...]]) -> None:
     pool = NetworkBufferPool(1, SIZE).create_pool(1, 1)
     segment = pool.try_acquire()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -97,10 +98,11 @@ operations = st.lists(
 )
 
 
-@given(operations, st.sampled_from([RebalanceSelector, BroadcastSelector]), st.booleans())
+@given(operations, st.sampled_from([RebalanceSelector, BroadcastSelector]), st.booleans(), st.sampled_from([None, 2]))
 def test_a_cancelled_write_tears_nothing(
-    plan: list[tuple[str, int, int, float]], selector: Callable[[], Any], local: bool
+    plan: list[tuple[str, int, int, float]], selector: Callable[[], Any], local: bool, quota: int | None
 ) -> None:
+    config = replace(CONFIG, max_buffers_per_channel=quota)
     work = [
         Operation(number, kind, min(count, 3) if size > 1000 else count, size, patience)
         for number, (kind, count, size, patience) in enumerate(plan)
@@ -110,8 +112,8 @@ def test_a_cancelled_write_tears_nothing(
     async def scenario() -> None:
         number = next(names)
         async with (
-            open_task_manager(f"memory://p{number}", CONFIG) as producer,
-            open_task_manager(f"memory://c{number}", CONFIG) as consumer,
+            open_task_manager(f"memory://p{number}", config) as producer,
+            open_task_manager(f"memory://c{number}", config) as consumer,
         ):
             partition = producer.create_partition("p", subpartitions=2)
             writer = RecordWriter(partition, selector=selector(), buffer_timeout_s=0.25)

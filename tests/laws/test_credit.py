@@ -63,6 +63,7 @@ settings_of_links = st.fixed_dictionaries(
         "floating_buffers": st.integers(1, 5),
         "capacity_bytes": st.integers(30, 400),
         "max_overdraft": st.integers(0, 3),
+        "max_buffers_per_channel": st.none() | st.integers(2, 4),
         "checksum": st.booleans(),
         "producer_segments": st.integers(8, 40),
     }

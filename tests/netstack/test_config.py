@@ -33,7 +33,7 @@ def test_segments_are_whole() -> None:
         ("max_overdraft_buffers_per_partition", -1, "the least is 0"),
         ("max_channels_per_connection", 0, "the least is 1"),
         ("spill_threshold_bytes", 100 * KIB - 1, "the least is 102400"),
-        ("max_buffers_per_channel", 0, "at least 1, or None"),
+        ("max_buffers_per_channel", 1, "at least 2, or None"),
         ("partition_request_timeout_s", 0, "above 0"),
         ("connect_timeout_s", -1.0, "above 0"),
         ("handshake_timeout_s", float("nan"), "above 0"),
@@ -54,7 +54,7 @@ def test_what_cannot_work_is_named(setting: str, value: Any, text: str) -> None:
         ("segment_size_bytes", 256),
         ("memory_bytes", 4 * 32 * KIB),
         ("max_overdraft_buffers_per_partition", 0),
-        ("max_buffers_per_channel", 1),
+        ("max_buffers_per_channel", 2),
         ("heartbeat_interval_s", None),
     ],
 )

@@ -1098,6 +1098,9 @@ async def test_a_gate_that_cannot_be_opened_leaves_nothing_behind() -> None:
         before = lent(manager)
         with pytest.raises(ConfigError, match="partition id '' has 0 bytes"):
             await manager.open_gate([ChannelDescriptor(other.address, "p"), ChannelDescriptor(other.address, "")])
+        for number in (-1, 2**32):
+            with pytest.raises(ConfigError, match=f"partition 'p' has no subpartition {number}"):
+                await manager.open_gate([ChannelDescriptor(other.address, "p", number)])
         with pytest.raises(InsufficientBuffers):
             await manager.open_gate([ChannelDescriptor(other.address, "p")] * 200)
         with pytest.raises(ConnectionLost, match="Connection refused"):

@@ -546,6 +546,8 @@ def test_a_local_partition_that_never_came(local: LocalStage) -> None:
 
 def test_acknowledge_and_release_reach_the_producer(local: LocalStage) -> None:
     local.connect()
+    local.add_event(encode_event(EndOfData()), DataType.END_OF_DATA)
+    local.poll()
     local.gate.acknowledge_end_of_data(0)
     local.gate.close()
     local.gate.close()

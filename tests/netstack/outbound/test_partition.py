@@ -169,6 +169,8 @@ def test_all_acknowledged_counts_those_that_are_gone(stage: Stage) -> None:
     partition = stage.partition
     views = [partition.create_view(index, nothing) for index in (0, 1)]
     assert not partition.all_acknowledged
+    partition.end_of_data()
+    stage.read(0)
     views[0].acknowledge_end_of_data()
     views[0].acknowledge_end_of_data()
     assert not partition.all_acknowledged

@@ -12,7 +12,7 @@ from netstack.buffer.builder import EventBuffer, LentBuffer
 from netstack.buffer.pool import NetworkBufferPool
 from netstack.buffer.segment import allocate_segments
 from netstack.errors import ChannelFailed, ErrorCode, PartitionNotFound, RemoteProtocolError
-from netstack.events import CheckpointBarrier, DataType, Event, UserEvent, data_type_of, encode_event
+from netstack.events import CheckpointBarrier, DataType, EndOfData, Event, UserEvent, data_type_of, encode_event
 from netstack.outbound.sender import ChannelSender
 from netstack.outbound.subpartition import ResultSubpartition
 from netstack.wire.codec_native import PROTOCOL_VERSION, NativeCodec
@@ -287,6 +287,16 @@ def test_a_number_that_was_never_opened_costs_that_channel_only(stage: Stage) ->
     assert stage.credit(0) == 3
 
 
+def test_more_initial_credit_than_anybody_has_fails_that_channel_alone(stage: Stage) -> None:
+    stage.provider.create("d")
+    stage.open(7, "d", MAX_CREDIT + 1)
+    (error,) = stage.sent
+    assert isinstance(error, ChannelError)
+    assert (error.channel, error.code) == (7, ErrorCode.CREDIT_VIOLATION)
+    stage.open(8, "d", MAX_CREDIT)
+    assert stage.credit(8) == MAX_CREDIT
+
+
 def test_a_number_opened_twice_fails_that_channel_alone(stage: Stage) -> None:
     stage.open(0, "a")
     (error,) = stage.sent
@@ -356,8 +366,19 @@ def test_a_resume_out_of_turn_fails_that_channel_alone(stage: Stage) -> None:
 
 
 def test_acknowledgements_reach_the_partition(stage: Stage) -> None:
+    stage.add_event("b", EndOfData())
+    stage.collect()
     stage.sender.on_frame(Acknowledge(1))
     assert stage.provider.log == ["b acknowledged"]
+
+
+def test_an_acknowledgement_of_what_was_not_sent_fails_that_channel_alone(stage: Stage) -> None:
+    stage.add_event("b", EndOfData())
+    stage.sender.on_frame(Acknowledge(1))
+    (error,) = stage.sent
+    assert isinstance(error, ChannelError)
+    assert (error.channel, error.code) == (1, ErrorCode.UNEXPECTED_FRAME)
+    assert stage.provider.log == ["b consumed"]
 
 
 # What only a producer says.

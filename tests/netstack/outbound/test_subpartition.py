@@ -13,6 +13,7 @@ from netstack.errors import LocalProtocolError
 from netstack.events import (
     Alignment,
     CheckpointBarrier,
+    EndOfData,
     EndOfPartition,
     Event,
     UserEvent,
@@ -442,6 +443,10 @@ def test_releasing_the_view_says_so_once_and_keeps_the_queue(stage: Stage) -> No
 
 def test_acknowledgement_reaches_the_partition(stage: Stage) -> None:
     assert stage.view is not None
+    stage.add_event(EndOfData())
+    with pytest.raises(LocalProtocolError, match="before it was sent"):
+        stage.view.acknowledge_end_of_data()
+    stage.poll()
     stage.view.acknowledge_end_of_data()
     assert stage.log == ["acknowledged 3"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -175,6 +176,20 @@ def stage() -> Stage:
 # Without tasks: the calls anybody may make.
 
 
+def in_trio(test: Callable[[Stage], None]) -> Callable[[Stage], None]:
+    """Runs a test where trio's clock can be read."""
+
+    @functools.wraps(test)
+    def run(stage: Stage) -> None:
+        async def main() -> None:
+            test(stage)
+
+        trio.run(main)
+
+    return run
+
+
+@in_trio
 def test_a_hello_is_wanted_from_the_start_and_sent_first(stage: Stage) -> None:
     assert (stage.pump.is_dirty, stage.dirty) == (True, 1)
     stage.pump.write_now()
@@ -182,6 +197,7 @@ def test_a_hello_is_wanted_from_the_start_and_sent_first(stage: Stage) -> None:
     assert not stage.pump.is_dirty
 
 
+@in_trio
 def test_buffers_come_back_when_they_were_sent(stage: Stage) -> None:
     stage.open()
     stage.endpoint.add(b"x" * 10)
@@ -192,6 +208,7 @@ def test_buffers_come_back_when_they_were_sent(stage: Stage) -> None:
     assert stage.stream.sent.endswith(b"x" * 10)
 
 
+@in_trio
 def test_buffers_of_a_write_that_fails_come_back(stage: Stage) -> None:
     stage.open()
     stage.endpoint.add(b"x" * 10)
@@ -206,6 +223,7 @@ def test_buffers_of_a_write_that_fails_come_back(stage: Stage) -> None:
     assert len(stage.pump.landing) == 2
 
 
+@in_trio
 def test_buffers_of_a_write_that_is_half_done_come_back_at_the_end(stage: Stage) -> None:
     stage.open()
     stage.endpoint.add(b"x" * 10)
@@ -218,6 +236,7 @@ def test_buffers_of_a_write_that_is_half_done_come_back_at_the_end(stage: Stage)
     assert stage.endpoint.recycled == 2
 
 
+@in_trio
 def test_settling_lets_lent_memory_change(stage: Stage) -> None:
     stage.open()
     memory = bytearray(b"x" * 10)
@@ -235,6 +254,7 @@ def test_settling_lets_lent_memory_change(stage: Stage) -> None:
     assert stage.endpoint.recycled == 1
 
 
+@in_trio
 def test_a_peer_that_breaks_the_protocol_is_told_why(stage: Stage) -> None:
     stage.pump.write_now()
     stage.hear(Goodbye())  # no hello before
@@ -248,6 +268,7 @@ def test_a_peer_that_breaks_the_protocol_is_told_why(stage: Stage) -> None:
     assert stage.pump.error is error
 
 
+@in_trio
 def test_an_end_without_a_goodbye_is_a_loss(stage: Stage) -> None:
     stage.open()
     stage.stream.ended = True
@@ -259,6 +280,7 @@ def test_an_end_without_a_goodbye_is_a_loss(stage: Stage) -> None:
     assert "script://peer ended the stream without a goodbye" in str(error)
 
 
+@in_trio
 def test_an_end_after_a_goodbye_is_none(stage: Stage) -> None:
     stage.open()
     stage.hear(Goodbye())
@@ -269,6 +291,7 @@ def test_an_end_after_a_goodbye_is_none(stage: Stage) -> None:
     assert stage.pump.error is None
 
 
+@in_trio
 def test_a_broken_read_closes(stage: Stage) -> None:
     stage.open()
     stage.stream.broken = ConnectionLost("reset by peer")
@@ -276,6 +299,7 @@ def test_a_broken_read_closes(stage: Stage) -> None:
     assert stage.closed == [stage.stream.broken]
 
 
+@in_trio
 def test_nothing_happens_after_the_end(stage: Stage) -> None:
     stage.pump.abort(None)
     stage.pump.abort(ConnectionLost("again"))
@@ -381,9 +405,8 @@ def test_cancellation_closes() -> None:
     assert stage.stream.closed == 1
 
 
-def test_a_silent_peer_is_declared_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_peer_is_declared_lost() -> None:
     async def main() -> None:
-        monkeypatch.setattr("netstack.runtime.pump.time.monotonic", trio.current_time)
         stage = Stage()
         stage.hear(HELLO)
         with trio.fail_after(100):

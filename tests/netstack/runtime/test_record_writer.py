@@ -240,6 +240,7 @@ async def test_waiting_for_consumers_ends_when_they_acknowledge_leave_or_the_par
             await settle()
             assert not done.is_set()
             if end == "acknowledge":
+                stage.read()
                 stage.views[0].acknowledge_end_of_data()
             elif end == "leave":
                 stage.views[0].release()

@@ -30,7 +30,7 @@ from netstack.errors import (
     RemoteProtocolError,
 )
 from netstack.events import Alignment, CheckpointBarrier, UserEvent
-from netstack.ids import ChannelDescriptor
+from netstack.ids import ChannelDescriptor, ResultPartitionType
 from netstack.inbound.gate import SingleInputGate, UnionInputGate
 from netstack.outbound.partition import ResultPartition
 from netstack.outbound.selector import BroadcastSelector, CustomSelector
@@ -433,6 +433,66 @@ async def test_in_one_gate_too_the_other_channels_go_on() -> None:
         await good.emit(b"x")
         assert await reader.__anext__() == b"x"
         gate.close()
+
+
+@virtual
+async def test_a_reader_that_goes_on_after_a_failure_still_comes_to_an_end() -> None:
+    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
+        bad = producer.create_partition("bad", subpartitions=1)
+        good = RecordWriter(producer.create_partition("good", subpartitions=1))
+        gate = await consumer.open_gate([*channels(producer, "bad"), *channels(producer, "good")])
+        await settle()
+        bad.fail("on purpose")
+        reader = RecordReader(gate)
+        with pytest.raises(ProducerFailed):
+            await reader.__anext__()
+        await good.emit(b"x")
+        await good.finish()
+        assert [record async for record in reader] == [b"x"]
+        assert gate.ended_with_drain is None
+        gate.close()
+
+
+@pytest.mark.parametrize("buffer_timeout_s", [None, 0.1, 0.0])
+@virtual
+async def test_the_smallest_quota_that_is_accepted_does_not_stop_a_writer(buffer_timeout_s: float | None) -> None:
+    """Every subpartition may hold an open buffer for good: that alone must not keep the others from theirs."""
+    quota = 1
+    try:
+        config = replace(CONFIG, max_buffers_per_channel=quota)
+    except ConfigError:
+        quota = 2
+        config = replace(CONFIG, max_buffers_per_channel=quota)
+    received: list[list[Any]] = [[], [], []]
+    async with open_task_manager(url(), config) as producer, open_task_manager(url(), config) as consumer:
+        writer = RecordWriter(producer.create_partition("p", subpartitions=3), buffer_timeout_s=buffer_timeout_s)
+        gate = await consumer.open_gate(channels(producer, count=3))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read_all, gate, received)
+            for number in range(60):
+                await writer.emit(b"%d" % number * 100)
+            await writer.finish()
+        gate.close()
+    assert received == [[b"%d" % number * 100 for number in range(index, 60, 3)] for index in range(3)]
+
+
+@virtual
+async def test_a_record_larger_than_the_quota_goes_through_whole() -> None:
+    """The quota is asked between records: one that was begun is written to its end."""
+    config = replace(CONFIG, max_buffers_per_channel=2, memory_bytes=256 * 1024)
+    received: list[list[Any]] = [[], []]
+    records = [bytes([number]) * 5000 for number in range(6)] + [b"small"] * 6
+    async with open_task_manager(url(), config) as producer, open_task_manager(url(), config) as consumer:
+        partition = producer.create_partition("p", subpartitions=2, kind=ResultPartitionType.PIPELINED)
+        writer = RecordWriter(partition, buffer_timeout_s=None)
+        gate = await consumer.open_gate(channels(producer, count=2))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read_all, gate, received)
+            for record in records:
+                await writer.emit(record)
+            await writer.finish()
+        gate.close()
+    assert received == [records[0::2], records[1::2]]
 
 
 @virtual
