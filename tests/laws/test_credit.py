@@ -22,6 +22,7 @@ from netstack.errors import (
     ProducerFailed,
 )
 from netstack.events import DataType, UserEvent
+from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.partition import ResultPartition
 from netstack.outbound.selector import CustomSelector
@@ -326,3 +327,36 @@ def test_a_channel_without_floating_buffers_goes_on_with_its_exclusive_ones() ->
     assert len(received) == 6
     assert len(held) <= 2  # its exclusive one and at most the floating one: the rest waits at the producer
     link.close()
+
+
+def test_a_link_notices_what_goes_astray() -> None:
+    """The checks themselves: a stolen segment, an invented credit, a buffer that comes back twice."""
+
+    def fresh() -> tuple[Link, SingleInputGate]:
+        link = Link(segment_size_bytes=SEGMENT)
+        link.create_partition("p")
+        gate = link.open_gate([("p", 0)])
+        link.run()
+        return link, gate
+
+    link, _ = fresh()
+    link.consumer_pool.try_take()
+    with pytest.raises(AssertionError, match=r"consumer: .* segments lent"):
+        link.check()
+    link, _ = fresh()
+    link.producer_pool.try_take()
+    with pytest.raises(AssertionError, match=r"producer: .* segments lent"):
+        link.check()
+    link, gate = fresh()
+    channel = gate.channels[0]
+    assert isinstance(channel, RemoteInputChannel)
+    channel.credit.unannounced += 1
+    with pytest.raises(AssertionError, match="is not the 2 free buffers"):
+        link.check()
+    link, gate = fresh()
+    channel = gate.channels[0]
+    assert isinstance(channel, RemoteInputChannel)
+    channel.credit.announced += 1  # said to be on its way, and nowhere to be seen
+    channel.credit.unannounced -= 1
+    with pytest.raises(AssertionError, match="1 credits were lost on the way"):
+        link.check()

@@ -786,6 +786,36 @@ async def test_a_closed_manager_says_so() -> None:
         await manager.open_gate([ChannelDescriptor("memory://nowhere", "p")])
 
 
+@real
+async def test_failed_dials_leave_no_descriptor_behind() -> None:
+    gc.collect()
+    descriptors = len(os.listdir("/proc/self/fd"))
+    tiny = replace(CONFIG, memory_bytes=10 * 1024)
+    other_size = replace(CONFIG, segment_size_bytes=2048)
+    async with (
+        open_task_manager(url("tcp"), CONFIG) as producer,
+        open_task_manager(url("tcp"), tiny) as poor,
+        open_task_manager(url("tcp"), other_size) as different,
+    ):
+        producer.create_partition("p", subpartitions=1)
+        before = len(os.listdir("/proc/self/fd"))
+        async with open_task_manager(url("tcp"), CONFIG) as gone:
+            nowhere = gone.address
+        for _ in range(5):
+            with pytest.raises(ConnectionLost, match="cannot reach"):
+                await producer.open_gate([ChannelDescriptor(nowhere, "p")])
+            with pytest.raises(InsufficientBuffers):
+                await poor.open_gate(channels(producer))
+            with pytest.raises(RemoteProtocolError, match="SEGMENT_SIZE_MISMATCH"):
+                await different.open_gate(channels(producer))
+        for manager in (poor, different):
+            assert manager.statistics().pool.lent_segments == 0
+        while producer.statistics().accepted:  # until it has heard that they are gone
+            await trio.lowlevel.checkpoint()
+        assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
 # Wrong arguments, and too little memory.
 
 
