@@ -45,9 +45,8 @@ M with."""
 LEND_BYTES: Final = 8 * 1024
 """Records from this size on are sent from where they lie instead of being copied into a buffer first."""
 
-KICK_BUFFERS: Final = 8
-"""Finished buffers after which the connections are asked to send: a gathering write of 8 is within 10 % of one of
-16."""
+KICK_BUFFERS: Final = 16
+"""Finished buffers after which the connections are asked to send: one gathering write takes 16 of 32 KiB."""
 
 _SMALL_PIECE_BYTES: Final = 1024
 

@@ -80,7 +80,7 @@ class Stage:
         ]
 
 
-@settings(max_examples=20)
+@settings(max_examples=settings.default.max_examples * 2 // 3)
 @given(st.lists(orders, min_size=4, max_size=15), st.integers(0, 2**32 - 1), st.integers(24, 300), st.booleans())
 def test_any_cuts_give_the_same(script: list[tuple[Any, ...]], seed: int, capacity_bytes: int, checksum: bool) -> None:
     rng = random.Random(seed)

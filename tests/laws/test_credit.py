@@ -272,7 +272,7 @@ def test_cancels_failures_and_late_partitions_disturb_nobody_else(
     stage.finish()
 
 
-@settings(max_examples=15)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(settings_of_links, st.lists(rough, min_size=10, max_size=50))
 def test_a_cut_at_any_moment_returns_every_segment(options: dict[str, Any], script: list[tuple[Any, ...]]) -> None:
     stage = Stage(**options | {"producer_segments": 40})

@@ -135,7 +135,7 @@ def arrays(draw: st.DrawFn) -> npt.NDArray[Any]:
 
 
 @pytest.mark.parametrize("name", SELECTORS)
-@settings(max_examples=12)
+@settings(max_examples=settings.default.max_examples // 4)
 @given(
     st.lists(arrays(), min_size=1, max_size=3),
     st.integers(1, 4),
