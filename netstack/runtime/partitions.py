@@ -7,12 +7,15 @@ is up.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import final
+from typing import Final, final
 
 from ..buffer.buffer import BufferSource, Notify
-from ..errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound
+from ..errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound, ProducerFailed
 from ..ids import PartitionId
 from ..outbound.partition import ResultPartition
+
+REMEMBERED_FAILURES: Final = 1000
+"""Causes of failed partitions kept for consumers that ask later: a bound, not a promise."""
 
 
 @final
@@ -46,6 +49,7 @@ class PartitionRegistry:
         self._now = now
         self._call_at = call_at
         self._partitions: dict[str, ResultPartition] = {}
+        self._failed: dict[str, str] = {}
         self._waiting: dict[str, dict[_Request, None]] = {}
         self._deadlines: dict[_Request, float] = {}  # in order: every request waits equally long
         self._is_armed = False
@@ -62,13 +66,18 @@ class PartitionRegistry:
                 f"partition {name!r} exists already in this TaskManager; release it, or choose another name"
             )
         self._partitions[name] = partition
+        self._failed.pop(name, None)
         for request in self._waiting.pop(name, ()):
             del self._deadlines[request]
             self._serve(partition, request)
 
     def remove(self, partition: ResultPartition) -> None:
-        """Forgets a released partition."""
+        """Forgets a released partition; of a failed one the cause stays known, for consumers that come late."""
         self._partitions.pop(partition.partition_id, None)
+        if partition.failure is not None:
+            self._failed[partition.partition_id] = partition.failure
+            if len(self._failed) > REMEMBERED_FAILURES:
+                del self._failed[next(iter(self._failed))]
 
     def all(self) -> tuple[ResultPartition, ...]:
         """Every registered partition."""
@@ -91,6 +100,10 @@ class PartitionRegistry:
         partition = self._partitions.get(partition_id)
         if partition is not None:
             self._serve(partition, request)
+            return _nothing
+        failure = self._failed.get(partition_id)
+        if failure is not None:
+            on_failed(ProducerFailed(ErrorCode.PRODUCER_FAILED, failure, channel=f"partition {partition_id!r}"))
             return _nothing
         self._waiting.setdefault(partition_id, {})[request] = None
         self._deadlines[request] = deadline = self._now() + self._timeout_s

@@ -118,7 +118,8 @@ class RecordWriter:
             RecordError: not a batch of fixed-width records.
             LocalProtocolError, PoolDestroyed: as `emit_nowait`.
 
-        Cancellation: a prefix of the batch was written, whole records only.
+        Cancellation: each subpartition got a prefix of its part of the batch, whole records only; the counter
+        of records leaves out the part that was being written.
         """
         if not isinstance(batch, np.ndarray):
             await self._emit_columnar(batch)

@@ -6,7 +6,7 @@ import pytest
 
 from netstack.buffer.buffer import BufferSource
 from netstack.buffer.pool import NetworkBufferPool
-from netstack.errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound
+from netstack.errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound, ProducerFailed
 from netstack.ids import PartitionId, ResultPartitionType
 from netstack.outbound.partition import ResultPartition
 from netstack.runtime.partitions import PartitionRegistry
@@ -122,3 +122,17 @@ def test_a_released_name_waits_for_its_next_partition(stage: Stage) -> None:
     assert stage.errors == []
     stage.create()
     assert len(stage.views) == 1
+
+
+def test_who_comes_after_a_failure_is_told_its_cause() -> None:
+    calls: list[object] = []
+    registry = PartitionRegistry(timeout_s=1.0, now=lambda: 0.0, call_at=lambda deadline, callback: None)
+
+    class Failed:
+        partition_id = "p"
+        failure = "disk on fire"
+
+    registry.remove(Failed())  # type: ignore[arg-type]  # all that the registry looks at
+    registry.open_view("p", 0, lambda: None, calls.append, calls.append)
+    assert [type(call) for call in calls] == [ProducerFailed]
+    assert "disk on fire" in str(calls[0])
