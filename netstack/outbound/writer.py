@@ -20,7 +20,7 @@ latency low at little cost.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -32,11 +32,9 @@ from ..errors import LocalProtocolError, RecordError
 from ..events import Event
 from ..record.formats import RecordFormat
 from ..record.framing import LENGTH, PREFIX_BYTES, FramedBatch, check_record_bytes, packer
+from .emission import KICK_BUFFERS, SMALL_PIECE_BYTES, Emission, Payload, PieceCursor, Rows, framed_rows, is_immutable
 from .partition import ResultPartition
 from .selector import ChannelSelector
-
-Rows = npt.NDArray[np.uint8]
-Payload = bytes | bytearray | memoryview
 
 SLICE_S: Final = 50e-6
 """With a timeout of 0: how long bytes may wait for a producer that never waits; measured: 1.75 M records/s without, 3.3
@@ -44,11 +42,6 @@ M with."""
 
 LEND_BYTES: Final = 8 * 1024
 """Records from this size on are sent from where they lie instead of being copied into a buffer first."""
-
-KICK_BUFFERS: Final = 16
-"""Finished buffers after which the connections are asked to send: one gathering write takes 16 of 32 KiB."""
-
-_SMALL_PIECE_BYTES: Final = 1024
 
 _SMALL_SHARE: Final = 8
 """Batches with fewer records a channel than this go record by record: an array operation costs as much as that many
@@ -66,156 +59,6 @@ class _NoBuilder:
 
 
 _NONE: Final = _NoBuilder()
-
-
-class Emission:
-    """A run of framed bytes on its way into one slot; may stop for want of a buffer and go on later."""
-
-    __slots__ = ("_cursor", "_lent", "_offset", "_record_bytes", "_slot", "_source", "_total", "_writer")
-
-    def __init__(
-        self,
-        writer: PartitionWriter,
-        slot: int,
-        total: int,
-        record_bytes: int,
-        source: Callable[[int, int, memoryview], None] | None,
-        cursor: PieceCursor | None,
-        lent: list[LentBuffer] | None,
-    ) -> None:
-        """Takes either a source, whose bytes are copied, or a cursor, whose pieces are queued where they lie.
-
-        Args:
-            writer: whose builders are filled.
-            slot: which of them.
-            total: framed bytes in all.
-            record_bytes: framed bytes of one record: where the emission may be cut short.
-            source: writes a range of the bytes into memory.
-            cursor: hands out pieces.
-            lent: where buffers over the cursor's pieces are noted, if their owner wants them back.
-        """
-        self._writer = writer
-        self._slot = slot
-        self._total = total
-        self._record_bytes = record_bytes
-        self._source = source
-        self._cursor = cursor
-        self._lent = lent
-        self._offset = 0
-
-    def advance(self) -> bool:
-        """Goes on as far as there are buffers. Returns whether it is complete."""
-        return self._copy() if self._source is not None else self._lend()
-
-    def cut(self) -> bytes:
-        """The bytes that complete the record in progress; the emission is over."""
-        offset, self._total = self._offset, self._offset
-        torn = offset % self._record_bytes
-        if not torn:
-            return b""
-        missing = self._record_bytes - torn
-        if self._source is not None:
-            rest = bytearray(missing)
-            self._source(offset, offset + missing, memoryview(rest))
-            return bytes(rest)
-        assert self._cursor is not None
-        return b"".join(self._cursor.take(missing))
-
-    def _copy(self) -> bool:
-        writer, slot, source = self._writer, self._slot, self._source
-        assert source is not None
-        builders = writer.builders
-        offset, total = self._offset, self._total
-        while offset < total:
-            builder = builders[slot]
-            position = builder.position
-            count = min(builder.capacity - position, total - offset)
-            if count <= 0:
-                if not writer.open_builder(slot):
-                    self._offset = offset
-                    return False
-                continue
-            source(offset, offset + count, builder.memory[position : position + count])
-            builder.position = position + count
-            offset += count
-            if position + count == builder.capacity:
-                writer.finish_builder(slot)
-        self._offset = offset
-        return True
-
-    def _lend(self) -> bool:
-        """Queues whole buffers where they lie; what does not fill one is copied, so that frames are full."""
-        writer, slot, cursor = self._writer, self._slot, self._cursor
-        assert cursor is not None
-        pool = writer.partition.pool
-        counters = writer.partition.counters
-        size = pool.segment_size_bytes
-        subpartition = writer.partition.subpartitions[slot]
-        told = None if self._lent is None else writer.on_lent_back
-        while self._offset < self._total:
-            builder = writer.builders[slot]
-            left = self._total - self._offset
-            if builder.position or left < size:
-                count = min(builder.capacity - builder.position, left)
-                if count <= 0:
-                    if not writer.open_builder(slot):
-                        return False
-                    continue
-                position = builder.position
-                for piece in cursor.take(count):
-                    builder.memory[position : position + len(piece)] = piece
-                    position += len(piece)
-                builder.position = position
-                self._offset += count
-                if builder.position == builder.capacity:
-                    writer.finish_builder(slot)
-                continue
-            segments = writer.acquire_many(slot, min(left // size, KICK_BUFFERS))
-            if not segments:
-                return False
-            elements = [LentBuffer(cursor.take(size), size, segment, pool, slot, told) for segment in segments]
-            count = len(elements)
-            self._offset += count * size
-            if self._lent is not None:
-                self._lent += elements
-            counters.buffers += count
-            counters.bytes += count * size
-            counters.flushes_full += count
-            subpartition.add_finished(elements)
-            writer.count_unkicked(count)
-        return True
-
-
-class PieceCursor:
-    """Takes a stream of pieces apart at arbitrary lengths, without copying."""
-
-    __slots__ = ("_left", "_pieces")
-
-    def __init__(self, pieces: Iterable[Payload]) -> None:
-        self._pieces = iter(pieces)
-        self._left = memoryview(b"")
-
-    def take(self, count: int) -> tuple[memoryview, ...]:
-        """The next `count` bytes (which are there) as views."""
-        taken: list[memoryview] = []
-        left = self._left
-        while count:
-            if not left:
-                left = memoryview(next(self._pieces))
-                continue
-            if len(left) <= count:
-                taken.append(left)
-                count -= len(left)
-                left = _EMPTY
-            else:
-                taken.append(left[:count])
-                left = left[count:]
-                count = 0
-        self._left = left
-        return tuple(taken)
-
-
-_EMPTY: Final = memoryview(b"")
 
 
 class PartitionWriter:
@@ -373,9 +216,9 @@ class PartitionWriter:
     def emission_of_record(self, slot: int, pieces: list[Payload], size: int) -> Emission:
         """A single record of any size, as an emission."""
         total = size + PREFIX_BYTES
-        if size >= LEND_BYTES and slot != self._count and all(map(_is_immutable, pieces)):
+        if size >= LEND_BYTES and slot != self._count and all(map(is_immutable, pieces)):
             kept = [
-                piece if isinstance(piece, bytes) or len(piece) >= _SMALL_PIECE_BYTES else bytes(piece)
+                piece if isinstance(piece, bytes) or len(piece) >= SMALL_PIECE_BYTES else bytes(piece)
                 for piece in pieces
             ]
             return Emission(self, slot, total, total, None, PieceCursor([LENGTH.pack(size), *kept]), None)
@@ -494,7 +337,7 @@ class PartitionWriter:
         total = len(rows) * cell
         if rows.shape[1] >= LEND_BYTES and slot != self._count:
             # A part that was copied for this call (lent is None) belongs to nobody else; an array of the caller does.
-            cursor = PieceCursor(_framed_rows(rows))
+            cursor = PieceCursor(framed_rows(rows))
             return Emission(self, slot, total, cell, None, cursor, lent)
         return Emission(self, slot, total, cell, FramedBatch(rows).write, None, None)
 
@@ -714,19 +557,3 @@ def rows_of(array: npt.NDArray[Any]) -> Rows:
         )
     width = array.dtype.itemsize
     return np.ascontiguousarray(array).view(np.uint8).reshape(len(array), width)
-
-
-def _framed_rows(rows: Rows) -> Iterator[Payload]:
-    prefix = LENGTH.pack(rows.shape[1])
-    for row in rows:
-        yield prefix
-        yield row.data
-
-
-def _is_immutable(piece: Payload) -> bool:
-    """Whether nobody will change it, or it is so small that it may as well be copied."""
-    return (
-        isinstance(piece, bytes)
-        or len(piece) < _SMALL_PIECE_BYTES
-        or (isinstance(piece, memoryview) and piece.readonly)
-    )

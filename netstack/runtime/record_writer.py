@@ -15,9 +15,10 @@ import trio
 from ..buffer.builder import LentBuffer
 from ..errors import ConfigError, PoolDestroyed, RecordError
 from ..events import Event
+from ..outbound.emission import Emission
 from ..outbound.partition import ResultPartition
 from ..outbound.selector import ChannelSelector, RebalanceSelector
-from ..outbound.writer import Emission, PartitionWriter
+from ..outbound.writer import PartitionWriter
 from ..record.formats import RecordFormat, format_named, rows_as_bytes
 from .signal import Signal
 

@@ -12,6 +12,7 @@ from netstack.buffer.pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, PoolDestroyed, RecordError
 from netstack.events import DataType, UserEvent
 from netstack.ids import PartitionId, ResultPartitionType
+from netstack.outbound.emission import KICK_BUFFERS
 from netstack.outbound.partition import ResultPartition
 from netstack.outbound.selector import (
     BroadcastSelector,
@@ -19,7 +20,7 @@ from netstack.outbound.selector import (
     CustomSelector,
     RebalanceSelector,
 )
-from netstack.outbound.writer import KICK_BUFFERS, LEND_BYTES, SLICE_S, PartitionWriter, rows_of
+from netstack.outbound.writer import LEND_BYTES, SLICE_S, PartitionWriter, rows_of
 from netstack.record.formats import format_named
 from netstack.record.framing import frame
 from netstack.testing.scripted import VirtualHost
