@@ -93,11 +93,6 @@ class Pacer:
         self.sent_records = 0
         self.stopped_ns = 0
 
-    @property
-    def over(self) -> bool:
-        """Whether the run has ended."""
-        return self.stopped_ns != 0
-
     def next_span(self) -> int:
         """Waits until a record is due, then returns how many to send now; 0 when the run is over."""
         wait_ns = self._wait_until_ns()

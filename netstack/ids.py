@@ -14,12 +14,6 @@ from .errors import ConfigError
 PartitionId = NewType("PartitionId", str)
 """Name of a result partition, unique in its TaskManager: 1 to 255 bytes of UTF-8."""
 
-ChannelNumber = NewType("ChannelNumber", int)
-"""Number of a logical channel on one connection, chosen by the consumer when it opens the channel (u32)."""
-
-Credit = NewType("Credit", int)
-"""Right to send this many data buffers."""
-
 MAX_PARTITION_ID_BYTES = 255  # its length travels as one byte
 
 

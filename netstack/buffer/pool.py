@@ -218,10 +218,6 @@ class NetworkBufferPool:
         self._required -= required
         self._redistribute()
 
-    def resized(self) -> None:
-        """A local pool changed what it is promised."""
-        self._redistribute()
-
     def _check(self, count: int, purpose: str) -> None:
         free = self._total - self._required
         if count > free:

@@ -101,39 +101,6 @@ class GateStatistics:
     is_finished: bool
 
 
-class InputGate(Protocol):
-    """What a reader needs of a gate."""
-
-    on_available: Callable[[], None] | None
-
-    @property
-    def is_available(self) -> bool:
-        """Whether `poll` is worth calling."""
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether every channel has ended."""
-
-    @property
-    def channel_count(self) -> int:
-        """Number of channels."""
-
-    def poll(self) -> Buffer | None:
-        """The next buffer or event, with its `channel_index`; None when there is nothing now."""
-
-    def poke(self) -> None:
-        """Before waiting: announce what was consumed, and look whether more has arrived."""
-
-    def resume(self, channel_index: int) -> None:
-        """Lets a channel go on after a blocking event."""
-
-    def close(self) -> None:
-        """Releases every channel; idempotent."""
-
-    def statistics(self) -> GateStatistics:
-        """A snapshot."""
-
-
 @final
 class SingleInputGate:
     """All channels of one input."""
@@ -356,7 +323,7 @@ class UnionInputGate:
         return None
 
     def poke(self) -> None:
-        """See `InputGate.poke`."""
+        """Before waiting: has every gate announce what is due and look whether more has arrived."""
         for gate in self._gates:
             gate.poke()
 

@@ -186,7 +186,7 @@ class ResultPartition:
 
         The writer has finished its open buffers before. Never waits: events need no pool buffer.
         """
-        self._check_open()
+        self.check_writable()
         data = encode_event(event)
         data_type = data_type_of(event, priority=priority)
         self.counters.events += 1
@@ -257,9 +257,6 @@ class ResultPartition:
         Raises:
             LocalProtocolError: the partition is finished, closed or released.
         """
-        self._check_open()
-
-    def _check_open(self) -> None:
         if self.is_finished or self.is_closed or self.is_released:
             state = "released" if self.is_released else "finished" if self.is_finished else "closed"
             raise LocalProtocolError(

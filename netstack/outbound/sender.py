@@ -145,12 +145,6 @@ class ChannelSender:
         self._ready: deque[SendingChannel] = deque()
         self._checksum = False
         self._closed = False
-        self.on_idle: Callable[[], None] | None = None
-
-    @property
-    def has_ready(self) -> bool:
-        """Whether a channel may send now."""
-        return bool(self._ready)
 
     # From the connection.
 

@@ -198,7 +198,7 @@ class NetworkEndpoint:
             self._leave_if_idle(address, entry)
         except trio.TooSlowError:
             entry.error = ConnectionLost(f"{address} did not answer within {self._config.connect_timeout_s:g} s")
-        except Exception as error:  # whatever it is, it belongs to the callers that wait for this attempt
+        except (NetstackError, OSError) as error:  # belongs to the callers that wait for this attempt
             entry.error = error
         finally:
             if entry.error is not None or entry.pump is None:

@@ -25,10 +25,6 @@ from .signal import Signal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-TURN_BUFFERS: Final = 64
-"""Buffers after which a long `emit_batch` lets other tasks run: one checkpoint a buffer would cost 10 %, this costs 0.3
-%."""
-
 LEND_GRACE_S: Final = 0.002
 """How long a batch may wait for its own memory to be sent before the rest is copied."""
 
@@ -92,7 +88,7 @@ class RecordWriter:
     async def emit(self, record: Any) -> None:
         """Writes a record, waiting for a buffer if it must.
 
-        A checkpoint only when it waits (60 ns a record against 10 us); see the class about long loops.
+        A checkpoint only when it waits: one a record would cost more than the record. See the class about long loops.
 
         Raises:
             RecordError, LocalProtocolError, PoolDestroyed: as `emit_nowait`.
