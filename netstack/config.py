@@ -11,6 +11,14 @@ from .errors import ConfigError
 
 KIB = 1024
 MIB = 1024 * KIB
+_DURATIONS = (
+    "buffers_request_timeout_s",
+    "debloat_period_s",
+    "partition_request_timeout_s",
+    "connect_timeout_s",
+    "handshake_timeout_s",
+    "heartbeat_timeout_s",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,11 +29,26 @@ class NetworkConfig:
         segment_size_bytes: size of one network buffer. Larger is faster for bulk data (fewer frames a byte); smaller
             wastes less when many channels each hold a part-filled buffer.
         memory_bytes: all buffers together; reserved as address space at start, touched when first used.
-        exclusive_buffers_per_channel: receive buffers that belong to one remote channel: its initial credit.
+        exclusive_buffers_per_channel: receive buffers that belong to one remote channel: its initial credit. With 0 a
+            channel holds none while it is idle: its producer announces what waits, and gets floating buffers for that.
         floating_buffers_per_gate: receive buffers the channels of one gate share, by backlog.
+        max_required_buffers_per_gate: bound on what one gate is promised; above it its channels get fewer exclusive
+            buffers, down to none, and the rest of what they would have is shared. None is without a bound.
+        credit_based: False receives without credits, as before Flink 1.5, to be measured against: a channel without a
+            free buffer stops the reading of its whole connection. Set `heartbeat_interval_s=None` with it, on both
+            sides: a connection that is not read from answers no pings.
         max_buffers_per_channel: a subpartition holding this many buffers makes its partition unavailable, so one slow
             consumer does not take the whole pool; None is without such a quota.
         max_overdraft_buffers_per_partition: buffers beyond a full pool that one record may still take.
+        buffers_request_timeout_s: how long a new gate or connection waits for buffers that it was promised and that
+            others still hold.
+        debloat_target_s: shrinks the buffers of this TaskManager's producers so that what is in flight towards a gate
+            takes about this long to consume; None leaves them whole.
+        debloat_period_s: how often that is computed, while data comes.
+        debloat_samples: the moving average of the buffer size weighs the newest by 2 / (samples + 1).
+        debloat_threshold_percent: smaller changes are not announced.
+        debloat_min_buffer_bytes: buffers are not shrunk below this.
+        debloat_start_buffer_bytes: what a gate begins with; None is whole segments.
         partition_request_timeout_s: how long a producer waits for a requested partition to be created.
         connect_timeout_s: dialling and the handshake together.
         handshake_timeout_s: how long an accepted stream may take to say who it is.
@@ -41,8 +64,17 @@ class NetworkConfig:
     memory_bytes: int = 64 * MIB
     exclusive_buffers_per_channel: int = 2
     floating_buffers_per_gate: int = 8
+    max_required_buffers_per_gate: int | None = None
+    credit_based: bool = True
     max_buffers_per_channel: int | None = None
     max_overdraft_buffers_per_partition: int = 5
+    buffers_request_timeout_s: float = 30.0
+    debloat_target_s: float | None = None
+    debloat_period_s: float = 0.2
+    debloat_samples: int = 20
+    debloat_threshold_percent: int = 25
+    debloat_min_buffer_bytes: int = 256
+    debloat_start_buffer_bytes: int | None = None
     partition_request_timeout_s: float = 10.0
     connect_timeout_s: float = 10.0
     handshake_timeout_s: float = 10.0
@@ -63,22 +95,43 @@ class NetworkConfig:
                 f" raise it to at least {4 * self.segment_size_bytes}"
             )
         for name, least in (
-            ("exclusive_buffers_per_channel", 1),
+            ("exclusive_buffers_per_channel", 0),
             ("floating_buffers_per_gate", 1),
             ("max_overdraft_buffers_per_partition", 0),
             ("max_channels_per_connection", 1),
             ("spill_threshold_bytes", 100 * KIB),
+            ("debloat_samples", 1),
+            ("debloat_threshold_percent", 0),
+            ("debloat_min_buffer_bytes", 1),
         ):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name}={getattr(self, name)}; the least is {least}")
         if self.max_buffers_per_channel is not None and self.max_buffers_per_channel < 2:
             # The buffer a subpartition is still writing counts: with 1, it alone would stop every other.
             raise ConfigError(f"max_buffers_per_channel={self.max_buffers_per_channel}; give at least 2, or None")
-        for name in ("partition_request_timeout_s", "connect_timeout_s", "handshake_timeout_s", "heartbeat_timeout_s"):
+        if self.max_required_buffers_per_gate is not None and self.max_required_buffers_per_gate < 1:
+            raise ConfigError(
+                f"max_required_buffers_per_gate={self.max_required_buffers_per_gate}; give at least 1, or None"
+            )
+        for name in _DURATIONS:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}={getattr(self, name)}; give a number of seconds above 0")
-        if self.heartbeat_interval_s is not None and not self.heartbeat_interval_s > 0:
-            raise ConfigError(f"heartbeat_interval_s={self.heartbeat_interval_s}; give seconds above 0, or None")
+        for name in ("heartbeat_interval_s", "debloat_target_s"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name}={value}; give seconds above 0, or None")
+        if not self.credit_based and self.heartbeat_interval_s is not None:
+            raise ConfigError(
+                "credit_based=False with heartbeat_interval_s: a connection that is not read from answers no pings and"
+                " would be declared lost; set heartbeat_interval_s=None"
+            )
+        start = self.debloat_start_buffer_bytes
+        smallest, largest = self.debloat_min_buffer_bytes, self.segment_size_bytes
+        if smallest > largest or (start is not None and not smallest <= start <= largest):
+            raise ConfigError(
+                f"debloat_min_buffer_bytes={smallest}, debloat_start_buffer_bytes={start}: give"
+                f" min <= start <= segment_size_bytes ({largest})"
+            )
 
     @property
     def total_segments(self) -> int:

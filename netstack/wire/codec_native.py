@@ -25,6 +25,7 @@ from .frames import (
     Frame,
     Goodbye,
     Hello,
+    NewBufferSize,
     OpenChannel,
     Ping,
     Pong,
@@ -42,6 +43,7 @@ _OPEN: Final = struct.Struct(">IIB")
 _PAIR: Final = struct.Struct(">II")
 _CODE: Final = struct.Struct(">H")
 _TOKEN: Final = struct.Struct(">Q")
+_NUMBER: Final = struct.Struct(">I")
 
 _DATA_TYPES: Final = frozenset(int(data_type) for data_type in DataType)
 
@@ -62,6 +64,7 @@ class Kind(enum.IntEnum):
     PING = 10
     PONG = 11
     GOODBYE = 12
+    BUFFER_SIZE = 13
 
 
 _BUFFER: Final = int(Kind.BUFFER)
@@ -143,7 +146,9 @@ def _control_parts(frame: Frame) -> tuple[Kind, int, bytes]:
             name = partition_id.encode()
             return Kind.OPEN, channel, _OPEN.pack(subpartition, credit, len(name)) + name
         case BacklogAnnouncement(channel, backlog):
-            return Kind.BACKLOG, channel, struct.pack(">I", backlog)
+            return Kind.BACKLOG, channel, _NUMBER.pack(backlog)
+        case NewBufferSize(channel, buffer_bytes):
+            return Kind.BUFFER_SIZE, channel, _NUMBER.pack(buffer_bytes)
         case ChannelError(channel, code, text):
             return Kind.CHANNEL_ERROR, channel, _CODE.pack(code) + _cut(text)
         case ConnectionFailure(code, text):
@@ -180,7 +185,9 @@ def _decode_control(kind: Kind, channel: int, payload: bytes) -> Frame:
                 raise ValueError(f"partition id of {len(name)} bytes, announced as {size}")
             return OpenChannel(channel, name.decode(), subpartition, credit)
         case Kind.BACKLOG:
-            return BacklogAnnouncement(channel, struct.unpack(">I", payload)[0])
+            return BacklogAnnouncement(channel, _NUMBER.unpack(payload)[0])
+        case Kind.BUFFER_SIZE:
+            return NewBufferSize(channel, _NUMBER.unpack(payload)[0])
         case Kind.CHANNEL_ERROR:
             code, text = _code_and_text(payload)
             return ChannelError(channel, code, text)

@@ -76,6 +76,14 @@ class BacklogAnnouncement:
 
 
 @dataclass(frozen=True, slots=True)
+class NewBufferSize:
+    """Consumer wishes that new data buffers of a channel are filled to at most this many bytes (debloating)."""
+
+    channel: int
+    buffer_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class ChannelError:
     """A channel failed; the others go on."""
 
@@ -113,5 +121,5 @@ class Goodbye:
 
 Frame: TypeAlias = (
     "Hello | OpenChannel | AddCredit | Resume | Acknowledge | CancelChannel | BacklogAnnouncement"
-    " | ChannelError | ConnectionFailure | Ping | Pong | Goodbye"
+    " | NewBufferSize | ChannelError | ConnectionFailure | Ping | Pong | Goodbye"
 )
