@@ -22,7 +22,7 @@ from netstack import (
 from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.partition import ResultPartition
 from netstack.outbound.selector import ChannelSelector, CustomSelector
-from netstack.wire.assembler import BULK_SEGMENTS
+from netstack.buffer.requirements import LANDING_SEGMENTS
 
 from .pacing import clock_ns
 from .rows import RowSource
@@ -82,7 +82,7 @@ async def consume(spec: RunSpec, io: ConsumerIo) -> Facts:
 
 def config_of(spec: RunSpec) -> NetworkConfig:
     """The TaskManager's settings for a run, with as much memory as its buffers need."""
-    segments = spec.channels * (spec.exclusive_buffers + 1) + spec.floating_buffers + BULK_SEGMENTS + SPARE_SEGMENTS
+    segments = spec.channels * (spec.exclusive_buffers + 1) + spec.floating_buffers + LANDING_SEGMENTS + SPARE_SEGMENTS
     return NetworkConfig(
         segment_size_bytes=spec.segment_size_bytes,
         memory_bytes=segments * spec.segment_size_bytes,

@@ -102,12 +102,18 @@ class NetworkBufferPool:
         self._unpooled = 0
         self._pools: dict[LocalBufferPool, None] = {}  # in order of creation, so that redistribution is exact
         self._waiting: dict[LocalBufferPool, None] = {}
+        self._requests: deque[UnpooledRequest] = deque()
         self._destroyed = False
 
     @property
     def segment_size_bytes(self) -> int:
         """Size of every segment."""
         return self._segment_size_bytes
+
+    @property
+    def free_segments(self) -> int:
+        """Segments nobody holds."""
+        return len(self._free)
 
     def create_pool(
         self,
@@ -161,9 +167,37 @@ class NetworkBufferPool:
                 f"{purpose}: {count} network buffers wanted, {missing} of them are still held by pools that shrink;"
                 f" raise memory_bytes by {missing * self._segment_size_bytes}, or try again when they were consumed"
             )
-        taken = self._free[len(self._free) - count :]
-        del self._free[len(self._free) - count :]
-        return taken
+        return self._pop(count)
+
+    def request_unpooled(self, count: int, purpose: str = "unpooled buffers") -> UnpooledRequest:
+        """As `take_unpooled`, for whoever can wait until others have given back what they hold beyond their promise.
+
+        Waiting requests are served in order, before every local pool.
+
+        Raises:
+            InsufficientBuffers: the guarantee cannot be given, so that waiting would not help.
+        """
+        if self._destroyed:
+            raise PoolDestroyed(f"{purpose}: the NetworkBufferPool is destroyed")
+        self._check(count, purpose)
+        self._required += count
+        self._unpooled += count
+        self._redistribute()
+        request = UnpooledRequest(self, count)
+        self._requests.append(request)
+        self._serve_waiting()
+        return request
+
+    def withdraw(self, request: UnpooledRequest) -> None:
+        """Gives a request up, and back what it has got (`UnpooledRequest.withdraw`)."""
+        if request in self._requests:
+            self._requests.remove(request)
+        segments, request.segments = request.segments, []
+        self._free.extend(segments)
+        self._required -= request.count
+        self._unpooled -= request.count
+        self._redistribute()
+        self._serve_waiting()
 
     def recycle_unpooled(self, segments: list[Segment]) -> None:
         """Takes unpooled segments back."""
@@ -179,6 +213,13 @@ class NetworkBufferPool:
             self._destroyed = True
             for pool in list(self._pools):
                 pool.destroy()
+            for request in list(self._requests):
+                request.on_change()
+
+    @property
+    def is_destroyed(self) -> bool:
+        """Whether it was destroyed."""
+        return self._destroyed
 
     def statistics(self) -> NetworkBufferPoolStatistics:
         """A snapshot; O(pools)."""
@@ -204,7 +245,7 @@ class NetworkBufferPool:
     def give_back(self, segment: Segment) -> None:
         """One segment from a local pool."""
         self._free.append(segment)
-        if self._waiting:
+        if self._waiting or self._requests:
             self._serve_waiting()
 
     def wait_for_segment(self, pool: LocalBufferPool) -> None:
@@ -228,7 +269,18 @@ class NetworkBufferPool:
                 f" {(self._required + count) * self._segment_size_bytes}, or use fewer channels or exclusive buffers"
             )
 
+    def _pop(self, count: int) -> list[Segment]:
+        taken = self._free[len(self._free) - count :]
+        del self._free[len(self._free) - count :]
+        return taken
+
     def _serve_waiting(self) -> None:
+        while self._requests and self._free:
+            request = self._requests[0]
+            request.segments += self._pop(min(request.missing, len(self._free)))
+            if not request.missing:
+                self._requests.popleft()
+                request.on_change()
         while self._waiting and self._free:
             pool = next(iter(self._waiting))
             del self._waiting[pool]
@@ -255,6 +307,38 @@ class NetworkBufferPool:
             mine = to_distribute * cumulated // total_capacity - given
             given += mine
             pool.set_size(pool.required + mine)
+
+
+@final
+class UnpooledRequest:
+    """Unpooled segments that are promised and not all there yet.
+
+    Attributes:
+        count: how many were asked for.
+        segments: what has come; the caller's once nothing is missing.
+        on_change: called when the last one came, or the network pool was destroyed.
+    """
+
+    __slots__ = ("_network", "count", "on_change", "segments")
+
+    def __init__(self, network: NetworkBufferPool, count: int) -> None:
+        self._network = network
+        self.count = count
+        self.segments: list[Segment] = []
+        self.on_change: Callable[[], None] = _nothing
+
+    @property
+    def missing(self) -> int:
+        """How many are still to come."""
+        return self.count - len(self.segments)
+
+    def withdraw(self) -> None:
+        """Gives the request up, and back what it has got."""
+        self._network.withdraw(self)
+
+
+def _nothing() -> None:
+    """Nobody waits for this request."""
 
 
 @final
@@ -365,7 +449,7 @@ class LocalBufferPool:
         return count <= len(self._available) or (
             not self._destroyed
             and count - len(self._available)
-            <= min(self._size + self._max_overdraft - self._requested, self._network.statistics().free_segments)
+            <= min(self._size + self._max_overdraft - self._requested, self._network.free_segments)
         )
 
     def recycle(self, segment: Segment, subpartition: int = -1) -> None:

@@ -21,20 +21,6 @@ from ..ids import PartitionId, ResultPartitionType
 from .subpartition import ResultSubpartition, SubpartitionStatistics, SubpartitionView
 
 
-def output_pool_bounds(
-    kind: ResultPartitionType, subpartitions: int, exclusive_buffers: int, floating_buffers: int
-) -> tuple[int, int | None]:
-    """Guaranteed and largest size of a partition's pool.
-
-    One buffer per subpartition plus one, so that one of them can hold a second buffer while every other holds its
-    first; at most what the receivers can be sent: subpartitions x exclusive + floating.
-    """
-    required = subpartitions + 1
-    if not kind.is_bounded:
-        return required, None
-    return required, max(required, subpartitions * exclusive_buffers + floating_buffers)
-
-
 @dataclass(frozen=True, slots=True)
 class ResultPartitionStatistics:
     """A snapshot of one partition.

@@ -16,15 +16,17 @@ from typing import Final, final
 import trio
 
 from ..buffer.pool import NetworkBufferPool
+from ..buffer.requirements import LANDING_SEGMENTS
+from ..buffer.segment import Segment
 from ..config import NetworkConfig
 from ..errors import ConnectionLost, NetstackError, RemoteProtocolError
 from ..inbound.receiver import ChannelReceiver
 from ..outbound.sender import ChannelSender, SendingChannelStatistics, ViewProvider
 from ..transport import ByteStream, Listener, transport_for
-from ..wire.assembler import BULK_SEGMENTS
 from ..wire.codec_native import PROTOCOL_VERSION, NativeCodec
 from ..wire.connection import FEATURE_CHECKSUM, Connection, ConnectionStatistics
 from ..wire.frames import Hello
+from .buffers import wait_unpooled
 from .pump import Pump
 
 SOFTWARE: Final = "netstack 0.1.0"
@@ -187,10 +189,18 @@ class NetworkEndpoint:
 
     async def _connect(self, address: str, entry: _Dialled) -> None:
         pump = None
+        landing: list[Segment] = []
         try:
+            landing = await wait_unpooled(
+                self._pool,
+                LANDING_SEGMENTS,
+                f"the connection to {address}",
+                timeout_s=self._config.buffers_request_timeout_s,
+            )
             with trio.fail_after(self._config.connect_timeout_s):
                 stream = await transport_for(address).connect(address)
-                pump, receiver = self._consume(stream, address, entry)
+                lent, landing = landing, []
+                pump, receiver = self._consume(stream, address, entry, lent)
                 await pump.opened.wait()
             if pump.is_closed:
                 raise _lost_at_once(address, pump)
@@ -201,6 +211,8 @@ class NetworkEndpoint:
         except (NetstackError, OSError) as error:  # belongs to the callers that wait for this attempt
             entry.error = error
         finally:
+            if landing:
+                self._pool.recycle_unpooled(landing)
             if entry.error is not None or entry.pump is None:
                 if entry.error is None:
                     entry.error = ConnectionLost(f"dialling {address} was cancelled")
@@ -210,13 +222,9 @@ class NetworkEndpoint:
                     pump.abort(entry.error)  # the hello may still come when nobody wants it any more
             entry.done.set()
 
-    def _consume(self, stream: ByteStream, address: str, entry: _Dialled) -> tuple[Pump, ChannelReceiver]:
-        try:
-            landing = self._pool.take_unpooled(BULK_SEGMENTS, f"the connection to {address}")
-        except NetstackError:
-            stream.close()
-            raise
-
+    def _consume(
+        self, stream: ByteStream, address: str, entry: _Dialled, landing: list[Segment]
+    ) -> tuple[Pump, ChannelReceiver]:
         def connect(on_write_wanted: Callable[[], None]) -> Connection:
             receiver = ChannelReceiver(
                 self._codec,

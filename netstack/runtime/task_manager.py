@@ -15,14 +15,16 @@ from urllib.parse import urlsplit
 import trio
 
 from ..buffer.pool import NetworkBufferPool, NetworkBufferPoolStatistics
+from ..buffer.requirements import gate_buffers, partition_buffers
 from ..config import NetworkConfig
 from ..errors import ChannelFailed, ConfigError, LocalProtocolError
 from ..ids import ChannelDescriptor, ResultPartitionType, partition_id
 from ..inbound.channel import LocalInputChannel, RemoteInputChannel
 from ..inbound.gate import SingleInputGate
 from ..inbound.receiver import ChannelReceiver
-from ..outbound.partition import ResultPartition, ResultPartitionStatistics, output_pool_bounds
+from ..outbound.partition import ResultPartition, ResultPartitionStatistics
 from ..transport import Listener, transport_for
+from .buffers import wait_unpooled
 from .endpoint import AcceptedStatistics, DialledStatistics, NetworkEndpoint
 from .flusher import Flusher
 from .partitions import PartitionRegistry
@@ -107,9 +109,7 @@ class TaskManager:
         if self._registry.find(name) is not None:
             raise LocalProtocolError(f"partition {name!r} exists already in this TaskManager; choose another name")
         config = self.config
-        required, maximum = output_pool_bounds(
-            kind, subpartitions, config.exclusive_buffers_per_channel, config.floating_buffers_per_gate
-        )
+        required, maximum = partition_buffers(kind, subpartitions, config)
         pool = self._pool.create_pool(
             required,
             maximum,
@@ -145,14 +145,19 @@ class TaskManager:
             raise ConfigError("a gate needs at least one ChannelDescriptor")
         remote = sum(not self._is_local(descriptor.address) for descriptor in descriptors)
         config = self.config
-        exclusive_each = config.exclusive_buffers_per_channel
+        buffers = gate_buffers(remote, config)
         pool = None
         exclusive = []
         purpose = f"a gate of {len(descriptors)} channels ({remote} remote)"
         if remote:
-            pool = self._pool.create_pool(1, config.floating_buffers_per_gate, purpose=purpose)
+            pool = self._pool.create_pool(buffers.pool_required, buffers.pool_maximum, purpose=purpose)
             try:
-                exclusive = self._pool.take_unpooled(remote * exclusive_each, purpose)
+                exclusive = await wait_unpooled(
+                    self._pool,
+                    remote * buffers.exclusive_each,
+                    purpose,
+                    timeout_s=config.buffers_request_timeout_s,
+                )
             except BaseException:
                 pool.destroy()
                 raise
@@ -185,7 +190,7 @@ class TaskManager:
                 pump, receiver = await self._endpoint.dial(descriptor.address)
                 pumps[pump] = receiver
                 assert pool is not None
-                mine = [exclusive.pop() for _ in range(exclusive_each)]
+                mine = [exclusive.pop() for _ in range(buffers.exclusive_each)]
                 channel = RemoteInputChannel(
                     gate,
                     index,

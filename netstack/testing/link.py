@@ -24,17 +24,18 @@ from typing import final
 
 from ..buffer.buffer import Buffer
 from ..buffer.pool import LocalBufferPool, NetworkBufferPool
+from ..buffer.requirements import LANDING_SEGMENTS, partition_buffers
 from ..buffer.segment import Segment
+from ..config import NetworkConfig
 from ..errors import ConnectionLost, RemoteProtocolError
 from ..events import DataType
 from ..ids import ResultPartitionType, partition_id
 from ..inbound.channel import RemoteInputChannel
 from ..inbound.gate import SingleInputGate
 from ..inbound.receiver import ChannelReceiver
-from ..outbound.partition import ResultPartition, output_pool_bounds
+from ..outbound.partition import ResultPartition
 from ..outbound.sender import ChannelSender
 from ..runtime.partitions import PartitionRegistry
-from ..wire.assembler import BULK_SEGMENTS
 from ..wire.codec_native import PROTOCOL_VERSION, NativeCodec
 from ..wire.connection import FEATURE_CHECKSUM, Connection
 from ..wire.frames import Hello
@@ -115,7 +116,7 @@ class Link:
         self._channels: list[RemoteInputChannel] = []
         self._held: list[tuple[RemoteInputChannel, Buffer]] = []
         self._known: set[int] = set()
-        self._landing = BULK_SEGMENTS
+        self._landing = LANDING_SEGMENTS
         codec = NativeCodec()
         asked = FEATURE_CHECKSUM << 16 if checksum else 0
         hello = Hello(PROTOCOL_VERSION, segment_size_bytes, FEATURE_CHECKSUM | asked, "netstack link")
@@ -145,7 +146,7 @@ class Link:
         producer.connection = Connection(
             codec, self.sender, hello=hello, landing=[], peer="link://consumer", on_write_wanted=_nothing, now=0.0
         )
-        landing = self.consumer_pool.take_unpooled(BULK_SEGMENTS, "the link")
+        landing = self.consumer_pool.take_unpooled(LANDING_SEGMENTS, "the link")
         consumer.connection = Connection(
             codec,
             self.receiver,
@@ -175,8 +176,12 @@ class Link:
             kind: how large its pool may grow.
             buffers: guaranteed and largest size of its pool, instead of what `kind` says.
         """
-        required, maximum = buffers or output_pool_bounds(
-            kind, subpartitions, self.exclusive_buffers, self.floating_buffers
+        required, maximum = buffers or partition_buffers(
+            kind,
+            subpartitions,
+            NetworkConfig(
+                exclusive_buffers_per_channel=self.exclusive_buffers, floating_buffers_per_gate=self.floating_buffers
+            ),
         )
         pool = self.producer_pool.create_pool(
             required,

@@ -31,9 +31,6 @@ from .codec import Codec, FrameKind
 from .frames import Frame
 
 STAGING_BYTES = 64 * 1024  # a few hundred small frames; larger ones land directly
-BULK_SEGMENTS = 16
-"""Segments per connection that payloads land in: as many as one gathering write of the peer carries; 8 cost a tenth."""
-
 
 _BUFFER: Final = FrameKind.BUFFER  # an enum's attribute costs 50 ns a look-up
 _DATA: Final = int(DataType.DATA)

@@ -46,7 +46,7 @@ from netstack import (
 )
 from netstack.events import encode_event
 from netstack.inbound.gate import SingleInputGate
-from netstack.wire.assembler import BULK_SEGMENTS
+from netstack.buffer.requirements import LANDING_SEGMENTS
 
 SEGMENT = 1024
 CONFIG = NetworkConfig(
@@ -1119,7 +1119,7 @@ async def test_no_buffers_left_to_receive_with() -> None:
         free = pool.total_segments - pool.required_segments
         channels = (free - 1) // CONFIG.exclusive_buffers_per_channel
         with pytest.raises(
-            InsufficientBuffers, match=f"the connection to {hostile.address} requires {BULK_SEGMENTS} network buffers"
+            InsufficientBuffers, match=f"the connection to {hostile.address} requires {LANDING_SEGMENTS} network buffers"
         ):
             await manager.open_gate([ChannelDescriptor(hostile.address, "p")] * channels)
         raw = await hostile.accept()

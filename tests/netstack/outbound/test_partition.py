@@ -11,7 +11,7 @@ from netstack.buffer.pool import NetworkBufferPool
 from netstack.errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound
 from netstack.events import DataType, UserEvent, decode_event
 from netstack.ids import PartitionId, ResultPartitionType
-from netstack.outbound.partition import ResultPartition, output_pool_bounds
+from netstack.outbound.partition import ResultPartition
 from netstack.testing.scripted import VirtualHost
 
 
@@ -59,24 +59,6 @@ class Stage:
 @pytest.fixture
 def stage() -> Stage:
     return Stage()
-
-
-@pytest.mark.parametrize(
-    ("kind", "subpartitions", "expected"),
-    [
-        (ResultPartitionType.PIPELINED, 4, (5, None)),
-        (ResultPartitionType.PIPELINED_BOUNDED, 1, (2, 10)),
-        (ResultPartitionType.PIPELINED_BOUNDED, 4, (5, 16)),
-        (ResultPartitionType.PIPELINED_BOUNDED, 1000, (1001, 2008)),
-    ],
-)
-def test_pool_bounds(kind: ResultPartitionType, subpartitions: int, expected: tuple[int, int | None]) -> None:
-    assert output_pool_bounds(kind, subpartitions, exclusive_buffers=2, floating_buffers=8) == expected
-
-
-def test_the_guarantee_wins_over_a_small_bound() -> None:
-    assert output_pool_bounds(ResultPartitionType.PIPELINED_BOUNDED, 8, 1, 1) == (9, 9)
-    assert output_pool_bounds(ResultPartitionType.PIPELINED_BOUNDED, 1, 1, 0) == (2, 2)
 
 
 def test_an_event_reaches_every_subpartition_behind_its_data(stage: Stage) -> None:

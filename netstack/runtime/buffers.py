@@ -1,0 +1,46 @@
+"""Waiting for network buffers that were promised and that others still hold.
+
+Takes: a request to the NetworkBufferPool. Gives: the segments, all of them, or a clear error after a while.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from ..buffer.pool import NetworkBufferPool
+from ..buffer.segment import Segment
+from ..errors import InsufficientBuffers, PoolDestroyed
+from .signal import Signal
+
+
+async def wait_unpooled(pool: NetworkBufferPool, count: int, purpose: str, *, timeout_s: float) -> list[Segment]:
+    """`count` unpooled segments; waits while local pools still hold what they have to give back.
+
+    Raises:
+        InsufficientBuffers: the memory is promised to others, or they did not give it back within `timeout_s`.
+        PoolDestroyed: the TaskManager was closed meanwhile.
+
+    Cancellation: nothing was taken. A checkpoint only when it waits.
+    """
+    request = pool.request_unpooled(count, purpose)
+    complete = False
+    try:
+        if request.missing:
+            changed = Signal()
+            request.on_change = changed.wake
+            with trio.move_on_after(timeout_s):
+                while request.missing and not pool.is_destroyed:
+                    await changed.wait()
+        if pool.is_destroyed:
+            raise PoolDestroyed(f"{purpose}: the TaskManager was closed while it waited for buffers")
+        if request.missing:
+            raise InsufficientBuffers(
+                f"{purpose}: {request.missing} of {count} network buffers were still held by others after"
+                f" buffers_request_timeout_s={timeout_s:g}; have their consumers read, raise the timeout, or raise"
+                f" memory_bytes by {request.missing * pool.segment_size_bytes}"
+            )
+        complete = True
+        return request.segments
+    finally:
+        if not complete:
+            request.withdraw()
