@@ -25,19 +25,14 @@ from netstack.config import NetworkConfig
 from netstack.errors import ConfigError, NetstackError
 
 from . import console
+from .channels.command import channels
 from .compare import compare as compare_rows
-from .flags import COUNT, COUNTS, DURATION, DURATIONS, NUMBER, SIZE, SIZES, json_flag, settings_flags
-from .grid import (
-    DEFAULT_CHANNELS,
-    DEFAULT_LATENCY_RATE_PER_S,
-    DEFAULT_RECORD_SIZES,
-    DEFAULT_SECONDS,
-    DEFAULT_TIMEOUTS_S,
-    START_S,
-    Grid,
-    expected_seconds,
-)
+from .flags import COUNT, NUMBER, json_flag, run_flags, sweep_flags
+from .grid import START_S, Grid, expected_seconds
+from .isolate.command import isolate
+from .peers import PEERS
 from .report import findings
+from .run_table import peer_rows, print_run
 from .spec import RunSpec
 from .store import Row, Store, StoreError, read_rows, require_pyarrow
 from .sweep import (
@@ -51,9 +46,8 @@ from .sweep import (
     unwrapped_interrupt,
     write_report,
 )
-from .units import format_duration, format_size
+from .units import format_size
 
-PEERS = ("raw", "zmq", "flight")
 _PEER_REPEATS = 5
 _DEFAULT_RUN_S = 3.0
 
@@ -135,27 +129,7 @@ def cli() -> None:
 
 
 @cli.command(short_help="One measurement.")
-@click.option("--records", type=COUNT, help="Stop after this many records.")
-@click.option("--seconds", type=NUMBER, help="Stop after this long; 3 when neither is given.")
-@click.option("--record-bytes", type=SIZE, default=8, show_default=True, help="Payload of a record.")
-@click.option("--channels", type=COUNT, default=1, show_default=True, help="Logical channels on the one connection.")
-@click.option(
-    "--buffer-timeout",
-    "buffer_timeout_s",
-    type=DURATION,
-    default="100ms",
-    show_default=True,
-    help="Longest time a record waits in a part-filled buffer: 100ms, 0 (never), none (until it is full).",
-)
-@click.option("--rate", "rate_per_s", type=NUMBER, help="Records a second, open loop; as fast as it goes if not given.")
-@click.option(
-    "--input",
-    "input_path",
-    type=click.Path(exists=True, dir_okay=False, readable=True),
-    help="CSV, JSON lines or Parquet: its rows become the records.",
-)
-@click.option("--key", "key_column", help="Column of --input whose key group picks the channel.")
-@settings_flags
+@run_flags
 @click.option("--peer", "peers", type=click.Choice(PEERS), multiple=True, help="Measure this beside it; repeatable.")
 @click.option("--repeats", type=COUNT, help="Runs to take medians of; 5 with --peer, else 1.")
 @json_flag
@@ -165,7 +139,8 @@ def run(app: _App, /, peers: tuple[str, ...], repeats: int | None, as_json: bool
 
     Exit code 1 when anything that was sent did not arrive whole, in order and once.
     """
-    spec = _checked(settings)
+    _check_segment_size(settings["segment_size_bytes"])
+    spec = RunSpec(**settings)
     names = list(dict.fromkeys(peers))
     times = repeats if repeats is not None else _PEER_REPEATS if names else 1
     if times < 1:
@@ -174,7 +149,7 @@ def run(app: _App, /, peers: tuple[str, ...], repeats: int | None, as_json: bool
     if as_json:
         console.print_json(result)
     else:
-        console.print_run(result, spec, console.out())
+        print_run(result, spec, console.out())
     errors = console.err()
     console.print_warnings(result, errors)
     if stopped:
@@ -182,87 +157,32 @@ def run(app: _App, /, peers: tuple[str, ...], repeats: int | None, as_json: bool
     if result.get("delivered") is not True:
         errors.print("[red]not delivered:[/] count, order or checksum differ between the two ends")
         return 1
-    late = [name for name, row in console.peer_rows(result).items() if row.get("delivered") is False]
+    late = [name for name, row in peer_rows(result).items() if row.get("delivered") is False]
     for name in late:
         errors.print(f"[red]not delivered by {escape(name)}:[/] its figures do not count")
     return 1 if stopped or late else 0
 
 
 @cli.command(short_help="A grid of settings into a results folder and a report.")
-@click.option(
-    "--timeouts",
-    "timeouts_s",
-    type=DURATIONS,
-    default=",".join(map(format_duration, DEFAULT_TIMEOUTS_S)),
-    show_default=True,
-    help="Buffer timeouts.",
-)
-@click.option(
-    "--record-sizes",
-    type=SIZES,
-    default=",".join(map(format_size, DEFAULT_RECORD_SIZES)),
-    show_default=True,
-    help="Payloads of a record.",
-)
-@click.option(
-    "--channels",
-    type=COUNTS,
-    default=",".join(map(str, DEFAULT_CHANNELS)),
-    show_default=True,
-    help="Logical channels.",
-)
-@click.option("--seconds", type=NUMBER, default=DEFAULT_SECONDS, show_default=True, help="Length of each run.")
-@click.option("--latency-seconds", type=NUMBER, help="Length of each latency run, if it is not --seconds.")
-@click.option(
-    "--latency-rate",
-    "latency_rate_per_s",
-    type=NUMBER,
-    default=DEFAULT_LATENCY_RATE_PER_S,
-    show_default=True,
-    help="Records a second of the latency runs, open loop.",
-)
-@click.option("--repeats", type=COUNT, default=1, show_default=True, help="Passes over the grid.")
-@click.option("--seed", type=COUNT, default=0, show_default=True, help="Of the order of the runs.")
+@sweep_flags
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
     help="Results folder; results/sweep-<date> if not given. With one that exists, finished runs are skipped.",
 )
-@settings_flags
 @json_flag
 @click.pass_obj
-def sweep(
-    app: _App,
-    /,
-    timeouts_s: tuple[float | None, ...],
-    record_sizes: tuple[int, ...],
-    channels: tuple[int, ...],
-    seconds: float,
-    latency_seconds: float | None,
-    latency_rate_per_s: float,
-    repeats: int,
-    seed: int,
-    output: Path | None,
-    as_json: bool,
-    **common: Any,
-) -> int:
+def sweep(app: _App, /, output: Path | None, as_json: bool, **settings: Any) -> int:
     """A grid of buffer timeouts x record sizes x channels, a throughput and a latency run each, and a report.
+
+    Lists of --exclusive-buffers, --floating-buffers and --round-trip are axes too: the report then draws throughput
+    against the number of buffers.
 
     The default takes about a minute. Stop it with Ctrl-C whenever you like: what was measured is stored and reported,
     and the same command with the same --output goes on from there.
     """
-    _checked(common)
-    grid = Grid(
-        timeouts_s=timeouts_s,
-        record_sizes=record_sizes,
-        channels=channels,
-        seconds=seconds,
-        latency_seconds=latency_seconds,
-        latency_rate_per_s=latency_rate_per_s,
-        repeats=repeats,
-        seed=seed,
-        common=common,
-    )
+    _check_segment_size(settings["segment_size_bytes"])
+    grid = Grid.of(settings)
     planned = grid.plan()
     require_pyarrow()
     folder = output or Path("results") / f"sweep-{datetime.now():%Y-%m-%d-%H%M%S}"
@@ -322,6 +242,10 @@ def compare(a: Path, b: Path, threshold: float | None, everything: bool, as_json
     return 0
 
 
+cli.add_command(isolate)
+cli.add_command(channels)
+
+
 def _measure(runners: Runners, spec: RunSpec, peers: list[str], repeats: int) -> tuple[Mapping[str, Any], bool]:
     """The result, and whether Ctrl-C cut the repeats short."""
     timed = spec.records is None and (spec.seconds is not None or spec.input_path is None)
@@ -341,20 +265,12 @@ def _measure(runners: Runners, spec: RunSpec, peers: list[str], repeats: int) ->
         return median_result(results), len(results) < repeats
 
 
-def _checked(settings: Mapping[str, Any]) -> RunSpec:
-    """The settings as a spec.
-
-    Raises:
-        ConfigError: they cannot work; the message names the flag.
-    """
-    size = settings["segment_size_bytes"]
+def _check_segment_size(size_bytes: int) -> None:
+    """Refuses what no buffer can be, naming the flag."""
     try:
-        NetworkConfig(segment_size_bytes=size, memory_bytes=4 * size)
+        NetworkConfig(segment_size_bytes=size_bytes, memory_bytes=4 * size_bytes)
     except ConfigError as error:
-        raise ConfigError(f"--segment-size {format_size(size)}: {error}") from None
-    if settings["warmup_s"] is None:
-        raise ConfigError("--warmup none: give a duration, or 0")
-    return RunSpec(**settings)
+        raise ConfigError(f"--segment-size {format_size(size_bytes)}: {error}") from None
 
 
 def _rows(path: Path) -> list[Row]:

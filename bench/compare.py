@@ -28,6 +28,7 @@ from .report.points import Figure
 from .spec import RunSpec
 from .store import Row
 from .units import format_duration, format_size
+from .words import is_duration, setting
 
 Verdict = Literal["better", "worse", "same"]
 
@@ -52,7 +53,6 @@ _EFFORT: Final = frozenset({"records", "seconds", "warmup_s"})
 _DEFAULTS: Final[dict[str, Any]] = {
     field.name: field.default for field in dataclasses.fields(RunSpec) if field.name not in _EFFORT
 }
-
 _Point = tuple[tuple[str, Any], ...]
 
 
@@ -168,7 +168,7 @@ def _points(rows: Sequence[Row]) -> dict[_Point, list[Row]]:
     points: dict[_Point, list[Row]] = {}
     for row in rows:
         if not row.get("error") and row.get("delivered") is not False:
-            settings = tuple((name, row.get(f"settings_{name}", default)) for name, default in _DEFAULTS.items())
+            settings = tuple((name, setting(row, name)) for name in _DEFAULTS)
             points.setdefault(settings, []).append(row)
     return points
 
@@ -247,7 +247,7 @@ def _words(point: _Point) -> str:
 
 
 def _value(name: str, value: Any) -> str:
-    if name == "buffer_timeout_s":
+    if is_duration(name):
         return format_duration(value)
     if isinstance(value, float):
         return f"{value:g}"

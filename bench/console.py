@@ -1,6 +1,6 @@
-"""What people see on a terminal: the result of one run, of a comparison, and the bar with the time left.
+"""What people see on a terminal: the result of a comparison, warnings, and the bar with the time left.
 
-Takes: documents of runs, comparisons, planned runs. Gives: text on standard output; bars and remarks on standard error.
+Takes: comparisons, documents of runs, planned runs. Gives: text on standard output; bars and remarks on standard error.
 
 Rules: bars only where standard error is a terminal, so that a log holds no control characters.
 """
@@ -24,10 +24,8 @@ from rich.text import Text
 
 from .compare import Comparison, Difference
 from .grid import PlannedRun, expected_seconds
-from .report.charts import PERCENTILES
-from .spec import RunSpec
 from .store import Row
-from .units import format_count, format_duration, format_latency, format_size, three_digits
+from .units import format_count, format_latency, three_digits
 
 _TELLING_PART = 0.03  # of the work done, before which a guess at the rest says nothing
 _MANY_FIGURES = 24  # more are listed only where they differ
@@ -235,23 +233,6 @@ def about(seconds: float) -> str:
     return "1 minute" if minutes == 1 else f"{minutes} minutes"
 
 
-def describe_spec(spec: RunSpec) -> str:
-    """One run's settings in a line."""
-    rows = f"rows of {spec.input_path}" if spec.input_path else f"{format_size(spec.record_bytes, space=' ')} records"
-    segment = format_size(spec.segment_size_bytes, space=" ")
-    parts = [
-        rows,
-        f"by {spec.emit}",
-        f"{spec.channels:,} channel{'s' if spec.channels > 1 else ''}",
-        f"buffer timeout {format_duration(spec.buffer_timeout_s, space=' ')}",
-        f"{spec.exclusive_buffers} + {spec.floating_buffers} buffers of {segment}",
-        spec.transport,
-    ]
-    if spec.rate_per_s is not None:
-        parts.insert(1, f"at {spec.rate_per_s:,.0f} records/s")
-    return ", ".join(parts)
-
-
 def print_json(document: Mapping[str, Any]) -> None:
     """The one JSON document of a command; JSON has no NaN, so what could not be computed becomes null."""
     click.echo(json.dumps(_finite(document), indent=2, allow_nan=False))
@@ -264,32 +245,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def print_run(result: Mapping[str, Any], spec: RunSpec, console: Console) -> None:
-    """The table of one run; each peer adds its column and one with how many times its figure ours is."""
-    peers = peer_rows(result)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
-    table.add_column("netstack", justify="right")
-    for name in peers:
-        table.add_column(escape(name), justify="right")
-        table.add_column("ratio", justify="right", style="bold")
-    for label, path, write in _FIGURES:
-        values = [_at(row, path) for row in (result, *peers.values())]
-        if all(value is None for value in values):
-            continue
-        cells = [_shown(values[0], write)]
-        for row, value in zip(peers.values(), values[1:], strict=True):
-            cells += [_shown(value, write), _shown(_at(row, ("ratio", *path)), _times, "")]
-        table.add_row(label, *cells)
-    cells = ["yes" if row.get("delivered") is True else "[red]NO[/]" for row in (result, *peers.values())]
-    table.add_row("delivered", cells[0], *(cell for each in cells[1:] for cell in (each, "")))
-    console.print(escape(describe_spec(spec)), soft_wrap=True)
-    repeats = result.get("repeats")
-    if isinstance(repeats, int) and repeats > 1:
-        console.print(f"medians of {repeats} runs{_spread(result)}")
-    console.print(table)
 
 
 def print_warnings(result: Mapping[str, Any], console: Console) -> None:
@@ -332,56 +287,7 @@ def print_comparison(comparison: Comparison, console: Console, *, everything: bo
         console.print(escape(line), soft_wrap=True)
 
 
-def peer_rows(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The peers of a result by name, whether it holds one row or several."""
-    peer = result.get("peer")
-    if not isinstance(peer, Mapping):
-        return {}
-    if "records_per_s" in peer:
-        return {str(peer.get("name") or peer.get("engine") or "peer"): peer}
-    return {str(name): row for name, row in peer.items() if isinstance(row, Mapping)}
-
-
 def _metric(difference: Difference, value: float) -> str:
     if difference.metric.startswith("latency"):
         return format_latency(value)
     return format_count(value) if difference.metric == "records_per_s" else three_digits(value)
-
-
-def _shown(value: Any, write: Callable[[Any], str], absent: str = "\u2013") -> str:
-    return absent if value is None else write(value)
-
-
-def _times(ratio: float) -> str:
-    return f"{three_digits(ratio)} x"
-
-
-def _spread(result: Mapping[str, Any]) -> str:
-    spread = result.get("spread")
-    bounds = spread.get("records_per_s") if isinstance(spread, Mapping) else None
-    return f" ({format_count(bounds[0])} to {format_count(bounds[1])} records/s)" if bounds else ""
-
-
-def _at(document: Mapping[str, Any], path: Sequence[str]) -> Any:
-    """One figure of a nested document; None where it is absent."""
-    value: Any = document
-    for name in path:
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value
-
-
-_FIGURES: tuple[tuple[str, tuple[str, ...], Callable[[Any], str]], ...] = (
-    ("records", ("records",), lambda value: f"{value:,}"),
-    ("seconds", ("seconds",), three_digits),
-    ("records/s", ("records_per_s",), format_count),
-    ("payload MB/s", ("payload_mb_per_s",), three_digits),
-    ("wire MB/s", ("wire_mb_per_s",), three_digits),
-    *((f"latency {label}", ("latency_us", name), format_latency) for name, label in PERCENTILES),
-    ("latency max", ("latency_us", "max"), format_latency),
-    ("CPU s/GB producer", ("cpu_s_per_gb", "producer"), three_digits),
-    ("CPU s/GB consumer", ("cpu_s_per_gb", "consumer"), three_digits),
-    ("buffers", ("buffers",), lambda value: f"{value:,}"),
-    ("wire bytes", ("wire_bytes",), lambda value: f"{value:,}"),
-    ("credits", ("credits",), lambda value: f"{value:,}"),
-    ("buffer fill", ("average_buffer_fill",), lambda value: f"{value:.0%}"),
-)

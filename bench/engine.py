@@ -6,6 +6,8 @@ says of it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import trio
@@ -19,14 +21,17 @@ from netstack import (
     TaskManager,
     open_task_manager,
 )
+from netstack.buffer.requirements import LANDING_SEGMENTS
 from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.partition import ResultPartition
 from netstack.outbound.selector import ChannelSelector, CustomSelector
-from netstack.buffer.requirements import LANDING_SEGMENTS
 
+from .observed import Observation, observing
 from .pacing import clock_ns
 from .rows import RowSource
 from .spec import RunSpec
+from .throttle import Throttle
+from .units import format_duration, format_size
 from .worker_io import ConsumerIo, Facts, ProducerIo
 
 PARTITION: Final = "bench"
@@ -36,7 +41,7 @@ TAKE_RECORDS: Final = 1024  # read one by one, then verified together: the verif
 
 async def produce(spec: RunSpec, io: ProducerIo) -> Facts:
     """Writes until the run is over, then waits until the consumer has read everything."""
-    address = f"unix://{io.scratch / 'netstack.sock'}" if spec.transport == "unix" else "tcp://127.0.0.1:0"
+    address = address_of(spec, io.scratch / "netstack.sock")
     async with open_task_manager(address, config_of(spec)) as manager:
         partition = manager.create_partition(PARTITION, subpartitions=spec.channels)
         writer = RecordWriter(
@@ -47,37 +52,42 @@ async def produce(spec: RunSpec, io: ProducerIo) -> Facts:
         )
         io.publish(manager.address)
         await io.ready_async()
-        if spec.emit == "record":
-            await _produce_records(spec, io, writer)
-        else:
-            await _produce_batches(spec, io, writer)
+        async with observing(manager, io.start_ns) as observation:
+            if spec.emit == "record":
+                await _produce_records(spec, io, writer)
+            else:
+                await _produce_batches(spec, io, writer)
         tcp = manager.tcp_facts().get("congestion_control")  # while the connection is there
         congestion_control = None if tcp is None else str(tcp)
         await writer.finish()
         await writer.wait_consumed()
-        return _producer_facts(spec, manager, partition, congestion_control)
+        return _producer_facts(spec, manager, partition, congestion_control, observation)
 
 
 async def consume(spec: RunSpec, io: ConsumerIo) -> Facts:
     """Reads until every channel has ended."""
-    address = f"unix://{io.scratch / 'consumer.sock'}" if spec.transport == "unix" else "tcp://127.0.0.1:0"
+    address = address_of(spec, io.scratch / "consumer.sock")
     async with open_task_manager(address, config_of(spec)) as manager:
         producer = await io.peer_address_async()
         gate = await manager.open_gate(
             [ChannelDescriptor(producer, PARTITION, subpartition) for subpartition in range(spec.channels)]
         )
         await io.ready_async()
-        if spec.emit == "arrow":
-            await _consume_columns(io, gate)
-        elif spec.emit == "batch" and spec.input_path is None:
-            await _consume_arrays(spec, io, gate)
-        elif spec.rate_per_s is not None:
-            await _consume_stamped(io, gate)
-        else:
-            await _consume_records(io, gate)
-        facts = _consumer_facts(manager, gate)
+        async with observing(manager, io.start_ns) as observation:
+            await _consume(spec, io, gate)
+        facts = _consumer_facts(spec, manager, gate, observation)
         gate.close()
         return facts
+
+
+def address_of(spec: RunSpec, socket_path: Path) -> str:
+    """Where a TaskManager of the run listens; the producer's end decides how long and slow the connection is."""
+    plain = f"unix://{socket_path}" if spec.transport == "unix" else "tcp://127.0.0.1:0"
+    if not spec.is_impaired:
+        return plain
+    one_way = f"delay={format_duration(spec.round_trip_s / 2)}"
+    rate = "" if spec.link_bytes_per_s is None else f"&rate={format_size(spec.link_bytes_per_s)}"
+    return f"impaired+{plain}?{one_way}{rate}"
 
 
 def config_of(spec: RunSpec) -> NetworkConfig:
@@ -88,6 +98,10 @@ def config_of(spec: RunSpec) -> NetworkConfig:
         memory_bytes=segments * spec.segment_size_bytes,
         exclusive_buffers_per_channel=spec.exclusive_buffers,
         floating_buffers_per_gate=spec.floating_buffers,
+        credit_based=spec.credit,
+        # A connection that is not read from, for want of a buffer, answers no pings.
+        heartbeat_interval_s=NetworkConfig().heartbeat_interval_s if spec.credit else None,
+        debloat_target_s=spec.debloat_s,
         checksum=spec.checksum,
     )
 
@@ -120,25 +134,56 @@ async def _produce_batches(spec: RunSpec, io: ProducerIo, writer: RecordWriter) 
             await writer.emit_batch(source.array(*span))
 
 
-async def _consume_arrays(spec: RunSpec, io: ConsumerIo, gate: SingleInputGate) -> None:
+async def _consume(spec: RunSpec, io: ConsumerIo, gate: SingleInputGate) -> None:
+    throttle = None if spec.consume_rate_per_s is None else Throttle(spec.consume_rate_per_s)
+    if spec.emit == "arrow":
+        await _consume_columns(spec, io, gate, throttle)
+    elif spec.emit == "batch" and spec.input_path is None:
+        await _consume_arrays(spec, io, gate, throttle)
+    elif spec.rate_per_s is not None or throttle is not None:
+        await _consume_stamped(io, gate, throttle)
+    else:
+        await _consume_records(io, gate)
+
+
+async def _consume_arrays(spec: RunSpec, io: ConsumerIo, gate: SingleInputGate, throttle: Throttle | None) -> None:
     feed: Any = getattr(io.verifier, "feed_array")  # noqa: B009 - only the verifier of generated records has it
     reader = ArrayReader(gate, record_bytes=spec.record_bytes)
     async for array in reader:
-        feed(reader.channel_index, array)
+        if throttle is None:
+            feed(reader.channel_index, array)
+        else:
+            await _feed_in_turn(throttle, feed, reader.channel_index, array)
 
 
-async def _consume_columns(io: ConsumerIo, gate: SingleInputGate) -> None:
+async def _consume_columns(spec: RunSpec, io: ConsumerIo, gate: SingleInputGate, throttle: Throttle | None) -> None:
     feed = io.verifier.feed_arrow
     reader = RecordReader(gate, format="arrow")
     async for batch in reader:
-        feed(reader.channel_index, batch)
+        if throttle is None:
+            feed(reader.channel_index, batch)
+        elif spec.input_path is None:
+            await _feed_in_turn(throttle, feed, reader.channel_index, batch)
+        else:  # rows of a file are proven batch by batch
+            await throttle.turn(batch.num_rows)
+            feed(reader.channel_index, batch)
 
 
-async def _consume_stamped(io: ConsumerIo, gate: SingleInputGate) -> None:
+async def _feed_in_turn(throttle: Throttle, feed: Callable[[int, Any], None], channel: int, rows: Any) -> None:
+    """An array or a columnar batch in parts, each counted when its turn has come."""
+    for first in range(0, len(rows), throttle.step_records):
+        part = rows[first : first + throttle.step_records]
+        await throttle.turn(len(part))
+        feed(channel, part)
+
+
+async def _consume_stamped(io: ConsumerIo, gate: SingleInputGate, throttle: Throttle | None) -> None:
     """Each record gets an arrival time of its own."""
     feed = io.verifier.feed
     reader = RecordReader(gate)
     async for record in reader:
+        if throttle is not None:
+            await throttle.turn(1)
         feed(reader.channel_index, (record,), clock_ns())
 
 
@@ -176,7 +221,11 @@ def _selector(spec: RunSpec, io: ProducerIo) -> ChannelSelector | None:
 
 
 def _producer_facts(
-    spec: RunSpec, manager: TaskManager, partition: ResultPartition, congestion_control: str | None
+    spec: RunSpec,
+    manager: TaskManager,
+    partition: ResultPartition,
+    congestion_control: str | None,
+    observation: Observation,
 ) -> Facts:
     statistics = partition.statistics()
     capacity = statistics.buffers * spec.segment_size_bytes
@@ -185,13 +234,16 @@ def _producer_facts(
         wire_bytes=manager.statistics().bytes_sent,
         average_buffer_fill=statistics.bytes / capacity if capacity else None,
         congestion_control=congestion_control,
+        metrics=observation.result(),
     )
 
 
-def _consumer_facts(manager: TaskManager, gate: SingleInputGate) -> Facts:
-    channels = gate.statistics().channels
+def _consumer_facts(spec: RunSpec, manager: TaskManager, gate: SingleInputGate, observation: Observation) -> Facts:
+    statistics = gate.statistics()
     return Facts(
-        buffers=sum(channel.buffers for channel in channels),
+        buffers=sum(channel.buffers for channel in statistics.channels),
         wire_bytes=manager.statistics().bytes_received,
-        credits=sum(channel.announced_credit for channel in channels),
+        credits=sum(channel.announced_credit for channel in statistics.channels) if spec.credit else None,
+        debloated_buffer_bytes=statistics.debloated_buffer_bytes,
+        metrics=observation.result(),
     )

@@ -1,4 +1,4 @@
-"""The kinds of values flags take, and the flags that `run` and `sweep` share.
+"""The kinds of values flags take, and the flags of `run` and `sweep` that say what is measured.
 
 Takes: words of the command line. Gives: durations in seconds, sizes in bytes, counts, and lists of them.
 
@@ -15,6 +15,13 @@ import click
 
 from netstack.errors import ConfigError
 
+from .grid import (
+    DEFAULT_CHANNELS,
+    DEFAULT_LATENCY_RATE_PER_S,
+    DEFAULT_RECORD_SIZES,
+    DEFAULT_SECONDS,
+    DEFAULT_TIMEOUTS_S,
+)
 from .spec import RunSpec
 from .units import format_duration, format_size, parse_duration, parse_size
 
@@ -60,6 +67,21 @@ def _number(text: str) -> float:
     return value
 
 
+def _length(text: str) -> float:
+    """A duration where `none` would mean nothing."""
+    value = parse_duration(text)
+    if value is None:
+        raise ConfigError(f"{text!r}: give a duration, or 0")
+    return value
+
+
+def _switch(text: str) -> bool:
+    try:
+        return {"on": True, "off": False}[text.strip().lower()]
+    except KeyError:
+        raise ConfigError(f"{text!r}: write on or off") from None
+
+
 def _listed(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
     def parse_all(text: str) -> tuple[Any, ...]:
         return tuple(parse(part.strip()) for part in text.split(",") if part.strip())
@@ -68,18 +90,141 @@ def _listed(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
 
 
 DURATION: Final = _Parsed("duration", parse_duration)
+LENGTH: Final = _Parsed("duration", _length)
 SIZE: Final = _Parsed("size", parse_size)
 COUNT: Final = _Parsed("count", _count)
 NUMBER: Final = _Parsed("number", _number)
+SWITCH: Final = _Parsed("on|off", _switch)
 DURATIONS: Final = _Parsed("durations", _listed(parse_duration))
+LENGTHS: Final = _Parsed("durations", _listed(_length))
 SIZES: Final = _Parsed("sizes", _listed(parse_size))
 COUNTS: Final = _Parsed("counts", _listed(_count))
 
 
-def settings_flags(command: _Command) -> _Command:
-    """The flags for settings that every run of a sweep can share; named as the fields of `RunSpec`."""
+def run_flags(command: _Command) -> _Command:
+    """What one run measures; named as the fields of `RunSpec`."""
+    return _with(
+        command,
+        click.option("--records", type=COUNT, help="Stop after this many records."),
+        click.option("--seconds", type=NUMBER, help="Stop after this long; 3 when neither is given."),
+        click.option("--record-bytes", type=SIZE, default=8, show_default=True, help="Payload of a record."),
+        click.option(
+            "--channels", type=COUNT, default=1, show_default=True, help="Logical channels on the one connection."
+        ),
+        click.option(
+            "--buffer-timeout",
+            "buffer_timeout_s",
+            type=DURATION,
+            default="100ms",
+            show_default=True,
+            help="Longest time a record waits in a part-filled buffer: 100ms, 0 (never), none (until it is full).",
+        ),
+        click.option(
+            "--rate", "rate_per_s", type=NUMBER, help="Records a second, open loop; as fast as it goes if not given."
+        ),
+        click.option(
+            "--input",
+            "input_path",
+            type=click.Path(exists=True, dir_okay=False, readable=True),
+            help="CSV, JSON lines or Parquet: its rows become the records.",
+        ),
+        click.option("--key", "key_column", help="Column of --input whose key group picks the channel."),
+        *_buffers(COUNT, LENGTH, ""),
+        *_shared(),
+    )
+
+
+def sweep_flags(command: _Command) -> _Command:
+    """What a sweep measures; named as the fields of `Grid`, those that all its runs share as those of `RunSpec`."""
+    return _with(
+        command,
+        click.option(
+            "--timeouts",
+            "timeouts_s",
+            type=DURATIONS,
+            default=",".join(map(format_duration, DEFAULT_TIMEOUTS_S)),
+            show_default=True,
+            help="Buffer timeouts.",
+        ),
+        click.option(
+            "--record-sizes",
+            type=SIZES,
+            default=",".join(map(format_size, DEFAULT_RECORD_SIZES)),
+            show_default=True,
+            help="Payloads of a record.",
+        ),
+        click.option(
+            "--channels",
+            type=COUNTS,
+            default=",".join(map(str, DEFAULT_CHANNELS)),
+            show_default=True,
+            help="Logical channels.",
+        ),
+        *_buffers(COUNTS, LENGTHS, "; a list draws curves"),
+        click.option("--seconds", type=NUMBER, default=DEFAULT_SECONDS, show_default=True, help="Length of each run."),
+        click.option(
+            "--latency-seconds",
+            type=NUMBER,
+            help="Length of each latency run, if it is not --seconds; 0 makes none.",
+        ),
+        click.option(
+            "--latency-rate",
+            "latency_rate_per_s",
+            type=NUMBER,
+            default=DEFAULT_LATENCY_RATE_PER_S,
+            show_default=True,
+            help="Records a second of the latency runs, open loop.",
+        ),
+        click.option("--repeats", type=COUNT, default=1, show_default=True, help="Passes over the grid."),
+        click.option("--seed", type=COUNT, default=0, show_default=True, help="Of the order of the runs."),
+        *_shared(),
+    )
+
+
+def json_flag(command: _Command) -> _Command:
+    """`--json`, the same everywhere."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")(command)
+
+
+def _buffers(count: _Parsed, length: _Parsed, more: str) -> tuple[Callable[[_Command], _Command], ...]:
+    """What a buffer curve is drawn over: single values of a run, lists of a sweep."""
     default = RunSpec()
-    flags = (
+    return (
+        click.option(
+            "--exclusive-buffers",
+            type=count,
+            default=str(default.exclusive_buffers),
+            show_default=True,
+            help=f"Receive buffers of each channel{more}.",
+        ),
+        click.option(
+            "--floating-buffers",
+            type=count,
+            default=str(default.floating_buffers),
+            show_default=True,
+            help=f"Receive buffers that the channels share{more}.",
+        ),
+        click.option(
+            "--round-trip",
+            "round_trip_s" if length is LENGTH else "round_trips_s",
+            type=length,
+            default=format_duration(default.round_trip_s),
+            show_default=True,
+            help=f"Make the connection this much longer, such as 10ms{more}.",
+        ),
+    )
+
+
+def _shared() -> tuple[Callable[[_Command], _Command], ...]:
+    """Settings that every run of a sweep shares."""
+    default = RunSpec()
+    return (
+        click.option(
+            "--link-rate",
+            "link_bytes_per_s",
+            type=SIZE,
+            help="Let the connection carry at most this much a second in each direction, such as 100MiB.",
+        ),
         click.option(
             "--emit",
             type=click.Choice(["record", "batch", "arrow"]),
@@ -99,18 +244,23 @@ def settings_flags(command: _Command) -> _Command:
             help="Size of a network buffer.",
         ),
         click.option(
-            "--exclusive-buffers",
-            type=COUNT,
-            default=default.exclusive_buffers,
+            "--credit",
+            type=SWITCH,
+            default="on",
             show_default=True,
-            help="Receive buffers of each channel.",
+            help="Flow control by credit, or (off) by reading only what there is room for.",
         ),
         click.option(
-            "--floating-buffers",
-            type=COUNT,
-            default=default.floating_buffers,
-            show_default=True,
-            help="Receive buffers that the channels share.",
+            "--debloat",
+            "debloat_s",
+            type=DURATION,
+            help="Shrink buffers until what is in flight takes about this long to consume, such as 1s.",
+        ),
+        click.option(
+            "--consume-rate",
+            "consume_rate_per_s",
+            type=NUMBER,
+            help="Records a second the consumer takes at most; as fast as it goes if not given.",
         ),
         click.option(
             "--transport",
@@ -122,7 +272,7 @@ def settings_flags(command: _Command) -> _Command:
         click.option(
             "--warmup",
             "warmup_s",
-            type=DURATION,
+            type=LENGTH,
             default=format_duration(default.warmup_s),
             show_default=True,
             help="Not counted, at the start of a run without a rate.",
@@ -131,11 +281,9 @@ def settings_flags(command: _Command) -> _Command:
             "--checksum/--no-checksum", default=default.checksum, help="CRC-32 over every buffer on the wire."
         ),
     )
+
+
+def _with(command: _Command, *flags: Callable[[_Command], _Command]) -> _Command:
     for flag in reversed(flags):
         command = flag(command)
     return command
-
-
-def json_flag(command: _Command) -> _Command:
-    """`--json`, the same everywhere."""
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")(command)

@@ -1,17 +1,21 @@
 """A sweep's grid of settings, spread out into the runs to make, in an order that is fair and can be repeated.
 
-Takes: lists of buffer timeouts, record sizes and channel counts, and the settings common to all. Gives: `PlannedRun`s.
+Takes: lists of buffer timeouts, record sizes, channel counts, buffer counts and round trips, and the settings common to
+all. Gives: `PlannedRun`s.
 
-Rules: every point is one throughput run and one latency run. Each repeat is a whole pass over the grid in its own
-shuffled order, so a machine that drifts (heat, neighbours) disturbs every point alike and not one end of a curve.
+Rules: every point is one throughput run and, unless asked otherwise, one latency run. Each repeat is a whole pass over
+the grid in its own shuffled order, so a machine that drifts (heat, neighbours) disturbs every point alike and not one
+end of a curve.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from netstack.errors import ConfigError
 
@@ -25,6 +29,8 @@ DEFAULT_RECORD_SIZES: tuple[int, ...] = (8, 1024)
 DEFAULT_CHANNELS: tuple[int, ...] = (1, 16)
 DEFAULT_SECONDS = 0.7  # 40 runs of it, the start of their processes included, take about a minute
 DEFAULT_LATENCY_RATE_PER_S = 1000.0
+
+_DEFAULT: Final = RunSpec()
 
 START_S = 0.75  # two Python processes with numpy and trio come up, connect and go
 
@@ -59,10 +65,13 @@ class PlannedRun:
         return START_S + (self.spec.seconds or DEFAULT_SECONDS)
 
     def __str__(self) -> str:
-        timeout = format_duration(self.spec.buffer_timeout_s)
+        spec = self.spec
+        timeout = format_duration(spec.buffer_timeout_s)
+        distance = f", round trip {format_duration(spec.round_trip_s)}" if spec.round_trip_s else ""
         return (
-            f"{self.kind}, timeout {timeout}, {format_size(self.spec.record_bytes)} records, "
-            f"{self.spec.channels} channel{'s' if self.spec.channels > 1 else ''}"
+            f"{self.kind}, timeout {timeout}, {format_size(spec.record_bytes)} records, "
+            f"{spec.channels} channel{'s' if spec.channels > 1 else ''}, "
+            f"{spec.exclusive_buffers} + {spec.floating_buffers} buffers{distance}"
         )
 
 
@@ -74,8 +83,11 @@ class Grid:
         timeouts_s: buffer timeouts; None is only full buffers.
         record_sizes: payload bytes of a record.
         channels: logical channels.
+        exclusive_buffers: receive buffers of each channel.
+        floating_buffers: receive buffers of the gate that its channels share.
+        round_trips_s: how much longer the connection is made.
         seconds: of each throughput run.
-        latency_seconds: of each latency run; None is as long as `seconds`.
+        latency_seconds: of each latency run; None is as long as `seconds`, 0 leaves these runs out.
         latency_rate_per_s: open-loop rate of the latency runs.
         repeats: passes over the grid.
         seed: decides the order.
@@ -85,6 +97,9 @@ class Grid:
     timeouts_s: tuple[float | None, ...] = DEFAULT_TIMEOUTS_S
     record_sizes: tuple[int, ...] = DEFAULT_RECORD_SIZES
     channels: tuple[int, ...] = DEFAULT_CHANNELS
+    exclusive_buffers: tuple[int, ...] = (_DEFAULT.exclusive_buffers,)
+    floating_buffers: tuple[int, ...] = (_DEFAULT.floating_buffers,)
+    round_trips_s: tuple[float, ...] = (_DEFAULT.round_trip_s,)
     seconds: float = DEFAULT_SECONDS
     latency_seconds: float | None = None
     latency_rate_per_s: float = DEFAULT_LATENCY_RATE_PER_S
@@ -98,11 +113,21 @@ class Grid:
             ("--timeouts", self.timeouts_s),
             ("--record-sizes", self.record_sizes),
             ("--channels", self.channels),
+            ("--exclusive-buffers", self.exclusive_buffers),
+            ("--floating-buffers", self.floating_buffers),
+            ("--round-trip", self.round_trips_s),
         ):
             if not values:
                 raise ConfigError(f"{flag} is empty; give at least one value")
         if self.repeats < 1:
             raise ConfigError(f"--repeats {self.repeats}: the least is 1")
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Grid:
+        """A grid from its own fields and, beside them, the settings common to all runs."""
+        own = {each.name for each in dataclasses.fields(cls)}
+        mine = {name: value for name, value in settings.items() if name in own}
+        return cls(**mine, common={name: value for name, value in settings.items() if name not in own})
 
     def plan(self) -> list[PlannedRun]:
         """Every run, in the order to make them.
@@ -110,13 +135,7 @@ class Grid:
         Raises:
             ConfigError: a point that cannot work, before anything is measured.
         """
-        specs = [
-            spec
-            for timeout_s in dict.fromkeys(self.timeouts_s)
-            for record_bytes in dict.fromkeys(self.record_sizes)
-            for channels in dict.fromkeys(self.channels)
-            for spec in self._pair(timeout_s, record_bytes, channels)
-        ]
+        specs = list(self._specs())
         rng = random.Random(self.seed)
         runs: list[PlannedRun] = []
         for repeat in range(self.repeats):
@@ -130,27 +149,37 @@ class Grid:
             "timeouts_s": list(self.timeouts_s),
             "record_sizes": list(self.record_sizes),
             "channels": list(self.channels),
+            "exclusive_buffers": list(self.exclusive_buffers),
+            "floating_buffers": list(self.floating_buffers),
+            "round_trips_s": list(self.round_trips_s),
             "seconds": self.seconds,
-            "latency_seconds": self.latency_seconds or self.seconds,
+            "latency_seconds": self._latency_s,
             "latency_rate_per_s": self.latency_rate_per_s,
             "repeats": self.repeats,
             "seed": self.seed,
             "common": dict(self.common),
         }
 
-    def _pair(self, timeout_s: float | None, record_bytes: int, channels: int) -> tuple[RunSpec, RunSpec]:
-        """The throughput run and the latency run of one point."""
-        throughput = RunSpec(
-            **{
-                **self.common,
-                "buffer_timeout_s": timeout_s,
-                "record_bytes": record_bytes,
-                "channels": channels,
-                "seconds": self.seconds,
-            }
-        )
-        latency = replace(throughput, rate_per_s=self.latency_rate_per_s, seconds=self.latency_seconds or self.seconds)
-        return throughput, latency
+    @property
+    def _latency_s(self) -> float:
+        return self.seconds if self.latency_seconds is None else self.latency_seconds
+
+    def _specs(self) -> Iterator[RunSpec]:
+        """The runs of one pass, each once."""
+        axes = {
+            "buffer_timeout_s": self.timeouts_s,
+            "record_bytes": self.record_sizes,
+            "channels": self.channels,
+            "exclusive_buffers": self.exclusive_buffers,
+            "floating_buffers": self.floating_buffers,
+            "round_trip_s": self.round_trips_s,
+        }
+        for values in itertools.product(*(dict.fromkeys(axis) for axis in axes.values())):
+            point = dict(zip(axes, values, strict=True))
+            throughput = RunSpec(**{**self.common, **point, "seconds": self.seconds})
+            yield throughput
+            if self._latency_s:
+                yield replace(throughput, rate_per_s=self.latency_rate_per_s, seconds=self._latency_s)
 
 
 def run_kind(rate_per_s: float | None) -> Kind:

@@ -63,12 +63,12 @@ class Deadlines:
 class _Worker:
     """One process and what came from it so far."""
 
-    def __init__(self, role: str, engine: str) -> None:
+    def __init__(self, role: str, engine: str, module: str) -> None:
         root = str(Path(__file__).resolve().parent.parent)
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         self.role = role
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "bench.worker", "--role", role, "--engine", engine],
+            [sys.executable, "-m", module, "--role", role, "--engine", engine],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -99,10 +99,12 @@ class Workers:
 
     Attributes:
         engine: what they run.
+        module: what is started, with the role and the engine as its arguments.
     """
 
-    def __init__(self, engine: str, deadlines: Deadlines) -> None:
+    def __init__(self, engine: str, deadlines: Deadlines, *, module: str = "bench.worker") -> None:
         self.engine = engine
+        self.module = module
         self._deadlines = deadlines
         self._workers: dict[str, _Worker] = {}
         self._selector = selectors.DefaultSelector()
@@ -115,7 +117,7 @@ class Workers:
         """Starts both processes."""
         try:
             for role in ROLES:
-                worker = self._workers[role] = _Worker(role, self.engine)
+                worker = self._workers[role] = _Worker(role, self.engine, self.module)
                 assert worker.process.stdout is not None
                 assert worker.process.stderr is not None
                 self._selector.register(worker.process.stdout, selectors.EVENT_READ, (worker, False))

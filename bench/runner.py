@@ -166,7 +166,7 @@ def _converse(
             ready.add(role)
             if len(ready) == 2:
                 start_ns = time.monotonic_ns() + _LEAD_NS
-                workers.expect_progress(spec.rate_per_s)
+                workers.expect_progress(_steps_per_s(spec))
                 for other in ("producer", "consumer"):
                     workers.send(other, "go", start_ns=start_ns)
         elif event == "done":
@@ -183,6 +183,14 @@ def _converse(
                 Progress(workers.engine, phase, records, max(0.0, elapsed_s), _fraction(spec, records, elapsed_s))
             )
     return done["producer"], done["consumer"], start_ns
+
+
+def _steps_per_s(spec: RunSpec) -> float | None:
+    """How often the count of arrived records must grow, as far as the settings hold it back."""
+    link = None if spec.link_bytes_per_s is None else spec.link_bytes_per_s / spec.record_bytes
+    rates = [rate for rate in (spec.rate_per_s, spec.consume_rate_per_s, link) if rate is not None]
+    at_once = spec.effective_batch_records if spec.emit == "arrow" else 1  # a columnar batch arrives as a whole
+    return min(rates) / at_once if rates else None
 
 
 def _fraction(spec: RunSpec, records: int, elapsed_s: float) -> float | None:
@@ -212,6 +220,7 @@ def _result(
     latency = Histogram.from_dict(consumer["latency"])
     sent_s = (producer["stopped_ns"] - start_ns) / 1e9
     congestion_control = _either(producer, consumer, "congestion_control")
+    metrics = {"producer": producer["facts"]["metrics"], "consumer": consumer["facts"]["metrics"]}
     return {
         "engine": engine,
         "delivered": not consumer["problems"],
@@ -233,6 +242,13 @@ def _result(
         "credits": _either(consumer, producer, "credits"),
         "congestion_control": congestion_control,
         "average_buffer_fill": _either(producer, consumer, "average_buffer_fill"),
+        "debloated_buffer_bytes": _either(consumer, producer, "debloated_buffer_bytes"),
+        "backpressured_ms_per_s": {
+            kind: _metric(metrics["producer"], f"netstack_output_{kind}_backpressured_ms_per_second")
+            for kind in ("soft", "hard")
+        },
+        "idle_ms_per_s": _metric(metrics["consumer"], "netstack_input_idle_ms_per_second"),
+        "metrics": metrics,
         "warnings": [
             *(f"delivery: {problem}" for problem in consumer["problems"]),
             *_warnings(spec, window["steady"], producer["expected"]["records"], sent_s),
@@ -284,6 +300,11 @@ def _either(first: dict[str, Any], second: dict[str, Any], name: str) -> Any:
     """A fact of one side, or of the other if that one has none."""
     value = first["facts"][name]
     return second["facts"][name] if value is None else value
+
+
+def _metric(metrics: dict[str, float] | None, name: str) -> float | None:
+    """One metric of one side; None where an engine has none."""
+    return None if metrics is None else metrics[name]
 
 
 def _ratio(one: float | None, other: float | None) -> float | None:

@@ -34,9 +34,14 @@ class RunSpec:
         buffer_timeout_s: None: only full buffers; 0: after every record.
         rate_per_s: records a second, open loop; None is as fast as it goes.
         segment_size_bytes: size of a network buffer.
-        exclusive_buffers: per channel.
+        exclusive_buffers: per channel; 0 is legal, then channels share what floats.
         floating_buffers: per gate.
+        credit: False receives without credits, to be measured against.
+        debloat_s: shrinks buffers until what is in flight takes about this long to consume; None leaves them whole.
+        consume_rate_per_s: the consumer takes at most this many records a second; None is as fast as it goes.
         transport: `tcp` on loopback or a `unix` socket.
+        round_trip_s: the connection is made this much longer; 0 is the bare transport.
+        link_bytes_per_s: the connection carries at most this much in each direction; None is the bare transport.
         input_path: rows of this file become the records.
         key_column: partition the rows by the key group of this column.
         warmup_s: left out at the start (cold caches, slow start): of the window of an unlimited run, of the latencies
@@ -55,7 +60,12 @@ class RunSpec:
     segment_size_bytes: int = 32 * 1024
     exclusive_buffers: int = 2
     floating_buffers: int = 8
+    credit: bool = True
+    debloat_s: float | None = None
+    consume_rate_per_s: float | None = None
     transport: TransportName = "tcp"
+    round_trip_s: float = 0.0
+    link_bytes_per_s: int | None = None
     input_path: str | None = None
     key_column: str | None = None
     warmup_s: float = 0.3
@@ -70,15 +80,19 @@ class RunSpec:
             ("--record-bytes", self.record_bytes, MIN_RECORD_BYTES),
             ("--batch-records", self.batch_records, 1),
             ("--channels", self.channels, 1),
-            ("--exclusive-buffers", self.exclusive_buffers, 1),
+            ("--exclusive-buffers", self.exclusive_buffers, 0),
             ("--floating-buffers", self.floating_buffers, 1),
+            ("--link-rate", self.link_bytes_per_s, 1),
         ):
             if value is not None and value < least:
                 raise ConfigError(f"{flag} {value}: the least is {least}")
         if self.seconds is not None and not self.seconds > 0:
             raise ConfigError(f"--seconds {self.seconds}: give more than 0")
-        if self.rate_per_s is not None and not self.rate_per_s > 0:
-            raise ConfigError(f"--rate {self.rate_per_s}: give more than 0 records a second")
+        for flag, rate in (("--rate", self.rate_per_s), ("--consume-rate", self.consume_rate_per_s)):
+            if rate is not None and not rate > 0:
+                raise ConfigError(f"{flag} {rate}: give more than 0 records a second")
+        if self.debloat_s is not None and not self.debloat_s > 0:
+            raise ConfigError(f"--debloat {self.debloat_s:g}s: give a duration above 0, or none")
         if self.buffer_timeout_s is not None and self.buffer_timeout_s < 0:
             raise ConfigError(f"--buffer-timeout {self.buffer_timeout_s}s: give 0, a duration, or none")
         if self.key_column is not None and self.input_path is None:
@@ -91,6 +105,11 @@ class RunSpec:
         """Twelve hex digits that are equal exactly when every setting is."""
         text = json.dumps(self.as_dict(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def is_impaired(self) -> bool:
+        """Whether the connection is made longer or slower than it is."""
+        return self.round_trip_s > 0 or self.link_bytes_per_s is not None
 
     @property
     def effective_batch_records(self) -> int:

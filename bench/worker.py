@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import base64
 import dataclasses
+import functools
 import inspect
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,26 +37,30 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    parser = argparse.ArgumentParser(prog="bench.worker", description=__doc__)
+    asked = arguments_of(__doc__, arguments)
+    return reporting(functools.partial(_measure, asked.role, asked.engine))
+
+
+def arguments_of(description: str | None, arguments: list[str] | None = None) -> argparse.Namespace:
+    """What every worker is started with: `role` and `engine`."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--role", choices=("producer", "consumer"), required=True)
     parser.add_argument("--engine", required=True)
-    asked = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def reporting(work: Callable[[Link], None]) -> int:
+    """Opens the conversation and runs a worker's side of it; a typed error is told to the runner.
+
+    Returns:
+        The exit code.
+    """
     # What an engine or a library prints must not end up in the conversation.
     write_fd = os.dup(1)
     os.dup2(2, 1)
     link = Link(0, write_fd)
     try:
-        job = link.wait("job")
-        engine = load_engine(asked.engine)
-        spec, scratch = RunSpec.from_dict(job["spec"]), Path(job["scratch"])
-        if asked.role == "producer":
-            produced = ProducerIo(spec, link, scratch)
-            facts = _run(engine.produce, spec, produced)
-            link.send("done", **_producer_summary(produced, facts))
-        else:
-            consumed = ConsumerIo(spec, link, scratch)
-            facts = _run(engine.consume, spec, consumed)
-            link.send("done", **_consumer_summary(consumed, facts, link))
+        work(link)
     except NetstackError as error:
         return _failed(link, error)
     except BaseExceptionGroup as group:
@@ -63,6 +69,20 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         return _failed(link, error_found)
     return 0
+
+
+def _measure(role: str, engine_name: str, link: Link) -> None:
+    job = link.wait("job")
+    engine = load_engine(engine_name)
+    spec, scratch = RunSpec.from_dict(job["spec"]), Path(job["scratch"])
+    if role == "producer":
+        produced = ProducerIo(spec, link, scratch)
+        facts = _run(engine.produce, spec, produced)
+        link.send("done", **_producer_summary(produced, facts))
+    else:
+        consumed = ConsumerIo(spec, link, scratch)
+        facts = _run(engine.consume, spec, consumed)
+        link.send("done", **_consumer_summary(consumed, facts, link))
 
 
 def _run(function: Any, spec: RunSpec, io: ProducerIo | ConsumerIo) -> Facts:

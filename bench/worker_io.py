@@ -68,6 +68,8 @@ class Facts:
         congestion_control: of the TCP connection.
         verified: False for a bare loop that only counts; its delivery is then proven by the count alone.
         average_buffer_fill: payload bytes in a data buffer as a part of its size, 0 to 1.
+        debloated_buffer_bytes: what the buffers were last shrunk to.
+        metrics: of this side (`bench.observed`).
         warnings: what a reader of the figures should know.
     """
 
@@ -76,6 +78,8 @@ class Facts:
     credits: int | None = None
     average_buffer_fill: float | None = None
     congestion_control: str | None = None
+    debloated_buffer_bytes: int | None = None
+    metrics: dict[str, float] | None = None
     verified: bool = True
     warnings: tuple[str, ...] = ()
 

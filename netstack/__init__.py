@@ -1,5 +1,6 @@
 """netstack: Flink's network stack on trio: credit-based flow control over multiplexed TCP connections."""
 
+from .buffer.requirements import BufferRequirements, GatePlan, PartitionPlan, required_buffers
 from .config import NetworkConfig
 from .errors import (
     ChannelFailed,
@@ -26,6 +27,7 @@ from .events import (
 )
 from .ids import ChannelDescriptor, PartitionId, ResultPartitionType
 from .inbound.gate import SingleInputGate, UnionInputGate
+from .outbound.adaptive import AdaptiveRebalanceSelector
 from .outbound.partition import ResultPartition
 from .outbound.selector import (
     BroadcastSelector,
@@ -46,9 +48,11 @@ from .runtime.task_manager import TaskManager, open_task_manager
 __version__ = "0.1.0"
 
 __all__ = [
+    "AdaptiveRebalanceSelector",
     "Alignment",
     "ArrayReader",
     "BroadcastSelector",
+    "BufferRequirements",
     "CancelCheckpointMarker",
     "ChannelDescriptor",
     "ChannelFailed",
@@ -61,6 +65,7 @@ __all__ = [
     "EndOfPartition",
     "ErrorCode",
     "ForwardSelector",
+    "GatePlan",
     "GlobalSelector",
     "InsufficientBuffers",
     "KeyGroupSelector",
@@ -69,6 +74,7 @@ __all__ = [
     "NetworkConfig",
     "PartitionId",
     "PartitionNotFound",
+    "PartitionPlan",
     "PoolDestroyed",
     "ProducerFailed",
     "RebalanceSelector",
@@ -87,4 +93,5 @@ __all__ = [
     "UnionInputGate",
     "UserEvent",
     "open_task_manager",
+    "required_buffers",
 ]

@@ -5,7 +5,8 @@ Takes: URLs. Gives: `ByteStream`s and `Listener`s to `runtime`.
 A stream is driven by trying: `try_send` and `try_receive_into` never wait, `wait_writable` and `wait_readable` do. The
 caller decides what to send at the moment the stream has room, so nothing piles up in an outbox and a priority event can
 still overtake (trio's `wait_send_all_might_not_block` exists for the same reason). Transports are found through the
-entry-point group `netstack.transports`; this package never imports one by name.
+entry-point group `netstack.transports`; this package never imports one by name. A compound scheme such as
+`impaired+tcp` belongs to the transport before the plus, which finds the one underneath by what comes after it.
 
 Errors: transports translate `OSError` once, here at the edge: `ConnectionLost` for a stream that broke, `OSError`
 subclasses only from `listen` and `connect`, with the address in the text.
@@ -114,7 +115,7 @@ def transport_for(url: str) -> Transport:
     scheme, separator, _ = url.partition("://")
     if not separator:
         raise ConfigError(f"address {url!r} has no scheme; write it like tcp://127.0.0.1:6121")
-    return _load(scheme)
+    return _load(scheme.partition("+")[0])
 
 
 @functools.cache

@@ -16,9 +16,13 @@ from netstack.errors import ConfigError
 
 from ..spec import Emit, RunSpec
 
-PEERS: Final = ("raw", "zmq", "flight")
+PEERS: Final = ("nocredit", "raw", "zmq", "flight")
 
-_ENGINES: Final = {"netstack": "bench.engine", **{name: f"bench.peers.{name}" for name in PEERS}}
+_ENGINES: Final = {
+    "netstack": "bench.engine",
+    "nocredit": "bench.engine",
+    **{name: f"bench.peers.{name}" for name in ("raw", "zmq", "flight")},
+}
 
 
 class Engine(Protocol):
@@ -48,18 +52,33 @@ def load_engine(name: str) -> Engine:
 def peer_spec(name: str, spec: RunSpec) -> RunSpec:
     """The settings under which a peer does the work of `spec`: without the notions it does not have.
 
+    Channels, credit, debloating and buffers are our own ways to do the work, so a peer goes without; a longer link or a
+    slower consumer is other work, so a peer that does not have it is refused.
+
     Raises:
         ConfigError: the peer cannot do this work at all.
     """
+    if name == "nocredit":
+        if not spec.credit:
+            raise ConfigError("--peer nocredit is --credit off beside --credit on; leave one of the two out")
+        return dataclasses.replace(spec, credit=False)
+    if name not in ("raw", "zmq", "flight"):
+        return spec
+    for flag, is_asked in (
+        ("--round-trip", spec.round_trip_s > 0),
+        ("--link-rate", spec.link_bytes_per_s is not None),
+        ("--consume-rate", spec.consume_rate_per_s is not None),
+    ):
+        if is_asked:
+            raise ConfigError(f"--peer {name} knows no {flag}; leave out one of the two, or choose --peer nocredit")
+    bare = dataclasses.replace(spec, channels=1, credit=True, debloat_s=None)
     if name == "raw":
         if spec.input_path is not None:
             raise ConfigError("--peer raw moves bytes and knows no rows; leave out --input, or choose --peer zmq")
         emit: Emit = "batch" if spec.rate_per_s is None else "record"
-        return dataclasses.replace(spec, channels=1, emit=emit, batch_records=None)
+        return dataclasses.replace(bare, emit=emit, batch_records=None)
     if name == "zmq":
         if spec.input_path is not None and spec.emit == "arrow":
             raise ConfigError("--peer zmq sends single records; give --emit record with --input")
-        return dataclasses.replace(spec, channels=1, emit="record", key_column=None)
-    if name == "flight":
-        return dataclasses.replace(spec, channels=1, emit="arrow", key_column=None)
-    return spec
+        return dataclasses.replace(bare, emit="record", key_column=None)
+    return dataclasses.replace(bare, emit="arrow", key_column=None)

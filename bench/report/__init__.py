@@ -16,7 +16,9 @@ from typing import Any
 
 from ..spec import RunSpec
 from ..store import Row
-from ..units import format_duration, format_size
+from ..words import plain, setting_name, setting_text
+from .buffer_section import buffers_section
+from .buffers import buffer_curves, buffer_findings
 from .charts import latency_figure, legend, throughput_figure
 from .points import Analysis
 from .tables import failed_table, kept_table, row_tables
@@ -30,8 +32,8 @@ _WATCH = "window.onerror=(m)=>{const e=document.documentElement;e.dataset.errors
 
 def findings(rows: Sequence[Row]) -> list[str]:
     """The main findings, one sentence each, for the terminal."""
-    found = [f"{topic}: {figure} {sentence}" for topic, figure, sentence in Analysis(rows).findings()]
-    return [line.replace("µ", "u") for line in found]  # a terminal may know no Greek
+    found = [f"{topic}: {figure} {sentence}" for topic, figure, sentence in _found(Analysis(rows))]
+    return [line.replace("µ", "u").replace("\u00d7", "x") for line in found]  # a terminal may know no Greek
 
 
 def build_report(rows: Sequence[Row], sweep: Mapping[str, Any]) -> str:
@@ -42,14 +44,17 @@ def build_report(rows: Sequence[Row], sweep: Mapping[str, Any]) -> str:
         sweep: what `sweep.json` holds; may be empty.
     """
     analysis = Analysis(rows)
+    curves = buffer_curves(analysis)
+    by_timeout = not curves or len(analysis.timeouts) > 1
     title = f"netstack sweep · {_host_name(rows)}"
     body = [
-        "<h1>Throughput and latency against the buffer timeout</h1>",
+        f"<h1>{_head(by_timeout, bool(curves))}</h1>",
         f'<p class="sub">{escape(_subtitle(rows, sweep))}</p>',
         _findings(analysis),
         _callouts(analysis),
-        _curves(analysis),
+        _curves(analysis) if by_timeout else "",
         kept_table(analysis),
+        buffers_section(curves),
         _every_run(analysis),
         f'<section class="two">{_machine(rows)}{_settings(rows, sweep)}</section>',
         _method(analysis),
@@ -62,6 +67,18 @@ def build_report(rows: Sequence[Row], sweep: Mapping[str, Any]) -> str:
         f"<title>{escape(title)}</title><script>{_WATCH}</script><style>{_asset('page.css')}</style></head>"
         f"<body><main>{''.join(body)}</main><script>{_asset('page.js')}</script></body></html>\n"
     )
+
+
+def _found(analysis: Analysis) -> list[tuple[str, str, str]]:
+    return [*analysis.findings(), *buffer_findings(buffer_curves(analysis))]
+
+
+def _head(by_timeout: bool, by_buffers: bool) -> str:
+    """What the curves of the page are drawn over."""
+    if not by_timeout:
+        return "Throughput against the number of buffers"
+    more = " and the number of buffers" if by_buffers else ""
+    return f"Throughput and latency against the buffer timeout{more}"
 
 
 def _asset(name: str) -> str:
@@ -89,7 +106,7 @@ def _findings(analysis: Analysis) -> str:
     cards = [
         f'<div class="card"><dt>{escape(topic)}</dt><dd class="big">{escape(figure)}</dd>'
         f'<dd class="said">{escape(_upper(sentence))}.</dd></div>'
-        for topic, figure, sentence in analysis.findings()
+        for topic, figure, sentence in _found(analysis)
     ]
     return f'<dl class="findings">{"".join(cards)}</dl>' if cards else ""
 
@@ -163,7 +180,7 @@ def _machine(rows: Sequence[Row]) -> str:
 
 
 def _fact(name: str, value: Any) -> str:
-    return f"{value / 2**30:.1f} GiB" if name == "memory_bytes" else _plain(value)
+    return f"{value / 2**30:.1f} GiB" if name == "memory_bytes" else plain(value)
 
 
 def _settings(rows: Sequence[Row], sweep: Mapping[str, Any]) -> str:
@@ -173,35 +190,14 @@ def _settings(rows: Sequence[Row], sweep: Mapping[str, Any]) -> str:
         values = {row[f"settings_{name}"] for row in rows if f"settings_{name}" in row}
         if values:
             ordered = sorted(values, key=lambda value: (value is None, value))  # none after every number
-            facts[_setting_name(name)] = ", ".join(_setting(name, value) for value in ordered)
+            facts[setting_name(name)] = ", ".join(setting_text(name, value) for value in ordered)
     grid = sweep.get("grid")
     if isinstance(grid, Mapping):
-        facts["repeats"] = _plain(grid.get("repeats"))
-        facts["order"] = f"shuffled, seed {_plain(grid.get('seed'))}"
+        facts["repeats"] = plain(grid.get("repeats"))
+        facts["order"] = f"shuffled, seed {plain(grid.get('seed'))}"
     if sweep.get("command"):
-        facts["command"] = _plain(sweep["command"])
+        facts["command"] = plain(sweep["command"])
     return f'<div class="card"><h2>Settings</h2>{_facts(facts)}</div>'
-
-
-def _setting_name(name: str) -> str:
-    """Without the unit where the value says it."""
-    if name == "buffer_timeout_s" or (name.endswith("_bytes") and name != "record_bytes"):
-        name = name.rpartition("_")[0]
-    return name.replace("_", " ").replace("record bytes", "record size")
-
-
-def _setting(name: str, value: Any) -> str:
-    if name == "buffer_timeout_s":
-        return format_duration(value, space=" ")
-    if value is None:
-        return "none"
-    return format_size(value, space=" ") if name.endswith("_bytes") else _plain(value)
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, float) and value.is_integer():
-        return f"{value:.0f}"
-    return "yes" if value is True else "no" if value is False else str(value)
 
 
 def _facts(facts: Mapping[str, str]) -> str:
@@ -213,8 +209,8 @@ def _method(analysis: Analysis) -> str:
     notes = [
         *analysis.remarks(),
         "Every run is a producer process and a consumer process of its own on this machine; each point is one"
-        " throughput run (as fast as it goes, after a warm-up that is not counted) and one latency run (at a fixed"
-        " rate).",
+        " throughput run (as fast as it goes, after a warm-up that is not counted) and, unless left out, one latency"
+        " run (at a fixed rate).",
         "Latency is open loop: the clock of a record starts when it was due, not when the producer got round to it, so"
         " a stall counts against every record it held up.",
         "Marks are medians over the repeats; whiskers reach from the least to the greatest. Repeats are whole passes"

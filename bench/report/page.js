@@ -17,7 +17,7 @@
     const above = box.top - tip.offsetHeight - 12;
     tip.style.left = `${left + window.scrollX}px`;
     tip.style.top = `${(above > 4 ? above : box.bottom + 12) + window.scrollY}px`;
-    light(point.closest(".series").dataset.series);
+    light(point.closest(".series")?.dataset.series ?? null); // a column of all lines is of none
   };
   const hide = () => {
     tip.hidden = true;
@@ -25,7 +25,7 @@
   };
   const light = (number) => {
     for (const svg of all(".charts svg")) {
-      svg.classList.toggle("focus", number !== null);
+      svg.classList.toggle("focus", number !== null && svg.querySelector(`[data-series="${number}"]`) !== null);
       for (const each of all("[data-series]", svg)) each.classList.toggle("on", each.dataset.series === number);
     }
   };

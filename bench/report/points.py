@@ -18,6 +18,7 @@ from typing import Any, Final
 from ..grid import Kind, run_kind
 from ..store import Row
 from ..units import format_count, format_duration, format_latency, format_size
+from ..words import plain, setting, setting_name, setting_text
 
 REFERENCE_TIMEOUT_S: Final = 0.1  # the field's default; what shorter timeouts cost is told against it
 _NUMBER: Final = re.compile(r"\d[\d.,]*")
@@ -62,13 +63,13 @@ class Line:
     @property
     def label(self) -> str:
         """For legends and tables."""
-        more = "".join(f" · {name.replace('_', ' ')} {text}" for name, text in self.extras)
+        more = "".join(f" · {setting_name(name)} {text}" for name, text in self.extras)
         return f"{format_size(self.record_bytes, space=' ')} · {self.channels:,} ch{more}"
 
     @property
     def words(self) -> str:
         """For sentences."""
-        more = "".join(f", {name.replace('_', ' ')} {text}" for name, text in self.extras)
+        more = "".join(f", {setting_name(name)} {text}" for name, text in self.extras)
         plural = "s" if self.channels > 1 else ""
         return f"{format_size(self.record_bytes, space=' ')} records, {self.channels:,} channel{plural}{more}"
 
@@ -84,16 +85,16 @@ class Analysis:
         self.rows = list(rows)
         self.failed = [row for row in rows if row.get("error") or row.get("delivered") is False]
         self.good = [row for row in rows if not row.get("error") and row.get("delivered") is not False]
-        varying = _varying(rows)
+        self.varying = varying_settings(rows)
         self._groups: dict[tuple[Kind, Line, float | None], list[Row]] = {}
         for row in self.good:
             line = Line(
                 row["settings_record_bytes"],
                 row["settings_channels"],
-                tuple((name, _text(row.get(f"settings_{name}"))) for name in varying),
+                tuple((name, setting_text(name, setting(row, name))) for name in self.varying),
             )
             self._groups.setdefault((row_kind(row), line, row.get("settings_buffer_timeout_s")), []).append(row)
-        self.lines = sorted({line for _, line, _ in self._groups}, key=lambda x: (x.record_bytes, x.channels, x.extras))
+        self.lines = sorted({line for _, line, _ in self._groups}, key=_line_order)
         self.timeouts = sorted({timeout for _, _, timeout in self._groups}, key=timeout_order)
 
     @property
@@ -178,7 +179,8 @@ class Analysis:
         ]
         if bulk:
             payload, at, when = max(bulk, key=lambda point: point[0])
-            sentence += f"; {payload:,.0f} MB/s of payload: {at.words}, timeout {format_duration(when, space=' ')}"
+            where = f": {at.words}, timeout {format_duration(when, space=' ')}" if (at, when) != (line, timeout) else ""
+            sentence += f"; {payload:,.0f} MB/s of payload{where}"
         return "Throughput", f"{format_count(figure.median)} records/s", sentence
 
     def _promptest(self) -> tuple[str, str, str] | None:
@@ -236,21 +238,21 @@ def micro(microseconds: float) -> str:
     return format_latency(microseconds).replace("us", "µs")
 
 
-def _varying(rows: Sequence[Row]) -> list[str]:
+def varying_settings(rows: Sequence[Row]) -> list[str]:
     """Settings beyond the axes in which the rows differ: they split lines and stand in their labels."""
     names = sorted({name.removeprefix("settings_") for row in rows for name in row if name.startswith("settings_")})
-    return [name for name in names if name not in _AXES | _EFFORT and len(_distinct(rows, f"settings_{name}")) > 1]
+    return [name for name in names if name not in _AXES | _EFFORT and len({setting(row, name) for row in rows}) > 1]
+
+
+def _line_order(line: Line) -> tuple[Any, ...]:
+    """By size, then channels, then the other settings, numbers in them by value."""
+    parts = [(int(part) if part.isdigit() else 0, part) for _, text in line.extras for part in re.split(r"(\d+)", text)]
+    return line.record_bytes, line.channels, parts
 
 
 def _distinct(rows: Iterable[Row], name: str) -> list[str]:
     """The different values of one column, as text; rows that failed early may lack it."""
-    return list(dict.fromkeys(_text(row[name]) for row in rows if name in row))
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, float) and value.is_integer():
-        return f"{value:.0f}"
-    return "none" if value is None else str(value)
+    return list(dict.fromkeys("none" if row[name] is None else plain(row[name]) for row in rows if name in row))
 
 
 def _ended_first(row: Mapping[str, Any]) -> bool:

@@ -90,7 +90,7 @@ def draw(chart: Chart, *, width: int, height: int, direct_labels: bool) -> str:
     direct = direct_labels and 0 < len(chart.series) <= _MOST_DIRECT_LABELS
     longest = max((len(series.label) for series in chart.series), default=0)
     ticks = nice_ticks(chart.scale, *chart.domain)
-    plot = _Plot(
+    plot = Plot(
         left=14 + 6.4 * max(len(chart.tick(tick)) for tick in ticks),
         right=width - (14 + 6.2 * min(longest, 22) if direct else 10),
         top=12,
@@ -104,7 +104,9 @@ def draw(chart: Chart, *, width: int, height: int, direct_labels: bool) -> str:
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(chart.title)}"'
         ' xmlns="http://www.w3.org/2000/svg">',
         f"<title>{escape(chart.title)}</title>",
-        *_axes(chart, plot, ticks),
+        *axes(
+            plot, ticks, chart.tick, [(plot.x(slot), label) for slot, label in enumerate(chart.categories)], chart.axis
+        ),
         *(_guide(plot, slot, value) for slot, value in enumerate(chart.guides) if value is not None),
         *(_series(series, plot, len(chart.series), place) for place, series in enumerate(chart.series)),
         *(_direct_labels(chart.series, plot) if direct else ()),
@@ -152,7 +154,7 @@ def nice_ticks(scale: Literal["linear", "log"], low: float, high: float) -> list
 
 
 @dataclass(frozen=True, slots=True)
-class _Plot:
+class Plot:
     """The rectangle of the curves and how values map into it."""
 
     left: float
@@ -162,12 +164,14 @@ class _Plot:
     scale: str
     low: float
     high: float
-    slots: int
+    slots: int = 1
 
     def x(self, slot: int, dodge: float = 0.0) -> float:
+        """The middle of a category."""
         return self.left + (slot + 0.5) * (self.right - self.left) / self.slots + dodge
 
     def y(self, value: float) -> float:
+        """The height of a value."""
         if self.scale == "log":
             part = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
         else:
@@ -175,33 +179,42 @@ class _Plot:
         return self.bottom - part * (self.bottom - self.top)
 
 
-def _axes(chart: Chart, plot: _Plot, ticks: Sequence[float]) -> list[str]:
+def axes(
+    plot: Plot,
+    ticks: Sequence[float],
+    write: Callable[[float], str],
+    below: Sequence[tuple[float, str]],
+    name: str,
+) -> list[str]:
+    """Lines and labels of both axes.
+
+    Args:
+        plot: the rectangle.
+        ticks: of the vertical axis.
+        write: makes their text.
+        below: places and labels of the horizontal axis.
+        name: of the horizontal axis.
+    """
     parts = []
     for tick in ticks:
         y = plot.y(tick)
         kind = "base" if tick == ticks[0] else "grid"
         parts.append(f'<line class="{kind}" x1="{plot.left:.1f}" x2="{plot.right:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(
-            f'<text class="tick" x="{plot.left - 7:.1f}" y="{y + 4:.1f}" text-anchor="end">{_text(chart, tick)}</text>'
+            f'<text class="tick" x="{plot.left - 7:.1f}" y="{y + 4:.1f}" text-anchor="end">{escape(write(tick))}</text>'
         )
-    for slot, label in enumerate(chart.categories):
+    for x, label in below:
         parts.append(
-            f'<text class="tick" x="{plot.x(slot):.1f}" y="{plot.bottom + 19:.1f}" text-anchor="middle">'
-            f"{escape(label)}</text>"
+            f'<text class="tick" x="{x:.1f}" y="{plot.bottom + 19:.1f}" text-anchor="middle">{escape(label)}</text>'
         )
     middle = (plot.left + plot.right) / 2
     parts.append(
-        f'<text class="axis" x="{middle:.1f}" y="{plot.bottom + 39:.1f}" text-anchor="middle">'
-        f"{escape(chart.axis)}</text>"
+        f'<text class="axis" x="{middle:.1f}" y="{plot.bottom + 39:.1f}" text-anchor="middle">{escape(name)}</text>'
     )
     return parts
 
 
-def _text(chart: Chart, tick: float) -> str:
-    return escape(chart.tick(tick))
-
-
-def _guide(plot: _Plot, slot: int, value: float) -> str:
+def _guide(plot: Plot, slot: int, value: float) -> str:
     """A short line across one category, where the value would be."""
     if not plot.low <= value <= plot.high:
         return ""
@@ -210,7 +223,7 @@ def _guide(plot: _Plot, slot: int, value: float) -> str:
     return f'<line class="guide" x1="{x - half:.1f}" x2="{x + half:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>'
 
 
-def _series(series: Series, plot: _Plot, count: int, place: int) -> str:
+def _series(series: Series, plot: Plot, count: int, place: int) -> str:
     """The line through the medians, broken where a point is missing, with whiskers from least to most."""
     step = min(_DODGE_PX, 0.5 * (plot.right - plot.left) / plot.slots / count)
     dodge = (place - (count - 1) / 2) * step  # side by side: equal values and their whiskers stay apart
@@ -220,39 +233,56 @@ def _series(series: Series, plot: _Plot, count: int, place: int) -> str:
             path.append(f"{'L' if pen_down else 'M'}{plot.x(slot, dodge):.1f} {plot.y(mark.value):.1f}")
         pen_down = mark is not None
     parts = [f'<path class="line" d="{"".join(path)}"/>']
-    for slot, mark in enumerate(series.marks):
-        if mark is None:
-            continue
-        x, y = plot.x(slot, dodge), plot.y(mark.value)
-        whisker = ""
-        if mark.high > mark.low:
-            top, bottom = plot.y(mark.high), plot.y(mark.low)
-            ends = "".join(f"M{x - 3:.1f} {end:.1f}h6" for end in (top, bottom))
-            whisker = f'<path class="whisker" d="M{x:.1f} {top:.1f}V{bottom:.1f}{ends}"/>'
-        told = escape(mark.told)
-        parts.append(
-            f'<g class="pt{" hollow" if mark.hollow else ""}" tabindex="0" role="img" aria-label="{told}"'
-            f' data-told="{told}"><title>{told}</title>'
-            f'<circle class="hit" cx="{x:.1f}" cy="{y:.1f}" r="13"/>{whisker}{marker(series.shape, x, y)}</g>'
-        )
+    parts += [
+        point(mark, series.shape, plot.x(slot, dodge), plot)
+        for slot, mark in enumerate(series.marks)
+        if mark is not None
+    ]
+    return grouped(series, parts)
+
+
+def grouped(series: Series, parts: Sequence[str]) -> str:
+    """A line and its marks, with what the style sheet and the script know them by."""
     return f'<g class="series h{series.hue} d{series.dash}" data-series="{series.number}">{"".join(parts)}</g>'
 
 
-def _direct_labels(series: Sequence[Series], plot: _Plot) -> list[str]:
-    """Names at the right end of the lines, moved apart until they do not touch, tied to their line by a hair."""
-    ends = []
-    for each in series:
-        placed = [mark for mark in each.marks if mark is not None]
-        if placed and each.marks[-1] is not None:
-            ends.append((plot.y(placed[-1].value), each))
-    ends.sort(key=lambda end: end[0])
-    heights = spread_out([height for height, _ in ends], _LABEL_GAP_PX, plot.top, plot.bottom)
+def point(mark: Mark, shape: int, x: float, plot: Plot) -> str:
+    """One measured point: its whisker from least to most, its marker and its text."""
+    y = plot.y(mark.value)
+    whisker = ""
+    if mark.high > mark.low:
+        top, bottom = plot.y(mark.high), plot.y(mark.low)
+        ends = "".join(f"M{x - 3:.1f} {end:.1f}h6" for end in (top, bottom))
+        whisker = f'<path class="whisker" d="M{x:.1f} {top:.1f}V{bottom:.1f}{ends}"/>'
+    told = escape(mark.told)
+    return (
+        f'<g class="pt{" hollow" if mark.hollow else ""}" tabindex="0" role="img" aria-label="{told}"'
+        f' data-told="{told}"><title>{told}</title>'
+        f'<circle class="hit" cx="{x:.1f}" cy="{y:.1f}" r="13"/>{whisker}{marker(shape, x, y)}</g>'
+    )
+
+
+def _direct_labels(series: Sequence[Series], plot: Plot) -> list[str]:
+    """Names at the right end of the lines that reach it."""
+    x = plot.x(plot.slots - 1)
+    return names([(x, plot.y(mark.value), each) for each in series if (mark := each.marks[-1]) is not None], plot)
+
+
+def names(ends: Sequence[tuple[float, float, Series]], plot: Plot) -> list[str]:
+    """Names to the right of the lines' ends, moved apart until they do not touch, tied to their line by a hair.
+
+    Args:
+        ends: where each line ends, and the line.
+        plot: the rectangle.
+    """
+    ordered = sorted(ends, key=lambda end: end[1])
+    heights = spread_out([at for _, at, _ in ordered], _LABEL_GAP_PX, plot.top, plot.bottom)
     x = plot.right + 10
     return [
         f'<g class="name h{each.hue}" data-series="{each.number}">'
-        f'<path class="hair" d="M{plot.x(plot.slots - 1) + 8:.1f} {at:.1f}L{x - 3:.1f} {y:.1f}"/>'
+        f'<path class="hair" d="M{from_x + 8:.1f} {at:.1f}L{x - 3:.1f} {y:.1f}"/>'
         f'<text x="{x:.1f}" y="{y + 4:.1f}">{escape(each.label)}</text></g>'
-        for y, (at, each) in zip(heights, ends, strict=True)
+        for y, (from_x, at, each) in zip(heights, ordered, strict=True)
     ]
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from ..store import Row
 from ..units import format_count, format_size, three_digits
+from ..words import setting, setting_name, setting_text
 from .charts import styles, swatch, timeout_label
 from .points import Analysis, micro, row_kind, timeout_order
 
@@ -111,12 +112,16 @@ def _number(head: str, name: str, write: Callable[[float], str]) -> _Column:
 
 def _extras(analysis: Analysis) -> tuple[_Column, ...]:
     """One column for each further setting in which the lines differ."""
-    names = [name for name, _ in analysis.lines[0].extras] if analysis.lines else []
 
     def column(name: str) -> _Column:
-        return _Column(escape(name.replace("_", " ")), lambda row: str(row.get(f"settings_{name}")), left=True)
+        return _Column(
+            escape(setting_name(name)),
+            lambda row: setting_text(name, setting(row, name)),
+            lambda row: setting(row, name),
+            left=True,
+        )
 
-    return tuple(column(name) for name in names)
+    return tuple(column(name) for name in analysis.varying)
 
 
 def _place(row: Row) -> tuple[Any, ...]:

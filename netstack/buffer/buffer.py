@@ -113,6 +113,15 @@ class Buffer:
         return f"<Buffer {self.data_type.name} {self.length} bytes, {self._references} references>"
 
 
+class Allowance(Protocol):
+    """What the consumer of a source allows to be sent."""
+
+    available: int
+    """Data buffers it has room for."""
+    is_on_demand: bool
+    """Whether it reserves room only for what waits, because it has no buffers of its own."""
+
+
 class BufferSource(Protocol):
     """The read end of a subpartition: what a sender and a local input channel see of it."""
 
@@ -127,6 +136,23 @@ class BufferSource(Protocol):
 
     def queued_buffers(self) -> int:
         """Elements in the queue, for metrics."""
+
+    def readable(self) -> tuple[int, int]:
+        """Elements `poll` would return, one after the other, before it returns None, and their bytes; for metrics."""
+
+    @property
+    def has_priority(self) -> bool:
+        """Whether the next element is a priority event."""
+
+    def attach_credit(self, credit: Allowance) -> None:
+        """A connection carries this source; `credit` is what its consumer allows.
+
+        When that is given on demand, finished data buffers without bytes are returned by `poll` too: the consumer has
+        reserved a buffer for each it was promised, and the empty ones set theirs free.
+        """
+
+    def set_buffer_size(self, size_bytes: int) -> None:
+        """How much the consumer would like a buffer begun from now on to hold, at least 1 (debloating)."""
 
     def resume(self) -> None:
         """Goes on after a blocking event."""

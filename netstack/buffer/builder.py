@@ -40,6 +40,10 @@ class QueueElement(Protocol):
     def is_finished(self) -> bool:
         """Whether nothing more will be appended."""
 
+    @property
+    def unread_bytes(self) -> int:
+        """How many bytes `build` would return, for metrics."""
+
     def has_data(self) -> bool:
         """Whether `build` would return bytes."""
 
@@ -167,6 +171,11 @@ class BufferConsumer:
         """Whether the writer is done with it."""
         return self._builder.finished
 
+    @property
+    def unread_bytes(self) -> int:
+        """Committed since the last `build`."""
+        return self._builder.position - self._position
+
     def has_data(self) -> bool:
         """Whether bytes were committed since the last `build`."""
         return self._builder.position > self._position
@@ -251,6 +260,11 @@ class LentBuffer(Buffer):
         self._on_back = on_back
         self._built = False
 
+    @property
+    def unread_bytes(self) -> int:
+        """All of it, until it is built."""
+        return 0 if self._built else self.length
+
     def has_data(self) -> bool:
         """Until it is built."""
         return not self._built
@@ -320,6 +334,11 @@ class EventBuffer:
         self.data_type = data_type
         self._memory = memoryview(data)
         self._built = False
+
+    @property
+    def unread_bytes(self) -> int:
+        """All of it, until it is built."""
+        return 0 if self._built else len(self._memory)
 
     def has_data(self) -> bool:
         """Until it is built."""

@@ -14,7 +14,7 @@ Rules (one thread, so no locks; the order of effects is what matters):
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, final
 
@@ -41,7 +41,8 @@ class NetworkBufferPoolStatistics:
         free_segments: with the network pool.
         lent_segments: with local pools, channels and connections; free + lent = N.
         required_segments: the sum of what pools were promised and of unpooled segments.
-        requested_percent: what everybody would like to have, in percent of N; above 100 works with reduced throughput.
+        requested_segments: what everybody would like to have: the maximum of every pool (of one without: twice what it
+            was promised), and the unpooled segments.
         local_pools: how many there are.
         segment_size_bytes: of each.
     """
@@ -50,9 +51,29 @@ class NetworkBufferPoolStatistics:
     free_segments: int
     lent_segments: int
     required_segments: int
-    requested_percent: float
+    requested_segments: int
     local_pools: int
     segment_size_bytes: int
+
+    @property
+    def requested_percent(self) -> float:
+        """`requested_segments` in percent of N; above 100 works with reduced throughput."""
+        return 100.0 * self.requested_segments / self.total_segments
+
+    @property
+    def total_bytes(self) -> int:
+        """Size of all segments."""
+        return self.total_segments * self.segment_size_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        """Size of the free segments."""
+        return self.free_segments * self.segment_size_bytes
+
+    @property
+    def lent_bytes(self) -> int:
+        """Size of the lent segments."""
+        return self.lent_segments * self.segment_size_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +98,34 @@ class LocalBufferPoolStatistics:
     overdraft: int
     waiting_listeners: int
 
+    @classmethod
+    def sum_of(cls, pools: Sequence[LocalBufferPoolStatistics]) -> LocalBufferPoolStatistics | None:
+        """Several pools as one; None of none."""
+        if not pools:
+            return None
+        maxima = [pool.maximum for pool in pools if pool.maximum is not None]
+        return cls(
+            required=sum(pool.required for pool in pools),
+            maximum=sum(maxima) if len(maxima) == len(pools) else None,
+            size=sum(pool.size for pool in pools),
+            requested=sum(pool.requested for pool in pools),
+            available=sum(pool.available for pool in pools),
+            overdraft=sum(pool.overdraft for pool in pools),
+            waiting_listeners=sum(pool.waiting_listeners for pool in pools),
+        )
+
     @property
     def used(self) -> int:
         """Segments in use."""
         return self.requested - self.available
+
+    @property
+    def usage(self) -> float:
+        """Used segments as a part of the size.
+
+        Above 1 while the pool has more than its size: by overdraft, or because it shrank and waits for segments.
+        """
+        return self.used / self.size if self.size else 0.0
 
 
 @final
@@ -231,7 +276,7 @@ class NetworkBufferPool:
             free_segments=len(self._free),
             lent_segments=self._total - len(self._free),
             required_segments=self._required,
-            requested_percent=100.0 * wanted / self._total,
+            requested_segments=wanted,
             local_pools=len(self._pools),
             segment_size_bytes=self._segment_size_bytes,
         )

@@ -42,11 +42,14 @@ def gate_buffers(remote_channels: int, config: NetworkConfig) -> GateBuffers:
 
     Wanted are channels x exclusive, and the floating ones. Above `max_required_buffers_per_gate` every channel gets as
     many exclusive buffers as still fit, down to none, and what is missing may be had as floating buffers.
+    Without credits all of them are shared.
     """
     if not remote_channels:
         return GateBuffers(0, 0, 0)
     exclusive, floating = config.exclusive_buffers_per_channel, config.floating_buffers_per_gate
     required = remote_channels * exclusive + 1
+    if not config.credit_based:  # nobody owns a buffer: all of them are there for whatever arrives
+        return GateBuffers(0, required, remote_channels * exclusive + floating)
     if config.max_required_buffers_per_gate is not None:
         required = min(required, config.max_required_buffers_per_gate)
     each = min(exclusive, (required - 1) // remote_channels)
@@ -188,5 +191,5 @@ def required_buffers(
         raise ConfigError(f"connections={connections}; give 0 or more")
     if connections:
         landing = connections * LANDING_SEGMENTS
-        rows.append(RequirementRow("connections", f"{connections} dialled, to land payloads in", 0, landing, landing))
+        rows.append(RequirementRow("connections", f"{connections} dialled, to land in", 0, landing, landing))
     return BufferRequirements(tuple(rows), settings.total_segments, settings.segment_size_bytes)

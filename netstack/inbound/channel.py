@@ -5,7 +5,10 @@ Gives: buffers to the gate, credit to the receiver's next announcement.
 
 Rules for credit (remote): wanted free buffers = backlog + exclusive. Floating buffers are taken for that, first come
 first served among the channels of the gate. Every free buffer is either announced exactly once or given back before it
-was; recycling an exclusive buffer while there is more than wanted gives a floating one back instead of a credit.
+was; an exclusive buffer that is recycled while there is more than wanted gives a floating one back, not a credit.
+
+A channel without exclusive buffers starts without credit and hears of a backlog by announcements. It holds floating
+buffers only for what waits: while it is blocked it gives all of them back, and what was announced is void.
 """
 
 from __future__ import annotations
@@ -15,16 +18,20 @@ from collections.abc import Callable
 from typing import Final, Protocol, final
 
 from ..buffer.buffer import Buffer, BufferSource
-from ..buffer.pool import LocalBufferPool, NetworkBufferPool
+from ..buffer.pool import BufferListener, LocalBufferPool, NetworkBufferPool
 from ..buffer.segment import Segment
 from ..errors import ChannelFailed, ErrorCode, ProducerFailed, RemoteProtocolError, channel_error
 from ..events import DataType, EndOfData, EndOfPartition, decode_event
-from ..wire.credit import ReceiveCredit
-from .gate import ChannelStatistics, SingleInputGate
+from ..wire.credit import MAX_CREDIT, ReceiveCredit
+from .gate import SingleInputGate
+from .statistics import ChannelStatistics
 
 _DATA: Final = DataType.DATA
 _END_TYPES: Final = {EndOfData: DataType.END_OF_DATA, EndOfPartition: DataType.END_OF_PARTITION}
 """Gates count these by their data type and read their bytes, so the two have to agree."""
+
+_NO_QUEUE: Final[deque[Buffer]] = deque(maxlen=0)
+"""Stands where nothing has come yet: an empty deque takes 760 bytes, more than all the rest of an idle channel."""
 
 MAX_WAITING_EVENT_BYTES: Final = 16 * 1024 * 1024
 EVENT_OVERHEAD_BYTES: Final = 100
@@ -42,6 +49,9 @@ class ChannelLink(Protocol):
 
     def want_resume(self, channel: RemoteInputChannel) -> None:
         """The producer may go on."""
+
+    def want_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
+        """The producer should fill new buffers to this size; only the newest counts."""
 
     def acknowledge(self, channel: RemoteInputChannel) -> None:
         """Every record was processed."""
@@ -66,16 +76,19 @@ class RemoteInputChannel:
         "_initial_credit",
         "_link",
         "_network",
+        "_on_demand",
         "_pool",
         "_priority_count",
         "_queue",
         "_required",
         "_waiting",
         "announcements",
+        "backlog_announcements",
         "credit",
         "index",
         "is_enqueued",
         "is_finished",
+        "is_first",
         "is_released",
         "number",
         "partition_id",
@@ -94,6 +107,7 @@ class RemoteInputChannel:
         exclusive: list[Segment],
         pool: LocalBufferPool,
         network: NetworkBufferPool,
+        credit_based: bool = True,
     ) -> None:
         """Takes its exclusive buffers, and knows where they and the floating ones return.
 
@@ -106,17 +120,21 @@ class RemoteInputChannel:
             exclusive: its own buffers: the initial credit.
             pool: the gate's floating buffers.
             network: where exclusive buffers return.
+            credit_based: whether the producer may send only what there is room for; if not, buffers are borrowed for
+                what arrives (`uncredited`).
         """
         self.index = index
         self.number = -1  # given by the receiver
         self.is_enqueued = False
+        self.is_first = False
         self.is_finished = False
         self.is_released = False
         self.peer = peer
         self.partition_id = partition_id
         self.subpartition = subpartition
-        self.credit = ReceiveCredit(len(exclusive))
+        self.credit = ReceiveCredit(len(exclusive) if credit_based else MAX_CREDIT)
         self.announcements = 0
+        self.backlog_announcements = 0
         self._gate = gate
         self._link: ChannelLink | None = None
         self._network = network
@@ -125,8 +143,9 @@ class RemoteInputChannel:
         self._floating: list[Segment] = []
         self._initial_credit = len(exclusive)
         self._required = len(exclusive)
+        self._on_demand = credit_based and not exclusive
         self._waiting = False
-        self._queue: deque[Buffer] = deque()
+        self._queue: deque[Buffer] = _NO_QUEUE
         self._priority_count = 0
         self._event_bytes = 0
         self._expected_sequence = 0
@@ -146,6 +165,11 @@ class RemoteInputChannel:
     def free_buffers(self) -> int:
         """Buffers reserved and empty: what the producer may still fill."""
         return len(self._exclusive) + len(self._floating)
+
+    @property
+    def has_priority(self) -> bool:
+        """Whether the next buffer is a priority event."""
+        return self._priority_count > 0
 
     @property
     def is_short_of_credit(self) -> bool:
@@ -185,6 +209,8 @@ class RemoteInputChannel:
         memory = segment.memory
         buffer = Buffer(memory if length == len(memory) else memory[:length], length, _DATA, self, segment, is_floating)
         queue = self._queue
+        if queue is _NO_QUEUE:
+            queue = self._queue = deque()
         queue.append(buffer)
         if len(queue) == 1:
             self._gate.enqueue(self)
@@ -217,6 +243,13 @@ class RemoteInputChannel:
                 f"event {type(event).__name__} came under data type {data_type.name}; its producer is faulty",
                 channel=str(self),
             )
+        if backlog and data_type.blocks_upstream:
+            raise ChannelFailed(
+                ErrorCode.MALFORMED_FRAME,
+                f"{data_type.name} came with backlog {backlog}, but nothing follows it until a resume; its producer is"
+                " faulty",
+                channel=str(self),
+            )
         self._expected_sequence = (sequence + 1) & 0xFFFFFFFF  # it travels as 32 bits
         self._event_bytes += len(payload) + EVENT_OVERHEAD_BYTES
         if self._event_bytes > MAX_WAITING_EVENT_BYTES:
@@ -227,6 +260,8 @@ class RemoteInputChannel:
             )
         buffer = Buffer(memoryview(payload), len(payload), data_type, None)
         buffer.sequence = sequence
+        if self._queue is _NO_QUEUE:
+            self._queue = deque()
         if data_type.has_priority:
             self._queue.insert(self._priority_count, buffer)
             self._priority_count += 1
@@ -234,7 +269,10 @@ class RemoteInputChannel:
         else:
             self._queue.append(buffer)
             self._gate.enqueue(self)
-        self.on_backlog(backlog)
+        if self._on_demand and data_type.blocks_upstream:
+            self._give_up_floating()
+        else:
+            self.on_backlog(backlog)
 
     def on_backlog(self, backlog: int) -> None:
         """The producer has `backlog` data buffers waiting: reserve for them."""
@@ -254,6 +292,30 @@ class RemoteInputChannel:
             gained += 1
         if gained:
             self._announce(gained)
+
+    # From a receiver without credits.
+
+    def borrow(self) -> bool:
+        """Takes a buffer of the gate for data that has arrived, if none was taken yet. Returns whether there is one."""
+        if not self._floating:
+            segment = self._pool.try_acquire()
+            if segment is None:
+                return False
+            self._floating.append(segment)
+        return True
+
+    @property
+    def borrowed(self) -> Segment:
+        """What `borrow` took."""
+        return self._floating[-1]
+
+    def lend(self, segment: Segment) -> None:
+        """A buffer of the gate, for data that has arrived."""
+        self._floating.append(segment)
+
+    def wait_to_borrow(self, listener: BufferListener) -> None:
+        """Has `listener` offered the next buffer of the gate."""
+        self._pool.add_listener(listener)
 
     def fail(self, error: Exception) -> None:
         """The channel is broken: the next poll raises. Only the first error counts."""
@@ -285,7 +347,20 @@ class RemoteInputChannel:
     def resume(self) -> None:
         """Lets the producer go on after a blocking event."""
         if self._link is not None and not self.is_released:
+            if self._on_demand:
+                self.credit.forget()
             self._link.want_resume(self)
+
+    def announce_buffer_size(self, size_bytes: int) -> None:
+        """Asks the producer to fill new buffers to this size."""
+        if self._link is not None and not self.is_released:
+            self._link.want_buffer_size(self, size_bytes)
+
+    def measure(self) -> tuple[int, int]:
+        """See `InputChannel.measure`; O(queue)."""
+        unread = sum(buffer.length for buffer in self._queue if buffer.data_type is _DATA)
+        at_producer = 0 if self.is_released else max(0, self._required - self._initial_credit)
+        return self._bytes - unread, len(self._queue) + at_producer
 
     def acknowledge_end_of_data(self) -> None:
         """Every record was processed."""
@@ -297,7 +372,7 @@ class RemoteInputChannel:
         if self.is_released:
             return
         self.is_released = True
-        queue, self._queue = self._queue, deque()
+        queue, self._queue = self._queue, _NO_QUEUE
         for buffer in queue:
             buffer.recycle()
         self._network.recycle_unpooled(self._exclusive)
@@ -350,23 +425,37 @@ class RemoteInputChannel:
         self._waiting = False
 
     def statistics(self) -> ChannelStatistics:
-        """A snapshot; O(1)."""
+        """A snapshot; O(queue)."""
+        unread = [buffer.length for buffer in self._queue if buffer.data_type is _DATA]
         return ChannelStatistics(
             channel_index=self.index,
             is_local=False,
             partition_id=self.partition_id,
             subpartition=self.subpartition,
             queued_buffers=len(self._queue),
+            queued_bytes=sum(buffer.length for buffer in self._queue),
             buffers=self._buffers,
             bytes=self._bytes,
+            polled_buffers=self._buffers - len(unread),
+            polled_bytes=self._bytes - sum(unread),
+            exclusive=0 if self.is_released else self._initial_credit,
             free_exclusive=len(self._exclusive),
             free_floating=len(self._floating),
             unannounced_credit=self.credit.unannounced,
             announced_credit=self.credit.announced,
             announcements=self.announcements,
+            backlog_announcements=self.backlog_announcements,
             sender_backlog=max(0, self._required - self._initial_credit),
             is_finished=self.is_finished,
         )
+
+    def _give_up_floating(self) -> None:
+        """The channel is blocked: its floating buffers serve others, until it is resumed and announces a backlog."""
+        self._required = 0
+        self.credit.forget()
+        floating, self._floating = self._floating, []
+        for segment in floating:
+            self._pool.recycle(segment)
 
     def _announce(self, count: int) -> None:
         due = self.credit.add(count)
@@ -392,6 +481,7 @@ class LocalInputChannel:
     """
 
     __slots__ = (
+        "_buffer_size",
         "_buffers",
         "_bytes",
         "_error",
@@ -401,6 +491,7 @@ class LocalInputChannel:
         "index",
         "is_enqueued",
         "is_finished",
+        "is_first",
         "partition_id",
         "subpartition",
         "withdraw",
@@ -410,6 +501,7 @@ class LocalInputChannel:
         """Args: its gate and place in it; what it reads."""
         self.index = index
         self.is_enqueued = False
+        self.is_first = False
         self.is_finished = False
         self.partition_id = partition_id
         self.subpartition = subpartition
@@ -417,6 +509,7 @@ class LocalInputChannel:
         """Takes the request for the view back; a partition that comes later is then left to somebody else."""
         self._gate = gate
         self._view: BufferSource | None = None
+        self._buffer_size = 0  # asked for, also before there is a view; 0 is nothing
         self._error: Exception | None = None
         self._released = False
         self._buffers = 0
@@ -427,7 +520,15 @@ class LocalInputChannel:
 
     def on_data_available(self) -> None:
         """The subpartition has something (or was released)."""
-        self._gate.enqueue(self)
+        if self.has_priority:
+            self._gate.enqueue_first(self)
+        else:
+            self._gate.enqueue(self)
+
+    @property
+    def has_priority(self) -> bool:
+        """Whether the next buffer is a priority event."""
+        return self._view is not None and self._view.has_priority
 
     def on_view(self, view: BufferSource) -> None:
         """The partition exists."""
@@ -435,8 +536,10 @@ class LocalInputChannel:
             view.release()
             return
         self._view = view
+        if self._buffer_size:
+            view.set_buffer_size(self._buffer_size)
         if view.is_released or view.is_available(has_credit=True):
-            self._gate.enqueue(self)
+            self.on_data_available()
 
     def fail(self, error: Exception) -> None:
         """The channel is broken: the next poll raises."""
@@ -474,6 +577,16 @@ class LocalInputChannel:
         if self._view is not None:
             self._view.resume()
 
+    def announce_buffer_size(self, size_bytes: int) -> None:
+        """Asks the producer to fill new buffers to this size."""
+        self._buffer_size = size_bytes
+        if self._view is not None:
+            self._view.set_buffer_size(size_bytes)
+
+    def measure(self) -> tuple[int, int]:
+        """See `InputChannel.measure`; O(1)."""
+        return self._bytes, 0 if self._view is None or self._released else self._view.queued_buffers()
+
     def acknowledge_end_of_data(self) -> None:
         """Every record was processed."""
         if self._view is not None:
@@ -489,21 +602,26 @@ class LocalInputChannel:
                 self._view.release()
 
     def statistics(self) -> ChannelStatistics:
-        """A snapshot; O(1)."""
-        view = self._view
+        """A snapshot; O(queue)."""
+        queued_buffers, queued_bytes = (0, 0) if self._view is None else self._view.readable()
         return ChannelStatistics(
             channel_index=self.index,
             is_local=True,
             partition_id=self.partition_id,
             subpartition=self.subpartition,
-            queued_buffers=0 if view is None else view.queued_buffers(),
+            queued_buffers=queued_buffers,
+            queued_bytes=queued_bytes,
             buffers=self._buffers,
             bytes=self._bytes,
+            polled_buffers=self._buffers,
+            polled_bytes=self._bytes,
+            exclusive=0,
             free_exclusive=0,
             free_floating=0,
             unannounced_credit=0,
             announced_credit=0,
             announcements=0,
-            sender_backlog=0 if view is None else view.backlog_buffers(),
+            backlog_announcements=0,
+            sender_backlog=0,
             is_finished=self.is_finished,
         )

@@ -3,8 +3,8 @@
 Takes: notifications of channels. Gives: buffers and events, one at a time, to a reader.
 
 Rules:
-- One buffer a turn, then the channel goes to the tail: round robin among the channels with data. Priority events go
-  first.
+- One buffer a turn, then the channel goes to the tail: round robin among the channels with data. Channels with a
+  priority event go first, in the order in which theirs came.
 - Available is "some channel is in line"; `on_available` is called on that edge only. A poll that finds nothing is
   normal.
 - A channel that ended leaves the line for good; when all have, the gate is finished and stays available, so that
@@ -15,52 +15,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final, Protocol, final
 
 from ..buffer.buffer import Buffer
 from ..buffer.pool import LocalBufferPool, LocalBufferPoolStatistics
 from ..errors import LocalProtocolError, NetstackError
 from ..events import DataType, EndOfData, decode_event
+from ..waits import WaitMeter
+from .debloat import BufferDebloater
+from .statistics import ChannelStatistics, GateStatistics
 
 _DATA: Final = DataType.DATA
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelStatistics:
-    """A snapshot of one input channel.
-
-    Attributes:
-        channel_index: its place in the gate.
-        is_local: whether it reads a partition of its own TaskManager.
-        partition_id: what it reads.
-        subpartition: which of it.
-        queued_buffers: received and not yet polled.
-        buffers: data buffers received.
-        bytes: of data received, length prefixes included.
-        free_exclusive: exclusive buffers at hand (0 for local channels).
-        free_floating: floating buffers at hand.
-        unannounced_credit: reserved but not yet told to the producer.
-        announced_credit: ever told, the initial credit included.
-        announcements: credit announcements sent.
-        sender_backlog: as last told by the producer.
-        is_finished: whether its end was polled.
-    """
-
-    channel_index: int
-    is_local: bool
-    partition_id: str
-    subpartition: int
-    queued_buffers: int
-    buffers: int
-    bytes: int
-    free_exclusive: int
-    free_floating: int
-    unannounced_credit: int
-    announced_credit: int
-    announcements: int
-    sender_backlog: int
-    is_finished: bool
+def _no_time() -> float:
+    return 0.0
 
 
 class InputChannel(Protocol):
@@ -68,7 +38,12 @@ class InputChannel(Protocol):
 
     index: int
     is_enqueued: bool
+    is_first: bool
     is_finished: bool
+
+    @property
+    def has_priority(self) -> bool:
+        """Whether the next buffer is a priority event."""
 
     def poll(self) -> Buffer | None:
         """The next buffer; raises the channel's error if it failed."""
@@ -79,6 +54,12 @@ class InputChannel(Protocol):
     def acknowledge_end_of_data(self) -> None:
         """Every record of the channel was processed."""
 
+    def announce_buffer_size(self, size_bytes: int) -> None:
+        """Asks the producer to fill new buffers to this size."""
+
+    def measure(self) -> tuple[int, int]:
+        """Bytes of data polled so far, and buffers in use: filled and not polled, here or at the producer."""
+
     def release(self) -> None:
         """Gives everything back and tells the producer; idempotent."""
 
@@ -86,27 +67,18 @@ class InputChannel(Protocol):
         """A snapshot."""
 
 
-@dataclass(frozen=True, slots=True)
-class GateStatistics:
-    """A snapshot of one gate.
-
-    Attributes:
-        channels: each of them.
-        pool: its floating buffers.
-        is_finished: whether every channel has ended.
-    """
-
-    channels: tuple[ChannelStatistics, ...]
-    pool: LocalBufferPoolStatistics | None
-    is_finished: bool
-
-
 @final
 class SingleInputGate:
     """All channels of one input."""
 
     def __init__(
-        self, pool: LocalBufferPool | None, *, poke: Callable[[], None], on_closed: Callable[[], None]
+        self,
+        pool: LocalBufferPool | None,
+        *,
+        poke: Callable[[], None],
+        on_closed: Callable[[], None],
+        now: Callable[[], float] = _no_time,
+        name: str = "",
     ) -> None:
         """Called by `TaskManager.open_gate`, which adds the channels.
 
@@ -114,13 +86,25 @@ class SingleInputGate:
             pool: floating buffers, None when every channel is local.
             poke: drives the connections of the gate without waiting.
             on_closed: told once.
+            now: monotonic seconds, to measure waits; without it none takes time.
+            name: for metrics.
         """
         self.pool = pool
+        self.name = name
+        self.now = now
+        self.idle = WaitMeter(now())
+        """Its reader waits because there is nothing to poll; shared by the gates of a union."""
+        self.records = 0
+        self.debloater: BufferDebloater | None = None
+        """What sizes its producers' buffers, if anything does."""
+        self.on_data: Callable[[], None] | None = None
+        """Told when a channel gets in line and no other was."""
         self.on_available: Callable[[], None] | None = None
         self.poke = poke
         self._on_closed = on_closed
         self._channels: list[InputChannel] = []
         self._line: deque[InputChannel] = deque()
+        self._first_in_line = 0  # channels with a priority event: a prefix of the line
         self._finished_channels = 0
         self._drain = True
         self._end_of_data: set[int] = set()
@@ -146,6 +130,11 @@ class SingleInputGate:
         return bool(self._line) or self._closed or self.is_finished
 
     @property
+    def has_data(self) -> bool:
+        """Whether a channel is in line."""
+        return bool(self._line)
+
+    @property
     def is_finished(self) -> bool:
         """Whether every channel has ended."""
         return self._finished_channels == len(self._channels)
@@ -166,19 +155,18 @@ class SingleInputGate:
             return
         channel.is_enqueued = True
         self._line.append(channel)
-        if len(self._line) == 1 and self.on_available is not None:
-            self.on_available()
+        if len(self._line) == 1:
+            self._tell()
 
     def enqueue_first(self, channel: InputChannel) -> None:
-        """A channel has a priority event: it goes to the head of the line."""
-        if channel.is_finished or self._closed:
+        """A channel has a priority event: it goes to the head of the line, behind others that have one."""
+        if channel.is_finished or channel.is_first or self._closed:
             return
         if channel.is_enqueued:
             self._line.remove(channel)
-        channel.is_enqueued = True
-        self._line.appendleft(channel)
-        if len(self._line) == 1 and self.on_available is not None:
-            self.on_available()
+        self._insert_first(channel)
+        if len(self._line) == 1:
+            self._tell()
 
     def poll(self) -> Buffer | None:
         """The next buffer or event of the channel whose turn it is.
@@ -193,6 +181,9 @@ class SingleInputGate:
         while line:
             channel = line.popleft()
             channel.is_enqueued = False
+            if self._first_in_line:
+                channel.is_first = False
+                self._first_in_line -= 1
             try:
                 buffer = channel.poll()
             except NetstackError:
@@ -202,8 +193,11 @@ class SingleInputGate:
             if buffer is None:
                 continue
             if buffer.more_available:
-                channel.is_enqueued = True
-                line.append(channel)
+                if buffer.next_is_event and channel.has_priority:
+                    self._insert_first(channel)
+                else:
+                    channel.is_enqueued = True
+                    line.append(channel)
             buffer.channel_index = channel.index
             if buffer.data_type is _DATA:
                 return buffer
@@ -217,14 +211,32 @@ class SingleInputGate:
             return buffer
         return None
 
+    def _tell(self) -> None:
+        if self.on_data is not None:
+            self.on_data()
+        if self.on_available is not None:
+            self.on_available()
+
+    def _insert_first(self, channel: InputChannel) -> None:
+        channel.is_enqueued = channel.is_first = True
+        self._line.insert(self._first_in_line, channel)
+        self._first_in_line += 1
+
     def _end(self, channel: InputChannel) -> None:
         if channel.is_enqueued:
             self._line.remove(channel)
             channel.is_enqueued = False
+            if channel.is_first:
+                channel.is_first = False
+                self._first_in_line -= 1
         if not channel.is_finished:
             channel.is_finished = True
             self._finished_channels += 1
         channel.release()
+
+    def count_records(self, channel_index: int, count: int) -> None:
+        """The reader has decoded records of a channel."""
+        self.records += count
 
     def acknowledge_end_of_data(self, channel_index: int) -> None:
         """Every record of a channel was processed (follows its EndOfData)."""
@@ -237,14 +249,30 @@ class SingleInputGate:
             raise LocalProtocolError(f"channel {channel_index} has ended; there is nothing to resume")
         channel.resume()
 
+    def announce_buffer_size(self, size_bytes: int) -> None:
+        """Asks every producer that has not ended to fill new buffers to this size."""
+        for channel in self._channels:
+            if not channel.is_finished:
+                channel.announce_buffer_size(size_bytes)
+
+    def measure(self) -> tuple[int, int]:
+        """Bytes of data polled so far, and buffers in use, over all channels; O(channels and what they have queued)."""
+        bytes_polled = buffers_in_use = 0
+        for channel in self._channels:
+            polled, in_use = channel.measure()
+            bytes_polled += polled
+            buffers_in_use += in_use
+        return bytes_polled, buffers_in_use
+
     def close(self) -> None:
         """Releases every channel, returns every buffer, wakes whoever waits. Idempotent."""
         if self._closed:
             return
         self._closed = True
         self._line.clear()
+        self._first_in_line = 0
         for channel in self._channels:
-            channel.is_enqueued = False
+            channel.is_enqueued = channel.is_first = False
             channel.release()
         if self.pool is not None:
             self.pool.destroy()
@@ -253,11 +281,17 @@ class SingleInputGate:
             self.on_available()
 
     def statistics(self) -> GateStatistics:
-        """A snapshot; O(channels)."""
+        """A snapshot; O(channels and what they have queued)."""
+        debloater = self.debloater
         return GateStatistics(
+            name=self.name,
             channels=tuple(channel.statistics() for channel in self._channels),
             pool=None if self.pool is None else self.pool.statistics(),
+            records=self.records,
+            idle=self.idle.statistics(self.now()),
             is_finished=self.is_finished,
+            debloated_buffer_bytes=None if debloater is None else debloater.announced_bytes,
+            estimated_time_to_consume_s=None if debloater is None else debloater.estimated_time_to_consume_s,
         )
 
 
@@ -277,10 +311,14 @@ class UnionInputGate:
         if len(gates) < 2 or len(set(map(id, gates))) != len(gates):
             raise LocalProtocolError(f"a UnionInputGate needs at least 2 distinct gates, got {len(gates)}")
         self.on_available: Callable[[], None] | None = None
+        self.now = gates[0].now
+        self.idle = gates[0].idle
+        """Its reader waits because there is nothing to poll in any gate: the time of each of them."""
         self._gates = tuple(gates)
         self._offsets = [sum(gate.channel_count for gate in gates[:index]) for index in range(len(gates))]
         self._line: deque[int] = deque()
         for index, gate in enumerate(gates):
+            gate.idle = self.idle
             gate.on_available = self._notifier(index)
             if gate.is_available:
                 self._line.append(index)
@@ -327,6 +365,11 @@ class UnionInputGate:
         for gate in self._gates:
             gate.poke()
 
+    def count_records(self, channel_index: int, count: int) -> None:
+        """The reader has decoded records of a channel."""
+        gate, _ = self._locate(channel_index)
+        gate.records += count
+
     def acknowledge_end_of_data(self, channel_index: int) -> None:
         """Every record of a channel was processed."""
         gate, local = self._locate(channel_index)
@@ -343,10 +386,15 @@ class UnionInputGate:
             gate.close()
 
     def statistics(self) -> GateStatistics:
-        """The channels of all gates, numbered through; `pool` is None, ask each gate for its own."""
+        """The channels of all gates, numbered through; their pools as one."""
+        parts = [gate.statistics() for gate in self._gates]
+        channels = [channel for part in parts for channel in part.channels]
         return GateStatistics(
-            channels=tuple(channel for gate in self._gates for channel in gate.statistics().channels),
-            pool=None,
+            name=" and ".join(part.name for part in parts),
+            channels=tuple(replace(channel, channel_index=index) for index, channel in enumerate(channels)),
+            pool=LocalBufferPoolStatistics.sum_of([part.pool for part in parts if part.pool is not None]),
+            records=sum(part.records for part in parts),
+            idle=self.idle.statistics(self.now()),
             is_finished=self.is_finished,
         )
 

@@ -5,7 +5,8 @@ acknowledgements and cancels to the producer.
 
 Rules:
 - The connection's reader never waits for a channel: every data frame finds a buffer, because its credit was reserved.
-- Credits are built when the socket has room, for all channels at once, so they coalesce by themselves.
+- Credits are built when the socket has room, for all channels at once, so they coalesce by themselves. So do sizes of
+  buffers: of several for one channel the newest is sent.
 - A frame for a channel that left crossed its cancel: dropped. One for a number that was never opened breaks the
   protocol.
 - One channel's failure (sequence, credit, checksum) resets that channel alone.
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from typing import final
 
 from ..buffer.segment import Segment
 from ..errors import ChannelFailed, ConnectionLost, ErrorCode, RemoteProtocolError, channel_error
@@ -30,6 +30,7 @@ from ..wire.frames import (
     ChannelError,
     Frame,
     Hello,
+    NewBufferSize,
     OpenChannel,
     Resume,
 )
@@ -38,7 +39,6 @@ from .channel import RemoteInputChannel
 CREDIT_PAIRS_A_FRAME = 1024  # 8 KiB of payload: half of what a control frame may carry
 
 
-@final
 class ChannelReceiver:
     """All channels of one dialled connection (an `Endpoint` and the channels' `ChannelLink`)."""
 
@@ -69,6 +69,7 @@ class ChannelReceiver:
         self._next_number = 0
         self._to_announce: list[RemoteInputChannel] = []
         self._held: dict[RemoteInputChannel, None] = {}
+        self._sizes: dict[int, int] = {}
         self._checksum = False
         self._closed: Exception | None = None
 
@@ -89,7 +90,7 @@ class ChannelReceiver:
         self._next_number += 1
         channel.attach(self, number)
         self._channels[number] = channel
-        self._send(OpenChannel(number, channel.partition_id, channel.subpartition, channel.initial_credit))
+        self._send(OpenChannel(number, channel.partition_id, channel.subpartition, channel.credit.announced))
 
     # From the connection.
 
@@ -140,6 +141,7 @@ class ChannelReceiver:
             case BacklogAnnouncement(number, backlog):
                 channel = self._channels.get(number)
                 if channel is not None:
+                    channel.backlog_announcements += 1
                     channel.on_backlog(backlog)
             case _:
                 raise RemoteProtocolError(
@@ -152,13 +154,14 @@ class ChannelReceiver:
         channels, self._channels = self._channels, {}
         self._to_announce.clear()
         self._held.clear()
+        self._sizes.clear()
         for channel in channels.values():
             lost = ConnectionLost(f"{channel}: {self._closed}")
             lost.__cause__ = self._closed
             channel.fail(lost)
 
     def collect(self, batch: OutgoingBatch) -> None:
-        """Adds the credit announcements that are due."""
+        """Adds the credit announcements that are due, and buffer sizes."""
         waiting = self._to_announce
         while waiting and batch.has_room:
             pairs = []
@@ -170,6 +173,11 @@ class ChannelReceiver:
             del waiting[:CREDIT_PAIRS_A_FRAME]
             if pairs:
                 batch.add_control(self._codec.encode_control(AddCredit(tuple(pairs))))
+        sizes = self._sizes
+        while sizes and batch.has_room:
+            number, size_bytes = sizes.popitem()
+            if number in self._channels:
+                batch.add_control(self._codec.encode_control(NewBufferSize(number, size_bytes)))
 
     # From the channels.
 
@@ -196,6 +204,13 @@ class ChannelReceiver:
         """The producer may go on."""
         if channel.number in self._channels:
             self._send(Resume(channel.number))
+
+    def want_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
+        """The producer should fill new buffers to this size; only the newest counts."""
+        if channel.number in self._channels:
+            self._sizes[channel.number] = size_bytes
+            if len(self._sizes) == 1:
+                self._on_write_wanted()
 
     def acknowledge(self, channel: RemoteInputChannel) -> None:
         """Every record was processed."""

@@ -67,6 +67,11 @@ class Emission:
         """Goes on as far as there are buffers. Returns whether it is complete."""
         return self._copy() if self._source is not None else self._lend()
 
+    @property
+    def is_inside_record(self) -> bool:
+        """Whether a part of the record in progress was written."""
+        return self._offset % self._record_bytes > 0
+
     def cut(self) -> bytes:
         """The bytes that complete the record in progress; the emission is over."""
         offset, self._total = self._offset, self._offset
@@ -89,9 +94,12 @@ class Emission:
         while offset < total:
             builder = builders[slot]
             position = builder.position
-            count = min(builder.capacity - position, total - offset)
+            room, left = builder.capacity - position, total - offset
+            if room < left and builder.capacity < len(builder.memory):
+                room = self._grow(builder.capacity, position, offset)
+            count = min(room, left)
             if count <= 0:
-                if not writer.open_builder(slot):
+                if not writer.open_builder(slot, self._record_left(offset)):
                     self._offset = offset
                     return False
                 continue
@@ -104,21 +112,31 @@ class Emission:
         return True
 
     def _lend(self) -> bool:
-        """Queues whole buffers where they lie; what does not fill one is copied, so that frames are full."""
+        """Queues whole buffers where they lie; what does not fill one is copied, so that frames are full.
+
+        Where the consumer asked for smaller buffers, one holds at least what is left of the record it begins with, as
+        those of `open_builder` do.
+        """
         writer, slot, cursor = self._writer, self._slot, self._cursor
         assert cursor is not None
         pool = writer.partition.pool
         counters = writer.partition.counters
-        size = pool.segment_size_bytes
+        segment_bytes = pool.segment_size_bytes
         subpartition = writer.partition.subpartitions[slot]
         told = None if self._lent is None else writer.on_lent_back
         while self._offset < self._total:
             builder = writer.builders[slot]
             left = self._total - self._offset
+            size, at_once = segment_bytes, KICK_BUFFERS
+            if subpartition.buffer_size < size:
+                size, at_once = min(size, max(subpartition.buffer_size, self._record_left(self._offset))), 1
             if builder.position or left < size:
-                count = min(builder.capacity - builder.position, left)
+                room = builder.capacity - builder.position
+                if room < left and builder.capacity < len(builder.memory):
+                    room = self._grow(builder.capacity, builder.position, self._offset)
+                count = min(room, left)
                 if count <= 0:
-                    if not writer.open_builder(slot):
+                    if not writer.open_builder(slot, self._record_left(self._offset)):
                         return False
                     continue
                 position = builder.position
@@ -130,7 +148,7 @@ class Emission:
                 if builder.position == builder.capacity:
                     writer.finish_builder(slot)
                 continue
-            segments = writer.acquire_many(slot, min(left // size, KICK_BUFFERS))
+            segments = writer.acquire_many(slot, min(left // size, at_once))
             if not segments:
                 return False
             elements = [LentBuffer(cursor.take(size), size, segment, pool, slot, told) for segment in segments]
@@ -144,6 +162,17 @@ class Emission:
             subpartition.add_finished(elements)
             writer.count_unkicked(count)
         return True
+
+    def _record_left(self, offset: int) -> int:
+        """Framed bytes of the record at `offset`, from there to its end."""
+        return self._record_bytes - offset % self._record_bytes
+
+    def _grow(self, capacity: int, position: int, offset: int) -> int:
+        """Room in an open buffer that was kept small and will be filled; see `PartitionWriter.grow`."""
+        cut = (offset + capacity - position) % self._record_bytes  # bytes of the record that its end cuts
+        if cut:
+            self._writer.grow(self._slot, capacity + self._record_bytes - cut)
+        return self._writer.builders[self._slot].capacity - position
 
 
 class PieceCursor:

@@ -18,6 +18,7 @@ from ..buffer.pool import LocalBufferPool, LocalBufferPoolStatistics
 from ..errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound
 from ..events import EndOfData, EndOfPartition, Event, data_type_of, encode_event
 from ..ids import PartitionId, ResultPartitionType
+from ..waits import WaitMeter, WaitStatistics
 from .subpartition import ResultSubpartition, SubpartitionStatistics, SubpartitionView
 
 
@@ -36,6 +37,8 @@ class ResultPartitionStatistics:
         flushes_event: buffers that left because an event came.
         pool: its buffers.
         subpartitions: each of them.
+        soft_backpressured: its writer waited for output between records: nothing of the next one was written.
+        hard_backpressured: its writer waited for a buffer inside a record.
         is_finished: whether its end was queued.
         is_released: whether it is gone.
     """
@@ -50,8 +53,45 @@ class ResultPartitionStatistics:
     flushes_event: int
     pool: LocalBufferPoolStatistics
     subpartitions: tuple[SubpartitionStatistics, ...]
+    soft_backpressured: WaitStatistics
+    hard_backpressured: WaitStatistics
     is_finished: bool
     is_released: bool
+
+    @property
+    def out_pool_usage(self) -> float:
+        """Used buffers of the pool as a part of its size; above 1 with overdraft, see its `usage`."""
+        return self.pool.usage
+
+    @property
+    def queued_buffers(self) -> int:
+        """Elements in the queues of all subpartitions; a broadcast buffer counts in each."""
+        return sum(subpartition.queued_buffers for subpartition in self.subpartitions)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes in the queues of all subpartitions; a broadcast buffer counts in each."""
+        return sum(subpartition.queued_bytes for subpartition in self.subpartitions)
+
+    @property
+    def shortest_queue_buffers(self) -> int:
+        """Elements in the shortest queue of a subpartition."""
+        return min(subpartition.queued_buffers for subpartition in self.subpartitions)
+
+    @property
+    def longest_queue_buffers(self) -> int:
+        """Elements in the longest queue of a subpartition."""
+        return max(subpartition.queued_buffers for subpartition in self.subpartitions)
+
+    @property
+    def average_queue_buffers(self) -> float:
+        """Elements a queue of a subpartition, on average."""
+        return self.queued_buffers / len(self.subpartitions)
+
+    @property
+    def backpressured_ms_per_s(self) -> float:
+        """Soft and hard back-pressure together, over the last minute."""
+        return self.soft_backpressured.ms_per_s + self.hard_backpressured.ms_per_s
 
 
 class PartitionHost(Protocol):
@@ -118,14 +158,18 @@ class ResultPartition:
         self.pool = pool
         self.counters = OutputCounters()
         self.host = host
+        now = host.now()
+        self.soft_backpressured = WaitMeter(now)
+        """Its writer waits for output, and nothing of the next record was written."""
+        self.hard_backpressured = WaitMeter(now)
+        """Its writer waits for a buffer inside a record."""
         self.on_acknowledged: Callable[[], None] | None = None
         """Told when a consumer has processed every record, or is gone."""
         self.on_release: Callable[[], None] | None = None
         """Told before the partition is dropped: its writer gives its open buffers up."""
         self._on_released = on_released
-        self.subpartitions = tuple(
-            ResultSubpartition(index, self._on_consumed, self._on_acknowledged) for index in range(subpartitions)
-        )
+        consumed, acknowledged = self._on_consumed, self._on_acknowledged  # one of each, not one a subpartition
+        self.subpartitions = tuple(ResultSubpartition(index, consumed, acknowledged) for index in range(subpartitions))
         self._consumed: set[int] = set()
         self._acknowledged: set[int] = set()
         self._end_of_data_sent = False
@@ -220,8 +264,9 @@ class ResultPartition:
             subpartition.flush()
 
     def statistics(self) -> ResultPartitionStatistics:
-        """A snapshot; O(subpartitions)."""
+        """A snapshot; O(subpartitions and what they have queued)."""
         counters = self.counters
+        now = self.host.now()
         return ResultPartitionStatistics(
             partition_id=self.partition_id,
             records=counters.records,
@@ -233,6 +278,8 @@ class ResultPartition:
             flushes_event=counters.flushes_event,
             pool=self.pool.statistics(),
             subpartitions=tuple(subpartition.statistics() for subpartition in self.subpartitions),
+            soft_backpressured=self.soft_backpressured.statistics(now),
+            hard_backpressured=self.hard_backpressured.statistics(now),
             is_finished=self.is_finished,
             is_released=self.is_released,
         )

@@ -2,7 +2,8 @@
 
 Takes: records, and arrays of records, from a `RecordWriter`. Gives: subpartition indices.
 
-Rules: an array is distributed exactly as its records would be one by one (`records_of` tells what its records are). The
+Rules: an array is distributed exactly as its records would be one by one (`records_of` tells what its records are);
+only `adaptive.AdaptiveRebalanceSelector`, whose choice depends on timing anyway, deals arrays in larger shares. The
 writer calls `setup` once, before anything else; a selector holds the state of one writer. Chance comes in as a
 generator, so that a run can be repeated.
 """
@@ -10,7 +11,7 @@ generator, so that a run can be repeated.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     import random
 
     from numpy.typing import NDArray
+
+    from .subpartition import ResultSubpartition
 
 Indices: TypeAlias = "NDArray[np.integer[Any]]"
 """A subpartition index for every record of an array. The selectors of this module use the narrowest unsigned type
@@ -59,6 +62,9 @@ class ChannelSelector(abc.ABC):
         if channels < 1:
             raise ConfigError(f"{type(self).__name__} was set up with {channels} subpartitions; the least is 1")
         self.channels = channels
+
+    def observe(self, subpartitions: Sequence[ResultSubpartition]) -> None:
+        """Shown the subpartitions it chooses among, after `setup`, for rules that depend on their load."""
 
     @abc.abstractmethod
     def select(self, record: Any) -> int:

@@ -5,7 +5,8 @@ Gives: buffer frames to a gathering write, whenever the socket has room.
 
 Rules:
 - A data buffer costs one credit; an event costs none but keeps its place, unless it has priority.
-- Round robin among the channels that may send, one buffer a turn.
+- Round robin among the channels that may send, one buffer a turn; a channel with a priority event goes first.
+- A channel that was opened without credit has its backlog announced when it has something to send and no credit.
 - A frame for a channel that is not open here crossed its cancel on the way: ignored. A channel number that was never
   opened is the peer's mistake and costs that channel only.
 """
@@ -28,10 +29,12 @@ from ..wire.credit import MAX_CREDIT, SendCredit
 from ..wire.frames import (
     Acknowledge,
     AddCredit,
+    BacklogAnnouncement,
     CancelChannel,
     ChannelError,
     Frame,
     Hello,
+    NewBufferSize,
     OpenChannel,
     Resume,
 )
@@ -66,8 +69,9 @@ class SendingChannelStatistics:
         partition_id: what it reads.
         subpartition: which of it.
         credit: data buffers it may still be sent.
-        credits_granted: ever.
+        credits_granted: so far.
         buffers: data buffers sent.
+        backlog_announcements: sent because there was a backlog and no credit (channels opened without credit).
     """
 
     channel: int
@@ -76,6 +80,7 @@ class SendingChannelStatistics:
     credit: int
     credits_granted: int
     buffers: int
+    backlog_announcements: int
 
 
 @final
@@ -84,8 +89,11 @@ class SendingChannel:
 
     __slots__ = (
         "_sender",
+        "backlog_announcements",
+        "buffer_size",
         "buffers",
         "credit",
+        "is_first",
         "is_registered",
         "number",
         "partition_id",
@@ -103,7 +111,11 @@ class SendingChannel:
         self.subpartition = subpartition
         self.credit = SendCredit(initial_credit)
         self.buffers = 0
+        self.backlog_announcements = 0
+        self.buffer_size = 0
+        """Asked for before there was a view to pass it on to; 0 is nothing."""
         self.is_registered = False
+        self.is_first = False
         self.view: BufferSource | None = None
         self.withdraw: Callable[[], None] | None = None
 
@@ -111,6 +123,8 @@ class SendingChannel:
         """The subpartition has something to take (or failed)."""
         if not self.is_registered:
             self._sender.consider(self)
+        elif not self.is_first and self.view is not None and self.view.has_priority:
+            self._sender.move_first(self)
 
 
 @final
@@ -143,6 +157,8 @@ class ChannelSender:
         self._channels: dict[int, SendingChannel] = {}
         self._highest_number = -1
         self._ready: deque[SendingChannel] = deque()
+        self._first: deque[SendingChannel] = deque()  # those with a priority event
+        self._to_announce: dict[SendingChannel, None] = {}  # those with a backlog and no credit
         self._checksum = False
         self._closed = False
 
@@ -170,6 +186,8 @@ class ChannelSender:
             case Resume(number):
                 channel = self._find(number)
                 if channel is not None and channel.view is not None:
+                    if channel.credit.is_on_demand:
+                        channel.credit.forget()
                     try:
                         channel.view.resume()
                     except LocalProtocolError as error:
@@ -181,6 +199,18 @@ class ChannelSender:
                         channel.view.acknowledge_end_of_data()
                     except LocalProtocolError as error:
                         self._fail(channel, ErrorCode.UNEXPECTED_FRAME, str(error))
+            case NewBufferSize(number, size_bytes):
+                channel = self._find(number)
+                if channel is None:
+                    return
+                if size_bytes < 1:
+                    self._fail(
+                        channel, ErrorCode.MALFORMED_FRAME, "buffers of 0 bytes were asked for; ask for 1 or more"
+                    )
+                elif channel.view is None:
+                    channel.buffer_size = size_bytes
+                else:
+                    channel.view.set_buffer_size(size_bytes)
             case CancelChannel(number):
                 channel = self._find(number)
                 if channel is not None:
@@ -208,12 +238,14 @@ class ChannelSender:
 
     def collect(self, batch: OutgoingBatch) -> None:
         """Adds frames of the channels whose turn it is."""
-        ready = self._ready
+        if self._to_announce:
+            self._announce_backlogs(batch)
+        ready, first = self._ready, self._first
         encode = self._codec.encode_buffer_header
         has_room = batch.has_room
-        while ready and has_room:
-            channel = ready.popleft()
-            channel.is_registered = False
+        while (ready or first) and has_room:
+            channel = first.popleft() if first else ready.popleft()
+            channel.is_registered = channel.is_first = False
             view = channel.view
             if view is None:
                 continue
@@ -231,7 +263,11 @@ class ChannelSender:
                 channel.buffers += 1
             if buffer.more_available and (credit.available > 0 or buffer.next_is_event):
                 channel.is_registered = True
-                ready.append(channel)
+                if buffer.next_is_event and view.has_priority:
+                    channel.is_first = True
+                    first.append(channel)
+                else:
+                    ready.append(channel)
             has_room = batch.add_buffer(
                 encode(
                     channel.number,
@@ -251,8 +287,18 @@ class ChannelSender:
             return
         if view.is_released or view.is_available(has_credit=channel.credit.available > 0):
             channel.is_registered = True
-            self._ready.append(channel)
+            channel.is_first = view.has_priority
+            (self._first if channel.is_first else self._ready).append(channel)
             self._on_write_wanted()
+        elif channel.credit.is_on_demand and channel.credit.available <= 0 and view.backlog_buffers():
+            self._to_announce[channel] = None
+            self._on_write_wanted()
+
+    def move_first(self, channel: SendingChannel) -> None:
+        """A channel in line has got a priority event."""
+        self._ready.remove(channel)
+        channel.is_first = True
+        self._first.append(channel)
 
     def statistics(self) -> tuple[SendingChannelStatistics, ...]:
         """A snapshot of every channel; O(channels)."""
@@ -264,6 +310,7 @@ class ChannelSender:
                 credit=channel.credit.available,
                 credits_granted=channel.credit.granted,
                 buffers=channel.buffers,
+                backlog_announcements=channel.backlog_announcements,
             )
             for channel in self._channels.values()
         )
@@ -294,6 +341,9 @@ class ChannelSender:
         def on_view(view: BufferSource) -> None:
             channel.withdraw = None
             channel.view = view
+            view.attach_credit(channel.credit)
+            if channel.buffer_size:
+                view.set_buffer_size(channel.buffer_size)
             if not channel.is_registered:
                 self.consider(channel)
 
@@ -306,6 +356,15 @@ class ChannelSender:
         )
         if channel.view is None and number in self._channels:
             channel.withdraw = withdraw
+
+    def _announce_backlogs(self, batch: OutgoingBatch) -> None:
+        """Those that still have a backlog and no credit; the rest of them need no announcement any more."""
+        waiting, self._to_announce = self._to_announce, {}
+        for channel in waiting:
+            backlog = 0 if channel.view is None else channel.view.backlog_buffers()
+            if backlog and channel.credit.available <= 0:
+                channel.backlog_announcements += 1
+                batch.add_control(self._codec.encode_control(BacklogAnnouncement(channel.number, backlog)))
 
     def _find(self, number: int) -> SendingChannel | None:
         channel = self._channels.get(number)
@@ -333,8 +392,9 @@ class ChannelSender:
             channel.withdraw()
             channel.withdraw = None
         if channel.is_registered:
-            self._ready.remove(channel)
-            channel.is_registered = False
+            (self._first if channel.is_first else self._ready).remove(channel)
+            channel.is_registered = channel.is_first = False
+        self._to_announce.pop(channel, None)
         view, channel.view = channel.view, None
         if view is not None:
             view.release()

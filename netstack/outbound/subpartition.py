@@ -16,12 +16,22 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
-from ..buffer.buffer import Buffer, Notify
+from ..buffer.buffer import Allowance, Buffer, Notify
 from ..buffer.builder import QueueElement
 from ..errors import LocalProtocolError
 from ..events import DataType
+
+LOCAL_CREDIT: Final = 16
+"""A local consumer takes what is queued without waiting for credit: for comparing loads it counts as having this."""
+
+UNBOUNDED_BYTES: Final = 1 << 31
+"""No segment is as large: what a consumer that asks for no smaller buffers gets."""
+
+_NOTHING: Final = memoryview(b"")
+_NO_QUEUE: Final[deque[QueueElement]] = deque(maxlen=0)
+"""Stands where nothing was queued yet: an empty deque takes 760 bytes, more than all the rest of an idle channel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +39,8 @@ class SubpartitionStatistics:
     """A snapshot of one subpartition.
 
     Attributes:
-        queued_buffers: elements in the queue, events included.
+        queued_buffers: elements in the queue: events, data buffers, and the one that is still being written.
+        queued_bytes: in them, as far as they were written and not taken.
         backlog_buffers: data buffers that may be promised to the consumer.
         buffers_added: elements ever added.
         buffers_sent: elements ever taken, the next sequence number.
@@ -40,6 +51,7 @@ class SubpartitionStatistics:
     """
 
     queued_buffers: int
+    queued_bytes: int
     backlog_buffers: int
     buffers_added: int
     buffers_sent: int
@@ -56,6 +68,7 @@ class ResultSubpartition:
     __slots__ = (
         "_added",
         "_bytes_sent",
+        "_credit",
         "_data_buffers",
         "_end_of_data_taken",
         "_failure",
@@ -65,8 +78,10 @@ class ResultSubpartition:
         "_on_consumed",
         "_priority_count",
         "_queue",
+        "_returns_empty",
         "_sequence",
         "_view",
+        "buffer_size",
         "index",
         "is_blocked",
         "is_finished",
@@ -75,10 +90,12 @@ class ResultSubpartition:
 
     def __init__(self, index: int, on_consumed: Callable[[int], None], on_acknowledged: Callable[[int], None]) -> None:
         self.index = index
+        self.buffer_size = UNBOUNDED_BYTES
+        """Bytes that its consumer would like a new buffer to hold at most; read by the writer, once a buffer."""
         self.is_blocked = False
         self.is_finished = False
         self.is_released = False
-        self._queue: deque[QueueElement] = deque()
+        self._queue: deque[QueueElement] = _NO_QUEUE
         self._priority_count = 0
         self._data_buffers = 0
         self._flush_requested = False
@@ -89,6 +106,8 @@ class ResultSubpartition:
         self._notify: Notify | None = None
         self._failure: str | None = None
         self._end_of_data_taken = False
+        self._returns_empty = False
+        self._credit: Allowance | None = None
         self._on_consumed = on_consumed
         self._on_acknowledged = on_acknowledged
 
@@ -103,6 +122,8 @@ class ResultSubpartition:
         if self.is_finished or self.is_released:
             element.close()
             return False
+        if self._queue is _NO_QUEUE:
+            self._queue = deque()
         self._added += 1
         if element.is_data:
             self._queue.append(element)
@@ -123,6 +144,8 @@ class ResultSubpartition:
             for element in elements:
                 element.close()
             return
+        if self._queue is _NO_QUEUE:
+            self._queue = deque()
         self._queue.extend(elements)
         self._added += len(elements)
         self._data_buffers += len(elements)
@@ -155,7 +178,7 @@ class ResultSubpartition:
         if self.is_released:
             return
         self.is_released = True
-        queue, self._queue = self._queue, deque()
+        queue, self._queue = self._queue, _NO_QUEUE
         self._data_buffers = self._priority_count = 0
         self._flush_requested = False
         for element in queue:
@@ -200,6 +223,8 @@ class ResultSubpartition:
                 waiting -= 1
                 if head.is_data:
                     self._data_buffers -= 1
+                    if buffer is None and self._returns_empty:
+                        buffer = Buffer(_NOTHING, 0, DataType.DATA, None)
                 elif head.data_type.has_priority:
                     self._priority_count -= 1
             elif waiting > 1:
@@ -250,6 +275,37 @@ class ResultSubpartition:
         """Elements in the queue."""
         return len(self._queue)
 
+    def readable(self) -> tuple[int, int]:
+        """See `BufferSource.readable`; O(queue)."""
+        count = size = 0
+        for element in () if self.is_blocked else self._queue:
+            unread = element.unread_bytes
+            if unread and (element.is_finished or self._flush_requested):
+                count += 1
+                size += unread
+            if not element.is_data and element.data_type.blocks_upstream:
+                break
+        return count, size
+
+    def load_buffers(self) -> int:
+        """How loaded its consumer is: buffers that wait minus buffers that may be sent; less is better."""
+        credit = self._credit
+        return len(self._queue) - (LOCAL_CREDIT if credit is None else credit.available)
+
+    @property
+    def has_priority(self) -> bool:
+        """Whether the next element is a priority event."""
+        return self._priority_count > 0
+
+    def set_buffer_size(self, size_bytes: int) -> None:
+        """See `BufferSource.set_buffer_size`."""
+        self.buffer_size = size_bytes
+
+    def attach_credit(self, credit: Allowance) -> None:
+        """See `BufferSource.attach_credit`."""
+        self._credit = credit
+        self._returns_empty = credit.is_on_demand
+
     @property
     def failure(self) -> str | None:
         """Why the producer failed."""
@@ -278,6 +334,7 @@ class ResultSubpartition:
         The queue stays: a producer without consumer ends back-pressured, not silently drained.
         """
         self._notify = None
+        self._credit = None
         self._on_consumed(self.index)
 
     def on_acknowledged(self) -> None:
@@ -293,9 +350,10 @@ class ResultSubpartition:
         self._on_acknowledged(self.index)
 
     def statistics(self) -> SubpartitionStatistics:
-        """A snapshot; O(1)."""
+        """A snapshot; O(queue)."""
         return SubpartitionStatistics(
             queued_buffers=len(self._queue),
+            queued_bytes=sum(element.unread_bytes for element in self._queue),
             backlog_buffers=self.backlog_buffers(),
             buffers_added=self._added,
             buffers_sent=self._sequence,
@@ -318,7 +376,7 @@ class ResultSubpartition:
 class SubpartitionView:
     """The read end of one subpartition (a `BufferSource`)."""
 
-    __slots__ = ("_released", "_subpartition", "backlog_buffers", "is_available", "poll", "queued_buffers", "resume")
+    __slots__ = ("_released", "_subpartition", "is_available", "poll")
 
     def __init__(self, subpartition: ResultSubpartition) -> None:
         self._subpartition = subpartition
@@ -326,9 +384,22 @@ class SubpartitionView:
         # Bound methods: a view is polled once a buffer, and a second call would double that cost.
         self.poll = subpartition.poll
         self.is_available = subpartition.is_available
-        self.backlog_buffers = subpartition.backlog_buffers
-        self.queued_buffers = subpartition.queued_buffers
-        self.resume = subpartition.resume
+
+    def backlog_buffers(self) -> int:
+        """Data buffers that wait and may be promised."""
+        return self._subpartition.backlog_buffers()
+
+    def queued_buffers(self) -> int:
+        """Elements in the queue."""
+        return self._subpartition.queued_buffers()
+
+    def readable(self) -> tuple[int, int]:
+        """See `BufferSource.readable`."""
+        return self._subpartition.readable()
+
+    def resume(self) -> None:
+        """Goes on after a blocking event."""
+        self._subpartition.resume()
 
     def acknowledge_end_of_data(self) -> None:
         """The consumer has processed every record."""
@@ -339,6 +410,19 @@ class SubpartitionView:
         if not self._released:
             self._released = True
             self._subpartition.on_view_released()
+
+    @property
+    def has_priority(self) -> bool:
+        """Whether the next element is a priority event."""
+        return self._subpartition.has_priority
+
+    def set_buffer_size(self, size_bytes: int) -> None:
+        """See `BufferSource.set_buffer_size`."""
+        self._subpartition.set_buffer_size(size_bytes)
+
+    def attach_credit(self, credit: Allowance) -> None:
+        """See `BufferSource.attach_credit`."""
+        self._subpartition.attach_credit(credit)
 
     @property
     def failure(self) -> str | None:

@@ -88,6 +88,7 @@ class PartitionWriter:
         self.partition = partition
         self._count = len(partition.subpartitions)
         selector.setup(self._count)
+        selector.observe(partition.subpartitions)
         self._selector = selector
         self._format = format
         self._encode = format.encode
@@ -190,6 +191,8 @@ class PartitionWriter:
         builder = self.builders[slot]
         start = builder.position
         end = start + size + PREFIX_BYTES
+        if builder.capacity < end <= len(builder.memory):
+            self.grow(slot, end)
         if end <= builder.capacity:
             LENGTH.pack_into(builder.memory, start, size)
             builder.memory[start + PREFIX_BYTES : end] = payload
@@ -410,21 +413,41 @@ class PartitionWriter:
             segments = pool.try_acquire_many(count, slot)
         return segments
 
-    def open_builder(self, slot: int) -> bool:
-        """Opens a buffer for a slot and queues it at its first byte. Returns False when there is none."""
+    def open_builder(self, slot: int, record_bytes: int) -> bool:
+        """Opens a buffer for a slot and queues it at its first byte. Returns False when there is none.
+
+        Its capacity is what the consumer asked for (the least of what all consumers of a broadcast did), but at least
+        `record_bytes`, what is left of the record that comes first; at most the segment. It stays when the wish
+        changes.
+        """
         segment = self.acquire(slot)
         if segment is None:
             return False
         builder = BufferBuilder(segment, self.partition.pool, 0 if slot == self._count else slot)
-        builder.limit = -1  # armed by `after_write`
         self.builders[slot] = builder
         self._open_slots += 1
         consumer = builder.create_consumer()
         first, *others = self.targets(slot)
+        wanted = first.buffer_size
         for subpartition in others:
+            wanted = min(wanted, subpartition.buffer_size)
             subpartition.add(consumer.copy())
+        if wanted < builder.capacity:
+            builder.trim(max(wanted, record_bytes))
+        builder.limit = -1  # armed by `after_write`
         first.add(consumer)
         return True
+
+    def grow(self, slot: int, end: int) -> None:
+        """Lets a record end, at position `end`, in the open buffer that was kept small, when there is no other for it.
+
+        Otherwise its first part would leave and the rest wait for a buffer. Flink's rule (FLINK-33077) also adds a byte
+        so that the buffer stays open, and grows it for record after record; here the buffer ends with the record,
+        because a writer is held back between records: the wish stays in force under back-pressure.
+        """
+        builder = self.builders[slot]
+        if isinstance(builder, BufferBuilder) and not self.partition.pool.is_available:
+            builder.trim(end)
 
     def finish_builder(self, slot: int, *, by_event: bool = False) -> None:
         """Finishes a slot's buffer, if it has one, and announces it."""

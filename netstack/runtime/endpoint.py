@@ -9,6 +9,7 @@ one attempt; a failed attempt is not remembered. When the last channel leaves, t
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, final
@@ -21,11 +22,12 @@ from ..buffer.segment import Segment
 from ..config import NetworkConfig
 from ..errors import ConnectionLost, NetstackError, RemoteProtocolError
 from ..inbound.receiver import ChannelReceiver
+from ..inbound.uncredited import UncreditedReceiver
 from ..outbound.sender import ChannelSender, SendingChannelStatistics, ViewProvider
 from ..transport import ByteStream, Listener, transport_for
 from ..wire.codec_native import PROTOCOL_VERSION, NativeCodec
 from ..wire.connection import FEATURE_CHECKSUM, Connection, ConnectionStatistics
-from ..wire.frames import Hello
+from ..wire.frames import Frame, Hello
 from .buffers import wait_unpooled
 from .pump import Pump
 
@@ -226,11 +228,18 @@ class NetworkEndpoint:
         self, stream: ByteStream, address: str, entry: _Dialled, landing: list[Segment]
     ) -> tuple[Pump, ChannelReceiver]:
         def connect(on_write_wanted: Callable[[], None]) -> Connection:
-            receiver = ChannelReceiver(
+            make: Callable[..., ChannelReceiver] = ChannelReceiver
+            if not self._config.credit_based:
+                make = functools.partial(UncreditedReceiver, on_pause=lambda pause: pump.pause_reading(pause))
+
+            def send(frame: Frame) -> None:
+                connection.send(frame)
+
+            receiver = make(
                 self._codec,
                 peer=address,
                 on_write_wanted=on_write_wanted,
-                send=lambda frame: connection.send(frame),
+                send=send,
                 on_empty=lambda: self._leave(address, entry),
             )
             connection = Connection(

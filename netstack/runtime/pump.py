@@ -73,10 +73,12 @@ class Pump:
         self._is_full = False
         self._is_writing = False
         self._is_reading = False
+        self._is_paused = False
         self._leaving = False
         self._said_goodbye = False
         self._ended = False
         self._work = Signal()
+        self._resumed = Signal()
         self._scope = trio.CancelScope()
         self.connection = connect(self._write_wanted)
         self._write_wanted()
@@ -119,7 +121,7 @@ class Pump:
         Returns:
             The bytes the last call brought; with `SHORT_READ_BYTES` or more there may be more.
         """
-        if self._is_reading or self.is_closed:
+        if self._is_reading or self._is_paused or self.is_closed:
             return 0
         self._is_reading = True
         connection = self.connection
@@ -138,7 +140,7 @@ class Pump:
                     return 0
                 connection.advance(count, trio.current_time())
                 received = count
-                if count < SHORT_READ_BYTES:
+                if count < SHORT_READ_BYTES or self._is_paused:
                     break  # there is no more, or readiness will tell: asking once more costs as much as reading
         except NetstackError as error:
             self._fail(error)
@@ -155,6 +157,12 @@ class Pump:
             else:
                 self._work.wake()
         return received
+
+    def pause_reading(self, pause: bool) -> None:
+        """Leaves what arrives in the stream until it is resumed (only without credits, see `inbound.uncredited`)."""
+        self._is_paused = pause
+        if not pause:
+            self._resumed.wake()
 
     def settle(self) -> None:
         """Copies what the stream has not taken yet, so that lent memory may change."""
@@ -210,6 +218,8 @@ class Pump:
     async def _reader(self) -> None:
         while True:
             await self.stream.wait_readable()
+            while self._is_paused:
+                await self._resumed.wait()
             while self.read_now(READS_A_TURN) >= SHORT_READ_BYTES:
                 await trio.lowlevel.checkpoint()
 

@@ -64,7 +64,11 @@ class _Waiter:
                 return None
             gate.poke()
             if not gate.is_available:
-                await self._signal.wait()
+                gate.idle.begin(gate.now())
+                try:
+                    await self._signal.wait()
+                finally:
+                    gate.idle.end(gate.now())
                 self._turn = 0
 
     def event_of(self, buffer: Buffer) -> Event | None:
@@ -156,6 +160,7 @@ class RecordReader:
                 finally:
                     buffer.recycle()
                 if elements:
+                    waiter.gate.count_records(channel, len(elements))
                     return elements
             else:
                 event = waiter.event_of(buffer)
@@ -259,6 +264,7 @@ class ArrayReader:
         finally:
             for channel in touched:
                 for rows in self._rows[channel].take():
+                    waiter.gate.count_records(channel, len(rows))
                     self._ready.append((channel, rows))
 
     def close(self) -> None:

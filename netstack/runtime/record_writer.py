@@ -20,6 +20,7 @@ from ..outbound.partition import ResultPartition
 from ..outbound.selector import ChannelSelector, RebalanceSelector
 from ..outbound.writer import PartitionWriter
 from ..record.formats import RecordFormat, format_named, rows_as_bytes
+from ..waits import WaitMeter
 from .signal import Signal
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class RecordWriter:
         )
         self._partition = partition
         self._pool = partition.pool
+        self._now = partition.host.now
         self._available = Signal()
         self._consumed = Signal()
         partition.pool.on_available = self._available.wake
@@ -199,7 +201,7 @@ class RecordWriter:
         if self._core.is_emitting:
             raise trio.BusyResourceError("another task is emitting to this RecordWriter; one task at a time")
         while not self._core.complete_torn():
-            await self._wait_for_buffer()
+            await self._wait_for_buffer(self._partition.hard_backpressured)
 
     async def _drive(self, slot: int, emission: Emission) -> None:
         """Runs an emission to its end; on cancellation the record in progress is kept for later."""
@@ -207,16 +209,19 @@ class RecordWriter:
         self._core.is_emitting = True
         try:
             while not emission.advance():
-                await self._wait_for_buffer()
+                partition = self._partition
+                await self._wait_for_buffer(
+                    partition.hard_backpressured if emission.is_inside_record else partition.soft_backpressured
+                )
             complete = True
         finally:
             self._core.is_emitting = False
             if not complete and not self._partition.is_released:
                 self._core.tear(slot, emission)
 
-    async def _wait_for_buffer(self) -> None:
+    async def _wait_for_buffer(self, meter: WaitMeter) -> None:
         if not self._pool.is_destroyed:
-            await self._available.wait()
+            await self._wait(meter)
         if self._pool.is_destroyed:
             raise PoolDestroyed(
                 f"partition {self._partition.partition_id!r} was released while it was written to"
@@ -238,7 +243,15 @@ class RecordWriter:
         with trio.move_on_after(LEND_GRACE_S):
             for element in lent:
                 while not element.is_back:
-                    await self._available.wait()
+                    await self._wait(self._partition.soft_backpressured)
+
+    async def _wait(self, meter: WaitMeter) -> None:
+        """Waits until a buffer or lent memory came back; the meter of the partition learns how long."""
+        meter.begin(self._now())
+        try:
+            await self._available.wait()
+        finally:
+            meter.end(self._now())
 
     def _take_back(self, lent: list[LentBuffer]) -> None:
         """Makes the batch's memory the caller's again: what is not sent yet is copied."""

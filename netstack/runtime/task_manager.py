@@ -5,11 +5,12 @@ Takes: an address and a `NetworkConfig`. Gives: partitions to write to, gates to
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 from urllib.parse import urlsplit
 
 import trio
@@ -20,15 +21,21 @@ from ..config import NetworkConfig
 from ..errors import ChannelFailed, ConfigError, LocalProtocolError
 from ..ids import ChannelDescriptor, ResultPartitionType, partition_id
 from ..inbound.channel import LocalInputChannel, RemoteInputChannel
-from ..inbound.gate import SingleInputGate
+from ..inbound.gate import InputChannel, SingleInputGate
 from ..inbound.receiver import ChannelReceiver
+from ..inbound.statistics import GateStatistics
 from ..outbound.partition import ResultPartition, ResultPartitionStatistics
 from ..transport import Listener, transport_for
 from .buffers import wait_unpooled
+from .debloating import GateDebloating
 from .endpoint import AcceptedStatistics, DialledStatistics, NetworkEndpoint
 from .flusher import Flusher
+from .memory_watch import MemoryWatch
 from .partitions import PartitionRegistry
 from .pump import Pump
+
+if TYPE_CHECKING:
+    from .prometheus import MetricsServer
 
 GOODBYE_GRACE_S: Final = 1.0
 """How long a closing TaskManager waits for its peers' goodbyes: a loaded peer answers within milliseconds, a dead one
@@ -44,7 +51,7 @@ class TaskManagerStatistics:
         partitions: what is produced here.
         accepted: connections on which it is read from.
         dialled: connections on which it reads.
-        gates: open input gates.
+        gates: open input gates, without those that are finished and closed.
         bytes_sent: over all connections ever, headers and control frames included.
         bytes_received: likewise.
     """
@@ -53,9 +60,14 @@ class TaskManagerStatistics:
     partitions: tuple[ResultPartitionStatistics, ...]
     accepted: tuple[AcceptedStatistics, ...]
     dialled: tuple[DialledStatistics, ...]
-    gates: int
+    gates: tuple[GateStatistics, ...]
     bytes_sent: int
     bytes_received: int
+
+    @property
+    def connections(self) -> int:
+        """Open connections, in either direction."""
+        return len(self.accepted) + len(self.dialled)
 
 
 @final
@@ -66,6 +78,8 @@ class TaskManager:
         self.config = config
         self.address = listener.address
         """The URL consumers dial."""
+        self.metrics_address: str | None = None
+        """`host:port` at which Prometheus finds the metrics; None if they are not served."""
         self._flusher = Flusher()
         self.call_at = self._flusher.call_at
         self.now = trio.current_time
@@ -77,6 +91,7 @@ class TaskManager:
         self._endpoint = NetworkEndpoint(config, self._pool, self._registry, nursery)
         self.kick = self._endpoint.kick
         self.settle = self._endpoint.settle
+        self._memory_watch = MemoryWatch()
         self._gates: dict[SingleInputGate, None] = {}
         self._closed = False
         nursery.start_soon(self._flusher.run)
@@ -120,6 +135,7 @@ class TaskManager:
         )
         partition = ResultPartition(checked, kind, subpartitions, pool, on_released=self._registry.remove, host=self)
         self._registry.add(partition)
+        self._memory_watch.check(self._pool.statistics())
         return partition
 
     async def open_gate(self, descriptors: Sequence[ChannelDescriptor]) -> SingleInputGate:
@@ -143,7 +159,8 @@ class TaskManager:
         self._check_open()
         if not descriptors:
             raise ConfigError("a gate needs at least one ChannelDescriptor")
-        remote = sum(not self._is_local(descriptor.address) for descriptor in descriptors)
+        local = {address for address in {descriptor.address for descriptor in descriptors} if self._is_local(address)}
+        remote = sum(descriptor.address not in local for descriptor in descriptors)
         config = self.config
         buffers = gate_buffers(remote, config)
         pool = None
@@ -162,6 +179,7 @@ class TaskManager:
                 pool.destroy()
                 raise
         pumps: dict[Pump, ChannelReceiver] = {}
+        dialled: dict[str, tuple[Pump, ChannelReceiver]] = {}
 
         def poke() -> None:
             for pump, receiver in pumps.items():
@@ -175,20 +193,25 @@ class TaskManager:
         def forget() -> None:
             self._gates.pop(gate, None)
 
-        gate = SingleInputGate(pool, poke=poke, on_closed=forget)
+        name = self._gate_name(descriptors)
+        gate = SingleInputGate(pool, poke=poke, on_closed=forget, now=self.now, name=name)
         self._gates[gate] = None
+        self._memory_watch.check(self._pool.statistics())
         try:
             for index, descriptor in enumerate(descriptors):
-                if self._is_local(descriptor.address):
+                if descriptor.address in local:
                     self._open_local(gate, index, descriptor)
+                    self._announce_start_size(gate.channels[index])
                     continue
                 wanted = partition_id(descriptor.partition_id)
                 if not 0 <= descriptor.subpartition < 1 << 32:
                     raise ConfigError(
                         f"partition {wanted!r} has no subpartition {descriptor.subpartition}; give 0 or more"
                     )
-                pump, receiver = await self._endpoint.dial(descriptor.address)
-                pumps[pump] = receiver
+                pump, receiver = dialled.get(descriptor.address, (None, None))
+                if pump is None or receiver is None or pump.is_closed:
+                    pump, receiver = dialled[descriptor.address] = await self._endpoint.dial(descriptor.address)
+                    pumps[pump] = receiver
                 assert pool is not None
                 mine = [exclusive.pop() for _ in range(buffers.exclusive_each)]
                 channel = RemoteInputChannel(
@@ -200,9 +223,13 @@ class TaskManager:
                     exclusive=mine,
                     pool=pool,
                     network=self._pool,
+                    credit_based=config.credit_based,
                 )
                 gate.add_channel(channel)
                 receiver.open(channel)
+                self._announce_start_size(channel)
+            if config.debloat_target_s is not None:
+                GateDebloating(gate, config, config.debloat_target_s, call_at=self.call_at)
             await trio.lowlevel.checkpoint()
         except BaseException:
             gate.close()
@@ -219,7 +246,7 @@ class TaskManager:
             partition.release()
 
     def statistics(self) -> TaskManagerStatistics:
-        """A snapshot; O(partitions + channels)."""
+        """A snapshot; O(partitions + channels + queued buffers): about 5 ms for 1,000 channels at both ends."""
         accepted, dialled = self._endpoint.statistics()
         sent, received = self._endpoint.total_bytes()
         return TaskManagerStatistics(
@@ -227,7 +254,7 @@ class TaskManager:
             partitions=tuple(partition.statistics() for partition in self._registry.all()),
             accepted=accepted,
             dialled=dialled,
-            gates=len(self._gates),
+            gates=tuple(gate.statistics() for gate in self._gates),
             bytes_sent=sent,
             bytes_received=received,
         )
@@ -278,6 +305,20 @@ class TaskManager:
         if failed:
             raise failed[0]
 
+    def _announce_start_size(self, channel: InputChannel) -> None:
+        start_bytes = self.config.debloat_start_buffer_bytes
+        if self.config.debloat_target_s is not None and start_bytes is not None:
+            channel.announce_buffer_size(start_bytes)
+
+    def _gate_name(self, descriptors: Sequence[ChannelDescriptor]) -> str:
+        """What the gate reads, short, and different from the names of the other open gates."""
+        partitions = list(dict.fromkeys(descriptor.partition_id for descriptor in descriptors))
+        more = len(partitions) - _NAMED_PARTITIONS
+        name = ",".join(partitions[:_NAMED_PARTITIONS]) + (f"+{more}" if more > 0 else "")
+        taken = {gate.name for gate in self._gates}
+        names = itertools.chain([name], (f"{name}#{number}" for number in itertools.count(2)))
+        return next(candidate for candidate in names if candidate not in taken)
+
     def _is_local(self, address: str) -> bool:
         if address == self.address:
             return True
@@ -292,21 +333,31 @@ class TaskManager:
             raise LocalProtocolError("the TaskManager is closed; open a new one")
 
 
+_NAMED_PARTITIONS: Final = 3
 _ANY: Final = ("0.0.0.0", "::")
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 
 @asynccontextmanager
-async def open_task_manager(address: str, config: NetworkConfig | None = None) -> AsyncIterator[TaskManager]:
+async def open_task_manager(
+    address: str,
+    config: NetworkConfig | None = None,
+    *,
+    metrics_address: str | None = None,
+    detailed_metrics: bool = False,
+) -> AsyncIterator[TaskManager]:
     """Opens a TaskManager: `async with open_task_manager("tcp://0.0.0.0:6121") as tm: ...`.
 
     Args:
         address: where producers of this TaskManager are reached; port 0 picks a free one (see `TaskManager.address`).
         config: memory, buffers, timeouts.
+        metrics_address: `host:port` at which Prometheus may read `/metrics`; port 0 picks a free one (see
+            `TaskManager.metrics_address`). None serves nothing, and needs no prometheus_client.
+        detailed_metrics: serves the shortest, longest and average queues, and the credit of every channel too.
 
     Raises:
-        OSError: the address cannot be bound; the text names it.
-        ConfigError: the URL, or a setting, cannot work.
+        OSError: an address cannot be bound; the text names it.
+        ConfigError: the URL, or a setting, cannot work; or prometheus_client is missing.
 
     Cancellation: everything is closed; peers read a broken connection. Leaving the block normally closes gates,
     releases partitions (whatever was not consumed is gone: await `RecordWriter.wait_consumed` before) and says goodbye
@@ -315,9 +366,17 @@ async def open_task_manager(address: str, config: NetworkConfig | None = None) -
     settings = config or NetworkConfig()
     listener = await transport_for(address).listen(address)
     failed: BaseException | None = None
+    metrics: MetricsServer | None = None
     try:
+        if metrics_address is not None:
+            from .prometheus import bind_metrics  # only who asks for it needs prometheus_client
+
+            metrics = await bind_metrics(metrics_address, detailed=detailed_metrics)
         async with trio.open_nursery() as nursery:
             manager = TaskManager(settings, listener, nursery)
+            if metrics is not None:
+                manager.metrics_address = metrics.address
+                nursery.start_soon(metrics.serve, manager.statistics)
             clean = False
             try:
                 yield manager
@@ -333,5 +392,7 @@ async def open_task_manager(address: str, config: NetworkConfig | None = None) -
                 nursery.cancel_scope.cancel()
     finally:
         listener.close()
+        if metrics is not None:
+            metrics.close()
     if failed is not None:
         raise failed

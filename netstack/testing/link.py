@@ -34,7 +34,7 @@ from ..inbound.channel import RemoteInputChannel
 from ..inbound.gate import SingleInputGate
 from ..inbound.receiver import ChannelReceiver
 from ..outbound.partition import ResultPartition
-from ..outbound.sender import ChannelSender
+from ..outbound.sender import ChannelSender, SendingChannelStatistics
 from ..runtime.partitions import PartitionRegistry
 from ..wire.codec_native import PROTOCOL_VERSION, NativeCodec
 from ..wire.connection import FEATURE_CHECKSUM, Connection
@@ -371,6 +371,8 @@ class Link:
                 continue  # the producer has dropped it: failed, or cancelled
             if channel.is_released or channel.is_finished:
                 continue
+            if not channel.initial_credit and sender is not None and self._is_blocked(sender):
+                continue  # the receiver has given its buffers away, the sender will forget its credit when it resumes
             receiver = channel.statistics()
             credit, granted, sent = (
                 (0, 0, 0) if sender is None else (sender.credit, sender.credits_granted, sender.buffers)
@@ -394,6 +396,10 @@ class Link:
                 assert data_seen == data, f"{channel}: {data - data_seen} data buffers were lost on the way"
             if self._consumer.batch is None:
                 assert credit_seen == announced, f"{channel}: {announced - credit_seen} credits were lost on the way"
+
+    def _is_blocked(self, sender: SendingChannelStatistics) -> bool:
+        partition = self.registry.find(sender.partition_id)
+        return partition is not None and partition.subpartitions[sender.subpartition].is_blocked
 
     def _take_landing_back(self, segments: list[Segment]) -> None:
         assert len(segments) == self._landing, f"{len(segments)} landing segments came back, {self._landing} were lent"

@@ -21,13 +21,15 @@ MAX_CREDIT = 1 << 31
 class SendCredit:
     """How many data buffers one channel may still send."""
 
-    __slots__ = ("available", "granted")
+    __slots__ = ("available", "granted", "is_on_demand")
 
     def __init__(self, initial: int) -> None:
         self.available = initial
         """May be sent now."""
         self.granted = initial
-        """Ever granted, for metrics."""
+        """Granted so far, without what was forgotten."""
+        self.is_on_demand = not initial
+        """Whether the receiver has no buffers of its own for the channel: it is told of a backlog, and then grants."""
 
     def grant(self, count: int) -> None:
         """The receiver announced `count` more.
@@ -41,6 +43,13 @@ class SendCredit:
             )
         self.available += count
         self.granted += count
+
+    def forget(self) -> None:
+        """What is left is void: a receiver without buffers of its own has given them away while the channel was
+        blocked.
+        """
+        self.granted -= self.available
+        self.available = 0
 
 
 @final
@@ -57,7 +66,7 @@ class ReceiveCredit:
 
     def __init__(self, initial: int) -> None:
         self.announced = initial
-        """Ever announced, the initial credit included."""
+        """Announced so far, the initial credit included, without what was forgotten."""
         self.unannounced = 0
         """Reserved, to be told with the next announcement."""
         self.used = 0
@@ -87,6 +96,11 @@ class ReceiveCredit:
     def schedule(self) -> None:
         """An announcement is scheduled although none was due."""
         self._scheduled = True
+
+    def forget(self) -> None:
+        """What was announced and not used, and what was not announced yet, is void; see `SendCredit.forget`."""
+        self.unannounced = 0
+        self.announced = self.used
 
     def take(self) -> int:
         """Everything unannounced, which is announced with this."""

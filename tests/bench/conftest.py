@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -40,6 +41,7 @@ def fake_result(spec: RunSpec, *, salt: int = 0, noise: float = 0.03, faster: fl
     kept = 1.0 if timeout is None or timeout >= 0.1 else {0.01: 0.99, 0.001: 0.96, 0.0: 0.52}.get(timeout, 0.9)
     seconds = spec.seconds or 3.0
     fastest = faster * 4.6e6 * kept / (1 + spec.record_bytes / 400) * (0.92 if spec.channels > 1 else 1)
+    fastest = min(fastest, _link_bytes_per_s(spec) / (spec.record_bytes + 4))
     rate = (spec.rate_per_s or fastest) * rng.uniform(1 - noise, 1 + noise)
     if spec.rate_per_s is not None:
         rate = spec.rate_per_s
@@ -68,6 +70,10 @@ def fake_result(spec: RunSpec, *, salt: int = 0, noise: float = 0.03, faster: fl
         "wire_bytes": framed,
         "credits": framed // spec.segment_size_bytes,
         "average_buffer_fill": 0.98 * kept,
+        "debloated_buffer_bytes": None if spec.debloat_s is None else 4096,
+        "backpressured_ms_per_s": {"soft": 120.0, "hard": 80.0},
+        "idle_ms_per_s": 310.0,
+        "metrics": {"producer": {"numBuffersOut": framed // 32768}, "consumer": {"inPoolUsage": 0.5}},
         "settings": spec.as_dict(),
         "host": {
             "name": "lab-<7>",
@@ -82,6 +88,13 @@ def fake_result(spec: RunSpec, *, salt: int = 0, noise: float = 0.03, faster: fl
         "version": "0.1.0",
         "warnings": [],
     }
+
+
+def _link_bytes_per_s(spec: RunSpec) -> float:
+    """What the link carries, or what the buffers let on to it."""
+    buffers = spec.channels * spec.exclusive_buffers + spec.floating_buffers
+    window = buffers * spec.segment_size_bytes / spec.round_trip_s if spec.round_trip_s else math.inf
+    return min(window, spec.link_bytes_per_s or math.inf)
 
 
 def fake_rows(grid: Grid | None = None, **figures: Any) -> list[Row]:

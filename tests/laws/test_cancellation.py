@@ -233,7 +233,7 @@ def test_a_cancelled_read_loses_nothing(patience: list[float]) -> None:
 
 def quiet_manager(manager: TaskManager) -> None:
     statistics = manager.statistics()
-    assert statistics.gates == 0
+    assert statistics.gates == ()
     assert statistics.pool.lent_segments == 0
     assert statistics.dialled == ()
     assert statistics.accepted == ()

@@ -21,7 +21,7 @@ from netstack.errors import (
     PoolDestroyed,
     ProducerFailed,
 )
-from netstack.events import DataType, UserEvent
+from netstack.events import CheckpointBarrier, DataType, UserEvent
 from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.partition import ResultPartition
@@ -44,6 +44,8 @@ common = st.one_of(
     writes,
     st.tuples(st.just("flush"), few),
     st.tuples(st.just("event"), few, st.booleans()),
+    st.tuples(st.just("barrier"), few),
+    st.tuples(st.just("resume"), few),
     st.tuples(st.just("take"), few),
     st.tuples(st.just("give back"), few),
     st.tuples(st.just("drain"), few),
@@ -60,7 +62,7 @@ rough = st.one_of(
 )
 settings_of_links = st.fixed_dictionaries(
     {
-        "exclusive_buffers": st.integers(1, 3),
+        "exclusive_buffers": st.integers(0, 3),
         "floating_buffers": st.integers(1, 5),
         "capacity_bytes": st.integers(30, 400),
         "max_overdraft": st.integers(0, 3),
@@ -99,6 +101,7 @@ class Stage:
         self.failed: set[str] = set()
         self.closed: set[str] = set()
         self.held: list[tuple[str, Buffer]] = []
+        self.blocked: list[tuple[str, int]] = []
         self.counter = 0
         for name in self.names:
             self.create(name)
@@ -139,6 +142,20 @@ class Stage:
             for stream in self.streams[name]:
                 stream.events_sent.append(event.name.encode())
 
+    def barrier(self, name: str) -> None:
+        """Blocks each of its subpartitions when it is taken, until its channel is resumed."""
+        if name not in self.failed:
+            self.counter += 1
+            self.writers[name].broadcast_event(CheckpointBarrier(self.counter))
+
+    def resume(self, which: int) -> None:
+        if self.blocked:
+            name, channel = self.blocked.pop(which % len(self.blocked))
+            gate = self.gates[name]
+            if name not in self.closed and not gate.channels[channel].is_finished:
+                gate.resume(channel)
+                self.link.check()
+
     def receive(self, name: str, channel: int, data_type: DataType, payload: bytes) -> None:
         stream = self.streams[name][channel]
         if data_type is DataType.DATA:
@@ -146,6 +163,8 @@ class Stage:
             assert stream.written.startswith(stream.received), "bytes were lost, repeated or swapped"
         elif data_type in (DataType.EVENT, DataType.PRIORITY_EVENT):
             stream.events.append(payload[2:])
+        elif data_type is DataType.ALIGNED_BARRIER:
+            self.blocked.append((name, channel))
 
     def take(self, name: str) -> None:
         try:
@@ -183,6 +202,10 @@ class Stage:
                 self.writers[which].flush()
             case "event":
                 self.event(which, arguments[1])
+            case "barrier":
+                self.barrier(which)
+            case "resume":
+                self.resume(arguments[0])
             case "take":
                 self.take(which)
             case "give back" if self.held:
@@ -222,6 +245,7 @@ class Stage:
                 while not writer.complete_torn():
                     self.link.run()
                     self.drain(name)
+                    self.resume(0)
                 writer.end(drain=True)
                 self.partitions[name].close()
         self.link.chunk = lambda available: available
@@ -229,8 +253,10 @@ class Stage:
             moved = self.link.run()
             for name in self.names:
                 self.drain(name)
-            if not moved:
+            if not moved and not self.blocked:
                 break
+            while self.blocked:
+                self.resume(0)
         assert self.link.is_quiet
         for name in self.names:
             if name in self.closed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -165,6 +166,58 @@ def test_a_batch_is_its_records(
 
     assert run(lambda: in_batches(ample)) == one_by_one
     assert run(lambda: in_batches(subpartitions + 1)) == one_by_one
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SELECTORS)
+@settings(max_examples=settings.default.max_examples // 4)
+@given(
+    st.lists(arrays(), min_size=1, max_size=3),
+    st.integers(1, 4),
+    st.sampled_from([16, 64, 4096, 32768]),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 40_000) | st.integers(1, 60)), min_size=1, max_size=12),
+    st.booleans(),
+)
+def test_the_sizes_that_consumers_ask_for_change_no_byte(
+    name: str, batches: list[Any], subpartitions: int, segment_bytes: int, wishes: list[tuple[int, int]], ample: bool
+) -> None:
+    """Nor where a record goes: debloating moves only the cuts between buffers, whatever is asked for and when."""
+    records = [record for batch in batches for record in records_of(batch)]
+    size = sum(len(record) + 4 for record in records)
+    enough = subpartitions * (size // segment_bytes + 8) + len(records)
+    options: dict[str, Any] = {"subpartitions": subpartitions, "segment_bytes": segment_bytes}
+    plain = emit_each(Stage(SELECTORS[name](), segments=enough, **options), records)
+
+    async def kept_small(emit: Callable[[RecordWriter, Any], Any]) -> list[bytes]:
+        stage = Stage(SELECTORS[name](), segments=enough if ample else subpartitions + 1, **options)
+        asked = itertools.cycle(wishes)
+
+        def ask() -> None:
+            index, size_bytes = next(asked)
+            stage.views[index % subpartitions].set_buffer_size(size_bytes)
+
+        stage.host.on_kick = ask  # in the middle of an emission too
+
+        async def read() -> None:
+            while True:
+                ask()
+                await trio.sleep(1e-4)
+                stage.read(1)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            for batch in batches:
+                await emit(stage.writer, batch)
+            nursery.cancel_scope.cancel()
+        return stage.finish()
+
+    async def one_by_one(writer: RecordWriter, batch: Any) -> None:
+        for record in records_of(batch):
+            await writer.emit(record)
+        await trio.lowlevel.checkpoint()
+
+    assert run(lambda: kept_small(RecordWriter.emit_batch)) == plain
+    assert run(lambda: kept_small(one_by_one)) == plain
 
 
 TYPED = {

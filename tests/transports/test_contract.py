@@ -15,7 +15,8 @@ from transports import memory
 from transports.memory import MemoryStream
 
 MakeUrl = Callable[[], str]
-SCHEMES = ["tcp", "unix", "memory"]
+SCHEMES = ["tcp", "unix", "memory", "impaired+tcp", "impaired+unix", "impaired+memory"]
+IMPAIRED = "?delay=1ms&rate=200MiB&queue=64KiB"
 
 
 @pytest.fixture(params=SCHEMES)
@@ -25,6 +26,9 @@ def make_url(request: pytest.FixtureRequest, tmp_path: Path) -> MakeUrl:
         "tcp": lambda: "tcp://127.0.0.1:0",
         "unix": lambda: f"unix://{tmp_path}/{next(names)}",
         "memory": lambda: f"memory://contract-{next(names)}",
+        "impaired+tcp": lambda: f"impaired+tcp://127.0.0.1:0{IMPAIRED}",
+        "impaired+unix": lambda: f"impaired+unix://{tmp_path}/{next(names)}{IMPAIRED}",
+        "impaired+memory": lambda: f"impaired+memory://contract-{next(names)}{IMPAIRED}",
     }[request.param]
 
 

@@ -163,6 +163,7 @@ def test_copies_read_on_their_own(pool: LocalBufferPool) -> None:
     assert built(copy) == b"cd"
     builder.append(b"ef")
     assert consumer.snapshot() == b"cdef"
+    assert consumer.unread_bytes == 4
     assert built(consumer) == b"cdef"
     assert copy.snapshot() == b"ef"
     assert built(copy) == b"ef"
@@ -257,6 +258,7 @@ def test_a_lent_buffer_is_built_once_where_it_lies(pool: LocalBufferPool) -> Non
     lent = lent_of(pool, memory, told=told)
     assert (lent.is_finished, lent.has_data(), lent.is_back) == (True, True, False)
     assert lent.snapshot() == b"abcdef"
+    assert lent.unread_bytes == 6
     buffer = lent.build()
     assert buffer is not None
     assert buffer.length == 6
@@ -266,6 +268,7 @@ def test_a_lent_buffer_is_built_once_where_it_lies(pool: LocalBufferPool) -> Non
     assert not lent.has_data()
     assert lent.build() is None
     assert lent.snapshot() == b""
+    assert lent.unread_bytes == 0
     lent.close()
     assert (lent.is_back, told) == (False, [])
     buffer.recycle()
@@ -328,11 +331,12 @@ def test_a_lent_buffer_dropped_from_the_queue_gives_everything_back(pool: LocalB
 
 def test_an_event_is_built_once_from_the_heap() -> None:
     event = EventBuffer(b"\x00", DataType.END_OF_PARTITION)
-    assert (event.is_finished, event.has_data()) == (True, True)
+    assert (event.is_finished, event.has_data(), event.unread_bytes) == (True, True, 1)
     buffer = event.build()
     assert buffer is not None
     assert (bytes(buffer.memory), buffer.data_type, buffer.segment) == (b"\x00", DataType.END_OF_PARTITION, None)
     assert event.build() is None
+    assert event.unread_bytes == 0
     assert event.snapshot() == b"\x00"
     event.close()
     buffer.recycle()

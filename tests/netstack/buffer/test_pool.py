@@ -168,7 +168,9 @@ def test_statistics_say_what_everybody_would_like() -> None:
     network.create_pool(2, None)
     network.take_unpooled(1)
     statistics = network.statistics()
-    assert statistics.requested_percent == 100.0  # 5, twice 2, and 1
+    assert statistics.requested_segments == 10  # 5, twice 2, and 1
+    assert statistics.requested_percent == 100.0
+    assert statistics.total_bytes == statistics.free_bytes + statistics.lent_bytes == 10 * SIZE
     assert statistics.total_segments == statistics.free_segments + statistics.lent_segments == 10
     assert statistics.segment_size_bytes == SIZE
     assert statistics.local_pools == 2
@@ -252,6 +254,7 @@ def test_overdraft_is_granted_but_never_makes_available() -> None:
     held += take(pool, 2)
     assert not pool.is_available
     assert pool.statistics().overdraft == 2
+    assert pool.statistics().usage == 4 / 2
     assert pool.try_acquire() is None
     for expected_overdraft in (1, 0):
         pool.recycle(held.pop())

@@ -71,6 +71,9 @@ class Stage:
     def want_resume(self, channel: RemoteInputChannel) -> None:
         self.log.append(f"resume {channel.index}")
 
+    def want_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
+        self.log.append(f"size {channel.index} {size_bytes}")
+
     def acknowledge(self, channel: RemoteInputChannel) -> None:
         self.log.append(f"acknowledge {channel.index}")
 
@@ -330,6 +333,48 @@ def test_the_backlog_of_an_event_counts_too(stage: Stage) -> None:
 # Order.
 
 
+def test_a_channel_without_exclusive_buffers_borrows_for_what_waits() -> None:
+    stage = Stage(exclusive=0, floating=(1, 3))
+    assert stage.free() == (0, 0)
+    stage.channel.on_backlog(2)
+    assert stage.free() == (0, 2)
+    assert stage.log == ["announce 0"]
+    assert stage.channel.credit.take() == 2
+    stage.arrive(0, backlog=1)
+    stage.arrive(1, backlog=0)
+    assert stage.free() == (0, 0)
+    for _ in range(2):
+        stage.poll().recycle()
+    assert stage.free() == (0, 0)  # to the gate, since nothing waits
+    assert stage.pool_free() == 3
+    stage.assert_all_home()
+
+
+def test_a_blocked_channel_without_exclusive_buffers_keeps_none() -> None:
+    stage = Stage(channels=2, exclusive=0, floating=(1, 3))
+    stage.channel.on_backlog(4)
+    assert stage.free() == (0, 3)
+    assert stage.waiting()
+    stage.remote(1).on_backlog(1)
+    assert stage.free(1) == (0, 0)
+    assert stage.channel.credit.take() == 3
+    stage.channel.on_event(0, 0, DataType.ALIGNED_BARRIER, encode_event(CheckpointBarrier(1)))
+    assert stage.free() == (0, 0)
+    assert stage.free(1) == (0, 1)  # it had waited for one
+    assert stage.pool_free() == 2
+    stage.channel.resume()
+    assert stage.log[-1] == "resume 0"
+    assert stage.channel.credit.take() == 0
+    stage.channel.on_backlog(1)
+    assert stage.channel.credit.take() == 1
+    stage.assert_all_home()
+
+
+def test_a_blocking_event_promises_nothing_behind_it(stage: Stage) -> None:
+    with pytest.raises(ChannelFailed, match="ALIGNED_BARRIER came with backlog 3"):
+        stage.channel.on_event(0, 3, DataType.ALIGNED_BARRIER, encode_event(CheckpointBarrier(1)))
+
+
 def test_buffers_and_events_come_out_in_order(stage: Stage) -> None:
     stage.arrive(0, b"a")
     stage.channel.on_event(1, 0, DataType.EVENT, encode_event(UserEvent("x")))
@@ -566,3 +611,64 @@ def test_statistics_of_an_unconnected_channel(local: LocalStage) -> None:
     steps: list[Callable[[], None]] = [local.channel.resume, local.channel.acknowledge_end_of_data]
     for step in steps:
         step()  # before there is a producer: nothing to tell
+
+
+# Debloating.
+
+
+def test_what_was_polled_and_what_is_in_use() -> None:
+    stage = Stage()
+    assert stage.channel.measure() == (0, 0)
+    stage.arrive(0, b"abc", backlog=1)
+    stage.arrive(1, b"de", backlog=5)
+    stage.channel.on_event(2, 5, DataType.EVENT, encode_event(UserEvent("x")))
+    assert stage.channel.measure() == (0, 3 + 5)
+    stage.poll().recycle()
+    assert stage.channel.measure() == (3, 2 + 5)
+    stage.poll()  # what its reader holds is polled
+    stage.poll()
+    assert stage.channel.measure() == (5, 5)
+    stage.channel.on_backlog(0)
+    assert stage.channel.measure() == (5, 0)
+    stage.channel.on_backlog(5)
+    stage.channel.release()
+    assert stage.channel.measure() == (5, 0)
+
+
+def test_a_size_goes_to_the_connection_until_the_channel_is_released() -> None:
+    stage = Stage()
+    stage.channel.announce_buffer_size(100)
+    stage.channel.release()
+    stage.log.clear()
+    stage.channel.announce_buffer_size(200)
+    assert stage.log == []
+
+
+def test_a_size_for_a_local_channel_waits_for_its_partition() -> None:
+    stage = Stage()
+    channel = LocalInputChannel(stage.gate, 1, partition_id="p", subpartition=0)
+    channel.announce_buffer_size(100)
+    assert channel.measure() == (0, 0)
+    subpartition = ResultSubpartition(0, lambda index: None, lambda index: None)
+    channel.on_view(subpartition.create_view(channel.on_data_available))
+    assert subpartition.buffer_size == 100
+    channel.announce_buffer_size(200)
+    assert subpartition.buffer_size == 200
+
+
+def test_a_local_channel_has_in_use_what_waits_at_its_producer() -> None:
+    stage = Stage()
+    channel = LocalInputChannel(stage.gate, 1, partition_id="p", subpartition=0)
+    subpartition = ResultSubpartition(0, lambda index: None, lambda index: None)
+    channel.on_view(subpartition.create_view(channel.on_data_available))
+    for payload in (b"abc", b"de"):
+        segment = stage.pool.try_acquire()
+        assert segment is not None
+        subpartition.add(LentBuffer((memoryview(payload),), len(payload), segment, stage.pool, 0))
+    assert channel.measure() == (0, 2)
+    taken = channel.poll()
+    assert taken is not None
+    taken.recycle()
+    assert channel.measure() == (3, 1)
+    channel.release()
+    assert channel.measure() == (3, 0)

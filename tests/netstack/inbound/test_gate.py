@@ -7,9 +7,10 @@ from collections import Counter, deque
 import pytest
 
 from netstack.buffer.buffer import Buffer
-from netstack.errors import LocalProtocolError
+from netstack.errors import ConnectionLost, LocalProtocolError
 from netstack.events import DataType, EndOfData, EndOfPartition, Event, UserEvent, data_type_of, encode_event
-from netstack.inbound.gate import ChannelStatistics, InputChannel, SingleInputGate, UnionInputGate
+from netstack.inbound.gate import InputChannel, SingleInputGate, UnionInputGate
+from netstack.inbound.statistics import ChannelStatistics
 
 
 def nothing() -> None:
@@ -22,6 +23,7 @@ class FakeChannel:
     def __init__(self, gate: SingleInputGate, index: int) -> None:
         self.index = index
         self.is_enqueued = False
+        self.is_first = False
         self.is_finished = False
         self.gate = gate
         self.queue: deque[Buffer] = deque()
@@ -42,6 +44,10 @@ class FakeChannel:
             self.queue.append(buffer)
             self.gate.enqueue(self)
 
+    @property
+    def has_priority(self) -> bool:
+        return bool(self.queue) and self.queue[0].data_type.has_priority
+
     def poll(self) -> Buffer | None:
         if not self.queue:
             if self.error is not None:
@@ -49,10 +55,17 @@ class FakeChannel:
             return None
         buffer = self.queue.popleft()
         buffer.more_available = bool(self.queue)
+        buffer.next_is_event = bool(self.queue) and self.queue[0].data_type is not DataType.DATA
         return buffer
 
     def resume(self) -> None:
         self.log.append("resume")
+
+    def announce_buffer_size(self, size_bytes: int) -> None:
+        self.log.append(f"size {size_bytes}")
+
+    def measure(self) -> tuple[int, int]:
+        return 100 * (self.index + 1), len(self.queue)
 
     def acknowledge_end_of_data(self) -> None:
         self.log.append("acknowledge")
@@ -62,7 +75,25 @@ class FakeChannel:
 
     def statistics(self) -> ChannelStatistics:
         return ChannelStatistics(
-            self.index, True, "p", self.index, len(self.queue), 0, 0, 0, 0, 0, 0, 0, 0, self.is_finished
+            channel_index=self.index,
+            is_local=True,
+            partition_id="p",
+            subpartition=self.index,
+            queued_buffers=len(self.queue),
+            queued_bytes=sum(buffer.length for buffer in self.queue),
+            buffers=0,
+            bytes=0,
+            polled_buffers=0,
+            polled_bytes=0,
+            exclusive=0,
+            free_exclusive=0,
+            free_floating=0,
+            unannounced_credit=0,
+            announced_credit=0,
+            announcements=0,
+            backlog_announcements=0,
+            sender_backlog=0,
+            is_finished=self.is_finished,
         )
 
 
@@ -125,6 +156,28 @@ def test_a_priority_event_goes_first_and_the_line_stays() -> None:
         channel.put()
     stage.channels[2].put_event(UserEvent("x"), priority=True)
     assert turns(stage.gate) == [2, 0, 1, 2]
+
+
+def test_priority_events_keep_the_order_in_which_they_came() -> None:
+    stage = Stage(4)
+    for channel in stage.channels:
+        channel.put()
+    for index in (2, 0, 2):
+        stage.channels[index].put_event(UserEvent("x"), priority=True)
+    assert turns(stage.gate) == [2, 0, 2, 1, 3, 0, 2]
+
+
+def test_a_channel_that_ends_leaves_the_head_of_the_line() -> None:
+    stage = Stage(3)
+    stage.channels[0].error = ConnectionLost("gone")
+    stage.channels[0].put_event(UserEvent("x"), priority=True)
+    stage.channels[1].put_event(UserEvent("x"), priority=True)
+    stage.channels[0].queue.clear()
+    with pytest.raises(ConnectionLost):
+        stage.gate.poll()
+    stage.channels[2].put()
+    stage.channels[2].put_event(UserEvent("x"), priority=True)
+    assert turns(stage.gate) == [1, 2, 2]
 
 
 # Availability.
@@ -332,3 +385,46 @@ def test_an_index_out_of_range_is_refused() -> None:
     union = Union(2, 1)
     with pytest.raises(LocalProtocolError, match="channel index -1; the union has 0 to 2"):
         union.gate.resume(-1)
+
+
+# Debloating.
+
+
+def test_a_size_is_told_to_every_channel_that_has_not_ended() -> None:
+    stage = Stage(3)
+    stage.end(1)
+    turns(stage.gate)
+    for channel in stage.channels:
+        channel.log.clear()
+    stage.gate.announce_buffer_size(512)
+    assert [channel.log for channel in stage.channels] == [["size 512"], [], ["size 512"]]
+
+
+def test_a_gate_measures_all_its_channels() -> None:
+    stage = Stage(3)
+    assert stage.gate.measure() == (600, 0)
+    for index in (0, 2, 2):
+        stage.channels[index].put()
+    assert stage.gate.measure() == (600, 3)
+
+
+def test_whoever_waits_for_data_is_told_on_the_edge() -> None:
+    stage = Stage(2)
+    stage.told.clear()
+    stage.gate.on_data = lambda: stage.told.append("data")
+    assert not stage.gate.has_data
+    stage.channels[0].put()
+    stage.channels[1].put()
+    assert stage.gate.has_data
+    assert stage.told == ["data", "available"]
+    turns(stage.gate)
+    assert not stage.gate.has_data
+    stage.told.clear()
+    stage.channels[1].put_event(UserEvent("x"), priority=True)
+    stage.channels[0].put()
+    assert stage.told == ["data", "available"]
+
+
+def test_without_debloating_there_is_nothing_to_say_of_it() -> None:
+    statistics = Stage(1).gate.statistics()
+    assert (statistics.debloated_buffer_bytes, statistics.estimated_time_to_consume_s) == (None, None)

@@ -29,6 +29,7 @@ from netstack.wire.frames import (
     ChannelError,
     Frame,
     Hello,
+    NewBufferSize,
     OpenChannel,
     Resume,
 )
@@ -313,3 +314,44 @@ def test_nothing_is_opened_on_a_connection_that_is_gone(stage: Stage) -> None:
     stage.receiver.on_closed(ConnectionLost("reset by peer"))
     with pytest.raises(ConnectionLost, match="to memory://producer is gone: reset by peer"):
         stage.open(3, 2)
+
+
+# Sizes of buffers.
+
+
+def controls(stage: Stage) -> list[Frame]:
+    batch = OutgoingBatch()
+    stage.receiver.collect(batch)
+    frames = []
+    for piece in batch.pieces:
+        _, _, kind, channel, *_ = stage.codec.parse_header(memoryview(piece), 0)
+        frames.append(stage.codec.decode_control(kind, channel, bytes(piece[stage.codec.header_bytes :])))
+    return frames
+
+
+def test_of_the_sizes_for_a_channel_the_newest_is_told_once(stage: Stage) -> None:
+    stage.channels[0].announce_buffer_size(8)
+    stage.channels[2].announce_buffer_size(9)
+    stage.channels[0].announce_buffer_size(10)
+    stage.channels[1].on_backlog(3)
+    assert stage.wanted == 2  # once for the sizes, once for the credit
+    credit, *sizes = controls(stage)
+    assert credit == AddCredit(((1, 3),))
+    assert sorted(sizes, key=str) == [NewBufferSize(0, 10), NewBufferSize(2, 9)]
+    assert controls(stage) == []
+    stage.channels[0].announce_buffer_size(11)
+    assert stage.wanted == 3
+    assert controls(stage) == [NewBufferSize(0, 11)]
+
+
+def test_a_channel_that_left_has_no_size(stage: Stage) -> None:
+    stage.channels[0].announce_buffer_size(8)
+    stage.channels[0].release()
+    stage.channels[0].announce_buffer_size(9)
+    stage.channels[1].announce_buffer_size(8)
+    stage.receiver.on_frame(ChannelError(1, ErrorCode.PRODUCER_FAILED, "gone"))
+    stage.channels[1].announce_buffer_size(9)
+    assert controls(stage) == []
+    stage.channels[2].announce_buffer_size(8)
+    stage.receiver.on_closed(None)
+    assert controls(stage) == []

@@ -207,3 +207,15 @@ def test_statistics_hold_every_part(stage: Stage) -> None:
     assert [part.queued_buffers for part in statistics.subpartitions] == [0, 1]
     assert statistics.pool.used == 1
     assert (statistics.is_finished, statistics.is_released) == (False, False)
+
+
+def test_queues_and_usage_over_all_subpartitions(stage: Stage) -> None:
+    stage.write(0, b"abc")
+    stage.write(0, b"d", finish=False)
+    statistics = stage.partition.statistics()
+    assert (statistics.queued_buffers, statistics.queued_bytes) == (2, 4)
+    queues = (statistics.shortest_queue_buffers, statistics.longest_queue_buffers, statistics.average_queue_buffers)
+    assert queues == (0, 2, 1)
+    assert statistics.out_pool_usage == 2 / 16
+    stage.partition.broadcast_event(UserEvent("x"))
+    assert stage.partition.statistics().queued_buffers == 4  # an event in each

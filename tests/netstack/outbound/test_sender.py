@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from netstack.buffer.buffer import BufferSource, Notify
-from netstack.buffer.builder import EventBuffer, LentBuffer
+from netstack.buffer.builder import BufferBuilder, EventBuffer, LentBuffer
 from netstack.buffer.pool import NetworkBufferPool
 from netstack.buffer.segment import allocate_segments
 from netstack.errors import ChannelFailed, ErrorCode, PartitionNotFound, RemoteProtocolError
@@ -26,6 +26,7 @@ from netstack.wire.frames import (
     ChannelError,
     Frame,
     Hello,
+    NewBufferSize,
     OpenChannel,
     Resume,
 )
@@ -113,6 +114,17 @@ class Stage:
             frames.append((channel, DataType(data_type), payload))
         return frames
 
+    def collect_controls(self) -> list[Frame]:
+        """The control frames that may go now; no buffer may."""
+        batch = OutgoingBatch()
+        self.sender.collect(batch)
+        frames = []
+        for piece in batch.pieces:
+            _, length, kind, channel, *_ = self.codec.parse_header(memoryview(piece), 0)
+            assert length == len(piece) - self.codec.header_bytes
+            frames.append(self.codec.decode_control(kind, channel, bytes(piece[self.codec.header_bytes :])))
+        return frames
+
     def credit(self, number: int) -> int:
         return next(part.credit for part in self.sender.statistics() if part.channel == number)
 
@@ -139,6 +151,88 @@ def test_a_buffer_costs_a_credit_and_waits_for_one(stage: Stage) -> None:
     assert stage.wanted == wanted + 1
     assert stage.collect() == [(0, DataType.DATA, b"2")]
     assert stage.credit(0) == 4
+
+
+def test_a_channel_without_buffers_of_its_own_has_its_backlog_announced(stage: Stage) -> None:
+    stage.provider.create("d")
+    stage.open(9, "d", credit=0)
+    assert stage.collect_controls() == []
+    stage.add("d", b"0")
+    stage.add("d", b"1", b"2")
+    assert stage.collect_controls() == [BacklogAnnouncement(9, 3)]  # as it is when it is told
+    assert stage.collect_controls() == []  # once
+    stage.sender.on_frame(AddCredit(((9, 2),)))
+    assert stage.collect() == [(9, DataType.DATA, b"0"), (9, DataType.DATA, b"1")]
+    assert stage.collect_controls() == []  # the last buffer has told the rest
+    stage.add("d", b"3")
+    stage.sender.on_frame(AddCredit(((9, 1),)))  # credit came first: nothing to announce
+    assert stage.collect() == [(9, DataType.DATA, b"2")]
+    (told,) = [part for part in stage.sender.statistics() if part.channel == 9]
+    assert told.backlog_announcements == 1
+
+
+def test_a_backlog_whose_channel_left_is_not_announced(stage: Stage) -> None:
+    stage.provider.create("d")
+    stage.open(9, "d", credit=0)
+    stage.add("d", b"0")
+    stage.sender.on_frame(CancelChannel(9))
+    assert stage.collect_controls() == []
+
+
+def test_credit_on_demand_is_void_after_a_barrier(stage: Stage) -> None:
+    stage.provider.create("d")
+    stage.open(9, "d", credit=0)
+    stage.add("d", b"0")
+    stage.sender.on_frame(AddCredit(((9, 4),)))
+    stage.add_event("d", CheckpointBarrier(1))
+    stage.add("d", b"1")
+    assert [payload for _, _, payload in stage.collect()] == [b"0", encode_event(CheckpointBarrier(1))]
+    assert stage.credit(9) == 3
+    assert stage.collect_controls() == []
+    stage.sender.on_frame(Resume(9))
+    assert stage.credit(9) == 0
+    assert stage.collect_controls() == [BacklogAnnouncement(9, 1)]
+
+
+def test_an_empty_buffer_sets_a_reserved_one_free(stage: Stage) -> None:
+    stage.provider.create("d")
+    stage.open(9, "d", credit=0)
+    for name in "ad":
+        segment = stage.pool.try_acquire()
+        assert segment is not None
+        builder = BufferBuilder(segment, stage.pool, 0)
+        stage.provider.subpartitions[name].add(builder.create_consumer())
+        builder.finish()
+        builder.close()
+        stage.provider.subpartitions[name].on_buffer_finished()
+    assert stage.collect_controls() == [BacklogAnnouncement(9, 1)]  # and nothing on the other channel
+    stage.sender.on_frame(AddCredit(((9, 1),)))
+    assert stage.collect() == [(9, DataType.DATA, b"")]
+
+
+def test_a_channel_with_a_priority_event_goes_first(stage: Stage) -> None:
+    stage.add("a", b"0", b"1")
+    stage.add("b", b"2", b"3")
+    stage.add("c", b"4")
+    for name in "cb":
+        stage.add_event(name, UserEvent("x"), priority=True)
+    event = encode_event(UserEvent("x"))
+    assert [(channel, payload) for channel, _, payload in stage.collect()] == [
+        (2, event),
+        (1, event),
+        (0, b"0"),
+        (2, b"4"),
+        (1, b"2"),
+        (0, b"1"),
+        (1, b"3"),
+    ]
+
+
+def test_a_priority_event_needs_no_credit(stage: Stage) -> None:
+    stage.add("a", b"0", b"1", b"2")
+    stage.collect()
+    stage.add_event("a", UserEvent("x"), priority=True)
+    assert [payload for _, _, payload in stage.collect()] == [encode_event(UserEvent("x"))]
 
 
 def test_events_cost_nothing_but_keep_their_place(stage: Stage) -> None:
@@ -413,3 +507,40 @@ def test_sent_buffers_return_when_the_batch_is_through(stage: Stage) -> None:
     assert stage.pool.statistics().used == 1
     assert batch.take(1) is True
     assert stage.pool.statistics().used == 0
+
+
+# Sizes of buffers.
+
+
+def test_a_size_that_is_asked_for_reaches_its_subpartition(stage: Stage) -> None:
+    unasked = stage.provider.subpartitions["a"].buffer_size
+    stage.sender.on_frame(NewBufferSize(1, 300))
+    stage.sender.on_frame(NewBufferSize(1, 200))
+    assert [stage.provider.subpartitions[name].buffer_size for name in "abc"] == [unasked, 200, unasked]
+    assert stage.sent == []
+
+
+def test_a_size_that_comes_before_its_partition_waits_for_it() -> None:
+    stage = Stage()
+    stage.open(0, "late")
+    stage.sender.on_frame(NewBufferSize(0, 300))
+    stage.sender.on_frame(NewBufferSize(0, 200))
+    assert stage.provider.create("late").buffer_size == 200
+
+
+def test_a_size_of_nothing_fails_that_channel_alone(stage: Stage) -> None:
+    stage.sender.on_frame(NewBufferSize(1, 0))
+    assert stage.sent == [
+        ChannelError(1, ErrorCode.MALFORMED_FRAME, "buffers of 0 bytes were asked for; ask for 1 or more")
+    ]
+    assert stage.provider.log == ["b consumed"]
+    stage.add("a", b"0")
+    assert stage.collect() == [(0, DataType.DATA, b"0")]
+
+
+def test_a_size_for_a_channel_that_left_is_ignored_and_for_one_that_never_was_is_not(stage: Stage) -> None:
+    stage.sender.on_frame(CancelChannel(1))
+    stage.sender.on_frame(NewBufferSize(1, 0))
+    assert stage.sent == []
+    stage.sender.on_frame(NewBufferSize(7, 100))
+    assert [type(frame) for frame in stage.sent] == [ChannelError]

@@ -462,3 +462,22 @@ def test_statistics(stage: Stage) -> None:
     assert (statistics.is_blocked, statistics.is_finished, statistics.is_consumed) == (False, False, False)
     assert stage.subpartition.queued_buffers() == 2
     assert stage.subpartition.has_open_buffer
+
+
+def test_bytes_in_the_queue_are_those_written_and_not_taken(stage: Stage) -> None:
+    stage.add_finished(b"abc")
+    stage.add_event()
+    stage.add_open(b"de")
+    event_bytes = len(encode_event(EVENT))
+    assert stage.subpartition.statistics().queued_bytes == 5 + event_bytes
+    assert stage.subpartition.readable() == (2, 3 + event_bytes)
+    stage.poll()
+    stage.poll()
+    assert stage.subpartition.statistics().queued_bytes == 2
+    assert stage.subpartition.readable() == (0, 0)
+    stage.subpartition.flush()
+    assert stage.view is not None
+    assert stage.view.readable() == (1, 2)
+    stage.poll()
+    statistics = stage.subpartition.statistics()
+    assert (statistics.queued_buffers, statistics.queued_bytes) == (1, 0)  # still open, and empty

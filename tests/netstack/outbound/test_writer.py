@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from netstack.buffer.builder import LentBuffer
 from netstack.buffer.pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, PoolDestroyed, RecordError
 from netstack.events import DataType, UserEvent
@@ -495,6 +496,209 @@ def test_a_broadcast_buffer_timeout_flushes_every_subpartition() -> None:
     stage.host.advance(0.1)
     assert stage.told == [1, 1]
     assert stage.read(0) == stage.read(1) == frame(b"a")
+
+
+# Buffers kept small, as a consumer asked (debloating).
+
+
+def kept_small(size_bytes: int, **settings: Any) -> Stage:
+    stage = Stage(**settings)
+    for subpartition in stage.partition.subpartitions:
+        subpartition.set_buffer_size(size_bytes)
+    return stage
+
+
+def buffers(stage: Stage, subpartition: int = 0) -> list[int]:
+    """The bytes of each buffer that is in the queue, the open one included."""
+    stage.writer.flush()
+    found = []
+    while (data := stage.read_one(subpartition)) is not None:
+        found.append(len(data))
+    return found
+
+
+def test_a_buffer_holds_what_was_asked_for() -> None:
+    stage = kept_small(20)
+    for _ in range(5):
+        stage.emit(b"x" * 6)
+    assert buffers(stage) == [20, 20, 10]
+
+
+def test_a_buffer_holds_its_first_record_whole() -> None:
+    stage = kept_small(8)
+    for record in (b"x" * 20, b"x" * 28, b"x", b"x" * 7, b"x"):
+        stage.emit(record)
+    assert buffers(stage) == [24, 32, 8, 8, 5]
+
+
+def test_what_is_left_of_a_record_is_its_buffers_first() -> None:
+    stage = kept_small(8)
+    stage.emit(b"x" * 100)
+    stage.emit(b"x" * (96 - 4))
+    stage.emit(b"x" * (66 - 4))
+    assert buffers(stage) == [32, 32, 32, 8, 32, 32, 32, 32, 32, 2]
+
+
+@pytest.mark.parametrize("size_bytes", [32, 33, 1 << 31])
+def test_a_wish_above_the_segment_is_the_segment(size_bytes: int) -> None:
+    stage = kept_small(size_bytes)
+    stage.emit(b"x" * 60)
+    assert buffers(stage) == [32, 32]
+
+
+def test_a_wish_is_for_buffers_that_are_opened_later() -> None:
+    stage = Stage()
+    (subpartition,) = stage.partition.subpartitions
+    stage.emit(b"x")
+    subpartition.set_buffer_size(8)
+    for _ in range(6):
+        stage.emit(b"x" * 4)
+    subpartition.set_buffer_size(32)
+    for _ in range(7):
+        stage.emit(b"x" * 4)
+    assert buffers(stage) == [32, 8, 8, 8, 32, 21]
+
+
+def test_every_subpartition_has_its_own_size() -> None:
+    stage = Stage(subpartitions=2)
+    stage.partition.subpartitions[1].set_buffer_size(8)
+    for _ in range(8):
+        stage.emit(b"x" * 4)
+    assert (buffers(stage, 0), buffers(stage, 1)) == ([32], [8, 8, 8, 8])
+
+
+def test_a_broadcast_buffer_is_as_small_as_any_consumer_asked() -> None:
+    stage = Stage(subpartitions=3, selector=BroadcastSelector())
+    for subpartition, size_bytes in zip(stage.partition.subpartitions, (24, 16, 30), strict=True):
+        subpartition.set_buffer_size(size_bytes)
+    for _ in range(5):
+        stage.emit(b"x" * 4)
+    assert [buffers(stage, index) for index in range(3)] == [[16, 16, 8]] * 3
+
+
+def test_a_reader_that_takes_an_open_buffer_does_not_change_its_size() -> None:
+    stage = kept_small(20, timeout_s=0)
+    stage.emit(b"x" * 6)
+    assert stage.read() == frame(b"x" * 6)
+    stage.emit(b"y" * 6)
+    assert stage.told == [2]
+    assert not stage.partition.subpartitions[0].has_open_buffer
+    assert stage.read() == frame(b"y" * 6)
+
+
+def test_arrays_fill_buffers_to_the_size() -> None:
+    stage = kept_small(20)
+    rows = np.zeros((12, 8), np.uint8)
+    for _, _, emission in stage.writer.plan_batch(rows, []):
+        assert emission.advance()
+    assert buffers(stage) == [20] * 7 + [4]
+
+
+@pytest.mark.parametrize(
+    ("record_bytes", "size_bytes", "expected"),
+    [
+        (LEND_BYTES, 1000, [8196] * 4),  # a record each
+        (LEND_BYTES, 12000, [12000, 12000, 8784]),
+        (LEND_BYTES, 20000, [20000, 12784]),
+        (20000, 1000, [16384, 3620] * 4),
+        (20000, 9000, [16384, 9000, 14624] * 2),
+    ],
+)
+def test_large_records_of_an_array_stay_where_they_lie_in_smaller_buffers(
+    record_bytes: int, size_bytes: int, expected: list[int]
+) -> None:
+    stage = kept_small(size_bytes, segment_bytes=16384 if record_bytes == 20000 else 32768)
+    rows = np.random.default_rng(1).integers(0, 256, (4, record_bytes), np.uint8)
+    for _, _, emission in stage.writer.plan_batch(rows, []):
+        assert emission.advance()
+    stage.writer.flush()
+    found = []
+    while (buffer := stage.partition.subpartitions[0].poll()) is not None:
+        found.append(bytes(buffer.contiguous()))
+        assert isinstance(buffer, LentBuffer) or len(found) == len(expected)
+        buffer.recycle()
+    assert list(map(len, found)) == expected
+    assert b"".join(found) == b"".join(frame(row.tobytes()) for row in rows)
+
+
+def test_a_record_that_begins_in_a_small_buffer_ends_there_when_there_is_no_other() -> None:
+    stage = kept_small(16, buffers=(2, 2))
+    stage.emit(b"a" * 12)
+    stage.emit(b"b" * 4)
+    assert not stage.pool.is_available
+    stage.emit(b"c" * 20)  # 8 of its 24 bytes fit
+    assert not stage.partition.subpartitions[0].has_open_buffer
+    assert not stage.writer.try_emit(b"d")  # the size holds under back-pressure: record after record would undo it
+    assert buffers(stage) == [16, 32]
+    stage.emit(b"d")
+    assert buffers(stage) == [5]
+
+
+def test_a_small_buffer_grows_before_overdraft_is_taken() -> None:
+    stage = kept_small(16, buffers=(2, 2), overdraft=2)
+    stage.emit(b"a" * 12)
+    stage.emit(b"b" * 4)
+    stage.emit(b"c" * 12)
+    assert stage.pool.statistics().overdraft == 0
+    assert buffers(stage) == [16, 24]
+
+
+def test_a_small_buffer_does_not_grow_while_there_is_another() -> None:
+    stage = kept_small(16, buffers=(3, 3))
+    stage.emit(b"a" * 12)
+    stage.emit(b"b" * 4)
+    stage.emit(b"c" * 12)
+    assert buffers(stage) == [16, 16, 8]
+
+
+def test_a_small_buffer_that_cannot_hold_the_record_does_not_grow_for_nothing() -> None:
+    stage = kept_small(16, buffers=(2, 2))
+    stage.emit(b"a" * 12)
+    stage.emit(b"b" * 4)
+    assert not stage.writer.try_emit(b"c" * 21)
+    assert stage.writer.builders[0].capacity == 16
+    stage.emit(b"d" * 4)
+    assert buffers(stage) == [16, 16]
+
+
+def test_a_small_buffer_grows_for_a_consumer_over_its_quota() -> None:
+    stage = kept_small(16, quota=2)
+    stage.emit(b"a" * 12)
+    stage.emit(b"b" * 4)
+    assert stage.pool.is_over_quota
+    stage.emit(b"c" * 12)
+    assert buffers(stage) == [16, 24]
+
+
+def test_an_array_that_runs_out_of_buffers_is_not_left_inside_a_record() -> None:
+    stage = kept_small(16, buffers=(2, 2))
+    rows = np.arange(80, dtype=np.uint8).reshape(8, 10)
+    ((_, _, emission),) = stage.writer.plan_batch(rows, [])
+    found = []
+    while not emission.advance():
+        assert not emission.is_inside_record
+        found += buffers(stage)
+    assert found + buffers(stage) == [16, 26, 16, 26, 16, 12]
+
+
+def test_a_record_larger_than_all_buffers_takes_what_the_open_one_can_hold() -> None:
+    stage = kept_small(16, buffers=(2, 2))
+    stage.emit(b"a" * 12)
+    stage.emit(b"b" * 4)
+    slot, emission = stage.writer.plan_record(b"c" * 46)
+    assert not emission.advance()
+    assert buffers(stage) == [16, 32]
+    assert emission.advance()
+    stage.writer.after_write(slot)
+    assert buffers(stage) == [50 - 24]
+
+
+def test_growing_keeps_the_quick_way_for_what_follows_a_flush() -> None:
+    """A buffer whose flush is armed still takes records by comparison alone after it was cut."""
+    stage = kept_small(24, timeout_s=0.1)
+    stage.emit(b"x" * 4)
+    builder = stage.writer.builders[0]
+    assert builder.limit == builder.capacity == 24
 
 
 # Events, the end, and giving up.

@@ -86,7 +86,7 @@ async def settle() -> None:
 
 def assert_nothing_left(manager: TaskManager) -> None:
     statistics = manager.statistics()
-    assert statistics.gates == 0
+    assert statistics.gates == ()
     assert (statistics.accepted, statistics.dialled) == ((), ())
     assert statistics.pool.lent_segments == 0
 

@@ -19,7 +19,7 @@ from netstack.config import NetworkConfig
 from netstack.errors import ConfigError, LocalProtocolError, RecordError
 from netstack.events import CheckpointBarrier, EndOfData, EndOfPartition, Event, UserEvent, data_type_of, encode_event
 from netstack.inbound.channel import LocalInputChannel
-from netstack.inbound.gate import SingleInputGate
+from netstack.inbound.gate import SingleInputGate, UnionInputGate
 from netstack.outbound.subpartition import ResultSubpartition
 from netstack.record.framing import LENGTH, frame
 from netstack.runtime.record_reader import TURN_BUFFERS, ArrayReader, RecordReader
@@ -33,7 +33,8 @@ class Stage:
         self.pool = self.network.create_pool(1, None)
         self.log: list[str] = []
         self.pokes = 0
-        self.gate = SingleInputGate(None, poke=self.poke, on_closed=lambda: self.log.append("closed"))
+        now = trio.current_time if trio.lowlevel.in_trio_run() else lambda: 0.0
+        self.gate = SingleInputGate(None, poke=self.poke, on_closed=lambda: self.log.append("closed"), now=now)
         self.subpartitions = []
         for index in range(channels):
             channel = LocalInputChannel(self.gate, index, partition_id="p", subpartition=index)
@@ -304,3 +305,60 @@ def test_settings_of_arrays_that_cannot_work() -> None:
             ArrayReader(gate, **arguments)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="objects"):
         ArrayReader(gate, object)
+
+
+# How long a reader waits, and what it has decoded.
+
+
+@virtual
+async def test_a_reader_is_idle_while_its_gate_is_empty() -> None:
+    stage = Stage()
+    reader = RecordReader(stage.gate)
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def produce() -> None:
+            for number in range(3):
+                await trio.sleep(2)
+                stage.put(frame(b"%d" % number) * 5)
+            stage.end()
+
+        async for _ in reader:
+            await trio.sleep(0.1)  # the task is busy
+    statistics = stage.gate.statistics()
+    assert statistics.idle.total_s == pytest.approx(6 - 2 * 0.5)
+    assert statistics.idle.longest_s == pytest.approx(2)
+    assert statistics.idle.ms_per_s == pytest.approx(1000 * 5 / 6.5)
+    assert statistics.records == 15
+
+
+@virtual
+async def test_a_cancelled_wait_is_over() -> None:
+    stage = Stage()
+    with trio.move_on_after(3):
+        await RecordReader(stage.gate).next_records()
+    await trio.sleep(7)
+    assert stage.gate.statistics().idle.total_s == pytest.approx(3)
+
+
+@virtual
+async def test_the_gates_of_a_union_are_idle_together() -> None:
+    stages = [Stage(), Stage(2)]
+    union = UnionInputGate([stage.gate for stage in stages])
+    reader = ArrayReader(union, record_bytes=1)
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def produce() -> None:
+            await trio.sleep(1)
+            stages[1].put(frame(b"a") * 4, 1)
+            await trio.sleep(1)
+            stages[0].put(frame(b"b") * 2)
+
+        assert (len(await reader.__anext__()), len(await reader.__anext__())) == (4, 2)
+    parts = [stage.gate.statistics() for stage in stages]
+    assert [part.idle.total_s for part in parts] == pytest.approx([2, 2])
+    assert [part.records for part in parts] == [2, 4]
+    whole = union.statistics()
+    assert (whole.idle, whole.records) == (parts[0].idle, 6)
+    assert [channel.channel_index for channel in whole.channels] == [0, 1, 2]

@@ -311,3 +311,90 @@ async def test_settings_that_cannot_work() -> None:
 async def test_the_writer_knows_its_partition() -> None:
     stage = Stage()
     assert stage.writer.partition is stage.partition
+
+
+# Back-pressure: which kind, and how long.
+
+
+class Reader:
+    """Takes one buffer a second."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+
+    async def run(self) -> None:
+        while True:
+            await trio.sleep(1)
+            self.stage.read(limit=1)
+
+
+async def pressed(stage: Stage, write: Callable[[], Awaitable[None]]) -> tuple[float, float]:
+    """Seconds of soft and hard back-pressure while `write` runs against a slow reader."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(Reader(stage).run)
+        await write()
+        nursery.cancel_scope.cancel()
+    statistics = stage.partition.statistics()
+    return statistics.soft_backpressured.total_s, statistics.hard_backpressured.total_s
+
+
+@virtual
+async def test_waiting_for_the_first_buffer_of_a_record_is_soft() -> None:
+    stage = Stage(buffer_timeout_s=None)
+
+    async def write() -> None:
+        for _ in range(8):
+            await stage.writer.emit(bytes(60))  # a buffer each
+
+    assert await pressed(stage, write) == pytest.approx((5, 0))
+    statistics = stage.partition.statistics()
+    assert statistics.soft_backpressured.longest_s == pytest.approx(1)
+    assert statistics.soft_backpressured.ms_per_s == pytest.approx(1000)
+    assert statistics.backpressured_ms_per_s == statistics.soft_backpressured.ms_per_s
+
+
+@virtual
+async def test_waiting_inside_a_record_is_hard() -> None:
+    stage = Stage(buffer_timeout_s=None)
+
+    async def write() -> None:
+        await stage.writer.emit(bytes(6 * SIZE - 4))
+
+    assert await pressed(stage, write) == pytest.approx((0, 3))
+    assert await pressed(stage, write) == pytest.approx((1, 3 + 5))
+
+
+@virtual
+async def test_a_batch_is_pressed_by_where_it_stands() -> None:
+    stage = Stage(buffer_timeout_s=None)
+
+    async def write_whole() -> None:
+        await stage.writer.emit_batch(np.zeros((6, 60), np.uint8))  # a buffer each
+
+    async def write_spanning() -> None:
+        await stage.writer.emit_batch(np.zeros((2, 3 * SIZE - 4), np.uint8))  # three buffers each
+
+    assert await pressed(stage, write_whole) == pytest.approx((3, 0))
+    assert await pressed(stage, write_spanning) == pytest.approx((3 + 2, 4))
+
+
+@virtual
+async def test_completing_a_torn_record_is_hard_and_cancelled_waits_end() -> None:
+    stage = Stage(buffer_timeout_s=None)
+    with trio.move_on_after(2):
+        await stage.writer.emit(bytes(6 * SIZE - 4))
+    with trio.move_on_after(3):
+        await stage.writer.broadcast_event(UserEvent("e"))
+    await trio.sleep(10)
+    statistics = stage.partition.statistics()
+    assert statistics.hard_backpressured.total_s == pytest.approx(5)
+    assert statistics.soft_backpressured.total_s == 0
+
+
+@virtual
+async def test_waiting_for_lent_memory_to_be_sent_is_soft() -> None:
+    stage = Stage(segments=30, segment_bytes=8192, buffer_timeout_s=None)
+    await stage.writer.emit_batch(np.ones((2, 20_000), np.uint8))
+    statistics = stage.partition.statistics()
+    assert statistics.soft_backpressured.total_s == pytest.approx(LEND_GRACE_S)
+    assert statistics.hard_backpressured.total_s == 0

@@ -103,7 +103,7 @@ def assert_nothing_left(*managers: TaskManager) -> None:
     for manager in managers:
         statistics = manager.statistics()
         assert statistics.pool.lent_segments == 0
-        assert (statistics.partitions, statistics.accepted, statistics.dialled, statistics.gates) == ((), (), (), 0)
+        assert (statistics.partitions, statistics.accepted, statistics.dialled, statistics.gates) == ((), (), (), ())
 
 
 # The whole way.
@@ -591,7 +591,7 @@ async def test_a_subpartition_out_of_range(local: bool) -> None:
         with pytest.raises(PartitionNotFound, match="subpartitions 0 to 1"):
             await open_and_read()
         if local:
-            assert producer.statistics().gates == 0
+            assert producer.statistics().gates == ()
 
 
 # Consumers that leave.
@@ -833,7 +833,7 @@ async def test_wrong_arguments_name_what_is_wrong() -> None:
             await manager.open_gate([])
         with pytest.raises(ConfigError, match="no scheme"):
             await manager.open_gate([ChannelDescriptor("nowhere", "p")])
-        assert manager.statistics().gates == 0
+        assert manager.statistics().gates == ()
         assert len(manager.statistics().partitions) == 1
         manager.release_partition("never was")
 

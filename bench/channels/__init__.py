@@ -1,0 +1,1 @@
+"""`netstack-bench channels`: what idle logical channels cost."""

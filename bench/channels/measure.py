@@ -1,0 +1,94 @@
+"""Measures what logical channels cost: once for time, once more for memory.
+
+Takes: a `ChannelsSpec`. Gives: one document.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Final
+
+from ..host import host_facts, version
+from ..pair import Summaries, run_pair
+from ..processes import Deadlines, MeasurementFailed
+from ..runner import Progress
+from .spec import ChannelsSpec
+
+PASSES: Final = 2
+
+_WORKER: Final = "bench.channels.worker"
+_OPEN_S: Final = 1.0
+_TRACED_IDLE_S: Final = 0.1
+_STALLED_S: Final = 60.0  # opening the most channels there can be while memory is traced takes several seconds
+
+
+def expected_s(spec: ChannelsSpec) -> float:
+    """How long both passes take."""
+    return PASSES * 2 * _OPEN_S + spec.idle_seconds
+
+
+def measure(
+    spec: ChannelsSpec,
+    *,
+    on_progress: Callable[[Progress], None] | None = None,
+    deadlines: Deadlines | None = None,
+) -> dict[str, Any]:
+    """Runs both passes: tracing memory makes everything slower, so nothing else is measured with it.
+
+    Args:
+        spec: the settings.
+        on_progress: called a few times a second.
+        deadlines: how patient to be.
+
+    Returns:
+        The document of the command (`bench/METHOD.md` says what each key means).
+
+    Raises:
+        MeasurementFailed: a worker died, fell silent or stalled, or not all channels were open.
+        NetstackError: what a worker found wrong with the settings.
+    """
+    patience = deadlines or Deadlines(stalled_s=_STALLED_S + spec.idle_seconds)
+
+    def run(spec: ChannelsSpec, *, traced: bool) -> Summaries:
+        settings = {"spec": spec.as_dict(), "traced": traced}
+        name = f"{spec.channels} channels"
+        expected = _OPEN_S + spec.idle_seconds
+        return run_pair(_WORKER, name, settings, deadlines=patience, expected_s=expected, on_progress=on_progress)
+
+    timed = run(spec, traced=False)
+    traced = run(dataclasses.replace(spec, idle_seconds=_TRACED_IDLE_S), traced=True)
+    return document(spec, timed, traced)
+
+
+def document(spec: ChannelsSpec, timed: Summaries, traced: Summaries) -> dict[str, Any]:
+    """The document, from what both passes told.
+
+    Raises:
+        MeasurementFailed: not all channels were open, or not on one connection.
+    """
+    for found in (timed, traced):
+        connections, channels = found.producer["connections"], found.producer["open_channels"]
+        if (connections, channels) != (1, spec.channels):
+            raise MeasurementFailed(
+                f"{spec.channels} channels should be open on one connection, but there were {channels} on {connections}"
+            )
+    problems = [f"delivery: {text}" for found in (timed, traced) for text in found.consumer["problems"]]
+    return {
+        "channels": spec.channels,
+        "open_s": timed.consumer["open_s"],
+        "bytes_per_idle_channel": {
+            "producer": traced.producer["grown_bytes"] / spec.channels,
+            "consumer": traced.consumer["grown_bytes"] / spec.channels,
+        },
+        "idle_cpu_ms_per_s": {
+            "producer": timed.producer["idle_cpu_ms_per_s"],
+            "consumer": timed.consumer["idle_cpu_ms_per_s"],
+        },
+        "delivered": not problems,
+        "connections": 1,
+        "warnings": [*problems, *timed.remarks, *traced.remarks],
+        "settings": spec.as_dict(),
+        "host": host_facts(),
+        "version": version(),
+    }

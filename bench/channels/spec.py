@@ -1,0 +1,63 @@
+"""The settings of `channels`.
+
+Takes: settings from the command line. Gives: `ChannelsSpec` to both worker processes and the result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Final
+
+from netstack.buffer.requirements import LANDING_SEGMENTS
+from netstack.config import NetworkConfig
+from netstack.errors import ConfigError
+
+MOST_CHANNELS: Final = NetworkConfig().max_channels_per_connection
+
+_SPARE_SEGMENTS: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelsSpec:
+    """Settings of one measurement. Buffers are few and small, because only channels are measured.
+
+    Attributes:
+        channels: logical channels on the one connection.
+        idle_seconds: how long they are left alone.
+        exclusive_buffers: of each channel.
+        floating_buffers: of the gate.
+        segment_size_bytes: size of a network buffer.
+    """
+
+    channels: int = 10_000
+    idle_seconds: float = 2.0
+    exclusive_buffers: int = 1
+    floating_buffers: int = 8
+    segment_size_bytes: int = 4096
+
+    def __post_init__(self) -> None:
+        """Refuses settings that cannot work, naming the flag."""
+        if not 1 <= self.channels <= MOST_CHANNELS:
+            raise ConfigError(f"--channels {self.channels}: give 1 to {MOST_CHANNELS}, the most of one connection")
+        if not self.idle_seconds > 0:
+            raise ConfigError(f"--idle-seconds {self.idle_seconds:g}: give more than 0")
+
+    def network(self) -> NetworkConfig:
+        """The settings of either TaskManager, with enough memory for every channel; the heartbeat is the default."""
+        segments = self.channels * (self.exclusive_buffers + 1) + self.floating_buffers
+        return NetworkConfig(
+            segment_size_bytes=self.segment_size_bytes,
+            memory_bytes=(segments + LANDING_SEGMENTS + _SPARE_SEGMENTS) * self.segment_size_bytes,
+            exclusive_buffers_per_channel=self.exclusive_buffers,
+            floating_buffers_per_gate=self.floating_buffers,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every setting, defaults included, as plain JSON values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> ChannelsSpec:
+        """The inverse of `as_dict`; unknown names are an error."""
+        return cls(**values)

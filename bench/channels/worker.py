@@ -1,0 +1,163 @@
+"""The two TaskManagers of `channels`: one partition, one gate, a channel from each subpartition.
+
+Takes: a `ChannelsSpec`, and whether memory is traced, as a job. Gives: when all channels were open, the memory they
+hold, the CPU they use while nothing happens, and the proof that each still works.
+
+Rules: frames are handled in order, so a record that waited in the last subpartition reaches the consumer only when
+every channel before it is open at the producer. Both sides are idle over the same stretch of time.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+import tracemalloc
+from typing import Any, Final
+
+import trio
+
+from netstack import ChannelDescriptor, CustomSelector, RecordReader, RecordWriter, SingleInputGate, open_task_manager
+
+from ..pacing import clock_ns
+from ..pair_io import PairIo, serve
+from .spec import ChannelsSpec
+
+_PARTITION: Final = "idle"
+_ADDRESS: Final = "tcp://127.0.0.1:0"
+_PROBLEMS_IN_WORDS: Final = 5
+
+
+class Memory:
+    """What Python objects hold more than at the start; network buffers were there before."""
+
+    def __init__(self, *, traced: bool) -> None:
+        self._traced = traced
+        if traced:
+            tracemalloc.start()
+        self._before = self._held()
+
+    def grown_bytes(self) -> int | None:
+        """By how much; None when it is not traced."""
+        return self._held() - self._before if self._traced else None
+
+    def _held(self) -> int:
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] if self._traced else 0
+
+
+class Roll:
+    """Which channels a record came through, each record being its channel's number.
+
+    The last channel gets two: one showed that all were open.
+    """
+
+    def __init__(self, channels: int) -> None:
+        self._counts = [0] * channels
+        self._strays: list[str] = []
+        self.records = 0
+
+    def take(self, channel: int, number: int) -> None:
+        """A record came."""
+        self.records += 1
+        self._counts[channel] += 1
+        if number != channel and len(self._strays) < _PROBLEMS_IN_WORDS:
+            self._strays.append(f"the record of channel {number} came through channel {channel}")
+
+    def problems(self) -> list[str]:
+        """What is wrong; empty when every channel carried what was its own."""
+        last = len(self._counts) - 1
+        wrong = [
+            f"{count} records came through channel {channel}, {1 + (channel == last)} were sent"
+            for channel, count in enumerate(self._counts)
+            if count != 1 + (channel == last)
+        ]
+        more = len(wrong) - _PROBLEMS_IN_WORDS
+        return [*self._strays, *wrong[:_PROBLEMS_IN_WORDS], *([f"and {more} channels more"] if more > 0 else [])]
+
+
+async def produce(io: PairIo) -> dict[str, Any]:
+    """Lets the channels be opened, leaves them alone, then sends a record through each."""
+    spec, traced = _job(io)
+    async with open_task_manager(_ADDRESS, spec.network()) as manager:
+        memory = Memory(traced=traced)
+        partition = manager.create_partition(_PARTITION, subpartitions=spec.channels)
+        writer = RecordWriter(partition, selector=CustomSelector(_own_channel), format="int64", buffer_timeout_s=0)
+        await writer.emit(spec.channels - 1)
+        io.publish(manager.address)
+        await io.ready()
+        start_ns = await io.ready()
+        grown_bytes = memory.grown_bytes()
+        idle_cpu_ms_per_s = await _idle(spec, start_ns)
+        accepted = manager.statistics().accepted
+        for channel in range(spec.channels):
+            await writer.emit(channel)
+        await writer.finish()
+        await writer.wait_consumed()
+    return {
+        "connections": len(accepted),
+        "open_channels": sum(len(each.channels) for each in accepted),
+        "grown_bytes": grown_bytes,
+        "idle_cpu_ms_per_s": idle_cpu_ms_per_s,
+    }
+
+
+async def consume(io: PairIo) -> dict[str, Any]:
+    """Opens the channels, leaves them alone, then reads a record from each."""
+    spec, traced = _job(io)
+    roll = Roll(spec.channels)
+    async with open_task_manager(_ADDRESS, spec.network()) as manager:
+        address = await io.peer_address()
+        io.watch(lambda: roll.records)
+        await io.ready()
+        descriptors = [ChannelDescriptor(address, _PARTITION, number) for number in range(spec.channels)]
+        memory = Memory(traced=traced)
+        began_ns = clock_ns()
+        gate = await manager.open_gate(descriptors)
+        await _first_arrival(gate)
+        open_s = (clock_ns() - began_ns) / 1e9
+        reader = RecordReader(gate, format="int64")
+        number = await anext(reader)
+        roll.take(reader.channel_index, number)
+        start_ns = await io.ready()
+        grown_bytes = memory.grown_bytes()
+        idle_cpu_ms_per_s = await _idle(spec, start_ns)
+        async for number in reader:
+            roll.take(reader.channel_index, number)
+        gate.close()
+    return {
+        "open_s": open_s,
+        "grown_bytes": grown_bytes,
+        "idle_cpu_ms_per_s": idle_cpu_ms_per_s,
+        "problems": roll.problems(),
+    }
+
+
+async def _first_arrival(gate: SingleInputGate) -> None:
+    arrived = trio.Event()
+    gate.on_available = arrived.set
+    if not gate.is_available:
+        await arrived.wait()
+
+
+async def _idle(spec: ChannelsSpec, start_ns: int) -> float:
+    """Does nothing for a while; returns the CPU time this thread used meanwhile, in ms a second.
+
+    It is the only one netstack runs in; the process's other thread tells the runner that it is alive.
+    """
+    await trio.sleep(max(0, start_ns - clock_ns()) / 1e9)
+    cpu_s, began_ns = time.thread_time(), clock_ns()
+    await trio.sleep(spec.idle_seconds)
+    return (time.thread_time() - cpu_s) * 1000 / ((clock_ns() - began_ns) / 1e9)
+
+
+def _own_channel(record: Any, channels: int) -> int:
+    return int(record)
+
+
+def _job(io: PairIo) -> tuple[ChannelsSpec, bool]:
+    return ChannelsSpec.from_dict(io.settings["spec"]), bool(io.settings["traced"])
+
+
+if __name__ == "__main__":
+    sys.exit(serve(produce, consume))

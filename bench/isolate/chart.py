@@ -1,0 +1,206 @@
+"""The course of one mode as SVG: records a second of both subtasks over time, and when their producers had to wait.
+
+Takes: a mode's document. Gives: one `<svg>` element, complete without a script, in the style of the report's charts.
+
+Rules: as `bench.report.svg`: colours and dashes come from the style sheet by class, no meaning hangs on colour alone.
+Every bin has a column of its own for the pointer, with its figures in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any, Final
+
+from ..report.svg import nice_ticks
+from ..units import format_count, three_digits
+from .spec import PHASES, PRODUCERS, SUBTASKS, TICK_S, IsolateSpec, Subtask
+from .text import middle_phase, percent
+
+_HUES: Final[dict[Subtask, tuple[int, int]]] = {"B.3": (0, 0), "B.4": (1, 1)}  # (colour, dash) of each subtask's line
+
+STYLE: Final = """
+svg .shade { fill: var(--soft); fill-opacity: 0.11; }
+svg .phase { font-size: 12px; font-weight: 600; }
+svg .area { fill: var(--c); fill-opacity: 0.45; stroke: none; }
+svg .pt .bin, svg .pt:hover .bin { fill: var(--ink); fill-opacity: 0; stroke: none; }
+svg .pt:hover .bin { fill-opacity: 0.08; }
+td .swatch { width: 34px; height: 16px; vertical-align: -3px; margin-right: 6px; }
+"""
+"""What the report's style sheet has no word for."""
+
+_STRIP_PX: Final = 26.0
+_STRIP_GAP_PX: Final = 9.0
+_TOP_PX: Final = 26.0
+_AXIS_PX: Final = 46.0
+_CAPTION_PX: Final = 24.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Plot:
+    """Where things are: time runs from `left` to `right`, rates rise from `bottom` to `top`."""
+
+    left: float
+    right: float
+    top: float
+    bottom: float
+    seconds: float
+    high: float
+
+    def x(self, second: float) -> float:
+        return self.left + (self.right - self.left) * second / self.seconds
+
+    def y(self, rate: float) -> float:
+        return self.bottom - (self.bottom - self.top) * min(rate / self.high, 1.0)
+
+
+def draw(name: str, spec: IsolateSpec, mode: Mapping[str, Any], *, top: float, width: int, height: int) -> str:
+    """The chart as one SVG element of this size; it scales with its container.
+
+    Args:
+        name: of the mode.
+        spec: the settings.
+        mode: its document.
+        top: greatest rate of all charts that are compared; what is above is cut.
+        width: in CSS pixels at which text has its designed size.
+        height: likewise.
+    """
+    ticks = nice_ticks("linear", 0, top)
+    strips = len(SUBTASKS) * (_STRIP_PX + _STRIP_GAP_PX) + _CAPTION_PX
+    plot = _Plot(
+        left=14 + 6.4 * max(len(format_count(tick)) for tick in ticks),
+        right=width - 10,
+        top=_TOP_PX,
+        bottom=height - _AXIS_PX - strips,
+        seconds=spec.ticks * TICK_S,
+        high=ticks[-1],
+    )
+    title = f"{name}: records a second of both subtasks over time, and when their producers were backpressured"
+    series = mode["series"]
+    edges = [(first * TICK_S, end * TICK_S) for first, end in spec.bins()]
+    floor = height - _AXIS_PX
+    parts = [
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}"'
+        f' xmlns="http://www.w3.org/2000/svg"><title>{escape(title)}</title>',
+        *_phases(plot, spec, floor),
+        *_rate_axis(plot, ticks),
+        *_time_axis(plot, floor),
+        f'<text class="axis" x="{plot.left:.1f}" y="{plot.bottom + _CAPTION_PX - 6:.1f}">'
+        "producer backpressured, 0 to 100 %</text>",
+        *(_line(plot, number, subtask, series["records_per_s"][subtask], edges) for number, subtask in _numbered()),
+        *(
+            _strip(plot, number, subtask, series["backpressured_ms_per_s"][subtask], edges)
+            for number, subtask in _numbered()
+        ),
+        *(_bin(plot, floor, number, edge, series) for number, edge in enumerate(edges)),
+        "</svg>",
+    ]
+    return "".join(parts)
+
+
+def swatch(subtask: Subtask) -> str:
+    """A piece of a subtask's line."""
+    hue, dash = _HUES[subtask]
+    return (
+        f'<svg class="swatch h{hue} d{dash}" viewBox="0 0 34 16" aria-hidden="true">'
+        '<path class="line" d="M1 8H33"/></svg>'
+    )
+
+
+def _numbered() -> list[tuple[int, Subtask]]:
+    return list(enumerate(SUBTASKS))
+
+
+def _phases(plot: _Plot, spec: IsolateSpec, floor: float) -> list[str]:
+    """The names of the phases, and the middle one shaded."""
+    parts = []
+    for number, (phase, name) in enumerate(zip(PHASES, ("before", middle_phase(spec), "after"), strict=True)):
+        start, end = (plot.x(plot.seconds * part / len(PHASES)) for part in (number, number + 1))
+        if phase == "during":
+            parts.append(
+                f'<rect class="shade" x="{start:.1f}" y="{plot.top:.1f}" width="{end - start:.1f}"'
+                f' height="{floor - plot.top:.1f}"/>'
+            )
+        parts.append(
+            f'<text class="phase" x="{(start + end) / 2:.1f}" y="{plot.top - 9:.1f}" text-anchor="middle">'
+            f"{escape(name)}</text>"
+        )
+    return parts
+
+
+def _rate_axis(plot: _Plot, ticks: Sequence[float]) -> list[str]:
+    parts = []
+    for tick in ticks:
+        y = plot.y(tick)
+        kind = "grid" if tick else "base"
+        parts.append(
+            f'<line class="{kind}" x1="{plot.left:.1f}" x2="{plot.right:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>'
+            f'<text class="tick" x="{plot.left - 7:.1f}" y="{y + 4:.1f}" text-anchor="end">{format_count(tick)}</text>'
+        )
+    return parts
+
+
+def _time_axis(plot: _Plot, floor: float) -> list[str]:
+    parts = [
+        f'<text class="tick" x="{plot.x(tick):.1f}" y="{floor + 19:.1f}" text-anchor="middle">'
+        f"{three_digits(tick)}</text>"
+        for tick in nice_ticks("linear", 0, plot.seconds)
+        if tick <= plot.seconds * 1.001
+    ]
+    middle = (plot.left + plot.right) / 2
+    return [*parts, f'<text class="axis" x="{middle:.1f}" y="{floor + 39:.1f}" text-anchor="middle">seconds</text>']
+
+
+def _line(
+    plot: _Plot, number: int, subtask: Subtask, rates: Sequence[float], edges: Sequence[tuple[float, float]]
+) -> str:
+    """Steps: a bin's rate is that of all of its time."""
+    path = _steps(rates, edges, plot.x, plot.y)
+    hue, dash = _HUES[subtask]
+    return f'<g class="series h{hue} d{dash}" data-series="{number}"><path class="line" d="M{path}"/></g>'
+
+
+def _strip(
+    plot: _Plot, number: int, subtask: Subtask, waits: Sequence[float], edges: Sequence[tuple[float, float]]
+) -> str:
+    """A low area chart from 0 to 100 % of the time."""
+    bottom = plot.bottom + _CAPTION_PX + number * (_STRIP_PX + _STRIP_GAP_PX) + _STRIP_PX
+    path = _steps(waits, edges, plot.x, lambda ms: bottom - _STRIP_PX * ms / 1000)
+    hue, _ = _HUES[subtask]
+    return (
+        f'<text class="tick" x="{plot.left - 7:.1f}" y="{bottom - _STRIP_PX / 2 + 4:.1f}" text-anchor="end">'
+        f"{PRODUCERS[subtask]}</text>"
+        f'<g class="series h{hue}" data-series="{number}">'
+        f'<path class="area" d="M{plot.left:.1f} {bottom:.1f}L{path}L{plot.right:.1f} {bottom:.1f}Z"/></g>'
+        f'<line class="base" x1="{plot.left:.1f}" x2="{plot.right:.1f}" y1="{bottom:.1f}" y2="{bottom:.1f}"/>'
+    )
+
+
+def _steps(
+    values: Sequence[float],
+    edges: Sequence[tuple[float, float]],
+    x: Callable[[float], float],
+    y: Callable[[float], float],
+) -> str:
+    """The corners of a staircase, as a path goes on after its first letter."""
+    return "L".join(
+        f"{x(start):.1f} {y(value):.1f}L{x(end):.1f} {y(value):.1f}"
+        for value, (start, end) in zip(values, edges, strict=True)
+    )
+
+
+def _bin(plot: _Plot, floor: float, number: int, edge: tuple[float, float], series: Mapping[str, Any]) -> str:
+    """The column under the pointer."""
+    start, end = edge
+    told = [f"{three_digits(round(start, 2))} to {three_digits(round(end, 2))} s"]
+    for subtask in SUBTASKS:
+        waits = percent(series["backpressured_ms_per_s"][subtask][number])
+        rate = f"{series['records_per_s'][subtask][number]:,.0f}"
+        told.append(f"{subtask}: {rate} records/s; {PRODUCERS[subtask]} backpressured {waits}")
+    text = escape("\n".join(told))
+    return (
+        f'<g class="pt" data-told="{text}"><title>{text}</title>'
+        f'<rect class="m bin" x="{plot.x(start):.1f}" y="{plot.top:.1f}" width="{plot.x(end) - plot.x(start):.1f}"'
+        f' height="{floor - plot.top:.1f}"/></g>'
+    )

@@ -1,0 +1,163 @@
+"""The command `netstack-bench isolate`.
+
+Takes: flags. Gives: tables and plots (or one JSON document) on standard output, `isolate.html` and `isolate.json` in
+the output folder, an exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.markup import escape
+
+from netstack.errors import ConfigError
+
+from .. import console
+from ..flags import COUNT, NUMBER, SIZE, json_flag
+from ..host import host_facts, version
+from ..sweep import unwrapped_interrupt
+from ..units import format_size
+from .measure import expected_s, measure
+from .page import build_page
+from .spec import IsolateSpec
+from .text import MODES, print_mode, settings_line
+
+_CREDIT: Final = {"credit_on": True, "credit_off": False}
+_CHOSEN: Final = {"on": ("credit_on",), "off": ("credit_off",), "both": ("credit_on", "credit_off")}
+_START_S: Final = 1.0
+_DEFAULT: Final = IsolateSpec()
+
+Measure = Callable[..., dict[str, Any]]
+
+
+@click.command(short_help="A consumer stalls: does its sibling on the same connection go on?")
+@click.option("--seconds", type=NUMBER, default=_DEFAULT.seconds, show_default=True, help="Length of each phase.")
+@click.option(
+    "--rate", default="5000", show_default=True, help="Records a second of each producer; none is as fast as it goes."
+)
+@click.option(
+    "--record-bytes",
+    type=SIZE,
+    default=format_size(_DEFAULT.record_bytes),
+    show_default=True,
+    help="Payload of a record.",
+)
+@click.option(
+    "--slow-rate",
+    "slow_rate_per_s",
+    type=NUMBER,
+    default=_DEFAULT.slow_rate_per_s,
+    show_default=True,
+    help="Records a second B.4 takes in the middle phase; 0 is none at all.",
+)
+@click.option(
+    "--credit",
+    type=click.Choice(sorted(_CHOSEN)),
+    default="both",
+    show_default=True,
+    help="With credit-based flow control, without, or one after the other.",
+)
+@click.option(
+    "--exclusive-buffers",
+    type=COUNT,
+    default=_DEFAULT.exclusive_buffers,
+    show_default=True,
+    help="Receive buffers of each channel.",
+)
+@click.option(
+    "--floating-buffers",
+    type=COUNT,
+    default=_DEFAULT.floating_buffers,
+    show_default=True,
+    help="Receive buffers that the channels of a gate share.",
+)
+@click.option(
+    "--segment-size",
+    "segment_size_bytes",
+    type=SIZE,
+    default=format_size(_DEFAULT.segment_size_bytes),
+    show_default=True,
+    help="Size of a network buffer.",
+)
+@click.option(
+    "--transport",
+    type=click.Choice(["tcp", "unix"]),
+    default=_DEFAULT.transport,
+    show_default=True,
+    help="TCP on loopback, or a Unix socket.",
+)
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of isolate.html and isolate.json; results/isolate-<date> if not given.",
+)
+@json_flag
+@click.pass_obj
+def isolate(app: Any, /, rate: str, credit: str, output: Path | None, as_json: bool, **settings: Any) -> int:
+    """Two producers in one process, two consumers in another, one connection; one consumer stalls for a while.
+
+    A.1 writes for B.3, A.2 for B.4. Three phases: both consumers read, B.4 stalls, both read again. With credit B.3
+    does not notice; without credit it stands still with B.4, because nobody reads the connection any more.
+
+    Exit code 1 when anything that was sent did not arrive whole, in order and once.
+    """
+    spec = IsolateSpec(rate_per_s=_rate(rate), **settings)
+    now = datetime.now()
+    folder = output or Path("results") / f"isolate-{now:%Y-%m-%d-%H%M%S}"
+    folder.mkdir(parents=True, exist_ok=True)
+    errors = console.err()
+    found, stopped = _measure(spec, _CHOSEN[credit], measure)
+    result = {**found, "settings": spec.as_dict(), "host": host_facts(), "version": version()}
+    page = folder / "isolate.html"
+    command = shlex.join(("netstack-bench", *app.arguments))
+    page.write_text(build_page(spec, result, command=command, made=f"{now:%Y-%m-%d %H:%M}"), encoding="utf-8")
+    (folder / "isolate.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    if as_json:
+        console.print_json(result)
+    else:
+        _print(spec, found, page)
+    for mode in found.values():
+        console.print_warnings(mode, errors)
+    lost = [MODES[key] for key, mode in found.items() if not mode["delivered"]]
+    for name in lost:
+        errors.print(f"[red]not delivered with {name}:[/] count, order or checksum differ between the two ends")
+    if stopped:
+        errors.print(f"stopped by Ctrl-C after {' and '.join(MODES[key] for key in found)}")
+    return 1 if lost or stopped else 0
+
+
+def _rate(text: str) -> float | None:
+    if text.strip().lower() == "none":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"--rate {text!r}: give records a second, or none") from None
+
+
+def _measure(spec: IsolateSpec, keys: tuple[str, ...], run: Measure) -> tuple[dict[str, dict[str, Any]], bool]:
+    """The modes' documents, and whether Ctrl-C left some of them out."""
+    found: dict[str, dict[str, Any]] = {}
+    with console.RunProgress(len(keys), len(keys) * (expected_s(spec) + _START_S), console.err()) as progress:
+        try:
+            with unwrapped_interrupt():
+                for key in keys:
+                    found[key] = run(spec, credit=_CREDIT[key], on_progress=progress)
+        except KeyboardInterrupt:
+            if not found:
+                raise
+    return found, len(found) < len(keys)
+
+
+def _print(spec: IsolateSpec, found: dict[str, dict[str, Any]], page: Path) -> None:
+    standard = console.out()
+    standard.print(escape(settings_line(spec)), soft_wrap=True)
+    for key, mode in found.items():
+        print_mode(MODES[key], spec, mode, standard)
+    standard.print(f"\npicture: {escape(str(page))}", soft_wrap=True)

@@ -1,0 +1,149 @@
+"""Measures one mode of `isolate`: both processes, three phases, one document.
+
+Takes: an `IsolateSpec`, credit on or off. Gives: rates and backpressure by subtask and phase, their course, the proof.
+
+Rules: figures by consuming subtask; what is backpressured is the producer of its partition. Rates are counted where
+records are taken.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from ..pair import Summaries, run_pair
+from ..processes import Deadlines, MeasurementFailed
+from ..runner import Progress
+from .spec import BIN_TICKS, PHASES, PRODUCERS, SIBLING, STALLED, SUBTASKS, TICK_NS, TICK_S, IsolateSpec, Phase, Subtask
+
+RATE_KEPT: Final = 0.95
+"""A subtask that gets less than this of the asked rate while nothing stalls is worth a warning."""
+
+_WORKER: Final = "bench.isolate.worker"
+_DRAIN_S: Final = 0.5
+
+
+def measure(
+    spec: IsolateSpec,
+    *,
+    credit: bool,
+    on_progress: Callable[[Progress], None] | None = None,
+    deadlines: Deadlines | None = None,
+) -> dict[str, Any]:
+    """Runs one mode.
+
+    Args:
+        spec: the settings.
+        credit: with credit-based flow control, or without.
+        on_progress: called a few times a second.
+        deadlines: how patient to be.
+
+    Returns:
+        The mode's document, plain JSON values (`bench/METHOD.md` says what each key means).
+
+    Raises:
+        MeasurementFailed: a worker died, fell silent or stalled, or the channels did not share one connection.
+        NetstackError: what a worker found wrong with the settings.
+    """
+    # Without credits nothing moves at all while B.4 stalls.
+    patience = deadlines or Deadlines(stalled_s=Deadlines().stalled_s + spec.seconds)
+    found = run_pair(
+        _WORKER,
+        f"netstack with credit {'on' if credit else 'off'}",
+        {"spec": spec.as_dict(), "credit": credit},
+        deadlines=patience,
+        expected_s=expected_s(spec),
+        on_progress=on_progress,
+    )
+    return document(spec, found)
+
+
+def expected_s(spec: IsolateSpec) -> float:
+    """How long one mode takes from the start of its first phase."""
+    return len(PHASES) * spec.seconds + _DRAIN_S
+
+
+def document(spec: IsolateSpec, found: Summaries) -> dict[str, Any]:
+    """One mode's document, from what both sides told.
+
+    Raises:
+        MeasurementFailed: the channels did not share one connection.
+    """
+    connections = max(found.producer["connections"], found.consumer["connections"])
+    if connections != 1:
+        raise MeasurementFailed(
+            f"both channels should share one connection, but there were {connections}: nothing about isolation was"
+            " measured"
+        )
+    ticks = found.consumer["ticks"]
+    waits = {subtask: _Waited(found.producer["backpressured"], subtask) for subtask in SUBTASKS}
+    windows = {phase: spec.window(phase) for phase in PHASES}
+    rates = {subtask: {phase: _rate(ticks[subtask], windows[phase]) for phase in PHASES} for subtask in SUBTASKS}
+    problems = [
+        f"delivery to {subtask}: {problem}" for subtask in SUBTASKS for problem in found.consumer["problems"][subtask]
+    ]
+    before = rates[SIBLING]["before"]
+    return {
+        "sibling_kept": rates[SIBLING]["during"] / before if before else None,
+        "records_per_s": rates,
+        "backpressured_s": {
+            subtask: {phase: waits[subtask].seconds(windows[phase]) for phase in PHASES} for subtask in SUBTASKS
+        },
+        "backpressured_ms_per_s": {
+            subtask: {phase: waits[subtask].ms_per_s(windows[phase]) for phase in PHASES} for subtask in SUBTASKS
+        },
+        "records": found.consumer["records"],
+        "delivered": not problems,
+        "connections": connections,
+        "windows_s": {phase: [round(tick * TICK_S, 2) for tick in window] for phase, window in windows.items()},
+        "series": {
+            "bin_s": BIN_TICKS * TICK_S,
+            "records_per_s": {subtask: [_rate(ticks[subtask], each) for each in spec.bins()] for subtask in SUBTASKS},
+            "backpressured_ms_per_s": {
+                subtask: [waits[subtask].ms_per_s(each) for each in spec.bins()] for subtask in SUBTASKS
+            },
+        },
+        "warnings": [*problems, *_rate_warnings(spec, rates), *found.remarks],
+    }
+
+
+class _Waited:
+    """How long one writer had been backpressured, at any edge of a bin or window."""
+
+    def __init__(self, samples: Sequence[tuple[int, dict[str, float]]], subtask: Subtask) -> None:
+        self._at_ns = [at_ns for at_ns, _ in samples]
+        self._total_s = [totals[subtask] for _, totals in samples]
+
+    def seconds(self, ticks: tuple[int, int]) -> float:
+        """In this stretch of time."""
+        first, end = map(self._sample, ticks)
+        return self._total_s[end] - self._total_s[first]
+
+    def ms_per_s(self, ticks: tuple[int, int]) -> float:
+        """In each second of it, in milliseconds: 0 to 1000."""
+        first, end = map(self._sample, ticks)
+        elapsed_s = (self._at_ns[end] - self._at_ns[first]) / 1e9  # samples may be late, so not the asked length
+        return min(1000.0, 1000 * self.seconds(ticks) / elapsed_s) if elapsed_s > 0 else 0.0
+
+    def _sample(self, tick: int) -> int:
+        """The sample taken at an edge: the first not before it, because a sample may only be late."""
+        return min(bisect.bisect_left(self._at_ns, tick * TICK_NS), len(self._at_ns) - 1)
+
+
+def _rate(ticks: Sequence[int], stretch: tuple[int, int]) -> float:
+    first, end = stretch
+    return sum(ticks[first:end]) / ((end - first) * TICK_S)
+
+
+def _rate_warnings(spec: IsolateSpec, rates: dict[Subtask, dict[Phase, float]]) -> list[str]:
+    if spec.rate_per_s is None:
+        return []
+    phases: tuple[Phase, ...] = ("before", "after")
+    return [
+        f"{PRODUCERS[subtask]} was asked for {spec.rate_per_s:g} records/s, {subtask} got {rates[subtask][phase]:.0f}"
+        f" {phase} {STALLED} was held up: give a lower --rate, or a quieter machine"
+        for subtask in SUBTASKS
+        for phase in phases
+        if rates[subtask][phase] < RATE_KEPT * spec.rate_per_s
+    ]

@@ -1,0 +1,177 @@
+"""The page of `isolate`: one HTML file that needs nothing else, both modes side by side.
+
+Takes: the result of the command. Gives: the text of `isolate.html`.
+
+Rules: as in `bench.report`: what came from outside is escaped, the page's own policy forbids it to load anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from html import escape
+from importlib import resources
+from typing import Any, Final
+
+from ..report.svg import nice_ticks
+from ..units import format_count, three_digits
+from ..words import plain, setting_name, setting_text
+from .chart import STYLE, draw, swatch
+from .spec import PHASES, PRODUCERS, SIBLING, STALLED, SUBTASKS, IsolateSpec
+from .text import MODES, middle_phase, percent, settings_line, verdict
+
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+_WIDE_PX: Final = (580, 400)
+_NARROW_PX: Final = (340, 360)
+_CUT: Final = 2.0  # times the steady rate, above which a burst would press the rest down to the axis
+
+
+def build_page(spec: IsolateSpec, result: Mapping[str, Any], *, command: str, made: str) -> str:
+    """The whole page.
+
+    Args:
+        spec: the settings.
+        result: what `--json` prints.
+        command: how it was made.
+        made: when.
+    """
+    modes = {name: result[key] for key, name in MODES.items() if key in result}
+    host = result["host"]
+    about = f"netstack {result['version']} · on {host['name']} · {made} · {settings_line(spec)}"
+    body = [
+        "<h1>A consumer stalls: what becomes of its sibling on the same connection?</h1>",
+        f'<p class="sub">{escape(about)}</p>',
+        _findings(spec, modes),
+        _warnings(modes),
+        _charts(spec, modes),
+        _table(modes),
+        f'<section class="two">{_facts("Machine", _machine(host))}{_facts("Settings", _settings(spec, command))}'
+        "</section>",
+        _notes(spec),
+        "<footer>Written by netstack-bench isolate · the same figures are in isolate.json beside this page</footer>",
+    ]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>netstack isolation · {escape(host['name'])}</title><style>{_asset('page.css')}{STYLE}</style></head>"
+        f"<body><main>{''.join(body)}</main><script>{_asset('page.js')}</script></body></html>\n"
+    )
+
+
+def _asset(name: str) -> str:
+    return resources.files("bench.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _findings(spec: IsolateSpec, modes: Mapping[str, Any]) -> str:
+    cards = []
+    for name, mode in modes.items():
+        kept = mode["sibling_kept"]
+        figure = "none" if kept is None else f"{kept:.0%}".replace("%", " %")
+        cards.append(
+            f'<div class="card"><dt>{_titled(name)}</dt><dd class="big">{figure}</dd>'
+            f'<dd class="said">{escape(verdict(spec, mode))}.</dd></div>'
+        )
+    return f'<dl class="findings">{"".join(cards)}</dl>'
+
+
+def _warnings(modes: Mapping[str, Any]) -> str:
+    told = [f"<li>{_titled(name)}: {escape(text)}</li>" for name, mode in modes.items() for text in mode["warnings"]]
+    parts = []
+    lost = [name for name, mode in modes.items() if not mode["delivered"]]
+    if lost:
+        parts.append(
+            '<div class="callout bad" role="alert"><strong>Not everything was delivered</strong>'
+            f" with {escape(' and '.join(lost))}: the figures do not count.</div>"
+        )
+    if told:
+        parts.append(f'<div class="callout"><strong>Warnings</strong><ul>{"".join(told)}</ul></div>')
+    return "".join(parts)
+
+
+def _charts(spec: IsolateSpec, modes: Mapping[str, Any]) -> str:
+    """One figure a mode, over one axis, below the legend they share."""
+    most = max(rate for mode in modes.values() for each in SUBTASKS for rate in mode["series"]["records_per_s"][each])
+    steady = max(rate for mode in modes.values() for each in SUBTASKS for rate in mode["records_per_s"][each].values())
+    top = nice_ticks("linear", 0, min(most, _CUT * steady))[-1]
+    note = "Records a second, counted where the subtask takes them."
+    if most > top:
+        note += f" Cut off: records that were held up arrive at once, at up to {format_count(most)}."
+    legend = "".join(
+        f'<li><button type="button" disabled aria-pressed="true" data-series="{number}">'
+        f"{swatch(subtask)}{PRODUCERS[subtask]} to {subtask}</button></li>"
+        for number, subtask in enumerate(SUBTASKS)
+    )
+    figures = []
+    for name, mode in modes.items():
+        drawn = "".join(
+            f'<div class="{kind}">{draw(name, spec, mode, top=top, width=width, height=height)}</div>'
+            for kind, (width, height) in (("wide", _WIDE_PX), ("narrow", _NARROW_PX))
+        )
+        figures.append(
+            f'<figure class="card"><figcaption><h2>{_titled(name)}</h2><span class="note">{note}</span></figcaption>'
+            f"{drawn}</figure>"
+        )
+    return (
+        f'<section aria-label="Course"><ul class="legend" aria-label="Lines: click to hide or show">{legend}</ul>'
+        f'<div class="charts">{"".join(figures)}</div></section>'
+    )
+
+
+def _table(modes: Mapping[str, Any]) -> str:
+    phases = "".join(f'<th scope="col">{phase}</th>' for phase in PHASES)
+    rows = []
+    for name, mode in modes.items():
+        for subtask in SUBTASKS:
+            rates, waits = mode["records_per_s"][subtask], mode["backpressured_ms_per_s"][subtask]
+            cells = [f"{rates[phase]:,.0f}" for phase in PHASES] + [percent(waits[phase]) for phase in PHASES]
+            rows.append(
+                f'<tr><th scope="row" class="l">{_titled(name)}</th><td class="l">'
+                f"{swatch(subtask)} {PRODUCERS[subtask]} to {subtask}</td>"
+                f"{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+            )
+    return (
+        '<section class="card"><h2>By phase</h2><div class="scroll"><table><thead>'
+        '<tr><th></th><th></th><th colspan="3" scope="colgroup">records/s of the consumer</th>'
+        '<th colspan="3" scope="colgroup">of its time the producer was backpressured</th></tr>'
+        f'<tr><th scope="col" class="l">mode</th><th scope="col" class="l">channel</th>{phases}{phases}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div></section>"
+    )
+
+
+def _machine(host: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    for name in ("cpu", "cores", "kernel", "python", "load_average"):
+        value = host.get(name)
+        if value is not None:
+            told = three_digits(value[0]) if name == "load_average" else plain(value)
+            yield name.replace("_average", " at the end"), told
+
+
+def _settings(spec: IsolateSpec, command: str) -> Iterable[tuple[str, str]]:
+    for name, value in spec.as_dict().items():
+        yield setting_name(name), setting_text(name, value)
+    yield "command", command
+
+
+def _facts(title: str, facts: Iterable[tuple[str, str]]) -> str:
+    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts)
+    return f'<div class="card"><h2>{title}</h2><dl class="facts">{items}</dl></div>'
+
+
+def _notes(spec: IsolateSpec) -> str:
+    first, sibling = spec.window("before")[0], SIBLING
+    notes = [
+        f"A.1 and A.2 are tasks of one process, B.3 and B.4 of another; both logical channels share one connection."
+        f" In the middle phase {middle_phase(spec)}: it does not read, but stays open.",
+        f"With credit, what is sent always finds a buffer, so {STALLED}'s records wait at A.2. Without, they fill the"
+        f" buffers of {STALLED}'s gate; then nobody reads the connection any more, and {sibling} gets nothing either.",
+        f"Rates leave out the first and last {first * 0.01:g} s of each phase, where buffers fill and drain.",
+        "Producers do not catch up: what was due while they were held up is skipped, so that after compares with"
+        " before.",
+        "Every record's place in its channel, the count and a checksum were verified.",
+    ]
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return f'<section class="card"><h2>Notes</h2><ul class="plain">{items}</ul></section>'
+
+
+def _titled(name: str) -> str:
+    return escape(name[:1].upper() + name[1:])

@@ -1,0 +1,137 @@
+"""The settings of `isolate`, and when its three phases are.
+
+Takes: settings from the command line. Gives: `IsolateSpec` to both worker processes, the result and its picture.
+
+Rules: time is counted in ticks of 10 ms from the common start, so that phases, windows and bins have exact edges.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from netstack.buffer.requirements import LANDING_SEGMENTS
+from netstack.config import NetworkConfig
+from netstack.errors import ConfigError
+
+from ..spec import MIN_RECORD_BYTES, TransportName
+from ..units import format_size
+
+Phase = Literal["before", "during", "after"]
+Subtask = Literal["B.3", "B.4"]
+
+PHASES: Final[tuple[Phase, ...]] = ("before", "during", "after")
+SUBTASKS: Final[tuple[Subtask, ...]] = ("B.3", "B.4")
+SIBLING: Final[Subtask] = "B.3"
+STALLED: Final[Subtask] = "B.4"
+PRODUCERS: Final[dict[Subtask, str]] = {"B.3": "A.1", "B.4": "A.2"}
+
+TICK_NS: Final = 10_000_000
+TICK_S: Final = TICK_NS / 1e9
+BIN_TICKS: Final = 10
+"""Ticks in a bin of the series: 100 ms."""
+
+BUFFER_TIMEOUT_S: Final = 0.01
+"""Shorter than a bin, or a slow rate would come in bursts of a buffer timeout."""
+
+_LEAST_PHASE_TICKS: Final = 10
+_EDGE_TICKS: Final = 20
+_SPARE_SEGMENTS: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsolateSpec:
+    """Settings of one comparison.
+
+    Attributes:
+        seconds: length of each phase.
+        rate_per_s: records a second of each producer; None is as fast as it goes.
+        record_bytes: payload of a record, without its length prefix.
+        slow_rate_per_s: what B.4 takes in the middle phase; 0 is nothing.
+        exclusive_buffers: per channel.
+        floating_buffers: per gate.
+        segment_size_bytes: size of a network buffer.
+        transport: `tcp` on loopback or a `unix` socket.
+        buffer_timeout_s: longest time a record waits for its buffer to fill.
+    """
+
+    seconds: float = 2.0
+    rate_per_s: float | None = 5000.0
+    record_bytes: int = 4096
+    slow_rate_per_s: float = 0.0
+    exclusive_buffers: int = 2
+    floating_buffers: int = 8
+    segment_size_bytes: int = 32 * 1024
+    transport: TransportName = "tcp"
+    buffer_timeout_s: float = BUFFER_TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        """Refuses settings that cannot work, naming the flag."""
+        if self.phase_ticks < _LEAST_PHASE_TICKS:
+            raise ConfigError(f"--seconds {self.seconds:g}: a phase takes at least {_LEAST_PHASE_TICKS * TICK_S:g} s")
+        if self.rate_per_s is not None and not self.rate_per_s > 0:
+            raise ConfigError(f"--rate {self.rate_per_s:g}: give more than 0 records a second, or none")
+        if self.slow_rate_per_s < 0:
+            raise ConfigError(f"--slow-rate {self.slow_rate_per_s:g}: give 0 to stall, or more")
+        if self.rate_per_s is not None and self.slow_rate_per_s >= self.rate_per_s:
+            raise ConfigError(
+                f"--slow-rate {self.slow_rate_per_s:g} is not below --rate {self.rate_per_s:g}: nothing would be slow"
+            )
+        for flag, value, least in (
+            ("--record-bytes", self.record_bytes, MIN_RECORD_BYTES),
+            ("--exclusive-buffers", self.exclusive_buffers, 0),
+            ("--floating-buffers", self.floating_buffers, 1),
+        ):
+            if value < least:
+                raise ConfigError(f"{flag} {value}: the least is {least}")
+        try:
+            self.network(credit=True)
+        except ConfigError as error:
+            raise ConfigError(f"--segment-size {format_size(self.segment_size_bytes)}: {error}") from None
+
+    @property
+    def phase_ticks(self) -> int:
+        """Ticks in a phase."""
+        return round(self.seconds / TICK_S)
+
+    @property
+    def ticks(self) -> int:
+        """Ticks in all three phases."""
+        return len(PHASES) * self.phase_ticks
+
+    def window(self, phase: Phase) -> tuple[int, int]:
+        """First tick of a phase that counts, and the tick after the last.
+
+        Its first and last 0.2 s (or 10 % of it, if that is less) do not: buffers fill and drain there.
+        """
+        start = PHASES.index(phase) * self.phase_ticks
+        edge = min(_EDGE_TICKS, math.ceil(self.phase_ticks / 10))
+        return start + edge, start + self.phase_ticks - edge
+
+    def bins(self) -> list[tuple[int, int]]:
+        """First tick of each bin, and the tick after its last; the last bin may be shorter."""
+        return [(first, min(first + BIN_TICKS, self.ticks)) for first in range(0, self.ticks, BIN_TICKS)]
+
+    def network(self, *, credit: bool) -> NetworkConfig:
+        """The settings of either TaskManager, with as much memory as both gates and partitions can use."""
+        segments = 2 * (self.exclusive_buffers + self.floating_buffers + 2) + LANDING_SEGMENTS + _SPARE_SEGMENTS
+        common: dict[str, Any] = {
+            "segment_size_bytes": self.segment_size_bytes,
+            "memory_bytes": segments * self.segment_size_bytes,
+            "exclusive_buffers_per_channel": self.exclusive_buffers,
+            "floating_buffers_per_gate": self.floating_buffers,
+        }
+        if credit:
+            return NetworkConfig(**common)
+        return NetworkConfig(**common, credit_based=False, heartbeat_interval_s=None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every setting, defaults included, as plain JSON values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> IsolateSpec:
+        """The inverse of `as_dict`; unknown names are an error."""
+        return cls(**values)

@@ -1,0 +1,120 @@
+"""What `isolate` says: names of modes and figures in words, and on a terminal tables and a small plot over time.
+
+Takes: the documents of modes. Gives: text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ..units import format_size, three_digits
+from .spec import PHASES, PRODUCERS, SIBLING, STALLED, SUBTASKS, IsolateSpec
+
+MODES: Final = {"credit_on": "credit on", "credit_off": "credit off"}
+"""Keys of the modes in the result, and their names."""
+
+_BLOCKS: Final = " ▁▂▃▄▅▆▇█"
+_ASCII: Final = " .:-=+*#@"
+_MOST_COLUMNS: Final = 72
+
+
+def settings_line(spec: IsolateSpec) -> str:
+    """The settings in a line."""
+    rate = "as fast as it goes" if spec.rate_per_s is None else f"{three_digits(spec.rate_per_s)} records/s"
+    segment = format_size(spec.segment_size_bytes, space=" ")
+    parts = [
+        f"{' and '.join(PRODUCERS.values())} each {rate}",
+        f"{format_size(spec.record_bytes, space=' ')} records",
+        f"{spec.exclusive_buffers} + {spec.floating_buffers} buffers of {segment}",
+        spec.transport,
+        f"phases of {three_digits(spec.seconds)} s",
+    ]
+    return ", ".join(parts)
+
+
+def middle_phase(spec: IsolateSpec) -> str:
+    """What happens in the middle phase: `B.4 stalls`."""
+    if spec.slow_rate_per_s:
+        return f"{STALLED} takes {three_digits(spec.slow_rate_per_s)}/s"
+    return f"{STALLED} stalls"
+
+
+def verdict(spec: IsolateSpec, mode: Mapping[str, Any]) -> str:
+    """The one sentence: `B.3 kept 99 % of its rate while B.4 stalled`."""
+    kept = mode["sibling_kept"]
+    what = "took little" if spec.slow_rate_per_s else "stalled"
+    if kept is None:
+        return f"{SIBLING} got nothing even before {STALLED} {what}"
+    return f"{SIBLING} kept {kept:.0%} of its rate while {STALLED} {what}".replace("%", " %")
+
+
+def percent(ms_per_s: float) -> str:
+    """`42 %` of the time."""
+    return f"{ms_per_s / 10:.0f} %"
+
+
+def print_mode(name: str, spec: IsolateSpec, mode: Mapping[str, Any], console: Console) -> None:
+    """One mode: the table, the plot, the sentence."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(f"\n{name}")
+    for unit in ("records/s", "backpressured"):
+        for phase in PHASES:
+            table.add_column(f"{unit}\n{phase}", justify="right")
+    for subtask in SUBTASKS:
+        rates, waits = mode["records_per_s"][subtask], mode["backpressured_ms_per_s"][subtask]
+        table.add_row(
+            f"{PRODUCERS[subtask]} > {subtask}",
+            *(f"{rates[phase]:,.0f}" for phase in PHASES),
+            *(percent(waits[phase]) for phase in PHASES),
+        )
+    console.print(table)
+    console.print()
+    for line in plot(spec, mode, plain=console.options.ascii_only):
+        console.print(line, soft_wrap=True, markup=False)
+    console.print()
+    console.print(f"[bold]{escape(name)}: {escape(verdict(spec, mode))}[/]", soft_wrap=True)
+
+
+def plot(spec: IsolateSpec, mode: Mapping[str, Any], *, plain: bool = False) -> list[str]:
+    """Records a second of each subtask over time, a line each, below a ruler of the phases; blank is nothing at all.
+
+    Args:
+        spec: the settings.
+        mode: the mode's document.
+        plain: for terminals that know only ASCII.
+    """
+    series = mode["series"]["records_per_s"]
+    rows = {subtask: _fit(series[subtask]) for subtask in SUBTASKS}
+    top = max(max(row) for row in rows.values())
+    width = len(rows[SIBLING])
+    marks = [round(width * number / len(PHASES)) for number in range(len(PHASES) + 1)]
+    ruler = "".join(
+        f"|{name}"[: end - start].ljust(end - start)
+        for name, start, end in zip(("before", middle_phase(spec), "after"), marks, marks[1:], strict=False)
+    )
+    levels = _ASCII if plain else _BLOCKS
+    return [
+        f"     {ruler}",
+        *(f"{subtask}  {''.join(_level(levels, value, top) for value in rows[subtask])}" for subtask in SUBTASKS),
+    ]
+
+
+def _fit(values: Sequence[float]) -> list[float]:
+    """As many values as a line has room for: means of neighbours, or each several times."""
+    if len(values) <= _MOST_COLUMNS:
+        times = max(1, _MOST_COLUMNS // len(values))
+        return [value for value in values for _ in range(times)]
+    merged = -(-len(values) // _MOST_COLUMNS)
+    parts = [values[first : first + merged] for first in range(0, len(values), merged)]
+    return [sum(part) / len(part) for part in parts]
+
+
+def _level(levels: str, value: float, top: float) -> str:
+    """One character; anything above nothing is visible."""
+    steps = len(levels) - 1
+    return levels[0] if value <= 0 else levels[max(1, round(value / top * steps))]

@@ -1,0 +1,127 @@
+"""Two worker processes that meet at barriers, led through one run: what `isolate` and `channels` share.
+
+Takes: a worker module (`bench.pair_io`) and its job. Gives: the summaries of both sides.
+
+The conversation is that of `bench.worker_io`, except that `ready` may be said more than once: whenever both workers
+have said it, both are given the same start time. The producer's summary is passed on to the consumer.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from .processes import ROLES, Deadlines, Workers
+from .runner import Progress
+
+LEAD_NS: Final = 30_000_000
+"""From the go to the start: both workers have long read the message by then."""
+
+Summary: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Summaries:
+    """What both sides told at their end.
+
+    Attributes:
+        producer: as its side returned it.
+        consumer: likewise.
+        remarks: what the workers wrote to stderr.
+    """
+
+    producer: Summary
+    consumer: Summary
+    remarks: tuple[str, ...]
+
+
+def lead(
+    workers: Workers,
+    settings: Mapping[str, Any],
+    scratch: Path,
+    *,
+    expected_s: float,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Summaries:
+    """Leads both workers from the job to their summaries.
+
+    Args:
+        workers: started.
+        settings: of the job.
+        scratch: for both.
+        expected_s: how long the run takes from the first go on, for the progress told.
+        on_progress: called a few times a second.
+
+    Raises:
+        MeasurementFailed: a worker died, fell silent or stalled.
+        NetstackError: what a worker found wrong with the settings.
+    """
+    for role in ROLES:
+        workers.send(role, "job", settings=dict(settings), scratch=str(scratch))
+    workers.expect_setup(reads_input=False)
+    ready: set[str] = set()
+    done: dict[str, Summary] = {}
+    began_ns = records = 0
+    while len(done) < len(ROLES):
+        role, message = workers.receive()
+        event = message.pop("event")
+        if event == "address":
+            workers.send(_other(role), "address", address=message["address"])
+        elif event == "ready":
+            ready.add(role)
+            if len(ready) == len(ROLES):
+                ready.clear()
+                start_ns = time.monotonic_ns() + LEAD_NS
+                began_ns = began_ns or start_ns
+                workers.expect_progress(None)
+                for each in ROLES:
+                    workers.send(each, "go", start_ns=start_ns)
+        elif event == "done":
+            done[role] = message
+            if role == "producer":
+                workers.send("consumer", "producer_done", **message)
+        elif role == "consumer":
+            records = int(message["records"])
+        if on_progress is not None:
+            elapsed_s = max(0.0, (time.monotonic_ns() - began_ns) / 1e9) if began_ns else 0.0
+            phase = "draining" if "producer" in done else "running" if began_ns else "starting"
+            on_progress(Progress(workers.engine, phase, records, elapsed_s, min(1.0, elapsed_s / expected_s)))
+    return Summaries(done["producer"], done["consumer"], tuple(workers.last_words()))
+
+
+def run_pair(
+    module: str,
+    name: str,
+    settings: Mapping[str, Any],
+    *,
+    deadlines: Deadlines,
+    expected_s: float,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Summaries:
+    """Starts both workers, leads them through one run, and sees that they are gone.
+
+    Args:
+        module: what each process runs; it calls `serve`.
+        name: what is measured, for messages.
+        settings: the job, as plain JSON values.
+        deadlines: how patient to be.
+        expected_s: how long it takes from the first go on.
+        on_progress: called a few times a second.
+
+    Raises:
+        MeasurementFailed: a worker died, fell silent or stalled.
+        NetstackError: what a worker found wrong with the settings.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="netstack-bench-") as scratch,
+        Workers(name, deadlines, module=module) as workers,
+    ):
+        return lead(workers, settings, Path(scratch), expected_s=expected_s, on_progress=on_progress)
+
+
+def _other(role: str) -> str:
+    return ROLES[1 - ROLES.index(role)]

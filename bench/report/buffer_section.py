@@ -1,0 +1,203 @@
+"""The report's section on buffers: a chart for each link, their shared legend, a table with every point.
+
+Takes: `BufferCurve`s. Gives: one HTML section; nothing without a curve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Final
+
+from ..units import format_duration, format_size, three_digits
+from ..words import setting_text
+from .buffers import BufferCurve, BufferPoint, backpressure, buffers_text, bytes_text
+from .charts import NARROW_PX, WIDE_PX, swatch
+from .curve import CurveChart, Upright, draw_curves
+from .svg import Mark, Series
+
+_FIRST_SERIES: Final = 1000  # the lines of the other charts count from 0
+_MOST_OPEN: Final = 6  # charts; more are folded
+_HUES: Final = 8
+_DASHES: Final = 4
+_MOST_DIRECT_LABELS: Final = 8
+
+
+def buffers_section(curves: Sequence[BufferCurve]) -> str:
+    """Throughput against the number of receive buffers of the gate."""
+    if not curves:
+        return ""
+    series = {exclusive: number for number, exclusive in enumerate(_exclusives(curves))}
+    figures = [_figure(curve, series) for curve in curves]
+    more = ""
+    if len(figures) > _MOST_OPEN:
+        folded = "".join(figures[_MOST_OPEN:])
+        more = (
+            f'<details><summary>{len(figures) - _MOST_OPEN} more</summary><div class="charts">{folded}</div></details>'
+        )
+    return (
+        '<section id="buffers" aria-labelledby="buffers-head">'
+        '<h2 id="buffers-head">Throughput against the number of buffers</h2>'
+        '<p class="note">Receive buffers of the gate: channels &times; exclusive + floating. MB/s on the wire, headers'
+        " and length prefixes included; a line for each number of exclusive buffers a channel.</p>"
+        f'{_legend(series)}<div class="charts">{"".join(figures[:_MOST_OPEN])}</div>{more}'
+        f'<div class="card buffers-table">{_table(curves)}</div></section>'
+    )
+
+
+def _exclusives(curves: Sequence[BufferCurve]) -> list[int]:
+    return sorted({point.exclusive for curve in curves for point in curve.points})
+
+
+def _style(number: int) -> tuple[int, int, int]:
+    """(hue, dash, shape); a second round of hues is dashed."""
+    return number % _HUES, number // _HUES % _DASHES, number
+
+
+def _legend(series: dict[int, int]) -> str:
+    items = "".join(
+        f'<li><button type="button" disabled aria-pressed="true" data-series="{_FIRST_SERIES + number}">'
+        f"{swatch(*_style(number))}{_label(exclusive)}</button></li>"
+        for exclusive, number in series.items()
+    )
+    return f'<ul class="legend" aria-label="Lines: click to hide or show">{items}</ul>'
+
+
+def _label(exclusive: int) -> str:
+    return f"{exclusive:,} exclusive"
+
+
+def _figure(curve: BufferCurve, series: dict[int, int]) -> str:
+    chart = _chart(curve, series)
+    direct = len(chart.series) <= _MOST_DIRECT_LABELS
+    wide = draw_curves(chart, width=WIDE_PX[0], height=WIDE_PX[1], direct_labels=direct)
+    narrow = draw_curves(chart, width=NARROW_PX[0], height=NARROW_PX[1], direct_labels=False)
+    note = escape(curve.link.words)
+    if curve.link.round_trip_s:
+        note += (
+            ". Thin dashes: what to expect at most, min(rate, buffers &times; size &divide; round trip)."
+            " Upright: the bandwidth-delay product."
+        )
+    return (
+        f'<figure class="card"><figcaption><h3>{escape(_upper(curve.link.label))}</h3><span class="note">{note}</span>'
+        f'</figcaption><div class="wide">{wide}</div><div class="narrow">{narrow}</div></figure>'
+    )
+
+
+def _chart(curve: BufferCurve, series: dict[int, int]) -> CurveChart:
+    totals = curve.totals
+    lines = []
+    for exclusive in _exclusives([curve]):
+        points = curve.of_exclusive(exclusive)
+        marks = tuple(_mark(curve, points[total]) if total in points else None for total in totals)
+        hue, dash, shape = _style(series[exclusive])
+        lines.append(Series(_label(exclusive), _FIRST_SERIES + series[exclusive], hue, dash, shape, marks))
+    highest = max(point.wire.high for point in curve.points)
+    upright, expected = None, []
+    if curve.link.round_trip_s:
+        upright = Upright(curve.product_buffers, (_product(curve), _formula(curve)))
+        corners = sorted({totals[0], curve.product_buffers, max(totals[-1], curve.product_buffers)})
+        expected = [(at, curve.expected_mb_per_s(at)) for at in corners]
+        highest = max(highest, *(value for _, value in expected))
+    return CurveChart(
+        title=f"Throughput in MB/s against receive buffers of the gate, {curve.link.label}; one line per number of"
+        " exclusive buffers",
+        axis="receive buffers of the gate",
+        places=totals,
+        series=lines,
+        highest=highest,
+        tick=three_digits,
+        upright=upright,
+        expected=expected,
+    )
+
+
+def _product(curve: BufferCurve) -> str:
+    return f"bandwidth-delay product: {buffers_text(curve.product_buffers)} buffers"
+
+
+def _formula(curve: BufferCurve) -> str:
+    """How the product comes about."""
+    round_trip = format_duration(curve.link.round_trip_s, space=" ")
+    return f"= {curve.rate_text} \u00d7 {round_trip} \u00f7 {format_size(curve.link.segment_bytes, space=' ')}"
+
+
+def _mark(curve: BufferCurve, point: BufferPoint) -> Mark:
+    told = [
+        f"{point.total:,} buffers: {_sum(curve, point)}",
+        f"{three_digits(point.wire.median)} MB/s, {curve.reached(point):.0%} of {curve.rate_text}",
+        f"{three_digits(point.payload.median)} MB/s of payload",
+    ]
+    if point.wire.count > 1:
+        told.append(f"{three_digits(point.wire.low)} to {three_digits(point.wire.high)} in {point.wire.count} runs")
+    if curve.link.round_trip_s:
+        told.append(f"expected at most {three_digits(curve.expected_mb_per_s(point.total))} MB/s")
+    waited = backpressure(point)
+    if waited is not None:
+        told.append(f"producer back-pressured {waited:.0%} of the time")
+    return Mark(point.wire.median, point.wire.low, point.wire.high, "\n".join(told))
+
+
+def _sum(curve: BufferCurve, point: BufferPoint) -> str:
+    each = f"{curve.link.channels:,} \u00d7 {point.exclusive:,}" if curve.link.channels > 1 else f"{point.exclusive:,}"
+    return f"{each} exclusive + {point.floating:,} floating"
+
+
+def _table(curves: Sequence[BufferCurve]) -> str:
+    """Every point, for those who do not see the curves, and to sort by."""
+    links = [curve.link for curve in curves]
+    several = len({(link.record_bytes, link.channels, link.timeout_s, link.extras) for link in links}) > 1
+    heads = [
+        ("round trip", True),
+        ("link rate", True),
+        *([("work", True)] if several else []),
+        ("exclusive", False),
+        ("floating", False),
+        ("buffers", False),
+        ("product", False),
+        ("expected MB/s", False),
+        ("MB/s", False),
+        ("reached", False),
+        ("payload MB/s", False),
+        ("back-pressured", False),
+    ]
+    head = "".join(f'<th scope="col"{" class=l" if left else ""}>{name}</th>' for name, left in heads)
+    rows = "".join(f"<tr>{''.join(_cells(curve, point, several))}</tr>" for curve in curves for point in curve.points)
+    return (
+        f'<div class="scroll" tabindex="0"><table class="sortable"><caption class="vh">Throughput by number of buffers'
+        f"</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _cells(curve: BufferCurve, point: BufferPoint, several: bool) -> list[str]:
+    link = curve.link
+    rate = link.link_bytes_per_s
+    cells = [
+        _cell(format_duration(link.round_trip_s, space=" "), link.round_trip_s, left=True),
+        _cell("\u2013" if rate is None else setting_text("link_bytes_per_s", rate), rate, left=True),
+    ]
+    if several:
+        cells.append(_cell(link.words, link.words, left=True))
+    waited = backpressure(point)
+    product = curve.product_buffers if link.round_trip_s else None
+    expected = curve.expected_mb_per_s(point.total) if link.round_trip_s else None
+    return [
+        *cells,
+        _cell(f"{point.exclusive:,}", point.exclusive),
+        _cell(f"{point.floating:,}", point.floating),
+        _cell(f"{point.total:,}", point.total),
+        _cell("\u2013" if product is None else f"{buffers_text(product)} ({bytes_text(curve.product_bytes)})", product),
+        _cell("\u2013" if expected is None else three_digits(expected), expected),
+        _cell(three_digits(point.wire.median), point.wire.median),
+        _cell(f"{curve.reached(point):.0%}", curve.reached(point)),
+        _cell(three_digits(point.payload.median), point.payload.median),
+        _cell("\u2013" if waited is None else f"{waited:.0%}", waited),
+    ]
+
+
+def _cell(text: str, sort: float | str | None, *, left: bool = False) -> str:
+    return f'<td{" class=l" if left else ""} data-v="{"" if sort is None else escape(str(sort))}">{escape(text)}</td>'
+
+
+def _upper(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,308 @@
+"""Throughput against the number of receive buffers: which buffers a link needs, and what fewer of them cost.
+
+Takes: an `Analysis`. Gives: one `BufferCurve` for each link and kind of record on which more than one number of buffers
+was measured, and the sentences that sum them up.
+
+Rules: a gate's receive buffers are channels x exclusive + floating. The rate is that of the link where one was given,
+else the best that the same records reached at any round trip. What arrives is counted on the wire, headers and length
+prefixes included, because that is what a link's rate and a buffer's size count.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..spec import RunSpec
+from ..store import Row
+from ..units import format_duration, format_size, three_digits
+from ..words import setting, setting_name, setting_text
+from .points import Analysis, Figure, row_kind
+
+ENOUGH: Final = 0.9
+"""The part of the rate that counts as reaching it."""
+
+_MOST_FINDINGS: Final = 3
+_OWN: Final = frozenset({"exclusive_buffers", "floating_buffers", "round_trip_s", "link_bytes_per_s"})
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What all points of a curve share.
+
+    Attributes:
+        round_trip_s: added to the connection.
+        link_bytes_per_s: what the connection was allowed to carry; None without a bound.
+        record_bytes: payload of a record.
+        channels: of the gate.
+        timeout_s: buffer timeout.
+        segment_bytes: size of a buffer.
+        extras: other settings in which the rows differ, as (name, text).
+    """
+
+    round_trip_s: float
+    link_bytes_per_s: int | None
+    record_bytes: int
+    channels: int
+    timeout_s: float | None
+    segment_bytes: int
+    extras: tuple[tuple[str, str], ...]
+
+    @property
+    def label(self) -> str:
+        """The link, for the head of a chart."""
+        parts = [
+            f"{format_duration(self.round_trip_s, space=' ')} round trip" if self.round_trip_s else "bare transport"
+        ]
+        if self.link_bytes_per_s is not None:
+            parts.append(setting_text("link_bytes_per_s", self.link_bytes_per_s))
+        return ", ".join(parts)
+
+    @property
+    def words(self) -> str:
+        """The work, for the line below it."""
+        plural = "s" if self.channels > 1 else ""
+        parts = [
+            f"{format_size(self.record_bytes, space=' ')} records",
+            f"{self.channels:,} channel{plural}",
+            f"timeout {format_duration(self.timeout_s, space=' ')}",
+            f"buffers of {format_size(self.segment_bytes, space=' ')}",
+            *(f"{setting_name(name)} {text}" for name, text in self.extras if name != "segment_size_bytes"),
+        ]
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class BufferPoint:
+    """One number of buffers, measured.
+
+    Attributes:
+        exclusive: of each channel.
+        floating: of the gate.
+        total: receive buffers of the gate.
+        wire: MB/s on the wire.
+        payload: MB/s of payload.
+        rows: its runs.
+    """
+
+    exclusive: int
+    floating: int
+    total: int
+    wire: Figure
+    payload: Figure
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BufferCurve:
+    """The points of one link.
+
+    Attributes:
+        link: what they share.
+        points: by exclusive, then floating buffers.
+        rate_bytes_per_s: of the link, or the best that was reached.
+    """
+
+    link: Link
+    points: tuple[BufferPoint, ...]
+    rate_bytes_per_s: float
+
+    @property
+    def product_bytes(self) -> float:
+        """Bandwidth-delay product: what is under way when the link is full. 0 on a bare transport."""
+        return self.rate_bytes_per_s * self.link.round_trip_s
+
+    @property
+    def product_buffers(self) -> float:
+        """The same in buffers: fewer cannot fill the link."""
+        return self.product_bytes / self.link.segment_bytes
+
+    @property
+    def totals(self) -> list[int]:
+        """Every number of buffers that was measured, rising."""
+        return sorted({point.total for point in self.points})
+
+    @property
+    def rate_text(self) -> str:
+        """The rate as it was given, or as it was found."""
+        if self.link.link_bytes_per_s is not None:
+            return setting_text("link_bytes_per_s", self.link.link_bytes_per_s)
+        return f"{three_digits(self.rate_bytes_per_s / 1e6)} MB/s"
+
+    def expected_mb_per_s(self, buffers: float) -> float:
+        """A sender may have all buffers under way and waits a round trip to hear that they are free again."""
+        if not self.link.round_trip_s:
+            return self.rate_bytes_per_s / 1e6
+        return min(self.rate_bytes_per_s, buffers * self.link.segment_bytes / self.link.round_trip_s) / 1e6
+
+    def reached(self, point: BufferPoint) -> float:
+        """Its throughput as a part of the rate."""
+        return point.wire.median * 1e6 / self.rate_bytes_per_s
+
+    def of_exclusive(self, exclusive: int) -> dict[int, BufferPoint]:
+        """One line: its points by their number of buffers."""
+        return {point.total: point for point in self.points if point.exclusive == exclusive}
+
+
+def buffer_curves(analysis: Analysis) -> list[BufferCurve]:
+    """Every curve with two points or more, the longest link last."""
+    extras = [name for name in analysis.varying if name not in _OWN]
+    groups: dict[Link, dict[tuple[int, int], list[Row]]] = {}
+    for row in analysis.good:
+        if row_kind(row) == "throughput":
+            buffers = setting(row, "exclusive_buffers"), setting(row, "floating_buffers")
+            groups.setdefault(_link(row, extras), {}).setdefault(buffers, []).append(row)
+    points = {link: _points(link, found) for link, found in groups.items()}
+    curves = [
+        BufferCurve(link, tuple(found), float(link.link_bytes_per_s or _best(link, points) * 1e6))
+        for link, found in points.items()
+        if len(found) > 1
+    ]
+    return sorted((curve for curve in curves if curve.rate_bytes_per_s), key=_order)
+
+
+def buffer_findings(curves: Sequence[BufferCurve]) -> list[tuple[str, str, str]]:
+    """One sentence a link, of the longest ones, each of its fastest kind of record."""
+    fastest: dict[tuple[float, int | None], BufferCurve] = {}
+    for curve in curves:
+        link = curve.link.round_trip_s, curve.link.link_bytes_per_s
+        if link not in fastest or _top(curve) > _top(fastest[link]):
+            fastest[link] = curve
+    return [_finding(curve) for curve in list(fastest.values())[-_MOST_FINDINGS:]]
+
+
+def buffers_text(count: float) -> str:
+    """`32`, `3.1`, `1,200`."""
+    return three_digits(float(f"{count:.2g}") if count < 10 else round(count))
+
+
+def bytes_text(size: float) -> str:
+    """`1 MiB`, `312 KiB`: three digits."""
+    for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= factor:
+            return f"{three_digits(size / factor)} {unit}"
+    return f"{three_digits(size)} B"
+
+
+def _finding(curve: BufferCurve) -> tuple[str, str, str]:
+    link = curve.link
+    size = format_size(link.segment_bytes, space=" ")
+    if not link.round_trip_s:
+        enough = _enough(curve)
+        shown = curve.totals[-1] if enough is None else enough
+        sentence = f"of {size} reach {_least_from(curve, shown):.0%} of {curve.rate_text} without a round trip"
+        few = _few(curve, enough)
+        less = f", {few:,} {_best_at(curve, few):.0%}" if few not in (None, shown) else ""
+        return "Buffers", _buffers(shown), f"{sentence}{less} ({link.words})"
+    whose = "the link needs" if link.link_bytes_per_s is not None else f"{curve.rate_text} need"
+    round_trip = format_duration(link.round_trip_s, space=" ")
+    product = f"{bytes_text(curve.product_bytes)} = {curve.rate_text} \u00d7 {round_trip}"
+    sentence = f"of {size} are what {whose} (bandwidth-delay product {product}); {_told(curve)}"
+    return f"Buffers at {round_trip} round trip", _buffers(curve.product_buffers), sentence
+
+
+def _buffers(count: float) -> str:
+    text = buffers_text(count)
+    return f"{text} buffer{'' if text == '1' else 's'}"
+
+
+def _told(curve: BufferCurve) -> str:
+    """What few buffers reached, and from how many on there were enough."""
+    enough = _enough(curve)
+    few = _few(curve, enough)
+    parts = [] if few is None else [f"with {few:,} it reached {_best_at(curve, few):.0%}"]
+    if enough is not None:
+        parts.append(f"from {enough:,} on {'' if parts else 'it reached '}{_least_from(curve, enough):.0%}")
+    elif few != curve.totals[-1]:
+        parts.append(f"with {curve.totals[-1]:,}, the most that was tried, {_best_at(curve, curve.totals[-1]):.0%}")
+    return ", ".join(parts)
+
+
+def _enough(curve: BufferCurve) -> int | None:
+    """The least number of buffers from which on every point reached the rate; None when even the most did not."""
+    enough = None
+    for total in reversed(curve.totals):
+        if any(curve.reached(point) < ENOUGH for point in curve.points if point.total == total):
+            break
+        enough = total
+    return enough
+
+
+def _few(curve: BufferCurve, enough: int | None) -> int | None:
+    """A telling number of too few: the default's, else about a third of what is needed, else the least there is."""
+    short = [total for total in curve.totals if enough is None or total < enough]
+    if not short:
+        return None
+    default = RunSpec()
+    usual = curve.link.channels * default.exclusive_buffers + default.floating_buffers
+    if usual in short:
+        return usual
+    third = [total for total in short if total <= (curve.product_buffers or enough or short[-1]) / 3]
+    return third[-1] if third else short[0]
+
+
+def _best_at(curve: BufferCurve, total: int) -> float:
+    return max(curve.reached(point) for point in curve.points if point.total == total)
+
+
+def _least_from(curve: BufferCurve, total: int) -> float:
+    return min(curve.reached(point) for point in curve.points if point.total >= total)
+
+
+def _top(curve: BufferCurve) -> float:
+    return max(point.wire.median for point in curve.points)
+
+
+def _link(row: Row, extras: Iterable[str]) -> Link:
+    return Link(
+        float(setting(row, "round_trip_s")),
+        setting(row, "link_bytes_per_s"),
+        row["settings_record_bytes"],
+        row["settings_channels"],
+        setting(row, "buffer_timeout_s"),
+        setting(row, "segment_size_bytes"),
+        tuple((name, setting_text(name, setting(row, name))) for name in extras),
+    )
+
+
+def _points(link: Link, found: Mapping[tuple[int, int], list[Row]]) -> list[BufferPoint]:
+    points = []
+    for (exclusive, floating), rows in sorted(found.items()):
+        payload = Figure.of(row.get("payload_mb_per_s") for row in rows)
+        wire = Figure.of(row.get("wire_mb_per_s") for row in rows) or payload
+        if wire is not None and payload is not None:
+            total = link.channels * exclusive + floating
+            points.append(BufferPoint(exclusive, floating, total, wire, payload, tuple(rows)))
+    return points
+
+
+def _best(link: Link, points: Mapping[Link, Sequence[BufferPoint]]) -> float:
+    """MB/s on the wire that this work reached at its best, whatever the round trip."""
+    return max(
+        point.wire.median
+        for other, found in points.items()
+        if _work(other) == _work(link) and other.link_bytes_per_s is None
+        for point in found
+    )
+
+
+def _work(link: Link) -> tuple[Any, ...]:
+    return link.record_bytes, link.channels, link.timeout_s, link.segment_bytes, link.extras
+
+
+def _order(curve: BufferCurve) -> tuple[Any, ...]:
+    link = curve.link
+    timeout = float("inf") if link.timeout_s is None else link.timeout_s
+    return link.round_trip_s, link.link_bytes_per_s or 0, link.record_bytes, link.channels, timeout, link.extras
+
+
+def backpressure(point: BufferPoint) -> float | None:
+    """Part of its time that the producer waited for buffers, 0 to 1; None where the rows do not tell."""
+    waits = [
+        (row["backpressured_ms_per_s_soft"] + row["backpressured_ms_per_s_hard"]) / 1000
+        for row in point.rows
+        if row.get("backpressured_ms_per_s_soft") is not None and row.get("backpressured_ms_per_s_hard") is not None
+    ]
+    return statistics.median(waits) if waits else None

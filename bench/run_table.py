@@ -1,0 +1,170 @@
+"""The table of one run, and the line below it that says who is waiting for whom.
+
+Takes: the document of a run, with or without peers. Gives: text on standard output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from .report.charts import PERCENTILES
+from .spec import RunSpec
+from .units import format_count, format_duration, format_latency, format_size, three_digits
+from .words import setting_text
+
+WAITING_MS_PER_S: Final = 250.0
+"""A side that waits less than this is at work."""
+
+
+def print_run(result: Mapping[str, Any], spec: RunSpec, console: Console) -> None:
+    """The table of one run; each peer adds its column and one with how many times its figure ours is."""
+    peers = peer_rows(result)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    table.add_column("netstack", justify="right")
+    for name in peers:
+        table.add_column(escape(name), justify="right")
+        table.add_column("ratio", justify="right", style="bold")
+    for label, path, write in _FIGURES:
+        values = [_at(row, path) for row in (result, *peers.values())]
+        if all(value is None for value in values):
+            continue
+        cells = [_shown(values[0], write)]
+        for row, value in zip(peers.values(), values[1:], strict=True):
+            cells += [_shown(value, write), _shown(_at(row, ("ratio", *path)), _times, "")]
+        table.add_row(label, *cells)
+    cells = ["yes" if row.get("delivered") is True else "[red]NO[/]" for row in (result, *peers.values())]
+    table.add_row("delivered", cells[0], *(cell for each in cells[1:] for cell in (each, "")))
+    console.print(escape(describe_spec(spec)), soft_wrap=True)
+    repeats = result.get("repeats")
+    if isinstance(repeats, int) and repeats > 1:
+        console.print(f"medians of {repeats} runs{_spread(result)}")
+    console.print(table)
+    told = bottleneck(result, spec)
+    if told:
+        console.print(told, soft_wrap=True)
+
+
+def describe_spec(spec: RunSpec) -> str:
+    """One run's settings in a line: what is always worth telling, and what is not as usual."""
+    rows = f"rows of {spec.input_path}" if spec.input_path else f"{format_size(spec.record_bytes, space=' ')} records"
+    segment = format_size(spec.segment_size_bytes, space=" ")
+    parts = [
+        rows,
+        f"by {spec.emit}",
+        f"{spec.channels:,} channel{'s' if spec.channels > 1 else ''}",
+        f"buffer timeout {format_duration(spec.buffer_timeout_s, space=' ')}",
+        f"{spec.exclusive_buffers} + {spec.floating_buffers} buffers of {segment}",
+        spec.transport,
+    ]
+    if spec.rate_per_s is not None:
+        parts.insert(1, f"at {spec.rate_per_s:,.0f} records/s")
+    if spec.round_trip_s:
+        parts.append(f"round trip {format_duration(spec.round_trip_s, space=' ')}")
+    if spec.link_bytes_per_s is not None:
+        parts.append(f"link {setting_text('link_bytes_per_s', spec.link_bytes_per_s)}")
+    if not spec.credit:
+        parts.append("without credit")
+    if spec.debloat_s is not None:
+        parts.append(f"debloating to {format_duration(spec.debloat_s, space=' ')}")
+    if spec.consume_rate_per_s is not None:
+        parts.append(f"consumer takes {spec.consume_rate_per_s:,.0f} records/s")
+    return ", ".join(parts)
+
+
+def bottleneck(result: Mapping[str, Any], spec: RunSpec) -> str:
+    """Who holds the others up, from how long each side waited; empty where that was not measured."""
+    waits = result.get("backpressured_ms_per_s")
+    idle = result.get("idle_ms_per_s")
+    if not isinstance(waits, Mapping) or idle is None or None in waits.values():
+        return ""
+    blocked = sum(waits.values())
+    if blocked < WAITING_MS_PER_S:
+        if spec.rate_per_s is not None:
+            return "bottleneck: none, the rate that was asked for is kept"
+        if idle < WAITING_MS_PER_S:
+            return "bottleneck: none, both sides are at work most of the time"
+        return "bottleneck: the producer; the consumer waits for it"
+    if idle < WAITING_MS_PER_S:
+        return "bottleneck: the consumer; the producer waits for it"
+    return "bottleneck: between them, the link or too few buffers for its round trip; both sides wait"
+
+
+def peer_rows(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The peers of a result by name, whether it holds one row or several."""
+    peer = result.get("peer")
+    if not isinstance(peer, Mapping):
+        return {}
+    if "records_per_s" in peer:
+        return {str(peer.get("name") or peer.get("engine") or "peer"): peer}
+    return {str(name): row for name, row in peer.items() if isinstance(row, Mapping)}
+
+
+def _shown(value: Any, write: Callable[[Any], str | None], absent: str = "\u2013") -> str:
+    return absent if value is None else (write(value) or absent)
+
+
+def _times(ratio: float) -> str:
+    return f"{three_digits(ratio)} x"
+
+
+def _spread(result: Mapping[str, Any]) -> str:
+    spread = result.get("spread")
+    bounds = spread.get("records_per_s") if isinstance(spread, Mapping) else None
+    return f" ({format_count(bounds[0])} to {format_count(bounds[1])} records/s)" if bounds else ""
+
+
+def _at(document: Mapping[str, Any], path: Sequence[str]) -> Any:
+    """One figure of a nested document; None where it is absent."""
+    value: Any = document
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _flushes(metrics: Mapping[str, Any]) -> str:
+    return _slashed(metrics[f"netstack_output_{cause}_flushes_total"] for cause in ("full", "timeout", "event"))
+
+
+def _announcements(metrics: Mapping[str, Any]) -> str:
+    return _slashed(metrics[f"netstack_input_{kind}announcements_total"] for kind in ("", "backlog_"))
+
+
+def _slashed(counts: Iterable[int]) -> str:
+    return " / ".join(f"{count:,}" for count in counts)
+
+
+def _pools(metrics: Mapping[str, Any]) -> str | None:
+    sides = (("producer", "netstack_output_pool_usage_ratio"), ("consumer", "netstack_input_pool_usage_ratio"))
+    if any(metrics[side] is None for side, _ in sides):
+        return None
+    return " / ".join(f"{metrics[side][name]:.0%}" for side, name in sides)
+
+
+_FIGURES: tuple[tuple[str, tuple[str, ...], Callable[[Any], str | None]], ...] = (
+    ("records", ("records",), lambda value: f"{value:,}"),
+    ("seconds", ("seconds",), three_digits),
+    ("records/s", ("records_per_s",), format_count),
+    ("payload MB/s", ("payload_mb_per_s",), three_digits),
+    ("wire MB/s", ("wire_mb_per_s",), three_digits),
+    *((f"latency {label}", ("latency_us", name), format_latency) for name, label in PERCENTILES),
+    ("latency max", ("latency_us", "max"), format_latency),
+    ("CPU s/GB producer", ("cpu_s_per_gb", "producer"), three_digits),
+    ("CPU s/GB consumer", ("cpu_s_per_gb", "consumer"), three_digits),
+    ("buffers", ("buffers",), lambda value: f"{value:,}"),
+    ("wire bytes", ("wire_bytes",), lambda value: f"{value:,}"),
+    ("credits", ("credits",), lambda value: f"{value:,}"),
+    ("buffer fill", ("average_buffer_fill",), lambda value: f"{value:.0%}"),
+    ("debloated buffer", ("debloated_buffer_bytes",), lambda value: format_size(value, space=" ")),
+    ("back-pressured soft, ms/s", ("backpressured_ms_per_s", "soft"), three_digits),
+    ("back-pressured hard, ms/s", ("backpressured_ms_per_s", "hard"), three_digits),
+    ("consumer idle, ms/s", ("idle_ms_per_s",), three_digits),
+    ("flushes full / timeout / event", ("metrics", "producer"), _flushes),
+    ("announced credit / backlog", ("metrics", "consumer"), _announcements),
+    ("pool usage out / in", ("metrics",), _pools),
+)

@@ -1,0 +1,61 @@
+"""Settings of rows, and in words that are the same in every table, legend and sentence.
+
+Takes: a row and the name of a field of `RunSpec`. Gives: its value, and text for people; the unit is in the value, not
+in the name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Final
+
+from .spec import RunSpec
+from .units import format_duration, format_size
+
+_FIELDS: Final = {field.name: field for field in dataclasses.fields(RunSpec)}
+_NAMES: Final = {"record_bytes": "record size", "link_bytes_per_s": "link rate"}
+
+
+def setting(row: Mapping[str, Any], name: str) -> Any:
+    """A setting of a row; its default where the row is older than the setting.
+
+    A file with rows of several versions holds None for what the older ones lack.
+    """
+    field = _FIELDS.get(name)
+    value = row.get(f"settings_{name}", None if field is None else field.default)
+    return field.default if value is None and field is not None and "None" not in str(field.type) else value
+
+
+def setting_name(name: str) -> str:
+    """`buffer timeout` for `buffer_timeout_s`."""
+    if name in _NAMES:
+        return _NAMES[name]
+    if is_duration(name) or name.endswith("_bytes"):
+        name = name.rpartition("_")[0]
+    return name.replace("_", " ")
+
+
+def setting_text(name: str, value: Any) -> str:
+    """`10 ms`, `32 KiB`, `100 MiB/s`, `off`; `none` where there is none."""
+    if value is None:
+        return "none"
+    if is_duration(name):
+        return format_duration(value, space=" ")
+    if name == "link_bytes_per_s":
+        return f"{format_size(value, space=' ')}/s"
+    if name == "credit":
+        return "on" if value else "off"
+    return format_size(value, space=" ") if name.endswith("_bytes") else plain(value)
+
+
+def plain(value: Any) -> str:
+    """Text of any value: whole numbers without a point, `yes` and `no`."""
+    if isinstance(value, float) and value.is_integer():
+        return f"{value:.0f}"
+    return "yes" if value is True else "no" if value is False else str(value)
+
+
+def is_duration(name: str) -> bool:
+    """Whether a setting is a length of time."""
+    return name.endswith("_s") and not name.endswith("_per_s")

@@ -1,0 +1,190 @@
+"""`netstack buffers`: the network buffers that gates and partitions of one TaskManager require.
+
+Takes: gates, partitions and settings as flags. Gives: a row for each, the sum, and by how much the memory is too small.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from ..buffer.requirements import BufferRequirements, GatePlan, PartitionPlan, required_buffers
+from ..config import NetworkConfig
+from ..errors import ConfigError
+from ..ids import ResultPartitionType
+from ..units import format_size
+from .values import COUNT, SIZE, Parsed
+
+_GATE: Final = re.compile(r"(?:([^=]+)=)?(\d+)(?::(\d+))?")
+_PARTITION: Final = re.compile(r"(?:([^=]+)=)?(\d+)(:unbounded)?")
+_DEFAULTS: Final = NetworkConfig()
+
+
+def _gate(text: str) -> tuple[str | None, GatePlan]:
+    match = _GATE.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"{text!r}: write CHANNELS, NAME=CHANNELS or NAME=CHANNELS:LOCAL, such as words=100:25")
+    return match[1], GatePlan(int(match[2]), local=int(match[3] or 0))
+
+
+def _partition(text: str) -> tuple[str | None, PartitionPlan]:
+    match = _PARTITION.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"{text!r}: write SUBPARTITIONS, NAME=SUBPARTITIONS or NAME=SUBPARTITIONS:unbounded")
+    kind = ResultPartitionType.PIPELINED if match[3] else ResultPartitionType.PIPELINED_BOUNDED
+    return match[1], PartitionPlan(int(match[2]), kind)
+
+
+@click.command(short_help="How many network buffers a plan requires.")
+@click.option(
+    "--gate",
+    "gates",
+    type=Parsed("gate", _gate),
+    multiple=True,
+    metavar="[NAME=]CHANNELS[:LOCAL]",
+    help="An input gate; LOCAL of its channels read partitions of the same TaskManager. Repeatable.",
+)
+@click.option(
+    "--partition",
+    "partitions",
+    type=Parsed("partition", _partition),
+    multiple=True,
+    metavar="[NAME=]SUBPARTITIONS[:unbounded]",
+    help="A result partition. Repeatable.",
+)
+@click.option("--connections", type=COUNT, default=1, show_default=True, help="TaskManagers it reads from.")
+@click.option(
+    "--exclusive-buffers",
+    type=COUNT,
+    default=_DEFAULTS.exclusive_buffers_per_channel,
+    show_default=True,
+    help="Receive buffers of each channel.",
+)
+@click.option(
+    "--floating-buffers",
+    type=COUNT,
+    default=_DEFAULTS.floating_buffers_per_gate,
+    show_default=True,
+    help="Receive buffers that the channels of a gate share.",
+)
+@click.option("--max-required", type=COUNT, help="Bound on what one gate is promised; none if not given.")
+@click.option(
+    "--segment-size",
+    "segment_size_bytes",
+    type=SIZE,
+    default=format_size(_DEFAULTS.segment_size_bytes),
+    show_default=True,
+    help="Size of a network buffer.",
+)
+@click.option(
+    "--memory",
+    "memory_bytes",
+    type=SIZE,
+    default=format_size(_DEFAULTS.memory_bytes),
+    show_default=True,
+    help="All network buffers together.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")
+def buffers(
+    gates: tuple[tuple[str | None, GatePlan], ...],
+    partitions: tuple[tuple[str | None, PartitionPlan], ...],
+    connections: int,
+    exclusive_buffers: int,
+    floating_buffers: int,
+    max_required: int | None,
+    segment_size_bytes: int,
+    memory_bytes: int,
+    as_json: bool,
+) -> int:
+    """Tells how many network buffers a TaskManager with these gates and partitions requires.
+
+    Nothing is allocated. Exit code 1 when its memory is too small.
+    """
+    config = NetworkConfig(
+        exclusive_buffers_per_channel=exclusive_buffers,
+        floating_buffers_per_gate=floating_buffers,
+        max_required_buffers_per_gate=max_required,
+        segment_size_bytes=segment_size_bytes,
+        memory_bytes=memory_bytes,
+    )
+    if not gates and not partitions:
+        raise ConfigError("nothing to add up; give at least one --gate or --partition")
+    needed = required_buffers(
+        gates=_named("gate", gates),
+        partitions=_named("partition", partitions),
+        connections=connections if any(plan.channels > plan.local for _, plan in gates) else 0,
+        config=config,
+    )
+    if as_json:
+        click.echo(json.dumps(_document(needed, config), indent=2))
+    else:
+        _print(needed, config)
+    return 1 if needed.missing else 0
+
+
+def _named(what: str, plans: tuple[tuple[str | None, Any], ...]) -> dict[str, Any]:
+    """By name; those without one are numbered."""
+    found: dict[str, Any] = {}
+    for name, plan in plans:
+        name = name or f"{what} {len(found) + 1}"
+        if name in found:
+            raise ConfigError(f"--{what} {name!r} was given twice; choose another name")
+        found[name] = plan
+    return found
+
+
+def _document(needed: BufferRequirements, config: NetworkConfig) -> dict[str, Any]:
+    return {
+        "rows": [
+            {
+                "name": row.name,
+                "what": row.what,
+                "exclusive": row.exclusive,
+                "required": row.required,
+                "maximum": row.maximum,
+            }
+            for row in needed.rows
+        ],
+        "required": needed.required,
+        "maximum": needed.maximum,
+        "total": needed.total_segments,
+        "missing": needed.missing,
+        "missing_bytes": needed.missing_bytes,
+        "segment_size_bytes": config.segment_size_bytes,
+        "memory_bytes": config.memory_bytes,
+    }
+
+
+def _print(needed: BufferRequirements, config: NetworkConfig) -> None:
+    console = Console(highlight=False)
+    size = format_size(config.segment_size_bytes)
+    table = Table("", "", "exclusive", "required", "at most", title=f"network buffers of {size}", title_justify="left")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for row in needed.rows:
+        table.add_row(row.name, row.what, _number(row.exclusive), _number(row.required), _most(row.maximum))
+    table.add_section()
+    table.add_row("together", "", "", _number(needed.required), _most(needed.maximum))
+    console.print(table)
+    memory = f"{format_size(config.memory_bytes)} of memory hold {_number(needed.total_segments)}"
+    if needed.missing:
+        console.print(
+            f"[red]does not fit:[/] {memory}, {_number(needed.missing)} too few. Raise --memory to"
+            f" {format_size(needed.required * config.segment_size_bytes)} or more, or lower --exclusive-buffers, or"
+            " bound the gates with --max-required"
+        )
+    else:
+        console.print(f"fits: {memory}")
+
+
+def _number(count: int) -> str:
+    return f"{count:,}"
+
+
+def _most(count: int | None) -> str:
+    return "no bound" if count is None else _number(count)

@@ -1,0 +1,84 @@
+"""The kinds of values that flags of every command take.
+
+Takes: words of the command line. Gives: durations in seconds, sizes in bytes, counts, and lists of them.
+
+Rules: a value that does not parse is one clear sentence that names the flag, and exit code 2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from ..errors import ConfigError
+from ..units import parse_duration, parse_size
+
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]
+else:
+    _ParamType = click.ParamType  # takes no argument before click 8.5
+
+
+class Parsed(_ParamType):
+    """A value read by a function that raises ConfigError or ValueError."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The parsed value; what is not text is a default and stays as it is."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except (ConfigError, ValueError) as error:
+            self.fail(str(error), param, ctx)
+
+
+def parse_count(text: str) -> int:
+    """A whole number.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"{text!r} is not a whole number") from None
+
+
+def parse_number(text: str) -> float:
+    """A number.
+
+    Raises:
+        ConfigError: it is none, or not finite.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ConfigError(f"{text!r} is not a number")
+    return value
+
+
+def listed(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    """Reads several values with commas in between."""
+
+    def parse_all(text: str) -> tuple[Any, ...]:
+        return tuple(parse(part.strip()) for part in text.split(",") if part.strip())
+
+    return parse_all
+
+
+DURATION: Final = Parsed("duration", parse_duration)
+SIZE: Final = Parsed("size", parse_size)
+COUNT: Final = Parsed("count", parse_count)
+NUMBER: Final = Parsed("number", parse_number)
+DURATIONS: Final = Parsed("durations", listed(parse_duration))
+SIZES: Final = Parsed("sizes", listed(parse_size))
+COUNTS: Final = Parsed("counts", listed(parse_count))

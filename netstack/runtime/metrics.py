@@ -1,0 +1,101 @@
+"""Values of the catalogue's metrics, and how a task spent its time.
+
+Takes: a `TaskManagerStatistics`. Gives: `samples` to the Prometheus export, `as_dict` to reports, `TaskTimes` of one
+task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..inbound.statistics import GateStatistics
+from ..outbound.partition import ResultPartitionStatistics
+from .catalogue import CATALOGUE, Metric, Scope
+from .task_manager import TaskManagerStatistics
+
+
+class Sample(NamedTuple):
+    """One value of one metric.
+
+    Attributes:
+        metric: which.
+        labels: of the item it belongs to; empty for the TaskManager's own.
+        value: in the metric's unit.
+    """
+
+    metric: Metric
+    labels: Mapping[str, str]
+    value: float
+
+
+def samples(statistics: TaskManagerStatistics, *, detailed: bool = False) -> list[Sample]:
+    """Every value of every metric, in the order of the catalogue.
+
+    Args:
+        statistics: of a TaskManager.
+        detailed: those metrics too that are marked so: shortest, longest and average queues, credits a channel.
+    """
+    items: dict[Scope, list[tuple[dict[str, str], object]]] = {}
+    found = []
+    for metric in CATALOGUE:
+        if metric.is_detailed and not detailed:
+            continue
+        scope = metric.scope
+        if scope not in items:
+            items[scope] = [
+                (dict(zip(scope.labels, values, strict=True)), item) for values, item in scope.items(statistics)
+            ]
+        found += [Sample(metric, labels, metric.read(item)) for labels, item in items[scope]]
+    return found
+
+
+def as_dict(statistics: TaskManagerStatistics) -> dict[str, float | dict[str, float]]:
+    """The metrics that are not detailed, as plain JSON: {name: value} or {name: {partition or gate: value}}.
+
+    Every name is there, whatever there is of it.
+    """
+    result: dict[str, float | dict[str, float]] = {}
+    values: dict[str, float]
+    for metric in CATALOGUE:
+        if not metric.scope.labels:
+            result[metric.name] = metric.read(statistics)
+        elif not metric.is_detailed:
+            values = {labels[0]: metric.read(item) for labels, item in metric.scope.items(statistics)}
+            result[metric.name] = values
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTimes:
+    """How a task that reads one gate and writes one partition spent the last minute (55 to 60 s), in ms per second.
+
+    Attributes:
+        idle_ms_per_s: it waited for input.
+        soft_ms_per_s: it waited for output between records.
+        hard_ms_per_s: it waited for a buffer inside a record.
+    """
+
+    idle_ms_per_s: float
+    soft_ms_per_s: float
+    hard_ms_per_s: float
+
+    @classmethod
+    def of(cls, gate: GateStatistics | None, partition: ResultPartitionStatistics | None) -> TaskTimes:
+        """The times of the task that uses both. A source has no gate, a sink no partition."""
+        return cls(
+            0.0 if gate is None else gate.idle.ms_per_s,
+            0.0 if partition is None else partition.soft_backpressured.ms_per_s,
+            0.0 if partition is None else partition.hard_backpressured.ms_per_s,
+        )
+
+    @property
+    def backpressured_ms_per_s(self) -> float:
+        """Soft and hard back-pressure together."""
+        return self.soft_ms_per_s + self.hard_ms_per_s
+
+    @property
+    def busy_ms_per_s(self) -> float:
+        """What is left: 1000 - min(1000, idle + back-pressured)."""
+        return 1000.0 - min(1000.0, self.idle_ms_per_s + self.backpressured_ms_per_s)

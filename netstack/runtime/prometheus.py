@@ -1,0 +1,144 @@
+"""Serves a TaskManager's metrics to Prometheus over HTTP.
+
+Takes: an address, and who makes a snapshot. Gives: `/metrics` in the text format.
+
+Trio accepts; each scrape is answered in a thread of its own (prometheus_client is synchronous), which asks trio's
+thread for a snapshot and formats it itself. So a slow scraper costs the event loop one `statistics()`, and leaving does
+not wait for it: threads that are still busy then find nothing to ask, answer without values, and end.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import socketserver
+from collections.abc import Callable, Iterator
+from typing import Any, Final, final
+from urllib.parse import urlsplit
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+import trio
+
+from ..errors import ConfigError
+from .metrics import samples
+from .task_manager import TaskManagerStatistics
+
+try:
+    from prometheus_client import CollectorRegistry, make_wsgi_app
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.registry import Collector
+except ImportError as error:
+    raise ConfigError("metrics_address needs the package prometheus_client: pip install 'netstack[metrics]'") from error
+
+LOGGER: Final = logging.getLogger("netstack")
+REQUEST_TIMEOUT_S: Final = 5.0
+"""How long a scraper may take to send its request or to take the answer; it occupies a thread meanwhile."""
+
+Family = CounterMetricFamily | GaugeMetricFamily
+
+
+@final
+class MetricsServer:
+    """Listens from `bind_metrics` to `close`; answers while `serve` runs."""
+
+    def __init__(self, server: _Server, registry: CollectorRegistry, host: str, *, detailed: bool) -> None:
+        """Called by `bind_metrics`."""
+        self._server = server
+        self._registry = registry
+        self._detailed = detailed
+        self.address = f"[{host}]:{server.server_port}" if ":" in host else f"{host}:{server.server_port}"
+        """Where Prometheus finds it: `host:port`."""
+
+    async def serve(self, snapshot: Callable[[], TaskManagerStatistics]) -> None:
+        """Answers until cancelled. `snapshot` is called in this thread, once a scrape."""
+        self._registry.register(_Collector(snapshot, trio.lowlevel.current_trio_token(), detailed=self._detailed))
+        while True:
+            await trio.lowlevel.wait_readable(self._server.socket)
+            self._server.handle_request()
+
+    def close(self) -> None:
+        """Listens no longer. Idempotent."""
+        self._server.server_close()
+
+
+async def bind_metrics(address: str, *, detailed: bool) -> MetricsServer:
+    """Starts to listen; nothing is answered before `MetricsServer.serve`.
+
+    Args:
+        address: `host:port`; port 0 picks a free one.
+        detailed: whether detailed metrics are served too.
+
+    Raises:
+        ConfigError: the address is none.
+        OSError: it cannot be bound; the text names it.
+    """
+    parts = urlsplit(f"//{address}")
+    try:
+        port = parts.port
+    except ValueError as error:
+        raise ConfigError(f"metrics_address {address!r}: {error}") from error
+    host = parts.hostname
+    if not host or port is None or parts.path:
+        raise ConfigError(f"metrics_address {address!r} needs a host and a port, such as 127.0.0.1:9249")
+    registry = CollectorRegistry()
+
+    def listen() -> _Server:
+        server = _Server((host, port), _Handler)
+        server.set_app(make_wsgi_app(registry))
+        return server
+
+    try:
+        server = await trio.to_thread.run_sync(listen)  # looks names up
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        code = getattr(error, "errno", None) or errno.EADDRNOTAVAIL
+        raise OSError(
+            code, f"cannot serve metrics at {address}: {reason}; choose another port, or 0 for a free one"
+        ) from error
+    return MetricsServer(server, registry, host, detailed=detailed)
+
+
+@final
+class _Collector(Collector):
+    """Turns a snapshot into metric families, in the thread of a scrape."""
+
+    def __init__(
+        self, snapshot: Callable[[], TaskManagerStatistics], token: trio.lowlevel.TrioToken, *, detailed: bool
+    ) -> None:
+        self._snapshot = snapshot
+        self._token = token
+        self._detailed = detailed
+
+    def collect(self) -> Iterator[Family]:
+        try:
+            statistics = trio.from_thread.run_sync(self._snapshot, trio_token=self._token)
+        except trio.RunFinishedError:
+            return
+        families: dict[str, Family] = {}
+        for metric, labels, value in samples(statistics, detailed=self._detailed):
+            if metric.name not in families:
+                make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+                families[metric.name] = make(metric.name, metric.definition, labels=list(metric.scope.labels))
+            families[metric.name].add_metric(list(labels.values()), value)
+        yield from families.values()
+
+
+class _Server(socketserver.ThreadingMixIn, WSGIServer):
+    daemon_threads = True  # a scraper that says nothing must not keep the process
+    allow_reuse_port = False  # two servers at one address would share the scrapes
+
+    def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, handler)
+        self.socket.setblocking(False)  # a scraper may be gone before it is accepted
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        LOGGER.debug("a scrape from %s broke off", client_address, exc_info=True)
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = REQUEST_TIMEOUT_S
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass

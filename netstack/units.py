@@ -1,0 +1,146 @@
+"""Durations, sizes and counts as people write them, both ways.
+
+Takes: text such as `100ms`, `none`, `32KiB` from flags. Gives: seconds and bytes, and the same text back for tables.
+
+Rules: parsing is exact (decimal, not binary): `100ms` is the float 0.1, because the settings are hashed to name a run.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Final
+
+from .errors import ConfigError
+
+_TEXT: Final = re.compile(r"\s*(\d+(?:_\d+)*(?:\.\d+)?|\.\d+)\s*([A-Za-zµμ]*)\s*")
+_DURATION_UNITS: Final = {
+    "ns": Decimal("1e-9"),
+    "us": Decimal("1e-6"),
+    "µs": Decimal("1e-6"),
+    "μs": Decimal("1e-6"),
+    "ms": Decimal("1e-3"),
+    "s": Decimal(1),
+    "m": Decimal(60),
+    "min": Decimal(60),
+    "h": Decimal(3600),
+}
+_SIZE_UNITS: Final = {
+    "": 1,
+    "b": 1,
+    "kib": 1 << 10,
+    "mib": 1 << 20,
+    "gib": 1 << 30,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+}
+_MOST_BYTES: Final = 1 << 62
+_MOST_SECONDS: Final = 100 * 365.25 * 86400
+
+
+def parse_duration(text: str, *, what: str = "") -> float | None:
+    """Seconds from `100ms`, `1.5s`, `250us`, `2min`, `0`; None from `none`.
+
+    Args:
+        text: what the user wrote; case does not matter.
+        what: the flag, where the message should name it.
+
+    Raises:
+        ConfigError: no number, no unit (only 0 needs none), or a unit unknown here.
+    """
+    what = f"{what} " if what else ""
+    plain = text.strip().lower()
+    if plain == "none":
+        return None
+    match = _TEXT.fullmatch(plain)
+    if match is None:
+        raise ConfigError(f"{what}{text!r}: write a duration such as 100ms, 1s, 0 or none")
+    number = Decimal(match[1].replace("_", ""))
+    if not match[2]:
+        if number:
+            raise ConfigError(f"{what}{text!r}: say the unit, such as {match[1]}ms or {match[1]}s")
+        return 0.0
+    unit = _DURATION_UNITS.get(match[2])
+    if unit is None:
+        raise ConfigError(f"{what}{text!r}: no unit {match[2]!r}; use ns, us, ms, s, min or h")
+    seconds = float(number * unit)
+    if not seconds < _MOST_SECONDS:
+        raise ConfigError(f"{what}{text!r}: longer than a century; give less")
+    return seconds
+
+
+def parse_size(text: str, *, what: str = "") -> int:
+    """Bytes from `8`, `512B`, `32KiB`, `1MiB`, `64kB` (kB, MB and GB count in thousands).
+
+    Args:
+        text: what the user wrote; case does not matter.
+        what: the flag, where the message should name it.
+
+    Raises:
+        ConfigError: no number, an unknown unit, or not a whole number of bytes.
+    """
+    what = f"{what} " if what else ""
+    match = _TEXT.fullmatch(text)
+    unit = _SIZE_UNITS.get(match[2].lower()) if match is not None else None
+    if match is None or unit is None:
+        raise ConfigError(f"{what}{text!r}: write a size such as 8, 512B, 32KiB or 1MiB")
+    size = Decimal(match[1].replace("_", "")) * unit
+    if size != size.to_integral_value() or size > _MOST_BYTES:
+        raise ConfigError(f"{what}{text!r}: give a whole number of bytes")
+    return int(size)
+
+
+def format_duration(seconds: float | None, *, space: str = "") -> str:
+    """The shortest text that `parse_duration` reads back as the same value; `space` goes before the unit."""
+    if seconds is None:
+        return "none"
+    if seconds == 0:
+        return "0"
+    exact = Decimal(repr(seconds))
+    for unit in ("s", "ms", "us"):
+        if exact >= _DURATION_UNITS[unit]:
+            break
+    else:
+        unit = "ns"
+    number = f"{exact / _DURATION_UNITS[unit]:f}"
+    return f"{_trimmed(number)}{space}{unit}"
+
+
+def format_size(size_bytes: int, *, space: str = "") -> str:
+    """`32KiB` for 32768: the largest binary unit that divides it, else plain bytes as `1500B`."""
+    for unit in ("GiB", "MiB", "KiB"):
+        factor = _SIZE_UNITS[unit.lower()]
+        if size_bytes and size_bytes % factor == 0:
+            return f"{size_bytes // factor}{space}{unit}"
+    return f"{size_bytes}{space}B"
+
+
+def format_count(value: float) -> str:
+    """Three significant digits with a suffix: `4.65 M`, `812 k`, `1.2 G`; small whole numbers as they are."""
+    for factor, suffix in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if abs(value) >= factor * 0.9995:  # 999.95 k rounds to 1,000 k, which reads better as 1 M
+            return three_digits(value / factor) + suffix
+    return three_digits(value)
+
+
+def format_latency(microseconds: float) -> str:
+    """`52.1 us`, `1.25 ms`, `2.5 s`: three significant digits in the unit that fits."""
+    for factor, unit in ((1e6, "s"), (1e3, "ms")):
+        if microseconds >= factor * 0.9995:
+            return f"{three_digits(microseconds / factor)} {unit}"
+    return f"{three_digits(microseconds)} us"
+
+
+def three_digits(value: float) -> str:
+    """Three significant digits and no exponent: `4.65`, `46.5`, `465`, `4,650`, `0.0465`."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 999.5:
+        return f"{value:,.0f}"
+    return _trimmed(f"{Decimal(f'{value:.2e}'):f}")
+
+
+def _trimmed(number: str) -> str:
+    """Without the zeros after the point that say nothing."""
+    return number.rstrip("0").rstrip(".") if "." in number else number

@@ -1,0 +1,115 @@
+"""What the URL of an impaired transport says.
+
+Takes: `impaired+X://...?delay=5ms&rate=100MiB`. Gives: the URL of `X`, and `Parameters`.
+
+Rules: durations and sizes are written as in the flags of the benchmark, and parsed exactly (decimal, not binary).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final
+from urllib.parse import parse_qsl
+
+from netstack.errors import ConfigError
+
+PREFIX: Final = "impaired+"
+
+_NUMBER: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)([a-z]*)")
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+_SECONDS: Final = {"ns": "1e-9", "us": "1e-6", "ms": "1e-3", "s": "1", "m": "60", "min": "60", "h": "3600"}
+_BYTES: Final = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+_MOST_BYTES: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """See the table in `transports.impaired`.
+
+    Attributes:
+        delay_s: one way.
+        rate_bytes_per_s: None is without a bound.
+        queue_bytes: None is the default.
+        cut_bytes: None is never.
+        name: None is one of its own for each listener and each dialled stream.
+    """
+
+    delay_s: float = 0.0
+    rate_bytes_per_s: float | None = None
+    queue_bytes: int | None = None
+    cut_bytes: int | None = None
+    name: str | None = None
+
+
+def split_url(url: str) -> tuple[str, str, Parameters]:
+    """(URL of the transport underneath, the query as it is, what it says).
+
+    Raises:
+        ConfigError: no transport underneath, or a parameter that is unknown, repeated, or wrong.
+    """
+    base, _, query = url.partition("?")
+    inner_url = base.removeprefix(PREFIX)
+    if inner_url == base:
+        raise ConfigError(f"address {url!r} names no transport to impair; write it like impaired+tcp://127.0.0.1:6121")
+    values: dict[str, float | int | str | None] = {}
+    for key, text in parse_qsl(query, keep_blank_values=True):
+        known = _KNOWN.get(key)
+        if known is None:
+            raise ConfigError(f"address {url!r}: parameter {key!r} is unknown; known are {', '.join(_KNOWN)}")
+        field, parse, accepted = known
+        if field in values:
+            raise ConfigError(f"address {url!r}: {key} is given twice")
+        try:
+            values[field] = parse(text)
+        except ValueError as error:
+            raise ConfigError(f"address {url!r}: {key}={text}; give {accepted}") from error
+    return inner_url, query, Parameters(**values)  # type: ignore[arg-type]  # `_KNOWN` gives each field its type
+
+
+def _duration(text: str) -> float:
+    number, unit = _number(text)
+    if not unit and not number:
+        return 0.0
+    seconds = float(number * Decimal(_SECONDS.get(unit, "NaN")))
+    if not seconds < math.inf:
+        raise ValueError
+    return seconds
+
+
+def _size(text: str) -> int:
+    number, unit = _number(text)
+    size = number * _BYTES.get(unit, 0)
+    if not 1 <= size <= _MOST_BYTES or size != size.to_integral_value():
+        raise ValueError
+    return int(size)
+
+
+def _size_or_none(text: str) -> int | None:
+    return None if text == "none" else _size(text)
+
+
+def _name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError
+    return text
+
+
+def _number(text: str) -> tuple[Decimal, str]:
+    match = _NUMBER.fullmatch(text.lower())
+    if match is None:
+        raise ValueError
+    return Decimal(match[1]), match[2]
+
+
+_A_SIZE: Final = "a size such as 512B, 64KiB, 1MiB or 10MB, at least 1B"
+_KNOWN: Final[dict[str, tuple[str, Callable[[str], float | int | str | None], str]]] = {
+    "delay": ("delay_s", _duration, "a duration such as 0, 250us, 5ms or 1.5s"),
+    "rate": ("rate_bytes_per_s", _size_or_none, f"the bytes of a second: {_A_SIZE}; or none"),
+    "queue": ("queue_bytes", _size, _A_SIZE),
+    "cut": ("cut_bytes", _size_or_none, f"{_A_SIZE}; or none"),
+    "name": ("name", _name, "letters, digits, dots, dashes and underscores"),
+}
