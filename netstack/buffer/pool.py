@@ -137,12 +137,20 @@ class NetworkBufferPool:
 
         Raises:
             ConfigError: fewer than one segment.
+            InsufficientBuffers: the system does not give so much address space.
         """
         if total_segments < 1:
             raise ConfigError(f"a NetworkBufferPool needs at least 1 segment, not {total_segments}")
         self._segment_size_bytes = segment_size_bytes
         self._total = total_segments
-        self._free = allocate_segments(total_segments, segment_size_bytes)
+        try:
+            self._free = allocate_segments(total_segments, segment_size_bytes)
+        except MemoryError as error:
+            raise InsufficientBuffers(
+                f"{total_segments} network buffers of {segment_size_bytes} bytes need"
+                f" {total_segments * segment_size_bytes / (1 << 20):,.0f} MiB of address space, and the system gave"
+                " none: lower memory_bytes, or raise the limit of the process (ulimit -v)"
+            ) from error
         self._required = 0
         self._unpooled = 0
         self._pools: dict[LocalBufferPool, None] = {}  # in order of creation, so that redistribution is exact

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.buffer.pool import LocalBufferPool, NetworkBufferPool
+from netstack.buffer.pool import LocalBufferPool, NetworkBufferPool, UnpooledRequest
 from netstack.buffer.segment import Segment
 from netstack.errors import InsufficientBuffers
 
@@ -22,6 +22,8 @@ actions = st.one_of(
     st.tuples(st.just("recycle"), st.integers(0, 99)),
     st.tuples(st.just("take unpooled"), st.integers(0, 8)),
     st.tuples(st.just("recycle unpooled"), st.integers(0, 8)),
+    st.tuples(st.just("request unpooled"), st.integers(0, 8)),
+    st.tuples(st.just("withdraw"), st.integers(0, 9)),
     st.tuples(st.just("listen"), st.integers(0, 9)),
 )
 
@@ -71,16 +73,25 @@ class Stage:
         self.pools: list[Watched] = []
         self.gone: list[Watched] = []
         self.unpooled: list[Segment] = []
+        self.requests: list[UnpooledRequest] = []
         self.numbers = 0
 
     def check(self) -> None:
         statistics = self.network.statistics()
+        for request in [request for request in self.requests if not request.missing]:
+            self.requests.remove(request)
+            self.unpooled += request.segments
         everybody = self.pools + self.gone
         held = [segment for watched in everybody for segment, _ in watched.held]
+        held += [segment for request in self.requests for segment in request.segments]
+        if self.requests:  # they come before everybody else, the first of them first
+            assert statistics.free_segments == 0
+            assert not any(request.segments for request in self.requests[1:])
         assert len(set(map(id, held + self.unpooled))) == len(held) + len(self.unpooled), "a segment was given twice"
         at_hand = sum(watched.pool.statistics().available for watched in everybody)
         assert statistics.lent_segments == len(held) + len(self.unpooled) + at_hand
         required = sum(watched.pool.required for watched in self.pools) + len(self.unpooled)
+        required += sum(request.count for request in self.requests)
         assert statistics.required_segments == required <= N
         self.check_shares(N - required)
         for watched in self.pools:
@@ -135,6 +146,15 @@ class Stage:
                     self.unpooled += self.network.take_unpooled(arguments[0])
                 except InsufficientBuffers:
                     assert self.network.statistics().required_segments == before.required_segments
+            case "request unpooled":
+                before = self.network.statistics()
+                try:
+                    self.requests.append(self.network.request_unpooled(arguments[0]))
+                except InsufficientBuffers:
+                    assert self.network.statistics().required_segments == before.required_segments
+            case "withdraw":
+                if self.requests:
+                    self.requests.pop(arguments[0] % len(self.requests)).withdraw()
             case "recycle unpooled":
                 back, self.unpooled = self.unpooled[: arguments[0]], self.unpooled[arguments[0] :]
                 self.network.recycle_unpooled(back)
@@ -187,6 +207,8 @@ def test_conservation_shares_and_availability(script: list[tuple[Any, ...]]) -> 
         stage.do_to_pool("destroy", watched, ())
         stage.check()
     stage.network.recycle_unpooled(stage.unpooled)
+    for request in stage.requests:
+        request.withdraw()
     for watched in stage.gone:
         for segment, subpartition in watched.held:
             watched.pool.recycle(segment, subpartition)

@@ -125,6 +125,11 @@ def test_a_maximum_below_the_guarantee_and_an_empty_pool_are_refused() -> None:
         NetworkBufferPool(0, SIZE)
 
 
+def test_memory_that_the_system_does_not_give_is_named() -> None:
+    with pytest.raises(InsufficientBuffers, match=r"33,554,432 MiB .* lower memory_bytes"):
+        NetworkBufferPool(1 << 30, 32 * 1024)
+
+
 def test_nothing_comes_from_a_destroyed_network_pool() -> None:
     network = NetworkBufferPool(4, SIZE)
     pool = network.create_pool(1, 4)
