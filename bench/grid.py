@@ -67,11 +67,13 @@ class PlannedRun:
     def __str__(self) -> str:
         spec = self.spec
         timeout = format_duration(spec.buffer_timeout_s)
-        distance = f", round trip {format_duration(spec.round_trip_s)}" if spec.round_trip_s else ""
+        buffers = spec.exclusive_buffers, spec.floating_buffers
+        usual = buffers == (_DEFAULT.exclusive_buffers, _DEFAULT.floating_buffers)
         return (
             f"{self.kind}, timeout {timeout}, {format_size(spec.record_bytes)} records, "
-            f"{spec.channels} channel{'s' if spec.channels > 1 else ''}, "
-            f"{spec.exclusive_buffers} + {spec.floating_buffers} buffers{distance}"
+            f"{spec.channels} channel{'s' if spec.channels > 1 else ''}"
+            f"{'' if usual else f', {buffers[0]} + {buffers[1]} buffers'}"
+            f"{f', round trip {format_duration(spec.round_trip_s)}' if spec.round_trip_s else ''}"
         )
 
 

@@ -28,7 +28,7 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -180,7 +180,6 @@ class _ImpairedStream(ByteStream):
         self._broken: str | None = None
         self._closed = False
         self._reading: set[trio.CancelScope] = set()
-        self._writing: set[trio.CancelScope] = set()
         impairment._streams[self] = None
 
     def try_send(self, pieces: Sequence[Piece]) -> int:
@@ -197,8 +196,10 @@ class _ImpairedStream(ByteStream):
         if impairment._is_stalled:
             return None
         count = line.take_into(windows, self._until_cut)
-        for scope in self._reading:  # whoever waits may wait for what has just been taken, or taken in
-            scope.deadline = line.due_at()
+        due_at = line.due_at()
+        for scope in self._reading:  # what has just been taken in is not to be seen below any more
+            if due_at < scope.deadline:  # never later: whoever waits on a full line must see that it has room again
+                scope.deadline = due_at
         if count:
             impairment._bytes_delivered += count
             if self._until_cut is not None:
@@ -213,10 +214,15 @@ class _ImpairedStream(ByteStream):
         return 0
 
     async def wait_writable(self) -> None:
-        """See `ByteStream.wait_writable`."""
-        await trio.lowlevel.checkpoint()
-        while self._is_whole() and not await self._wait(self._inner.wait_writable, math.inf, self._writing):
-            pass
+        """See `ByteStream.wait_writable`: that of the stream underneath."""
+        if not self._is_whole():
+            await trio.lowlevel.checkpoint()
+            return
+        try:
+            await self._inner.wait_writable()
+        except trio.ClosedResourceError:
+            if self._broken is None:
+                raise
 
     async def wait_readable(self) -> None:
         """See `ByteStream.wait_readable`: stamps what comes, until something is due."""
@@ -227,9 +233,18 @@ class _ImpairedStream(ByteStream):
             due_at = math.inf if self._impairment._is_stalled else line.due_at()
             if due_at == -math.inf:
                 return
-            # A full line must leave the bytes below, where their sender notices.
-            more = self._inner.wait_readable if line.takes_more else trio.sleep_forever
-            await self._wait(more, due_at, self._reading)
+            with trio.CancelScope(deadline=due_at) as scope:
+                self._reading.add(scope)
+                try:
+                    if line.takes_more:
+                        await self._inner.wait_readable()
+                    else:  # the bytes stay below, where their sender notices
+                        await trio.sleep_forever()
+                except trio.ClosedResourceError:
+                    if self._broken is None:
+                        raise
+                finally:
+                    self._reading.discard(scope)
 
     def send_eof(self) -> None:
         """Ends the outgoing direction of the stream underneath."""
@@ -258,9 +273,7 @@ class _ImpairedStream(ByteStream):
 
     def _end(self) -> None:
         self._impairment._streams.pop(self, None)
-        self.look_again()  # before the stream underneath says to its waiters that it was closed
-        for scope in self._writing:
-            scope.cancel()
+        self.look_again()
         self._inner.close()
 
     def _take_in(self) -> None:
@@ -284,22 +297,6 @@ class _ImpairedStream(ByteStream):
             if count < len(window):
                 break
         line.advance(now)
-
-    async def _wait(
-        self, wait: Callable[[], Awaitable[object]], deadline: float, waiting: set[trio.CancelScope]
-    ) -> bool:
-        """Waits until the deadline at most, or until told to look again. Returns whether `wait` was done."""
-        with trio.CancelScope(deadline=deadline) as scope:
-            waiting.add(scope)
-            try:
-                await wait()
-                return True
-            except trio.ClosedResourceError:
-                if self._broken is None:
-                    raise
-            finally:
-                waiting.discard(scope)
-        return False
 
     def _is_whole(self) -> bool:
         """False: broken, which the next `try_` tells. Raises `trio.ClosedResourceError` when closed."""

@@ -17,12 +17,11 @@ from ..units import format_count, three_digits
 from ..words import plain, setting_name, setting_text
 from .chart import STYLE, draw, swatch
 from .spec import PHASES, PRODUCERS, SIBLING, STALLED, SUBTASKS, IsolateSpec
-from .text import MODES, middle_phase, percent, settings_line, verdict
+from .text import MODES, middle_phase, percent, settings_line, top_rate, verdict
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _WIDE_PX: Final = (580, 400)
 _NARROW_PX: Final = (340, 360)
-_CUT: Final = 2.0  # times the steady rate, above which a burst would press the rest down to the axis
 
 
 def build_page(spec: IsolateSpec, result: Mapping[str, Any], *, command: str, made: str) -> str:
@@ -91,8 +90,7 @@ def _warnings(modes: Mapping[str, Any]) -> str:
 def _charts(spec: IsolateSpec, modes: Mapping[str, Any]) -> str:
     """One figure a mode, over one axis, below the legend they share."""
     most = max(rate for mode in modes.values() for each in SUBTASKS for rate in mode["series"]["records_per_s"][each])
-    steady = max(rate for mode in modes.values() for each in SUBTASKS for rate in mode["records_per_s"][each].values())
-    top = nice_ticks("linear", 0, min(most, _CUT * steady))[-1]
+    top = nice_ticks("linear", 0, top_rate(modes.values()))[-1]
     note = "Records a second, counted where the subtask takes them."
     if most > top:
         note += f" Cut off: records that were held up arrive at once, at up to {format_count(most)}."

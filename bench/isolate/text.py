@@ -5,7 +5,7 @@ Takes: the documents of modes. Gives: text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Console
@@ -21,6 +21,7 @@ MODES: Final = {"credit_on": "credit on", "credit_off": "credit off"}
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 _ASCII: Final = " .:-=+*#@"
 _MOST_COLUMNS: Final = 72
+_BURST: Final = 1.5  # times the steady rate
 
 
 def settings_line(spec: IsolateSpec) -> str:
@@ -58,6 +59,13 @@ def percent(ms_per_s: float) -> str:
     return f"{ms_per_s / 10:.0f} %"
 
 
+def top_rate(modes: Collection[Mapping[str, Any]]) -> float:
+    """Where plots end: above every rate but bursts of what was held up, which would press the rest down to the axis."""
+    bins = [rate for mode in modes for each in SUBTASKS for rate in mode["series"]["records_per_s"][each]]
+    steady = [rate for mode in modes for each in SUBTASKS for rate in mode["records_per_s"][each].values()]
+    return min(max(bins), _BURST * max(steady)) or 1.0
+
+
 def print_mode(name: str, spec: IsolateSpec, mode: Mapping[str, Any], console: Console) -> None:
     """One mode: the table, the plot, the sentence."""
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -90,7 +98,7 @@ def plot(spec: IsolateSpec, mode: Mapping[str, Any], *, plain: bool = False) -> 
     """
     series = mode["series"]["records_per_s"]
     rows = {subtask: _fit(series[subtask]) for subtask in SUBTASKS}
-    top = max(max(row) for row in rows.values())
+    top = top_rate([mode])
     width = len(rows[SIBLING])
     marks = [round(width * number / len(PHASES)) for number in range(len(PHASES) + 1)]
     ruler = "".join(
@@ -117,4 +125,4 @@ def _fit(values: Sequence[float]) -> list[float]:
 def _level(levels: str, value: float, top: float) -> str:
     """One character; anything above nothing is visible."""
     steps = len(levels) - 1
-    return levels[0] if value <= 0 else levels[max(1, round(value / top * steps))]
+    return levels[0] if value <= 0 else levels[max(1, min(steps, round(value / top * steps)))]

@@ -16,7 +16,6 @@ from typing import Any, Final
 import trio
 
 from netstack import ChannelDescriptor, RecordReader, RecordWriter, TaskManager, open_task_manager
-from netstack.waits import WaitMeter
 
 from ..pacing import clock_ns
 from ..pair_io import PairIo, serve
@@ -90,8 +89,12 @@ class _Producing:
     subtask: Subtask
     writer: RecordWriter
     source: Source
-    waited: WaitMeter
     sent: int = 0
+
+    def backpressured_s(self, now_s: float) -> float:
+        """How long its writer has waited for buffers, between records and inside of them, the present wait included."""
+        partition = self.writer.partition
+        return partition.soft_backpressured.total_s(now_s) + partition.hard_backpressured.total_s(now_s)
 
 
 async def produce(io: PairIo) -> dict[str, Any]:
@@ -107,7 +110,6 @@ async def produce(io: PairIo) -> dict[str, Any]:
                     buffer_timeout_s=spec.buffer_timeout_s,
                 ),
                 Source(spec.record_bytes, most),
-                WaitMeter(manager.now()),
             )
             for subtask in SUBTASKS
         ]
@@ -118,7 +120,7 @@ async def produce(io: PairIo) -> dict[str, Any]:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_sample, spec, start_ns, manager, producing, samples)
             for each in producing:
-                nursery.start_soon(_write, spec, start_ns, manager, each)
+                nursery.start_soon(_write, spec, start_ns, each)
         connections = len(manager.statistics().accepted)
         for each in producing:
             await each.writer.finish()
@@ -195,7 +197,7 @@ async def _read(reader: RecordReader, arrivals: Arrivals, verifier: Verifier, br
         verifier.feed(0, (record,), now)
 
 
-async def _write(spec: IsolateSpec, start_ns: int, manager: TaskManager, producing: _Producing) -> None:
+async def _write(spec: IsolateSpec, start_ns: int, producing: _Producing) -> None:
     """Emits until the last phase is over; a writer without a buffer waits, and skips what was due meanwhile."""
     writer, source = producing.writer, producing.source
     emit_nowait = writer.emit_nowait
@@ -209,9 +211,7 @@ async def _write(spec: IsolateSpec, start_ns: int, manager: TaskManager, produci
             try:
                 emit_nowait(record)
             except trio.WouldBlock:
-                producing.waited.begin(manager.now())
                 await writer.emit(record)
-                producing.waited.end(manager.now())
             producing.sent += 1
         await trio.sleep(0.0 if pacer is None else pacer.wait_s(clock_ns()))
 
@@ -228,7 +228,7 @@ async def _sample(
     for tick in sorted(set(edges)):
         await _sleep_until(start_ns + tick * TICK_NS)
         now_s = manager.now()
-        samples.append((clock_ns() - start_ns, {each.subtask: each.waited.total_s(now_s) for each in producing}))
+        samples.append((clock_ns() - start_ns, {each.subtask: each.backpressured_s(now_s) for each in producing}))
 
 
 async def _sleep_until(at_ns: int) -> None:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from ..units import format_duration, format_size, three_digits
+from ..units import format_size, three_digits
 from ..words import setting_text
 from .buffers import BufferCurve, BufferPoint, backpressure, buffers_text, bytes_text
-from .charts import NARROW_PX, WIDE_PX, swatch
+from .charts import NARROW_PX, WIDE_PX, swatch, timeout_label
 from .curve import CurveChart, Upright, draw_curves
 from .svg import Mark, Series
 
@@ -37,9 +37,10 @@ def buffers_section(curves: Sequence[BufferCurve]) -> str:
         )
     return (
         '<section id="buffers" aria-labelledby="buffers-head">'
-        '<h2 id="buffers-head">Throughput against the number of buffers</h2>'
-        '<p class="note">Receive buffers of the gate: channels &times; exclusive + floating. MB/s on the wire, headers'
-        " and length prefixes included; a line for each number of exclusive buffers a channel.</p>"
+        '<h2 id="buffers-head">Buffers</h2>'
+        '<p class="note">Throughput against the receive buffers of the gate (channels &times; exclusive + floating), in'
+        " MB/s on the wire: headers and length prefixes included. A line for each number of exclusive buffers a"
+        " channel.</p>"
         f'{_legend(series)}<div class="charts">{"".join(figures[:_MOST_OPEN])}</div>{more}'
         f'<div class="card buffers-table">{_table(curves)}</div></section>'
     )
@@ -118,7 +119,7 @@ def _product(curve: BufferCurve) -> str:
 
 def _formula(curve: BufferCurve) -> str:
     """How the product comes about."""
-    round_trip = format_duration(curve.link.round_trip_s, space=" ")
+    round_trip = timeout_label(curve.link.round_trip_s)
     return f"= {curve.rate_text} \u00d7 {round_trip} \u00f7 {format_size(curve.link.segment_bytes, space=' ')}"
 
 
@@ -173,7 +174,7 @@ def _cells(curve: BufferCurve, point: BufferPoint, several: bool) -> list[str]:
     link = curve.link
     rate = link.link_bytes_per_s
     cells = [
-        _cell(format_duration(link.round_trip_s, space=" "), link.round_trip_s, left=True),
+        _cell(timeout_label(link.round_trip_s), link.round_trip_s, left=True),
         _cell("\u2013" if rate is None else setting_text("link_bytes_per_s", rate), rate, left=True),
     ]
     if several:

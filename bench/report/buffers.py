@@ -17,8 +17,9 @@ from typing import Any, Final
 
 from ..spec import RunSpec
 from ..store import Row
-from ..units import format_duration, format_size, three_digits
+from ..units import format_size, three_digits
 from ..words import setting, setting_name, setting_text
+from .charts import timeout_label
 from .points import Analysis, Figure, row_kind
 
 ENOUGH: Final = 0.9
@@ -53,9 +54,7 @@ class Link:
     @property
     def label(self) -> str:
         """The link, for the head of a chart."""
-        parts = [
-            f"{format_duration(self.round_trip_s, space=' ')} round trip" if self.round_trip_s else "bare transport"
-        ]
+        parts = [f"{timeout_label(self.round_trip_s)} round trip" if self.round_trip_s else "bare transport"]
         if self.link_bytes_per_s is not None:
             parts.append(setting_text("link_bytes_per_s", self.link_bytes_per_s))
         return ", ".join(parts)
@@ -67,7 +66,7 @@ class Link:
         parts = [
             f"{format_size(self.record_bytes, space=' ')} records",
             f"{self.channels:,} channel{plural}",
-            f"timeout {format_duration(self.timeout_s, space=' ')}",
+            f"timeout {timeout_label(self.timeout_s)}",
             f"buffers of {format_size(self.segment_bytes, space=' ')}",
             *(f"{setting_name(name)} {text}" for name, text in self.extras if name != "segment_size_bytes"),
         ]
@@ -192,27 +191,22 @@ def _finding(curve: BufferCurve) -> tuple[str, str, str]:
     if not link.round_trip_s:
         enough = _enough(curve)
         shown = curve.totals[-1] if enough is None else enough
-        sentence = f"of {size} reach {_least_from(curve, shown):.0%} of {curve.rate_text} without a round trip"
         few = _few(curve, enough)
         less = f", {few:,} {_best_at(curve, few):.0%}" if few not in (None, shown) else ""
-        return "Buffers", _buffers(shown), f"{sentence}{less} ({link.words})"
-    whose = "the link needs" if link.link_bytes_per_s is not None else f"{curve.rate_text} need"
-    round_trip = format_duration(link.round_trip_s, space=" ")
+        sentence = f"reached {_least_from(curve, shown):.0%} of {curve.rate_text} without a round trip{less}"
+        return "Buffers", f"{shown:,} \u00d7 {size}", f"{sentence} ({link.words})"
+    whose = "the link" if link.link_bytes_per_s is not None else curve.rate_text
+    round_trip = timeout_label(link.round_trip_s)
     product = f"{bytes_text(curve.product_bytes)} = {curve.rate_text} \u00d7 {round_trip}"
-    sentence = f"of {size} are what {whose} (bandwidth-delay product {product}); {_told(curve)}"
-    return f"Buffers at {round_trip} round trip", _buffers(curve.product_buffers), sentence
-
-
-def _buffers(count: float) -> str:
-    text = buffers_text(count)
-    return f"{text} buffer{'' if text == '1' else 's'}"
+    sentence = f"needed to fill {whose} (bandwidth-delay product {product}); {_told(curve)}"
+    return f"Buffers at {round_trip} round trip", f"{buffers_text(curve.product_buffers)} \u00d7 {size}", sentence
 
 
 def _told(curve: BufferCurve) -> str:
     """What few buffers reached, and from how many on there were enough."""
     enough = _enough(curve)
     few = _few(curve, enough)
-    parts = [] if few is None else [f"with {few:,} it reached {_best_at(curve, few):.0%}"]
+    parts = [] if few is None else [f"with {few:,} buffers it reached {_best_at(curve, few):.0%}"]
     if enough is not None:
         parts.append(f"from {enough:,} on {'' if parts else 'it reached '}{_least_from(curve, enough):.0%}")
     elif few != curve.totals[-1]:

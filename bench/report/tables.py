@@ -151,6 +151,9 @@ _THROUGHPUT: Final = (
     _number("CPU s/GB producer", "cpu_s_per_gb_producer", three_digits),
     _number("CPU s/GB consumer", "cpu_s_per_gb_consumer", three_digits),
     _number("buffer fill", "average_buffer_fill", lambda part: f"{part:.0%}"),
+    _number("soft back-pressure", "backpressured_ms_per_s_soft", lambda wait: f"{wait / 1000:.1%}"),
+    _number("hard back-pressure", "backpressured_ms_per_s_hard", lambda wait: f"{wait / 1000:.1%}"),
+    _number("consumer idle", "idle_ms_per_s", lambda wait: f"{wait / 1000:.1%}"),
 )
 _LATENCY: Final = (
     _number("p50", "latency_us_p50", micro),

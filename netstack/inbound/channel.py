@@ -44,6 +44,9 @@ class ChannelLink(Protocol):
     def want_announcement(self, channel: RemoteInputChannel) -> None:
         """The channel has credit to announce."""
 
+    def announce_now(self) -> None:
+        """Half of what the producer could send was consumed: it should hear of it before the rest is."""
+
     def hold_announcement(self, channel: RemoteInputChannel) -> None:
         """The channel has credit that need not be announced while data keeps coming."""
 
@@ -358,9 +361,12 @@ class RemoteInputChannel:
 
     def measure(self) -> tuple[int, int]:
         """See `InputChannel.measure`; O(queue)."""
-        unread = sum(buffer.length for buffer in self._queue if buffer.data_type is _DATA)
+        polled = self._bytes
+        for buffer in self._queue:
+            if buffer.data_type is _DATA:
+                polled -= buffer.length
         at_producer = 0 if self.is_released else max(0, self._required - self._initial_credit)
-        return self._bytes - unread, len(self._queue) + at_producer
+        return polled, len(self._queue) + at_producer
 
     def acknowledge_end_of_data(self) -> None:
         """Every record was processed."""
@@ -464,6 +470,8 @@ class RemoteInputChannel:
                 self._link.want_announcement(self)
             else:
                 self._link.hold_announcement(self)
+            if self.credit.is_scheduled and self.credit.unannounced > len(self._queue):
+                self._link.announce_now()
 
     def _out_of_sequence(self, sequence: int) -> ChannelFailed:
         return channel_error(

@@ -14,7 +14,10 @@ The bound of twice the last size makes growing as fast as shrinking, however lar
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
+
+_MAX_PERIODS: Final = 1000
+"""More of them would change nothing that matters: by then even a moving average over hundreds has arrived."""
 
 
 @final
@@ -63,22 +66,26 @@ class BufferDebloater:
         self.estimated_time_to_consume_s: float | None = None
         """How long what was under way at the last measurement takes; None before the first."""
 
-    def recalculate(self, throughput_bytes_per_s: float, buffers_in_use: int) -> int | None:
-        """Takes the measurements of one period.
+    def recalculate(self, throughput_bytes_per_s: float, buffers_in_use: int, periods: int = 1) -> int | None:
+        """Takes one measurement.
 
         Args:
             throughput_bytes_per_s: bytes consumed per second in which there was something to consume.
             buffers_in_use: filled and not yet consumed, at either end.
+            periods: how many it was measured over; it counts as so many alike.
 
         Returns:
             The size to announce, in bytes; None when it has not changed enough. The smallest and the largest size are
             announced however small the step to them.
         """
         in_use = max(1, buffers_in_use)
-        instant = min(throughput_bytes_per_s * self._target_s / in_use, 2.0 * self._last)
-        smoothed = self._last + self._alpha * (instant - self._last)
-        self._last = max(float(self._min_bytes), min(smoothed, float(self._max_bytes)))
-        size = round(self._last)
+        desired = throughput_bytes_per_s * self._target_s / in_use
+        last = self._last
+        for _ in range(min(periods, _MAX_PERIODS)):
+            last += self._alpha * (min(desired, 2.0 * last) - last)
+            last = max(float(self._min_bytes), min(last, float(self._max_bytes)))
+        self._last = last
+        size = round(last)
         self.estimated_time_to_consume_s = size * in_use / max(1.0, throughput_bytes_per_s)
         told = self.announced_bytes
         if size == told:

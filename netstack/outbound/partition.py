@@ -37,8 +37,9 @@ class ResultPartitionStatistics:
         flushes_event: buffers that left because an event came.
         pool: its buffers.
         subpartitions: each of them.
-        soft_backpressured: its writer waited for output between records: nothing of the next one was written.
-        hard_backpressured: its writer waited for a buffer inside a record.
+        soft_backpressured: its writer waited for output, and the record in hand had not taken a buffer yet (the rest of
+            an open one may have been filled with its first part).
+        hard_backpressured: its writer waited inside a record that had taken a buffer and needs more.
         is_finished: whether its end was queued.
         is_released: whether it is gone.
     """
@@ -160,9 +161,9 @@ class ResultPartition:
         self.host = host
         now = host.now()
         self.soft_backpressured = WaitMeter(now)
-        """Its writer waits for output, and nothing of the next record was written."""
+        """Its writer waits for output, and the record in hand has not taken a buffer."""
         self.hard_backpressured = WaitMeter(now)
-        """Its writer waits for a buffer inside a record."""
+        """Its writer waits inside a record that has taken a buffer and needs more."""
         self.on_acknowledged: Callable[[], None] | None = None
         """Told when a consumer has processed every record, or is gone."""
         self.on_release: Callable[[], None] | None = None

@@ -413,12 +413,11 @@ class PartitionWriter:
             segments = pool.try_acquire_many(count, slot)
         return segments
 
-    def open_builder(self, slot: int, record_bytes: int) -> bool:
+    def open_builder(self, slot: int) -> bool:
         """Opens a buffer for a slot and queues it at its first byte. Returns False when there is none.
 
-        Its capacity is what the consumer asked for (the least of what all consumers of a broadcast did), but at least
-        `record_bytes`, what is left of the record that comes first; at most the segment. It stays when the wish
-        changes.
+        Its capacity is what the consumer asked for (the least of what all consumers of a broadcast did), at most the
+        segment; it does not follow when they ask for another. `Emission` makes it hold its first record.
         """
         segment = self.acquire(slot)
         if segment is None:
@@ -433,7 +432,7 @@ class PartitionWriter:
             wanted = min(wanted, subpartition.buffer_size)
             subpartition.add(consumer.copy())
         if wanted < builder.capacity:
-            builder.trim(max(wanted, record_bytes))
+            builder.trim(wanted)
         builder.limit = -1  # armed by `after_write`
         first.add(consumer)
         return True

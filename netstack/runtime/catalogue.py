@@ -213,13 +213,13 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         "netstack_output_soft_backpressured",
         _PARTITION,
         "soft_backpressured",
-        "Time in which the writer waits for output between records: nothing of the next record was written",
+        "Time in which the writer waits for output before a record: it has taken no buffer, at most filled an open one",
     ),
     *_waits(
         "netstack_output_hard_backpressured",
         _PARTITION,
         "hard_backpressured",
-        "Time in which the writer waits for a buffer inside a record",
+        "Time in which the writer waits inside a record, which has taken a buffer and needs more",
     ),
     Metric(
         "netstack_output_backpressured_ms_per_second",

@@ -1,14 +1,18 @@
 """Measures one gate once a period while data comes, and tells its producers how much to put into a buffer.
 
-Takes: a gate, the settings, a clock's `call_at`. Gives: `NewBufferSize` to the producers of the gate; the debloater that
-its statistics are read from.
+Takes: a gate, the settings, a clock's `call_at`. Gives: buffer sizes to the producers of the gate, and to the gate the
+debloater that its statistics are read from.
 
 Rules:
 - Throughput is what was polled in the period by the time in which there was something to poll: while the gate is empty
   and its reader waits, nothing is learnt about how fast it could be.
-- A period in which nothing was polled although something waits has throughput 0. One in which nothing was polled, and
-  after which nothing waits, says nothing, and ends the measuring: an idle gate has no timer. The next channel that gets
-  in line begins a new period, so beside the timer the data path pays one comparison an edge from empty to filled.
+- A period at whose end nothing was polled although something waits goes on for another: a reader that takes longer than
+  a period for a buffer is slow, not stopped, and its throughput is known when it asks for the next one. (Flink takes 0
+  for such a period, so that buffers shrink to the minimum and grow again.) What was measured over several periods
+  counts as so many measurements.
+- A period in which nothing was polled and after which nothing waits says nothing, and ends the measuring: an idle gate
+  has no timer. The next channel that gets in line begins a new one, so beside the timer the data path pays one
+  comparison an edge from empty to filled.
 - Nothing is counted a buffer: what was polled is what has come without what is still queued, added up over the channels
   once a period.
 """
@@ -23,7 +27,7 @@ from ..inbound.debloat import BufferDebloater
 from ..inbound.gate import SingleInputGate
 
 GRAIN_S: Final = 1e-6
-"""Less time than this in which there was something to poll is none: it is the difference of four readings of a clock."""
+"""Less time than this in which there was something to poll is none: it is what readings of a clock differ by."""
 
 
 @final
@@ -76,18 +80,23 @@ class GateDebloating:
         gate = self._gate
         if gate.is_closed or gate.is_finished:
             return
-        before_bytes = self._polled_bytes
-        self._polled_bytes, buffers_in_use = gate.measure()
-        taken_bytes = self._polled_bytes - before_bytes
-        if not taken_bytes and not gate.has_data:
-            gate.on_data = self._begin_period
-            return
+        polled_bytes, buffers_in_use = gate.measure()
+        taken_bytes, self._polled_bytes = polled_bytes - self._polled_bytes, polled_bytes
         now = gate.now()
-        active_s = now - self._began_s - (gate.idle.total_s(now) - self._idle_s)
-        if active_s > GRAIN_S:
-            self._throughput_bytes_per_s = taken_bytes / active_s
+        if taken_bytes:
+            elapsed_s = now - self._began_s
+            active_s = elapsed_s - (gate.idle.total_s(now) - self._idle_s)
+            if active_s > GRAIN_S:
+                self._throughput_bytes_per_s = taken_bytes / active_s
+            self._apply(buffers_in_use, max(1, round(elapsed_s / self._period_s)))
+            self._begin_period()
+        elif gate.has_data:
+            self._call_at(now + self._period_s, self._on_period)
+        else:
+            gate.on_data = self._begin_period
+
+    def _apply(self, buffers_in_use: int, periods: int) -> None:
         if self._throughput_bytes_per_s is not None:
-            size_bytes = self._debloater.recalculate(self._throughput_bytes_per_s, buffers_in_use)
+            size_bytes = self._debloater.recalculate(self._throughput_bytes_per_s, buffers_in_use, periods)
             if size_bytes is not None:
-                gate.announce_buffer_size(size_bytes)
-        self._begin_period()
+                self._gate.announce_buffer_size(size_bytes)

@@ -73,8 +73,8 @@ class TaskTimes:
 
     Attributes:
         idle_ms_per_s: it waited for input.
-        soft_ms_per_s: it waited for output between records.
-        hard_ms_per_s: it waited for a buffer inside a record.
+        soft_ms_per_s: it waited for output before a record.
+        hard_ms_per_s: it waited for output inside a record.
     """
 
     idle_ms_per_s: float

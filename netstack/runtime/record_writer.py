@@ -211,7 +211,7 @@ class RecordWriter:
             while not emission.advance():
                 partition = self._partition
                 await self._wait_for_buffer(
-                    partition.hard_backpressured if emission.is_inside_record else partition.soft_backpressured
+                    partition.hard_backpressured if emission.has_taken_buffer else partition.soft_backpressured
                 )
             complete = True
         finally:

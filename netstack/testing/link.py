@@ -12,33 +12,34 @@ after every step, that no segment, credit or byte went astray.
 Everything but the pipe is the real thing: pools, subpartitions, sender, wire, receiver, channels, gates. Whoever drives
 the steps decides what is scheduled when, how many bytes a "system call" moves, how much the pipe holds and where it
 breaks, so a property test can go through schedules that a network shows once a year. A failed check is an
-`AssertionError`.
+`AssertionError`; what is checked is told in `ledger`.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
 from ..buffer.buffer import Buffer
-from ..buffer.pool import LocalBufferPool, NetworkBufferPool
+from ..buffer.pool import NetworkBufferPool
 from ..buffer.requirements import LANDING_SEGMENTS, partition_buffers
 from ..buffer.segment import Segment
 from ..config import NetworkConfig
-from ..errors import ConnectionLost, RemoteProtocolError
+from ..errors import ConnectionLost, InsufficientBuffers, RemoteProtocolError
 from ..events import DataType
 from ..ids import ResultPartitionType, partition_id
 from ..inbound.channel import RemoteInputChannel
 from ..inbound.gate import SingleInputGate
 from ..inbound.receiver import ChannelReceiver
 from ..outbound.partition import ResultPartition
-from ..outbound.sender import ChannelSender, SendingChannelStatistics
+from ..outbound.sender import ChannelSender
 from ..runtime.partitions import PartitionRegistry
 from ..wire.codec_native import PROTOCOL_VERSION, NativeCodec
 from ..wire.connection import FEATURE_CHECKSUM, Connection
 from ..wire.frames import Hello
+from .ledger import Ledger
 from .scripted import Chunk, Half, Pipe, VirtualHost, everything
 
 
@@ -87,6 +88,7 @@ class Link:
         max_buffers_per_channel: int | None = None,
         checksum: bool = False,
         partition_request_timeout_s: float = 10.0,
+        audit_every: int = 1,
     ) -> None:
         """Joins two new halves; nothing is said yet.
 
@@ -94,8 +96,8 @@ class Link:
             segment_size_bytes: of both sides; tiny by default, so that a record spans several.
             producer_segments: all network buffers of the producing side.
             consumer_segments: all network buffers of the consuming side.
-            exclusive_buffers: for each channel.
-            floating_buffers: for each gate.
+            exclusive_buffers: for each channel, unless its gate has others.
+            floating_buffers: for each gate, unless it has others.
             capacity_bytes: what the pipe holds in each direction.
             chunk: how many bytes a call moves.
             cut_at_byte: the stream towards the consumer breaks after this many bytes.
@@ -103,6 +105,8 @@ class Link:
             max_buffers_per_channel: quota of each subpartition.
             checksum: whether buffers carry one.
             partition_request_timeout_s: how long a request waits for its partition, in virtual time.
+            audit_every: every which step of the wire is followed by `Ledger.audit` too, which costs as much again as
+                all other checks.
         """
         self.chunk = chunk
         self.exclusive_buffers = exclusive_buffers
@@ -113,10 +117,8 @@ class Link:
         self.gates: list[SingleInputGate] = []
         self._max_overdraft = max_overdraft
         self._quota = max_buffers_per_channel
-        self._channels: list[RemoteInputChannel] = []
-        self._held: list[tuple[RemoteInputChannel, Buffer]] = []
-        self._known: set[int] = set()
-        self._landing = LANDING_SEGMENTS
+        self._audit_every = audit_every
+        self._steps = 0
         codec = NativeCodec()
         asked = FEATURE_CHECKSUM << 16 if checksum else 0
         hello = Hello(PROTOCOL_VERSION, segment_size_bytes, FEATURE_CHECKSUM | asked, "netstack link")
@@ -133,18 +135,25 @@ class Link:
             codec,
             self.registry,
             max_channels=65_536,
-            on_write_wanted=_nothing,
+            on_write_wanted=producer.want_write,
             send=lambda frame: producer.connection.send(frame),
         )
         self.receiver = ChannelReceiver(
             codec,
             peer="link://producer",
-            on_write_wanted=_nothing,
+            on_write_wanted=consumer.want_write,
             send=lambda frame: consumer.connection.send(frame),
             on_empty=_nothing,
+            write_now=_nothing,
         )
         producer.connection = Connection(
-            codec, self.sender, hello=hello, landing=[], peer="link://consumer", on_write_wanted=_nothing, now=0.0
+            codec,
+            self.sender,
+            hello=hello,
+            landing=[],
+            peer="link://consumer",
+            on_write_wanted=producer.want_write,
+            now=0.0,
         )
         landing = self.consumer_pool.take_unpooled(LANDING_SEGMENTS, "the link")
         consumer.connection = Connection(
@@ -153,10 +162,19 @@ class Link:
             hello=hello,
             landing=landing,
             peer="link://producer",
-            on_write_wanted=_nothing,
+            on_write_wanted=consumer.want_write,
             now=0.0,
         )
         consumer.on_closed = self._take_landing_back
+        self._ledger = Ledger(
+            producer_pool=self.producer_pool,
+            consumer_pool=self.consumer_pool,
+            to_consumer=self._to_consumer,
+            to_producer=self._to_producer,
+            sender=self.sender,
+            registry=self.registry,
+        )
+        self._ledger.landing = len(landing)
 
     # Both ends.
 
@@ -195,12 +213,37 @@ class Link:
         )
         self.registry.add(partition)
         self.partitions.append(partition)
+        self._ledger.add_partition(partition)
         return partition
 
-    def open_gate(self, channels: Iterable[tuple[str, int]]) -> SingleInputGate:
-        """A gate at the consuming side; each channel is (partition id, subpartition)."""
-        pool = self.consumer_pool.create_pool(1, self.floating_buffers)
+    def open_gate(
+        self,
+        channels: Sequence[tuple[str, int]],
+        *,
+        exclusive_buffers: int | None = None,
+        floating_buffers: int | None = None,
+    ) -> SingleInputGate:
+        """A gate at the consuming side.
+
+        Args:
+            channels: each is (partition id, subpartition).
+            exclusive_buffers: for each of them, if not as many as for every gate.
+            floating_buffers: for all of them, if not as many as for every gate.
+
+        Raises:
+            InsufficientBuffers: they are not free; nothing was taken.
+        """
+        each = self.exclusive_buffers if exclusive_buffers is None else exclusive_buffers
+        pool = self.consumer_pool.create_pool(
+            1, self.floating_buffers if floating_buffers is None else floating_buffers
+        )
+        try:
+            exclusive = self.consumer_pool.take_unpooled(each * len(channels))
+        except InsufficientBuffers:
+            pool.destroy()
+            raise
         gate = SingleInputGate(pool, poke=_nothing, on_closed=_nothing)
+        made = []
         for index, (name, subpartition) in enumerate(channels):
             channel = RemoteInputChannel(
                 gate,
@@ -208,13 +251,14 @@ class Link:
                 peer="link://producer",
                 partition_id=name,
                 subpartition=subpartition,
-                exclusive=self.consumer_pool.take_unpooled(self.exclusive_buffers),
+                exclusive=[exclusive.pop() for _ in range(each)],
                 pool=pool,
                 network=self.consumer_pool,
             )
             gate.add_channel(channel)
-            self._channels.append(channel)
+            made.append(channel)
             self.receiver.open(channel)
+        self._ledger.add_gate(gate, made)
         self.gates.append(gate)
         return gate
 
@@ -233,7 +277,10 @@ class Link:
                 count = self._producer.read(self.chunk, self.host.now())
         if self._to_consumer.is_cut:
             self.cut()
-        self.check()
+        self._ledger.check(is_connected=self._is_connected)
+        self._steps += 1
+        if self._steps % self._audit_every == 0:
+            self._ledger.audit()
         return count
 
     def run(self) -> int:
@@ -298,15 +345,21 @@ class Link:
         if buffer is not None and buffer.segment is not None:
             channel = gate.channels[buffer.channel_index]
             assert isinstance(channel, RemoteInputChannel)
-            self._held.append((channel, buffer))
-        self.check()
+            self._ledger.held[buffer] = channel
+        self._ledger.check_gate(gate, is_connected=self._is_connected)
         return buffer
 
     def give_back(self, buffer: Buffer) -> None:
         """Recycles a buffer that was taken, then checks."""
-        self._held = [(channel, held) for channel, held in self._held if held is not buffer]
+        channel = self._ledger.held.pop(buffer, None)
         buffer.recycle()
-        self.check()
+        if channel is not None:
+            self._ledger.check_gate(channel._gate, is_connected=self._is_connected)
+
+    def run_dry(self) -> None:
+        """A reader found nothing to take: credit that could wait is announced (as `SingleInputGate.poke` has it)."""
+        self.receiver.announce_held()
+        self._ledger.check(is_connected=self._is_connected)
 
     def drain(self, gate: SingleInputGate) -> Iterator[Taken]:
         """Takes what a gate has, one buffer after the other, and gives each back at once."""
@@ -317,9 +370,8 @@ class Link:
 
     def close(self) -> None:
         """Closes everything and proves that every segment is home."""
-        for _, buffer in self._held:
-            buffer.recycle()
-        self._held = []
+        for buffer in list(self._ledger.held):
+            self.give_back(buffer)
         for gate in self.gates:
             gate.close()
         for partition in self.partitions:
@@ -332,93 +384,26 @@ class Link:
     # Checks.
 
     def check(self) -> None:
-        """Every invariant, at this instant.
+        """Every law of `Ledger`, at this instant.
 
         Raises:
             AssertionError: one is broken; the message says which, and with which numbers.
         """
-        self._check_segments()
-        if not self.is_closed:
-            self._check_credit()
+        self._ledger.check(is_connected=self._is_connected)
+        self._ledger.audit()
 
-    def _check_segments(self) -> None:
-        lent = self.producer_pool.statistics().lent_segments
-        requested = sum(_check_pool(partition.pool) for partition in self.partitions)
-        assert lent == requested, f"producer: {lent} segments lent, {requested} known to its partitions"
-        statistics = self.consumer_pool.statistics()
-        lent = statistics.lent_segments
-        floating = sum(_check_pool(gate.pool) for gate in self.gates if gate.pool is not None)
-        exclusive = sum(channel.initial_credit for channel in self._channels if not channel.is_released)
-        orphans = sum(channel.is_released and not buffer.is_floating for channel, buffer in self._held)
-        known = floating + exclusive + orphans + self._landing
-        assert lent == known, (
-            f"consumer: {lent} segments lent, but {floating} requested by gates, {exclusive} exclusive, {orphans} held"
-            f" of released channels, {self._landing} landing"
-        )
-        unpooled = statistics.required_segments - sum(
-            gate.pool.required for gate in self.gates if gate.pool is not None and not gate.pool.is_destroyed
-        )
-        assert unpooled == exclusive + orphans + self._landing, f"consumer: {unpooled} unpooled segments are promised"
+    def check_writer(self, partition: ResultPartition) -> None:
+        """After a turn of a partition's writer: what it can have touched."""
+        self._ledger.check_partition(partition)
 
-    def _check_credit(self) -> None:
-        sending = {statistics.channel: statistics for statistics in self.sender.statistics()}
-        for channel in self._channels:
-            number = channel.number
-            sender = sending.get(number)
-            if sender is not None:
-                self._known.add(number)
-            elif number in self._known:
-                continue  # the producer has dropped it: failed, or cancelled
-            if channel.is_released or channel.is_finished:
-                continue
-            if not channel.initial_credit and sender is not None and self._is_blocked(sender):
-                continue  # the receiver has given its buffers away, the sender will forget its credit when it resumes
-            receiver = channel.statistics()
-            credit, granted, sent = (
-                (0, 0, 0) if sender is None else (sender.credit, sender.credits_granted, sender.buffers)
-            )
-            assert credit >= 0, f"{channel}: credit {credit}"
-            announced = receiver.announced_credit - granted
-            data = sent - receiver.buffers
-            free = receiver.free_exclusive + receiver.free_floating
-            assert credit + announced + receiver.unannounced_credit + data == free, (
-                f"{channel}: credit {credit} + announcements in flight {announced} + unannounced"
-                f" {receiver.unannounced_credit} + data in flight {data} is not the {free} free buffers"
-            )
-            if sender is None:
-                continue
-            # The same two numbers, counted in the bytes under way (a write that is half done is on neither side).
-            data_seen = self._to_consumer.count(number, credits=False)
-            credit_seen = self._to_producer.count(number, credits=True)
-            assert data_seen <= data, f"{channel}: {data_seen} data buffers under way, {data} unaccounted for"
-            assert credit_seen <= announced, f"{channel}: {credit_seen} credits under way, {announced} unaccounted for"
-            if self._producer.batch is None:
-                assert data_seen == data, f"{channel}: {data - data_seen} data buffers were lost on the way"
-            if self._consumer.batch is None:
-                assert credit_seen == announced, f"{channel}: {announced - credit_seen} credits were lost on the way"
-
-    def _is_blocked(self, sender: SendingChannelStatistics) -> bool:
-        partition = self.registry.find(sender.partition_id)
-        return partition is not None and partition.subpartitions[sender.subpartition].is_blocked
+    @property
+    def _is_connected(self) -> bool:
+        return not (self._producer.is_closed or self._consumer.is_closed)
 
     def _take_landing_back(self, segments: list[Segment]) -> None:
-        assert len(segments) == self._landing, f"{len(segments)} landing segments came back, {self._landing} were lent"
-        self._landing = 0
+        lent, self._ledger.landing = self._ledger.landing, 0
+        assert len(segments) == lent, f"{len(segments)} landing segments came back, {lent} were lent"
         self.consumer_pool.recycle_unpooled(segments)
-
-
-def _check_pool(pool: LocalBufferPool) -> int:
-    """Checks what holds for every pool; returns the segments it has from the network pool."""
-    statistics = pool.statistics()
-    assert 0 <= statistics.available <= statistics.requested, f"a pool has {statistics}"
-    assert statistics.required <= statistics.size, f"a pool shrank below its guarantee: {statistics}"
-    assert statistics.maximum is None or statistics.size <= statistics.maximum, f"a pool grew too large: {statistics}"
-    if not pool.is_destroyed:
-        assert not statistics.available or not statistics.waiting_listeners, (
-            f"a channel waits beside a segment: {statistics}"
-        )
-        assert not pool.is_available or statistics.available, f"available without a segment at hand: {statistics}"
-    return statistics.requested
 
 
 def _nothing() -> None:

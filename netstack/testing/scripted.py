@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import final
 
@@ -84,7 +85,11 @@ class VirtualHost:
 
 @final
 class Pipe:
-    """One direction: bytes under way, and which frames they are (counted here, not by the code under test)."""
+    """One direction: bytes under way, and which frames they are (counted here, not by the code under test).
+
+    A frame is under way from when it is collected for a write (a write may carry a part of it only) until its last byte
+    is read.
+    """
 
     def __init__(self, codec: NativeCodec, capacity_bytes: int) -> None:
         self.under_way = bytearray()
@@ -92,10 +97,15 @@ class Pipe:
         self.written_bytes = 0
         self.read_bytes = 0
         self.cut_at: int | None = None
+        self.data: dict[int, int] = {}
+        """Data buffers under way, by channel; no entry: none."""
+        self.credits: dict[int, int] = {}
+        """Credits under way, by channel; no entry: none."""
         self._codec = codec
-        self._unparsed = bytearray()
-        self._parsed_bytes = 0
-        self._frames: list[tuple[int, int, int]] = []  # end of the frame in the stream, channel, credits (0: data)
+        self._collected_bytes = 0
+        self._frames: deque[tuple[int, int, int]] = (
+            deque()
+        )  # end of the frame in the stream, channel, credits (0: data)
 
     @property
     def room_bytes(self) -> int:
@@ -107,12 +117,29 @@ class Pipe:
         """Whether everything before the break was read."""
         return self.cut_at is not None and self.read_bytes >= self.cut_at
 
+    def expect(self, frames: bytes) -> None:
+        """Takes note of whole frames that are about to be written, perhaps in parts."""
+        start = 0
+        view = memoryview(frames)
+        while start < len(frames):
+            kind, length, data_type, channel, *_ = self._codec.parse_header(view, start)
+            body = start + self._codec.header_bytes
+            start = body + length
+            end = self._collected_bytes + start
+            if kind is FrameKind.BUFFER:
+                if data_type == DataType.DATA:
+                    self._note(end, channel, 0)
+            else:
+                frame = self._codec.decode_control(data_type, channel, frames[body:start])
+                if isinstance(frame, AddCredit):
+                    for number, count in frame.pairs:
+                        self._note(end, number, count)
+        self._collected_bytes += len(frames)
+
     def write(self, data: bytes) -> None:
         """Takes bytes in."""
         self.under_way += data
         self.written_bytes += len(data)
-        self._unparsed += data
-        self._parse()
 
     def read_into(self, windows: Sequence[memoryview], count: int) -> None:
         """Moves the next `count` bytes into `windows`, in order."""
@@ -123,29 +150,20 @@ class Pipe:
             part = min(len(window), len(left))
             window[:part] = left[:part]
             left = left[part:]
-        self._frames = [frame for frame in self._frames if frame[0] > self.read_bytes]
+            if not left:
+                break
+        frames = self._frames
+        while frames and frames[0][0] <= self.read_bytes:
+            _, channel, credits = frames.popleft()
+            counts = self.credits if credits else self.data
+            counts[channel] -= credits or 1
+            if not counts[channel]:
+                del counts[channel]
 
-    def count(self, channel: int, *, credits: bool) -> int:
-        """Data buffers, or credits, of a channel that have not arrived."""
-        return sum(amount if credits else not amount for _, number, amount in self._frames if number == channel)
-
-    def _parse(self) -> None:
-        header_bytes = self._codec.header_bytes
-        unparsed = self._unparsed
-        while len(unparsed) >= header_bytes:
-            kind, length, data_type, channel, *_ = self._codec.parse_header(memoryview(bytes(unparsed)), 0)
-            end = header_bytes + length
-            if len(unparsed) < end:
-                return
-            self._parsed_bytes += end
-            if kind is FrameKind.BUFFER:
-                if data_type == DataType.DATA:
-                    self._frames.append((self._parsed_bytes, channel, 0))
-            else:
-                frame = self._codec.decode_control(data_type, channel, bytes(unparsed[header_bytes:end]))
-                if isinstance(frame, AddCredit):
-                    self._frames += [(self._parsed_bytes, number, count) for number, count in frame.pairs]
-            del unparsed[:end]
+    def _note(self, end: int, channel: int, credits: int) -> None:
+        self._frames.append((end, channel, credits))
+        counts = self.credits if credits else self.data
+        counts[channel] = counts.get(channel, 0) + (credits or 1)
 
 
 @final
@@ -160,19 +178,39 @@ class Half:
         self.error: Exception | None = None
         self.connection: Connection
         self.on_closed: Callable[[list[Segment]], None] | None = None
+        self._is_write_wanted = True  # a connection begins with a hello to say
+        self._rest = b""  # of the write that is half done
+
+    def want_write(self) -> None:
+        """The connection has something to write (`on_write_wanted`)."""
+        self._is_write_wanted = True
 
     def write(self, chunk: Chunk) -> int:
-        """One write of what is ready. Returns the bytes the pipe took."""
+        """One write of what is ready. Returns the bytes the pipe took.
+
+        Raises:
+            AssertionError: there is something to write that nobody was told of, so that a pump would have slept; or a
+                write went on with other bytes than it began with.
+        """
         room = self.outgoing.room_bytes
         if self.is_closed or room <= 0:
             return 0
-        batch = self.batch or self.connection.collect()
+        batch = self.batch
         if batch is None:
-            return 0
-        self.batch = batch
+            was_wanted, self._is_write_wanted = self._is_write_wanted, False
+            batch = self.connection.collect()
+            if batch is None:
+                return 0
+            assert was_wanted, f"{self.connection.peer}: {batch.total_bytes} bytes to write, and nobody was told"
+            self._is_write_wanted = True  # as a pump does, ask until there is nothing more
+            self.batch = batch
+            self._rest = b"".join(batch.pieces)
+            self.outgoing.expect(self._rest)
         stream = b"".join(batch.pieces)
+        assert stream == self._rest, f"{self.connection.peer}: a write that was half done goes on with other bytes"
         count = _clamp(chunk, min(len(stream), room))
         self.outgoing.write(stream[:count])
+        self._rest = stream[count:]
         if batch.take(count):
             self.batch = None
         return count

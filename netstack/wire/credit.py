@@ -45,9 +45,7 @@ class SendCredit:
         self.granted += count
 
     def forget(self) -> None:
-        """What is left is void: a receiver without buffers of its own has given them away while the channel was
-        blocked.
-        """
+        """What is left is void: while the channel was blocked, its receiver gave the buffers to others."""
         self.granted -= self.available
         self.available = 0
 
@@ -58,8 +56,8 @@ class ReceiveCredit:
 
     An announcement is due when more is unannounced than the sender still has. So a sender that uses its credit hears of
     more before it runs out; while both sides are busy it is told in large portions (each telling wakes it, which costs
-    as much as sending 100 KiB); and a sender that has none left is told at once. A consumer that runs out of data tells
-    the rest to every sender that has more to send than it may (`is_short_for`).
+    as much as sending 100 KiB); and a sender that has none left is told as soon as half of what it sent was consumed. A
+    consumer that runs out of data tells the rest to every sender that has more to send than it may (`is_short_for`).
     """
 
     __slots__ = ("_scheduled", "announced", "unannounced", "used")
@@ -92,6 +90,11 @@ class ReceiveCredit:
     def is_short_for(self, backlog: int) -> bool:
         """Whether a sender with `backlog` buffers waiting is soon out of credit although there is some to announce."""
         return self.unannounced > 0 and not self._scheduled and backlog > 0 and backlog >= self.announced - self.used
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether an announcement is due and not yet taken."""
+        return self._scheduled
 
     def schedule(self) -> None:
         """An announcement is scheduled although none was due."""

@@ -73,7 +73,19 @@ def fake_result(spec: RunSpec, *, salt: int = 0, noise: float = 0.03, faster: fl
         "debloated_buffer_bytes": None if spec.debloat_s is None else 4096,
         "backpressured_ms_per_s": {"soft": 120.0, "hard": 80.0},
         "idle_ms_per_s": 310.0,
-        "metrics": {"producer": {"numBuffersOut": framed // 32768}, "consumer": {"inPoolUsage": 0.5}},
+        "metrics": {
+            "producer": {
+                "netstack_output_full_flushes_total": framed // spec.segment_size_bytes,
+                "netstack_output_timeout_flushes_total": 2,
+                "netstack_output_event_flushes_total": 1,
+                "netstack_output_pool_usage_ratio": 0.75,
+            },
+            "consumer": {
+                "netstack_input_announcements_total": 17,
+                "netstack_input_backlog_announcements_total": 3,
+                "netstack_input_pool_usage_ratio": 0.5,
+            },
+        },
         "settings": spec.as_dict(),
         "host": {
             "name": "lab-<7>",

@@ -79,7 +79,8 @@ def test_every_flag_reaches_the_spec(runners: FakeRunners, tmp_path: Path) -> No
     flags = (
         "run --records 1000 --record-bytes 1KiB --emit batch --batch-records 64 --channels 4 --buffer-timeout 1ms "
         f"--rate 500 --segment-size 64KiB --exclusive-buffers 3 --floating-buffers 5 --transport unix --input {rows} "
-        "--key a --warmup 0 --checksum"
+        "--key a --warmup 0 --checksum --credit off --debloat 1s --consume-rate 2000 --round-trip 10ms "
+        "--link-rate 100MiB"
     )
     assert main(flags.split(), runners=runners) == 0
     assert runners.specs == [
@@ -99,6 +100,11 @@ def test_every_flag_reaches_the_spec(runners: FakeRunners, tmp_path: Path) -> No
             key_column="a",
             warmup_s=0.0,
             checksum=True,
+            credit=False,
+            debloat_s=1.0,
+            consume_rate_per_s=2000.0,
+            round_trip_s=0.01,
+            link_bytes_per_s=100 << 20,
         )
     ]
 
@@ -186,6 +192,13 @@ def test_a_failed_run_is_exit_code_1_and_one_sentence(
         (["run", "--peer", "kafka"], "--peer"),
         (["run", "--repeats", "0"], "--repeats 0"),
         (["run", "--warmup", "none"], "--warmup"),
+        (["run", "--exclusive-buffers", "-1"], "--exclusive-buffers -1: the least is 0"),
+        (["run", "--credit", "maybe"], "'maybe': write on or off"),
+        (["run", "--debloat", "0"], "--debloat 0s: give a duration above 0"),
+        (["run", "--consume-rate", "0"], "--consume-rate 0.0: give more than 0"),
+        (["run", "--round-trip", "none"], "'none': give a duration, or 0"),
+        (["run", "--round-trip", "1ms,2ms"], "--round-trip"),
+        (["run", "--link-rate", "0"], "--link-rate 0: the least is 1"),
         (["run", "--input", "/nowhere/at/all.csv"], "/nowhere/at/all.csv"),
         (["run", "--key", "a"], "--input"),
         (["run", "--no-such-flag"], "--no-such-flag"),
@@ -194,6 +207,8 @@ def test_a_failed_run_is_exit_code_1_and_one_sentence(
         (["sweep", "--timeouts", ""], "--timeouts is empty"),
         (["sweep", "--record-sizes", "4"], "--record-bytes 4"),
         (["sweep", "--repeats", "0"], "--repeats 0"),
+        (["sweep", "--floating-buffers", "0,8"], "--floating-buffers 0: the least is 1"),
+        (["sweep", "--exclusive-buffers", ","], "--exclusive-buffers is empty"),
         (["sweep", "--segment-size", "1"], "--segment-size 1B"),
         (["report", "/nowhere"], "/nowhere"),
         (["compare", "/nowhere"], "/nowhere"),
@@ -274,6 +289,23 @@ def test_sweep_report_compare(runners: FakeRunners, capsys: pytest.CaptureFixtur
     assert "records_per_s: B is" in printed.out
     assert main(["compare", str(a), str(b), "--json"], runners=runners) == 0
     assert json.loads(capsys.readouterr().out)["differences"]
+
+
+def test_a_sweep_over_buffers_draws_them(
+    runners: FakeRunners, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = [*SMALL, "--timeouts", "100ms", "--exclusive-buffers", "0,2", "--floating-buffers", "1,8,32"]
+    words += ["--round-trip", "10ms", "--link-rate", "100MiB", "--record-sizes", "1KiB", "--latency-seconds", "0"]
+    assert main([*words, "--output", str(tmp_path / "s")], runners=runners) == 0
+    printed = capsys.readouterr()
+    assert "6 runs" in printed.err
+    told = "Buffers at 10 ms round trip: 32 x 32 KiB needed to fill the link (bandwidth-delay product 1 MiB = 100 MiB/s"
+    assert told in printed.out
+    assert 'id="buffers"' in (tmp_path / "s" / "report.html").read_text(encoding="utf-8")
+    assert {(spec.exclusive_buffers, spec.round_trip_s) for spec in runners.specs} == {(0, 0.01), (2, 0.01)}
+    assert main(["compare", str(tmp_path / "s"), str(tmp_path / "s" / PARQUET), "--json"], runners=runners) == 0
+    points = [each["point"] for each in json.loads(capsys.readouterr().out)["differences"]]
+    assert "exclusive_buffers 0, floating_buffers 1, round_trip_s 10ms" in points[0]
 
 
 def test_runs_compare_with_runs(runners: FakeRunners, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

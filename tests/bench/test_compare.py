@@ -93,6 +93,20 @@ def test_points_match_by_settings_and_not_by_length(fake_rows: Rows) -> None:
 def test_a_setting_that_an_older_file_lacks_is_its_default(fake_rows: Rows) -> None:
     older = [{name: value for name, value in row.items() if name != "settings_checksum"} for row in fake_rows(ONCE)]
     assert len(rates(compare(older, fake_rows(ONCE)))) == 2
+    mixed = [{**row, "settings_credit": None, "settings_round_trip_s": None} for row in fake_rows(ONCE)]
+    assert len(rates(compare(mixed, fake_rows(ONCE)))) == 2
+
+
+def test_buffers_and_the_link_are_settings_like_others(fake_rows: Rows) -> None:
+    near, far = (
+        fake_rows(
+            Grid(timeouts_s=(0.1,), record_sizes=(8,), channels=(1,), exclusive_buffers=(0, 4), round_trips_s=(d,))
+        )
+        for d in (0.0, 0.01)
+    )
+    assert {each.settings["exclusive_buffers"] for each in compare(near, near).differences} == {0, 4}
+    with pytest.raises(ConfigError, match=r"round_trip_s \(0 against 10ms\)"):
+        compare(near, far)
 
 
 def test_failed_runs_are_left_out_and_counted(fake_rows: Rows) -> None:

@@ -44,10 +44,36 @@ def test_values_given_twice_are_measured_once() -> None:
 
 
 def test_common_settings_and_lengths_reach_every_run() -> None:
-    grid = Grid(channels=(4,), seconds=0.5, latency_seconds=2.0, common={"emit": "batch", "exclusive_buffers": 16})
+    grid = Grid(channels=(4,), seconds=0.5, latency_seconds=2.0, common={"emit": "batch", "segment_size_bytes": 4096})
     for run in grid.plan():
-        assert (run.spec.emit, run.spec.exclusive_buffers, run.spec.channels) == ("batch", 16, 4)
+        assert (run.spec.emit, run.spec.segment_size_bytes, run.spec.channels) == ("batch", 4096, 4)
         assert run.spec.seconds == (2.0 if run.kind == "latency" else 0.5)
+
+
+def test_buffers_and_round_trips_are_axes() -> None:
+    grid = Grid(
+        timeouts_s=(0.1,),
+        record_sizes=(1024,),
+        channels=(1,),
+        exclusive_buffers=(0, 2),
+        floating_buffers=(1, 8, 32),
+        round_trips_s=(0.0, 0.01),
+        latency_seconds=0,
+        common={"link_bytes_per_s": 100 << 20},
+    )
+    runs = grid.plan()
+    assert len({(r.spec.exclusive_buffers, r.spec.floating_buffers, r.spec.round_trip_s) for r in runs}) == 2 * 3 * 2
+    assert len(runs) == 12
+    assert {run.spec.link_bytes_per_s for run in runs} == {100 << 20}
+    assert {run.kind for run in runs} == {"throughput"}, "0 latency seconds leave these runs out"
+    far = next(run for run in runs if run.spec.round_trip_s and run.spec.exclusive_buffers == 0)
+    assert str(far).endswith(f"0 + {far.spec.floating_buffers} buffers, round trip 10ms")
+
+
+def test_a_grid_takes_its_own_settings_and_hands_on_the_others() -> None:
+    grid = Grid.of({"channels": (3,), "seconds": 0.5, "emit": "batch", "credit": False})
+    assert grid == Grid(channels=(3,), seconds=0.5, common={"emit": "batch", "credit": False})
+    assert grid.as_dict()["exclusive_buffers"] == [2]
 
 
 @pytest.mark.parametrize(
@@ -56,6 +82,9 @@ def test_common_settings_and_lengths_reach_every_run() -> None:
         ({"timeouts_s": ()}, "--timeouts"),
         ({"record_sizes": ()}, "--record-sizes"),
         ({"channels": ()}, "--channels"),
+        ({"exclusive_buffers": ()}, "--exclusive-buffers"),
+        ({"floating_buffers": ()}, "--floating-buffers"),
+        ({"round_trips_s": ()}, "--round-trip"),
         ({"repeats": 0}, "--repeats"),
     ],
 )

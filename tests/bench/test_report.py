@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -50,8 +51,9 @@ def by_class(root: ElementTree.Element, name: str) -> list[ElementTree.Element]:
     return [each for each in root.iter() if name in each.get("class", "").split()]
 
 
-def test_the_page_is_whole_and_fetches_nothing(fake_rows: Rows) -> None:
-    page = build_report(fake_rows(), SWEEP)
+@pytest.mark.parametrize("axes", [{}, {"exclusive_buffers": (0, 2), "round_trips_s": (0.0, 0.01)}])
+def test_the_page_is_whole_and_fetches_nothing(fake_rows: Rows, axes: dict[str, Any]) -> None:
+    page = build_report(fake_rows(Grid(**axes)), SWEEP)
     parser = Balance()
     parser.feed(page)
     parser.close()

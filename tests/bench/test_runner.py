@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from bench.runner import Progress, _connection_warnings, ratios, run_once, run_with_peers, with_length
+from bench.engine import address_of, config_of
+from bench.runner import Progress, _connection_warnings, _steps_per_s, ratios, run_once, run_with_peers, with_length
 from bench.spec import RunSpec
 from bench.store import COLUMNS, flatten
+from netstack.config import NetworkConfig
 from netstack.errors import ConfigError
 from transports.tcp import LOOPBACK_CONGESTION
 
@@ -20,6 +22,10 @@ PROMISED = {
     "latency_us",
     "cpu_s_per_gb",
     "delivered",
+    "debloated_buffer_bytes",
+    "backpressured_ms_per_s",
+    "idle_ms_per_s",
+    "metrics",
     "settings",
     "host",
     "version",
@@ -193,3 +199,81 @@ def test_a_row_fits_the_columns_of_a_sweep() -> None:
     row = flatten(run_once(RunSpec(records=1000), engine="raw"))
     own = {"run_id", "repeat", "order", "kind", "started_at", "error"}
     assert row.keys() >= COLUMNS.keys() - own
+
+
+@pytest.mark.slow
+def test_a_longer_link_with_no_buffers_of_its_own() -> None:
+    spec = RunSpec(
+        seconds=0.3,
+        rate_per_s=500,
+        buffer_timeout_s=0,
+        transport="unix",
+        round_trip_s=0.02,
+        link_bytes_per_s=1 << 20,
+        exclusive_buffers=0,
+    )
+    row = checked(run_once(spec))
+    assert row["latency_us"]["p50"] > 10_000, "half a round trip"
+    assert row["metrics"]["consumer"]["netstack_input_backlog_announcements_total"] > 0
+    assert row["metrics"]["producer"]["netstack_output_records_total"] == row["records"] == 150
+    assert row["idle_ms_per_s"] > 500
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("emit", ["record", "batch", "arrow"])
+def test_a_consumer_held_back(emit: str) -> None:
+    spec = RunSpec(
+        seconds=0.4,
+        record_bytes=1024,
+        emit=emit,  # type: ignore[arg-type]
+        batch_records=10,
+        consume_rate_per_s=2000,
+        debloat_s=0.01 if emit == "batch" else None,
+        warmup_s=0.1,
+    )
+    row = checked(run_once(spec))
+    assert row["records_per_s"] <= 2200
+    assert sum(row["backpressured_ms_per_s"].values()) > 100
+    assert (row["debloated_buffer_bytes"] is not None) == (emit == "batch")
+
+
+@pytest.mark.slow
+def test_without_credit_beside_credit() -> None:
+    row = run_with_peers(RunSpec(records=100_000), ["nocredit"], 1)
+    ours, theirs = checked(row), checked(row["peer"])
+    assert (ours["settings"]["credit"], theirs["settings"]["credit"]) == (True, False)
+    assert ours["metrics"]["consumer"]["netstack_input_announcements_total"] > 0
+    assert theirs["credits"] is None
+    assert theirs["ratio"]["records_per_s"] == ours["records_per_s"] / theirs["records_per_s"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps_per_s"),
+    [
+        ({}, None),
+        ({"rate_per_s": 10.0, "consume_rate_per_s": 4.0}, 4.0),
+        ({"link_bytes_per_s": 1000, "record_bytes": 100}, 10.0),
+        ({"consume_rate_per_s": 100.0, "emit": "arrow", "batch_records": 50}, 2.0),
+    ],
+)
+def test_a_run_that_is_held_back_is_not_taken_for_stalled(settings: dict[str, Any], steps_per_s: float | None) -> None:
+    assert _steps_per_s(RunSpec(**settings)) == steps_per_s
+
+
+def test_the_address_says_how_long_and_slow_the_link_is(tmp_path: Path) -> None:
+    def address(**settings: Any) -> str:
+        return address_of(RunSpec(**settings), tmp_path / "s")
+
+    assert address() == "tcp://127.0.0.1:0"
+    assert address(round_trip_s=0.01, link_bytes_per_s=100 << 20) == (
+        "impaired+tcp://127.0.0.1:0?delay=5ms&rate=100MiB"
+    )
+    assert address(round_trip_s=0.001) == "impaired+tcp://127.0.0.1:0?delay=500us"
+    assert address(link_bytes_per_s=1500, transport="unix") == f"impaired+unix://{tmp_path}/s?delay=0&rate=1500B"
+
+
+def test_the_settings_reach_the_configuration() -> None:
+    config = config_of(RunSpec(exclusive_buffers=0, floating_buffers=3, credit=False, debloat_s=0.5))
+    assert (config.exclusive_buffers_per_channel, config.floating_buffers_per_gate) == (0, 3)
+    assert (config.credit_based, config.heartbeat_interval_s, config.debloat_target_s) == (False, None, 0.5)
+    assert config_of(RunSpec()).heartbeat_interval_s == NetworkConfig().heartbeat_interval_s

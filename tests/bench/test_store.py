@@ -209,3 +209,17 @@ def test_what_was_asked_is_kept(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         store.write_sweep({"grid": {"seed": 3}})
     assert read_sweep(tmp_path) == {"grid": {"seed": 3}}
+
+
+def test_metrics_become_columns_of_numbers(tmp_path: Path, fake_result: Callable[..., dict[str, Any]]) -> None:
+    import pyarrow.parquet as parquet
+
+    bare = {**flatten(fake_result(RunSpec())), "metrics_producer": None, "run_id": "a"}
+    with Store(tmp_path) as store:
+        store.append({**flatten(fake_result(RunSpec())), "run_id": "b"})
+        store.append({name: value for name, value in bare.items() if not name.startswith("metrics_producer_")})
+        types = {field.name: str(field.type) for field in parquet.read_schema(store.write_parquet())}
+    assert types["backpressured_ms_per_s_soft"] == types["idle_ms_per_s"] == "double"
+    assert types["metrics_producer_netstack_output_full_flushes_total"] == "int64"
+    assert types["metrics_consumer_netstack_input_pool_usage_ratio"] == "double"
+    assert types["settings_credit"] == "bool"

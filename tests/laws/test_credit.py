@@ -49,6 +49,7 @@ common = st.one_of(
     st.tuples(st.just("take"), few),
     st.tuples(st.just("give back"), few),
     st.tuples(st.just("drain"), few),
+    st.tuples(st.just("size"), few, st.integers(1, 2 * SEGMENT)),
     st.tuples(st.just("settle")),
 )
 rough = st.one_of(
@@ -212,6 +213,9 @@ class Stage:
                 self.link.give_back(self.held.pop(arguments[0] % len(self.held))[1])
             case "drain":
                 self.drain(which)
+            case "size":
+                self.gates[which].announce_buffer_size(arguments[1])
+                self.link.check()
             case "settle":
                 self.link.host.settle()
                 self.link.check()

@@ -520,6 +520,22 @@ async def test_who_waits_learns_of_bytes_that_somebody_else_left_behind() -> Non
 
 
 @virtual
+async def test_who_waits_on_a_full_line_learns_that_somebody_else_made_room() -> None:
+    clock = trio.lowlevel.current_clock()
+    assert isinstance(clock, trio.testing.MockClock)
+    async with connected("queue=2B&delay=1s") as (near, far):
+        near.try_send([b"abcd"])
+        began = now()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(far.wait_readable)
+            await trio.testing.wait_all_tasks_blocked()
+            clock.jump(1)  # due, but the task that waits does not run before this one has taken it
+            assert take(far) == b"ab"
+        assert now() - began == pytest.approx(2)
+        assert take(far) == b"cd"
+
+
+@virtual
 async def test_closing_wakes_who_waits_on_a_full_line() -> None:
     async with laboratory("queue=1B") as (near, far, lab):
         near.try_send([b"xy"])

@@ -26,7 +26,7 @@ def test_a_module_of_ones_own_is_an_engine_too() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="no engine 'x'; there are netstack, raw, zmq, flight"):
+    with pytest.raises(ConfigError, match="no engine 'x'; there are netstack, nocredit, raw, zmq, flight"):
         load_engine("x")
 
 
@@ -44,6 +44,8 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, name
         ("netstack", {"channels": 4, "emit": "batch"}, {"channels": 4, "emit": "batch"}),
         ("raw", {"channels": 4, "batch_records": 3}, {"channels": 1, "emit": "batch", "batch_records": None}),
         ("raw", {"rate_per_s": 10.0, "emit": "batch"}, {"emit": "record", "rate_per_s": 10.0}),
+        ("raw", {"credit": False, "debloat_s": 1.0}, {"emit": "batch", "credit": True, "debloat_s": None}),
+        ("nocredit", {"channels": 4, "round_trip_s": 0.01}, {"credit": False}),
         ("zmq", {"channels": 4, "emit": "batch"}, {"channels": 1, "emit": "record"}),
         ("flight", {"channels": 4, "batch_records": 9}, {"channels": 1, "emit": "arrow", "batch_records": 9}),
     ],
@@ -56,3 +58,23 @@ def test_a_peer_does_the_same_work_its_own_way(name: str, settings: dict[str, An
 def test_flight_needs_whole_words() -> None:
     with pytest.raises(ConfigError, match="multiple of 8"):
         peer_spec("flight", RunSpec(record_bytes=12))
+
+
+@pytest.mark.parametrize("name", ["raw", "zmq", "flight"])
+@pytest.mark.parametrize(
+    ("settings", "flag"),
+    [
+        ({"round_trip_s": 0.01}, "--round-trip"),
+        ({"link_bytes_per_s": 1 << 20}, "--link-rate"),
+        ({"consume_rate_per_s": 5.0}, "--consume-rate"),
+    ],
+)
+def test_other_work_than_a_peer_can_do_is_refused(name: str, settings: dict[str, Any], flag: str) -> None:
+    with pytest.raises(ConfigError, match=f"--peer {name} knows no {flag}; .*--peer nocredit"):
+        peer_spec(name, RunSpec(**settings))
+
+
+def test_without_credit_there_is_nothing_to_compare_with_without_credit() -> None:
+    assert load_engine("nocredit") is load_engine("netstack")
+    with pytest.raises(ConfigError, match="--peer nocredit is --credit off beside --credit on"):
+        peer_spec("nocredit", RunSpec(credit=False))

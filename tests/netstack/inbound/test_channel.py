@@ -35,6 +35,7 @@ class Stage:
         self.told = 0
         self.log: list[str] = []
         self.held: list[RemoteInputChannel] = []
+        self.urgent = 0
         self.gate = SingleInputGate(self.pool, poke=nothing, on_closed=lambda: self.log.append("closed"))
         self.gate.on_available = self.on_available
         for index in range(channels):
@@ -64,6 +65,9 @@ class Stage:
 
     def want_announcement(self, channel: RemoteInputChannel) -> None:
         self.log.append(f"announce {channel.index}")
+
+    def announce_now(self) -> None:
+        self.urgent += 1
 
     def hold_announcement(self, channel: RemoteInputChannel) -> None:
         self.held.append(channel)
@@ -230,6 +234,19 @@ def test_a_producer_without_credit_is_told_of_the_first_buffer(poor: Stage) -> N
     poor.poll().recycle()
     assert poor.log == ["announce 0"]
     assert poor.channel.credit.take() == 2
+
+
+def test_it_is_urgent_when_half_of_what_came_was_consumed() -> None:
+    stage = Stage(exclusive=4, floating=(1, 1))
+    for sequence in range(4):
+        stage.arrive(sequence)
+    urgent = []
+    for _ in range(4):
+        stage.poll().recycle()
+        urgent.append(stage.urgent)
+    assert urgent == [0, 1, 2, 2]  # the last one gives a floating buffer back instead
+    assert stage.log == ["announce 0"]
+    stage.assert_all_home()
 
 
 def test_a_recycled_exclusive_buffer_is_a_credit_again(poor: Stage) -> None:

@@ -56,6 +56,7 @@ class Stage:
             on_write_wanted=self.on_write_wanted,
             send=self.sent.append,
             on_empty=self.on_empty,
+            write_now=nothing,
         )
         self.gate = SingleInputGate(self.pool, poke=nothing, on_closed=nothing)
         self.channels = [self.open(index, exclusive) for index in range(channels)]

@@ -50,6 +50,7 @@ class Stage:
             on_write_wanted=nothing,
             send=self.sent.append,
             on_empty=nothing,
+            write_now=nothing,
             on_pause=self.pauses.append,
         )
         self.landing = self.network.take_unpooled(1)[0]

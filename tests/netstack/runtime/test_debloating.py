@@ -17,12 +17,14 @@ from netstack.buffer.buffer import Buffer
 from netstack.config import NetworkConfig
 from netstack.events import DataType, EndOfPartition, encode_event
 from netstack.ids import ChannelDescriptor
+from netstack.inbound.debloat import BufferDebloater
 from netstack.inbound.gate import SingleInputGate
-from netstack.inbound.statistics import ChannelStatistics, GateStatistics
+from netstack.inbound.statistics import ChannelStatistics
+from netstack.outbound.partition import ResultPartition
 from netstack.runtime.debloating import GateDebloating
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
-from netstack.runtime.task_manager import TaskManager, open_task_manager
+from netstack.runtime.task_manager import open_task_manager
 from netstack.testing.scripted import VirtualHost
 
 KIB = 1024
@@ -76,7 +78,7 @@ class FakeChannel:
 class Stage:
     """A gate whose clock the test moves, debloated to one second, without smoothing and threshold."""
 
-    def __init__(self, *, waiting_bytes: int = 0, start_bytes: int | None = None) -> None:
+    def __init__(self, *, waiting_bytes: int = 0, start_bytes: int | None = None, samples: int = 1) -> None:
         self.host = VirtualHost(nothing)
         self.gate = SingleInputGate(None, poke=nothing, on_closed=nothing, now=self.host.now)
         self.channel = FakeChannel(self.gate)
@@ -85,7 +87,7 @@ class Stage:
             self.channel.put(waiting_bytes)
         config = NetworkConfig(
             debloat_period_s=PERIOD_S,
-            debloat_samples=1,
+            debloat_samples=samples,
             debloat_threshold_percent=0,
             debloat_start_buffer_bytes=start_bytes,
         )
@@ -174,7 +176,9 @@ def test_throughput_is_what_was_polled_by_the_time_of_the_period() -> None:
     stage.poll()
     stage.host.advance(PERIOD_S)
     assert stage.channel.told == [1000, 667]  # 2,000 bytes/s in 3
-    assert stage.gate.statistics_of_debloating() == (667, 1.0) if hasattr(stage.gate, "statistics_of_debloating") else True
+    assert stage.gate.debloater is not None
+    assert stage.gate.debloater.announced_bytes == 667
+    assert stage.gate.debloater.estimated_time_to_consume_s == 667 * 3 / 2000
 
 
 def test_time_in_which_the_gate_was_empty_does_not_count() -> None:
@@ -186,14 +190,20 @@ def test_time_in_which_the_gate_was_empty_does_not_count() -> None:
     assert stage.channel.told == [20000]
 
 
-def test_nothing_polled_of_what_waits_is_a_throughput_of_0() -> None:
-    stage = Stage(start_bytes=4096)
-    stage.channel.put(1000)
-    stage.host.advance(PERIOD_S)
-    assert stage.channel.told == [256]
-    stage.host.advance(100 * PERIOD_S)
-    assert stage.channel.told == [256]
+def test_a_reader_that_takes_longer_than_a_period_is_measured_when_it_asks_again() -> None:
+    stage = Stage(samples=20)
+    for _ in range(3):
+        stage.channel.put(2000)
+    stage.host.advance(9.5 * PERIOD_S)
+    assert stage.channel.told == []
     assert stage.has_timer
+    stage.poll()
+    stage.host.advance(PERIOD_S / 2)
+    (told,) = stage.channel.told
+    alike = BufferDebloater(target_s=1.0, samples=20, threshold_percent=0, min_bytes=256, max_bytes=32768)
+    for _ in range(10):
+        alike.recalculate(2000 / (10 * PERIOD_S), 2)
+    assert told == alike.announced_bytes
 
 
 def test_a_reader_that_is_busy_with_the_last_buffer_is_not_slow() -> None:
@@ -223,11 +233,125 @@ def test_without_time_the_last_throughput_stands() -> None:
     assert stage.channel.told == [4000, 2000]
 
 
-def test_a_late_timer_measures_what_it_missed() -> None:
-    stage = Stage()
-    stage.channel.put(1000)
-    stage.poll()
-    late = 4 * PERIOD_S
-    stage.host._now_s += late - PERIOD_S  # a task that computed for long
-    stage.host.advance(PERIOD_S)
-    assert stage.channel.told == [1000]
+# End to end, in virtual time.
+
+SEGMENT_BYTES = 32 * KIB
+RECORD_BYTES = 96
+FRAMED_BYTES = RECORD_BYTES + 4
+TARGET_S = 1.0
+PLAIN = NetworkConfig(heartbeat_interval_s=None)
+DEBLOATED = replace(PLAIN, debloat_target_s=TARGET_S)
+
+names = itertools.count()
+
+
+def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Runs an async test in virtual time; what would hang fails after a virtual hour."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **keywords: Any) -> None:
+        async def main() -> None:
+            with trio.fail_after(3600):
+                await test(*arguments, **keywords)
+
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    return run
+
+
+@dataclass
+class Consumer:
+    """Reads at a given rate, and checks that every record comes in order."""
+
+    gate: SingleInputGate
+    bytes_per_s: float
+    seconds_a_buffer: float = 0.0
+    records: int = 0
+
+    async def run(self) -> None:
+        reader = RecordReader(self.gate)
+        while (records := await reader.next_records()) is not None:
+            assert [int(record) for record in records] == list(range(self.records, self.records + len(records)))
+            self.records += len(records)
+            await trio.sleep(len(records) * FRAMED_BYTES / self.bytes_per_s + self.seconds_a_buffer)
+
+    def bytes_under_way(self, partition: ResultPartition) -> int:
+        """Written and not yet polled."""
+        waiting = sum(part.queued_bytes for part in partition.statistics().subpartitions)
+        return waiting + sum(part.queued_bytes for part in self.gate.statistics().channels if not part.is_local)
+
+
+async def produce(writer: RecordWriter) -> None:
+    for number in itertools.count():
+        await writer.emit(b"%096d" % number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("local", [True, False])
+@virtual
+async def test_a_slow_consumer_has_little_under_way_and_a_fast_one_whole_buffers(local: bool) -> None:
+    rate = 20_000.0
+    async with (
+        open_task_manager(f"memory://debloating-{next(names)}", PLAIN if not local else DEBLOATED) as producer,
+        open_task_manager(f"memory://debloating-{next(names)}", DEBLOATED) as other,
+        trio.open_nursery() as nursery,
+    ):
+        partition = producer.create_partition("p", subpartitions=1)
+        (subpartition,) = partition.subpartitions
+        gate = await (producer if local else other).open_gate([ChannelDescriptor(producer.address, "p")])
+        consumer = Consumer(gate, rate)
+        nursery.start_soon(produce, RecordWriter(partition, buffer_timeout_s=0.1))
+        nursery.start_soon(consumer.run)
+
+        await trio.sleep(1)
+        assert consumer.bytes_under_way(partition) > 5 * rate * TARGET_S  # all buffers, full
+        await trio.sleep(60)
+        for _ in range(20):
+            await trio.sleep(0.37)
+            assert consumer.bytes_under_way(partition) == pytest.approx(rate * TARGET_S, rel=0.4)
+        found = gate.statistics()
+        assert found.debloated_buffer_bytes == subpartition.buffer_size
+        assert found.debloated_buffer_bytes is not None
+        assert found.debloated_buffer_bytes < SEGMENT_BYTES // 8
+        assert found.estimated_time_to_consume_s == pytest.approx(TARGET_S, rel=0.4)
+
+        consumer.bytes_per_s = 1e12
+        consumer.seconds_a_buffer = 0.01
+        await trio.sleep(15)
+        assert subpartition.buffer_size == SEGMENT_BYTES
+        assert gate.statistics().debloated_buffer_bytes == SEGMENT_BYTES
+        assert consumer.bytes_under_way(partition) > 5 * SEGMENT_BYTES
+        nursery.cancel_scope.cancel()
+
+
+@virtual
+async def test_a_start_size_is_told_with_the_channel_local_or_not() -> None:
+    config = replace(DEBLOATED, debloat_start_buffer_bytes=KIB)
+    async with (
+        open_task_manager(f"memory://debloating-{next(names)}", PLAIN) as producer,
+        open_task_manager(f"memory://debloating-{next(names)}", config) as consumer,
+    ):
+        descriptors = [ChannelDescriptor(producer.address, "p"), ChannelDescriptor(consumer.address, "q")]
+        gate = await consumer.open_gate(descriptors)
+        for manager, name in ((producer, "p"), (consumer, "q")):
+            partition = manager.create_partition(name, subpartitions=1)
+            await trio.testing.wait_all_tasks_blocked()
+            assert partition.subpartitions[0].buffer_size == KIB
+            writer = RecordWriter(partition)
+            for number in range(100):
+                await writer.emit(b"%096d" % number)
+            assert partition.statistics().buffers == 100 * FRAMED_BYTES // KIB
+            writer.close()
+        assert gate.statistics().debloated_buffer_bytes == KIB
+        assert gate.statistics().estimated_time_to_consume_s is None
+
+
+@virtual
+async def test_without_a_target_nothing_is_measured_or_told() -> None:
+    config = replace(PLAIN, debloat_start_buffer_bytes=KIB)
+    async with open_task_manager(f"memory://debloating-{next(names)}", config) as manager:
+        partition = manager.create_partition("p", subpartitions=1)
+        gate = await manager.open_gate([ChannelDescriptor(manager.address, "p")])
+        assert partition.subpartitions[0].buffer_size > SEGMENT_BYTES
+        assert gate.on_data is None
+        assert gate.statistics().debloated_buffer_bytes is None

@@ -84,8 +84,10 @@ def test_the_values_are_those_of_the_run() -> None:
     assert 0 < emitted["p"] < RECORDS  # stopped by the channel that nobody reads
     assert producer["netstack_input_records_total"] == {"p": emitted["p"]}
     assert consumer["netstack_input_records_total"] == {"p": 0, "p#2": emitted["p"]}
-    assert producer["netstack_input_local_bytes_total"] == {"p": emitted["p"] * (PAYLOAD_BYTES + 4)}
-    assert consumer["netstack_input_remote_bytes_total"] == {"p": 0, "p#2": emitted["p"] * (PAYLOAD_BYTES + 4)}
+    polled = producer["netstack_input_local_bytes_total"]
+    assert isinstance(polled, dict)
+    assert 0 < polled["p"] - emitted["p"] * (PAYLOAD_BYTES + 4) < PAYLOAD_BYTES  # the last record is half-way
+    assert consumer["netstack_input_remote_bytes_total"] == {"p": 0, "p#2": polled["p"]}
     queued = consumer["netstack_input_queue_bytes"]
     assert isinstance(queued, dict)
     assert queued["p"] > 0
@@ -93,9 +95,9 @@ def test_the_values_are_those_of_the_run() -> None:
     usage = consumer["netstack_input_pool_usage_ratio"]
     assert isinstance(usage, dict)
     assert (usage["p"], usage["p#2"]) == (1, 0)
-    pressed = producer["netstack_output_backpressured_ms_per_second"]
+    pressed = producer["netstack_output_soft_backpressured_ms_per_second"]
     assert isinstance(pressed, dict)
-    assert 0 < pressed["p"] <= 1000
+    assert 900 < pressed["p"] <= 1000
 
 
 # How a task spent its time.

@@ -354,6 +354,25 @@ async def test_waiting_for_the_first_buffer_of_a_record_is_soft() -> None:
 
 
 @virtual
+async def test_a_record_that_only_filled_an_open_buffer_still_waits_for_its_first_one() -> None:
+    stage = Stage(buffer_timeout_s=None)
+
+    async def write() -> None:
+        for _ in range(9):
+            await stage.writer.emit(bytes(40))  # the second begins where the first left 20 bytes
+
+    async def write_batch() -> None:
+        await stage.writer.emit_batch(np.zeros((9, 40), np.uint8))
+
+    soft, hard = await pressed(stage, write)
+    assert soft > 2
+    assert hard == 0
+    more, hard = await pressed(stage, write_batch)
+    assert more > soft + 2
+    assert hard == 0
+
+
+@virtual
 async def test_waiting_inside_a_record_is_hard() -> None:
     stage = Stage(buffer_timeout_s=None)
 

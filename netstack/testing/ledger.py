@@ -1,0 +1,262 @@
+"""Ledger: the laws of conservation of a `Link`, exact, and cheap enough to be asked after every step.
+
+Takes: both pools, both directions of the pipe, the sender; partitions and gates as they are made. Gives: silence, or an
+`AssertionError` that names the law, the object and the numbers.
+
+Segments:
+- lent by a network pool = requested by its local pools + exclusive ones of open channels + exclusive ones of released
+  channels that the application still holds + landing segments;
+- requested by a gate's pool = at hand + free in its channels + floating ones in their queues + floating ones that the
+  application holds; likewise the exclusive ones of each channel (`audit`).
+
+Credit, for each channel (Flink's law taken apart, so that what is under way is counted twice):
+- at the receiver: announced + unannounced - used = free buffers;
+- at the sender: granted - available = data buffers sent;
+- under way, as the pipe counts it from the bytes: credits = announced - granted, data buffers = sent - used.
+
+Wake-ups (`audit`): whoever has something to do is in line for it, whoever waits is registered where he is woken.
+
+It looks into what it watches (`_requested`, `_floating`, ...): a snapshot of 200 channels costs more than a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, final
+
+from ..buffer.buffer import Buffer
+from ..buffer.pool import LocalBufferPool, NetworkBufferPool
+from ..events import DataType
+from ..inbound.channel import RemoteInputChannel
+from ..inbound.gate import SingleInputGate
+from ..outbound.partition import ResultPartition
+from ..outbound.sender import ChannelSender, SendingChannel
+from ..runtime.partitions import PartitionRegistry
+from .scripted import Pipe
+
+_DATA: Final = DataType.DATA
+
+
+@final
+class Ledger:
+    """Watches one link."""
+
+    def __init__(
+        self,
+        *,
+        producer_pool: NetworkBufferPool,
+        consumer_pool: NetworkBufferPool,
+        to_consumer: Pipe,
+        to_producer: Pipe,
+        sender: ChannelSender,
+        registry: PartitionRegistry,
+    ) -> None:
+        self.landing = 0
+        """Landing segments lent to the connection."""
+        self.held: dict[Buffer, RemoteInputChannel] = {}
+        """Data buffers the application has taken and not given back."""
+        self._producer_pool = producer_pool
+        self._consumer_pool = consumer_pool
+        self._to_consumer = to_consumer
+        self._to_producer = to_producer
+        self._sender = sender
+        self._registry = registry
+        self._partitions: list[ResultPartition] = []
+        self._gates: dict[SingleInputGate, list[RemoteInputChannel]] = {}  # channels that are not released
+        self._exclusive = 0  # of these
+
+    def add_partition(self, partition: ResultPartition) -> None:
+        """Watches a partition's pool until its last segment is home."""
+        self._partitions.append(partition)
+
+    def add_gate(self, gate: SingleInputGate, channels: Iterable[RemoteInputChannel]) -> None:
+        """Watches a gate and its channels until they are released and the last segment is home."""
+        self._gates[gate] = list(channels)
+        self._exclusive += sum(channel.initial_credit for channel in self._gates[gate])
+
+    # After a step.
+
+    def check(self, *, is_connected: bool) -> None:
+        """Every sum, every pool and, while there is a connection, the credit of every channel."""
+        for gate in list(self._gates):
+            self._check_gate(gate, is_connected=is_connected)
+        is_over = False
+        for partition in self._partitions:
+            _check_pool(partition.pool, self._producer_pool)
+            is_over = is_over or (partition.is_released and not partition.pool._requested)
+        if is_over:
+            self._partitions = [one for one in self._partitions if not one.is_released or one.pool._requested]
+        self._check_sums()
+
+    def check_gate(self, gate: SingleInputGate, *, is_connected: bool) -> None:
+        """All that a turn of a gate's reader touches: its pool, its channels, and the sums."""
+        if gate in self._gates:
+            self._check_gate(gate, is_connected=is_connected)
+        self._check_sums()
+
+    def check_partition(self, partition: ResultPartition) -> None:
+        """All that a turn of a partition's writer touches: its pool, and the sums."""
+        _check_pool(partition.pool, self._producer_pool)
+        self._check_sums()
+
+    def audit(self) -> None:
+        """Every segment of every gate one by one, and every wake-up; O(channels + queued buffers)."""
+        held = dict.fromkeys(self._gates, 0)
+        exclusive = {channel: 0 for channels in self._gates.values() for channel in channels}
+        for buffer, channel in self.held.items():
+            if buffer.is_floating:
+                held[channel._gate] += 1
+            elif channel in exclusive:
+                exclusive[channel] += 1
+        for gate, channels in self._gates.items():
+            floating = held[gate]
+            for channel in channels:
+                floating += len(channel._floating)
+                own = exclusive[channel] + len(channel._exclusive)
+                for buffer in channel._queue:
+                    if buffer.data_type is _DATA:
+                        floating += buffer.is_floating
+                        own += not buffer.is_floating
+                assert channel.is_released or own == channel.initial_credit, (
+                    f"{channel}: {own} of its {channel.initial_credit} exclusive buffers are somewhere"
+                )
+                if not channel.is_released:
+                    _check_wake_ups(channel)
+            pool = gate.pool
+            if pool is not None:
+                floating += len(pool._available)
+                assert floating == pool._requested, f"{floating} of {pool._requested} floating buffers are somewhere"
+        for sending in self._sender._channels.values():
+            if not sending.is_registered and sending.view is not None:
+                assert not sending.view.is_available(has_credit=sending.credit.available > 0), (
+                    f"channel {sending.number} ({sending.partition_id!r} subpartition {sending.subpartition}) has"
+                    f" something to send, {sending.credit.available} credits, and is not in line"
+                )
+
+    # One law after the other.
+
+    def _check_sums(self) -> None:
+        lent = self._producer_pool._total - self._producer_pool.free_segments
+        requested = 0
+        for partition in self._partitions:
+            requested += partition.pool._requested
+        assert lent == requested, f"producer: {lent} segments lent, {requested} known to its partitions"
+        lent = self._consumer_pool._total - self._consumer_pool.free_segments
+        floating = promised = 0
+        for gate in self._gates:
+            pool = gate.pool
+            if pool is not None:
+                floating += pool._requested
+                if not pool.is_destroyed:
+                    promised += pool.required
+        orphans = 0
+        for buffer, channel in self.held.items():
+            if channel.is_released and not buffer.is_floating:
+                orphans += 1
+        known = floating + self._exclusive + orphans + self.landing
+        assert lent == known, (
+            f"consumer: {lent} segments lent, but {floating} requested by gates, {self._exclusive} exclusive, {orphans}"
+            f" held of released channels, {self.landing} landing"
+        )
+        promised = self._consumer_pool._required - promised
+        assert promised == known - floating, f"consumer: {promised} unpooled segments promised, {known - floating} out"
+
+    def _check_gate(self, gate: SingleInputGate, *, is_connected: bool) -> None:
+        find = self._sender._channels.get
+        data_under_way, credit_under_way = self._to_consumer.data.get, self._to_producer.credits.get
+        released = 0
+        for channel in self._gates[gate]:
+            if channel.is_released:
+                released += 1
+                continue
+            receive = channel.credit
+            used = receive.used
+            if receive.announced + receive.unannounced - used != len(channel._exclusive) + len(channel._floating):
+                self._explain(channel, None)
+            number = channel.number
+            sending = find(number)
+            if sending is not None and is_connected:
+                send = sending.credit
+                if (
+                    send.available < 0
+                    or send.granted - send.available != sending.buffers
+                    or receive.announced - send.granted != credit_under_way(number, 0)
+                    or sending.buffers - used != data_under_way(number, 0)
+                ):
+                    self._explain(channel, sending)
+        if gate.pool is not None:
+            _check_pool(gate.pool, self._consumer_pool)
+        if released or gate.is_closed:
+            self._forget(gate)
+
+    def _forget(self, gate: SingleInputGate) -> None:
+        """Channels that are released; with the last of them and the last segment their gate."""
+        channels = self._gates[gate]
+        self._exclusive -= sum(channel.initial_credit for channel in channels if channel.is_released)
+        self._gates[gate] = left = [channel for channel in channels if not channel.is_released]
+        if not left and gate.is_closed and (gate.pool is None or not gate.pool._requested):
+            del self._gates[gate]
+
+    def _explain(self, channel: RemoteInputChannel, sending: SendingChannel | None) -> None:
+        """Raises for the law that is broken.
+
+        None is, if a channel without exclusive buffers is blocked: its receiver has given its buffers away, and the
+        sender will forget its credit when it resumes.
+        """
+        receive = channel.credit
+        assert receive.announced + receive.unannounced - receive.used == channel.free_buffers, (
+            f"{channel}: announced {receive.announced} + unannounced {receive.unannounced} - used {receive.used} is not"
+            f" the {channel.free_buffers} free buffers"
+        )
+        if sending is None:
+            return
+        send = sending.credit
+        assert send.available >= 0, f"{channel}: credit {send.available}"
+        assert send.granted - send.available == sending.buffers, (
+            f"{channel}: granted {send.granted} - credit {send.available} is not the {sending.buffers} data buffers"
+            " sent"
+        )
+        if not channel.initial_credit and self._is_blocked(sending):
+            return
+        for what, known, seen in (
+            ("credits", receive.announced - send.granted, self._to_producer.credits.get(channel.number, 0)),
+            ("data buffers", sending.buffers - receive.used, self._to_consumer.data.get(channel.number, 0)),
+        ):
+            assert seen == known, (
+                f"{channel}: {known - seen} {what} were lost on the way ({known} set out and did not arrive, {seen} are"
+                " under way)"
+            )
+
+    def _is_blocked(self, sending: SendingChannel) -> bool:
+        partition = self._registry.find(sending.partition_id)
+        return partition is not None and partition.subpartitions[sending.subpartition].is_blocked
+
+
+def _check_pool(pool: LocalBufferPool, network: NetworkBufferPool) -> None:
+    """What holds for every local pool."""
+    available, requested, size = len(pool._available), pool._requested, pool._size
+    assert available <= requested, f"a pool has {pool.statistics()}"
+    if pool.is_destroyed:
+        return
+    assert pool.required <= size, f"a pool shrank below its guarantee: {pool.statistics()}"
+    assert pool.maximum is None or size <= pool.maximum, f"a pool grew too large: {pool.statistics()}"
+    if available:
+        assert not pool._listeners, f"a channel waits beside a segment: {pool.statistics()}"
+    else:
+        assert not pool._is_available, f"available without a segment at hand: {pool.statistics()}"
+        assert requested >= size or not network.free_segments, (
+            f"no segment at hand, below its size, and {network.free_segments} are free: {pool.statistics()}"
+        )
+
+
+def _check_wake_ups(channel: RemoteInputChannel) -> None:
+    """Whether somebody will look at the channel, and whether it will be offered the buffers it wants."""
+    gate = channel._gate
+    if channel._queue or channel._error is not None:
+        assert channel.is_enqueued, f"{channel} has something to read and is not in line"
+    pool = gate.pool
+    if pool is not None and channel.free_buffers < channel._required and channel._error is None:
+        assert channel._waiting, (
+            f"{channel} wants {channel._required} buffers, has {channel.free_buffers}, waits for none"
+        )
+        assert channel in pool._listeners, f"{channel} waits for a buffer that nobody will offer"

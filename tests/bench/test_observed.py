@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+import trio.lowlevel
+import trio.testing
+
+from bench.observed import Observation, observing
+from bench.pacing import clock_ns
+from netstack import ChannelDescriptor, NetworkConfig, RecordReader, RecordWriter, TaskManager, open_task_manager
+
+CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=64 * 1024, heartbeat_interval_s=None)
+
+
+async def pair(work: Callable[[TaskManager, TaskManager], Awaitable[None]]) -> None:
+    async with (
+        open_task_manager("memory://observed-producer", CONFIG) as producer,
+        open_task_manager("memory://observed-consumer", CONFIG) as consumer,
+    ):
+        await work(producer, consumer)
+
+
+def run(work: Callable[[TaskManager, TaskManager], Awaitable[None]]) -> None:
+    trio.run(pair, work, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+async def converse(producer: TaskManager, consumer: TaskManager, slow_s: float) -> tuple[Observation, Observation]:
+    """200 records of half a buffer each; the consumer takes `slow_s` over each."""
+    partition = producer.create_partition("p", subpartitions=1)
+    writer = RecordWriter(partition)
+    gate = await consumer.open_gate([ChannelDescriptor(producer.address, "p")])
+    seen: list[Observation] = []
+
+    async def produce() -> None:
+        async with observing(producer, clock_ns()) as observation:
+            for _ in range(200):
+                await writer.emit(bytes(500))
+        seen.insert(0, observation)
+        await writer.finish()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(produce)
+        async with observing(consumer, clock_ns()) as observation:
+            async for _ in RecordReader(gate):
+                await trio.sleep(slow_s)
+    seen.append(observation)
+    return seen[0], seen[1]
+
+
+def test_a_slow_consumer_shows_as_back_pressure() -> None:
+    async def work(producer: TaskManager, consumer: TaskManager) -> None:
+        produced, consumed = (each.result() for each in await converse(producer, consumer, 0.1))
+        assert produced["netstack_output_records_total"] == consumed["netstack_input_records_total"] == 200
+        soft, hard = (produced[f"netstack_output_{kind}_backpressured_ms_per_second"] for kind in ("soft", "hard"))
+        assert produced["netstack_output_backpressured_ms_per_second"] == soft + hard
+        assert 900 < soft + hard <= 1000
+        assert consumed["netstack_input_idle_ms_per_second"] < 50
+        assert produced["netstack_output_pool_usage_ratio"] > 0.5, "the mean, not the empty pool of the end"
+        assert not any(name.startswith("netstack_input") for name in produced)
+        assert not any(name.startswith("netstack_output") for name in consumed)
+
+    run(work)
+
+
+def test_waits_are_counted_from_the_start_to_the_stop() -> None:
+    async def work(producer: TaskManager, consumer: TaskManager) -> None:
+        gate = await consumer.open_gate([ChannelDescriptor(producer.address, "later")])
+        await trio.sleep(5)
+        async with observing(consumer, clock_ns()) as observation:
+            with trio.move_on_after(1):
+                await RecordReader(gate).__anext__()
+            await trio.sleep(3)
+        await trio.sleep(7)
+        found = observation.result()
+        assert found["netstack_input_idle_ms_per_second"] == pytest.approx(250, rel=0.02)
+        gate.close()
+
+    run(work)
+
+
+def test_counts_go_on_after_the_stop() -> None:
+    async def work(producer: TaskManager, consumer: TaskManager) -> None:
+        writer = RecordWriter(producer.create_partition("p", subpartitions=1))
+        async with observing(producer, clock_ns()) as observation:
+            await trio.lowlevel.checkpoint()
+        await writer.emit(b"one")
+        assert observation.result()["netstack_output_records_total"] == 1
+
+    run(work)
