@@ -629,6 +629,7 @@ class Consumer:
             on_write_wanted=lambda: None,
             send=lambda frame: self.connection.send(frame),
             on_empty=lambda: self.connection.send(Goodbye()),
+            write_now=lambda: None,
         )
         self.connection = Connection(
             CODEC,
