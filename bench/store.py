@@ -23,6 +23,8 @@ from typing import Any, Final
 
 from netstack.errors import ConfigError, NetstackError
 
+from .columns import COLUMNS
+
 if sys.platform != "win32":
     import fcntl
 
@@ -31,76 +33,6 @@ Row = dict[str, Any]
 JOURNAL: Final = "rows.jsonl"
 PARQUET: Final = "rows.parquet"
 SWEEP: Final = "sweep.json"
-
-COLUMNS: Final[dict[str, str]] = {
-    "run_id": "string",
-    "repeat": "int64",
-    "order": "int64",
-    "kind": "string",
-    "started_at": "string",
-    "error": "string",
-    "engine": "string",
-    "delivered": "bool",
-    "records": "int64",
-    "seconds": "float64",
-    "records_per_s": "float64",
-    "payload_mb_per_s": "float64",
-    "wire_mb_per_s": "float64",
-    "latency_us_p50": "float64",
-    "latency_us_p90": "float64",
-    "latency_us_p99": "float64",
-    "latency_us_p999": "float64",
-    "latency_us_max": "float64",
-    "latency_kind": "string",
-    "latency_samples": "int64",
-    "cpu_s_per_gb_producer": "float64",
-    "cpu_s_per_gb_consumer": "float64",
-    "payload_bytes": "int64",
-    "buffers": "int64",
-    "wire_bytes": "int64",
-    "credits": "int64",
-    "average_buffer_fill": "float64",
-    "debloated_buffer_bytes": "int64",
-    "backpressured_ms_per_s_soft": "float64",
-    "backpressured_ms_per_s_hard": "float64",
-    "idle_ms_per_s": "float64",
-    "warnings": "list<string>",
-    "settings_records": "int64",
-    "settings_seconds": "float64",
-    "settings_record_bytes": "int64",
-    "settings_emit": "string",
-    "settings_batch_records": "int64",
-    "settings_channels": "int64",
-    "settings_buffer_timeout_s": "float64",
-    "settings_rate_per_s": "float64",
-    "settings_segment_size_bytes": "int64",
-    "settings_exclusive_buffers": "int64",
-    "settings_floating_buffers": "int64",
-    "settings_credit": "bool",
-    "settings_debloat_s": "float64",
-    "settings_consume_rate_per_s": "float64",
-    "settings_transport": "string",
-    "settings_round_trip_s": "float64",
-    "settings_link_bytes_per_s": "int64",
-    "settings_input_path": "string",
-    "settings_key_column": "string",
-    "settings_warmup_s": "float64",
-    "settings_checksum": "bool",
-    "version": "string",
-    "host_name": "string",
-    "host_cpu": "string",
-    "host_cores": "int64",
-    "host_cores_usable": "int64",
-    "host_memory_bytes": "int64",
-    "host_system": "string",
-    "host_kernel": "string",
-    "host_architecture": "string",
-    "host_python": "string",
-    "host_implementation": "string",
-    "host_load_average": "list<double>",
-    "host_congestion_control": "string",
-}
-"""The schema that every sweep's Parquet file has; any further names follow in alphabetical order."""
 
 _NEED_PYARROW: Final = "Parquet needs pyarrow; install the extra: pip install 'netstack[arrow]'"
 

@@ -20,8 +20,8 @@ Rules:
 - Whoever is inside `wait_readable` stamps at once. A reader that computes meanwhile stamps when it next looks, so its
   absence adds to the delay instead of hiding in it.
 - Times are trio's: exact on a `MockClock`. On a real one nothing arrives early; epoll counts in milliseconds, so a byte
-  arrives up to 1.1 ms late when the reader sleeps. Lateness does not add up: the line goes on behind it, and a rate is
-  kept on the average, if `queue` holds the few milliseconds' worth that arrive at once.
+  arrives up to 1.1 ms late when the reader sleeps, and whatever a busy machine adds. Lateness does not add up: the line
+  goes on behind it, so a rate is kept on the average, if `queue` holds the few milliseconds' worth that arrive at once.
 - Without a rate `queue` is all that is ever under way, which bounds the throughput to `queue / delay`.
 """
 

@@ -169,10 +169,10 @@ class MemoryTransport(Transport):
     async def listen(self, url: str) -> Listener:
         """Takes a name."""
         name = _name(url)
+        await trio.lowlevel.checkpoint()  # before the name is taken: cancelled here, nothing is left behind
         if name in self.listeners:
             raise OSError(errno.EADDRINUSE, f"cannot listen at {url}: the name is in use in this process")
-        listener = self.listeners[name] = _MemoryListener(self, url, name)
-        await trio.lowlevel.checkpoint()
+        self.listeners[name] = listener = _MemoryListener(self, url, name)
         return listener
 
     async def connect(self, url: str) -> ByteStream:

@@ -8,17 +8,19 @@ records are taken.
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from ..pair import Summaries, run_pair
+from ..pair import Summaries, Summary, run_pair
 from ..processes import Deadlines, MeasurementFailed
 from ..runner import Progress
 from .spec import BIN_TICKS, PHASES, PRODUCERS, SIBLING, STALLED, SUBTASKS, TICK_NS, TICK_S, IsolateSpec, Phase, Subtask
 
 RATE_KEPT: Final = 0.95
 """A subtask that gets less than this of the asked rate while nothing stalls is worth a warning."""
+
+PAUSE_NS: Final = 100_000_000
+"""A process that runs this much later than it asked for was kept from running."""
 
 _WORKER: Final = "bench.isolate.worker"
 _DRAIN_S: Final = 0.5
@@ -77,7 +79,7 @@ def document(spec: IsolateSpec, found: Summaries) -> dict[str, Any]:
             " measured"
         )
     ticks = found.consumer["ticks"]
-    waits = {subtask: _Waited(found.producer["backpressured"], subtask) for subtask in SUBTASKS}
+    waits = {subtask: _Waited(spec, found.producer, subtask) for subtask in SUBTASKS}
     windows = {phase: spec.window(phase) for phase in PHASES}
     rates = {subtask: {phase: _rate(ticks[subtask], windows[phase]) for phase in PHASES} for subtask in SUBTASKS}
     problems = [
@@ -104,31 +106,27 @@ def document(spec: IsolateSpec, found: Summaries) -> dict[str, Any]:
                 subtask: [waits[subtask].ms_per_s(each) for each in spec.bins()] for subtask in SUBTASKS
             },
         },
-        "warnings": [*problems, *_rate_warnings(spec, rates), *found.remarks],
+        "warnings": [*problems, *_rate_warnings(spec, rates), *_pause_warnings(spec, found), *found.remarks],
     }
 
 
 class _Waited:
     """How long one writer had been backpressured, at any edge of a bin or window."""
 
-    def __init__(self, samples: Sequence[tuple[int, dict[str, float]]], subtask: Subtask) -> None:
-        self._at_ns = [at_ns for at_ns, _ in samples]
-        self._total_s = [totals[subtask] for _, totals in samples]
+    def __init__(self, spec: IsolateSpec, producer: Summary, subtask: Subtask) -> None:
+        self._at_ns: dict[int, int] = dict(zip(spec.edges(), producer["edges_ns"], strict=True))
+        self._total_s: dict[int, float] = dict(zip(spec.edges(), producer["backpressured_s"][subtask], strict=True))
 
     def seconds(self, ticks: tuple[int, int]) -> float:
         """In this stretch of time."""
-        first, end = map(self._sample, ticks)
+        first, end = ticks
         return self._total_s[end] - self._total_s[first]
 
     def ms_per_s(self, ticks: tuple[int, int]) -> float:
         """In each second of it, in milliseconds: 0 to 1000."""
-        first, end = map(self._sample, ticks)
-        elapsed_s = (self._at_ns[end] - self._at_ns[first]) / 1e9  # samples may be late, so not the asked length
+        first, end = ticks
+        elapsed_s = (self._at_ns[end] - self._at_ns[first]) / 1e9  # edges may be noted late: not quite the asked length
         return min(1000.0, 1000 * self.seconds(ticks) / elapsed_s) if elapsed_s > 0 else 0.0
-
-    def _sample(self, tick: int) -> int:
-        """The sample taken at an edge: the first not before it, because a sample may only be late."""
-        return min(bisect.bisect_left(self._at_ns, tick * TICK_NS), len(self._at_ns) - 1)
 
 
 def _rate(ticks: Sequence[int], stretch: tuple[int, int]) -> float:
@@ -147,3 +145,16 @@ def _rate_warnings(spec: IsolateSpec, rates: dict[Subtask, dict[Phase, float]]) 
         for phase in phases
         if rates[subtask][phase] < RATE_KEPT * spec.rate_per_s
     ]
+
+
+def _pause_warnings(spec: IsolateSpec, found: Summaries) -> list[str]:
+    """A process that stands still makes every rate wrong, and looks like what is measured here."""
+    told = []
+    for role, summary in (("producer", found.producer), ("consumer", found.consumer)):
+        late_ns = max(at - tick * TICK_NS for at, tick in zip(summary["edges_ns"], spec.edges(), strict=True))
+        if late_ns > PAUSE_NS:
+            told.append(
+                f"the {role} process stood still for {late_ns / 1e9:.1f} s: something else on this machine disturbs"
+                " the figures"
+            )
+    return told

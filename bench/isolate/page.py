@@ -89,11 +89,7 @@ def _warnings(modes: Mapping[str, Any]) -> str:
 
 def _charts(spec: IsolateSpec, modes: Mapping[str, Any]) -> str:
     """One figure a mode, over one axis, below the legend they share."""
-    most = max(rate for mode in modes.values() for each in SUBTASKS for rate in mode["series"]["records_per_s"][each])
     top = nice_ticks("linear", 0, top_rate(modes.values()))[-1]
-    note = "Records a second, counted where the subtask takes them."
-    if most > top:
-        note += f" Cut off: records that were held up arrive at once, at up to {format_count(most)}."
     legend = "".join(
         f'<li><button type="button" disabled aria-pressed="true" data-series="{number}">'
         f"{swatch(subtask)}{PRODUCERS[subtask]} to {subtask}</button></li>"
@@ -101,6 +97,10 @@ def _charts(spec: IsolateSpec, modes: Mapping[str, Any]) -> str:
     )
     figures = []
     for name, mode in modes.items():
+        most = max(rate for each in SUBTASKS for rate in mode["series"]["records_per_s"][each])
+        note = "Records a second, counted where the subtask takes them."
+        if most > top:
+            note += f" Cut off: records that were held up arrive at once, at up to {format_count(most)}."
         drawn = "".join(
             f'<div class="{kind}">{draw(name, spec, mode, top=top, width=width, height=height)}</div>'
             for kind, (width, height) in (("wide", _WIDE_PX), ("narrow", _NARROW_PX))

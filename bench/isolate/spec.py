@@ -114,6 +114,10 @@ class IsolateSpec:
         """First tick of each bin, and the tick after its last; the last bin may be shorter."""
         return [(first, min(first + BIN_TICKS, self.ticks)) for first in range(0, self.ticks, BIN_TICKS)]
 
+    def edges(self) -> list[int]:
+        """Every tick at which a bin or a window begins or ends, in order."""
+        return sorted({tick for stretch in (*self.bins(), *map(self.window, PHASES)) for tick in stretch})
+
     def network(self, *, credit: bool) -> NetworkConfig:
         """The settings of either TaskManager, with as much memory as both gates and partitions can use."""
         segments = 2 * (self.exclusive_buffers + self.floating_buffers + 2) + LANDING_SEGMENTS + _SPARE_SEGMENTS

@@ -48,7 +48,7 @@ def middle_phase(spec: IsolateSpec) -> str:
 def verdict(spec: IsolateSpec, mode: Mapping[str, Any]) -> str:
     """The one sentence: `B.3 kept 99 % of its rate while B.4 stalled`."""
     kept = mode["sibling_kept"]
-    what = "took little" if spec.slow_rate_per_s else "stalled"
+    what = f"took {three_digits(spec.slow_rate_per_s)} records/s" if spec.slow_rate_per_s else "stalled"
     if kept is None:
         return f"{SIBLING} got nothing even before {STALLED} {what}"
     return f"{SIBLING} kept {kept:.0%} of its rate while {STALLED} {what}".replace("%", " %")

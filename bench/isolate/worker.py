@@ -8,20 +8,20 @@ Rules: both sides know from the common start when the phases are; nothing is sai
 
 from __future__ import annotations
 
-import itertools
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import trio
 
-from netstack import ChannelDescriptor, RecordReader, RecordWriter, TaskManager, open_task_manager
+from netstack import ChannelDescriptor, RecordReader, RecordWriter, open_task_manager
 
 from ..pacing import clock_ns
 from ..pair_io import PairIo, serve
 from ..sink import Verifier
 from ..source import Source
-from .spec import PHASES, STALLED, SUBTASKS, TICK_NS, IsolateSpec, Subtask
+from .spec import STALLED, SUBTASKS, TICK_NS, IsolateSpec, Subtask
 
 SKIP_NS: Final = 50_000_000
 """A producer that is later than this was kept from sending; what was due meanwhile is not made up for."""
@@ -116,9 +116,17 @@ async def produce(io: PairIo) -> dict[str, Any]:
         io.watch(lambda: sum(each.sent for each in producing))
         io.publish(manager.address)
         start_ns = await io.ready()
-        samples: list[tuple[int, dict[Subtask, float]]] = []
+        edges_ns: list[int] = []
+        backpressured: dict[Subtask, list[float]] = {subtask: [] for subtask in SUBTASKS}
+
+        def note(at_ns: int) -> None:
+            edges_ns.append(at_ns)
+            now_s = manager.now()
+            for each in producing:
+                backpressured[each.subtask].append(each.backpressured_s(now_s))
+
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_sample, spec, start_ns, manager, producing, samples)
+            nursery.start_soon(_at_edges, spec, start_ns, note)
             for each in producing:
                 nursery.start_soon(_write, spec, start_ns, each)
         connections = len(manager.statistics().accepted)
@@ -129,7 +137,8 @@ async def produce(io: PairIo) -> dict[str, Any]:
     return {
         "connections": connections,
         "expected": {each.subtask: each.source.expected(each.sent) for each in producing},
-        "backpressured": samples,
+        "edges_ns": edges_ns,
+        "backpressured_s": backpressured,
     }
 
 
@@ -146,7 +155,9 @@ async def consume(io: PairIo) -> dict[str, Any]:
         verifiers = {subtask: Verifier(record_bytes=spec.record_bytes) for subtask in SUBTASKS}
         io.watch(lambda: sum(each.records for each in arrivals.values()))
         connections = len(manager.statistics().dialled)
+        edges_ns: list[int] = []
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(_at_edges, spec, start_ns, edges_ns.append)
             for subtask, gate in gates.items():
                 nursery.start_soon(
                     _read,
@@ -162,6 +173,7 @@ async def consume(io: PairIo) -> dict[str, Any]:
         verifier.finish()
     return {
         "connections": connections,
+        "edges_ns": edges_ns,
         "records": {subtask: each.records for subtask, each in arrivals.items()},
         "ticks": {subtask: each.ticks for subtask, each in arrivals.items()},
         "problems": {subtask: each.problems(expected[subtask]) for subtask, each in verifiers.items()},
@@ -216,19 +228,11 @@ async def _write(spec: IsolateSpec, start_ns: int, producing: _Producing) -> Non
         await trio.sleep(0.0 if pacer is None else pacer.wait_s(clock_ns()))
 
 
-async def _sample(
-    spec: IsolateSpec,
-    start_ns: int,
-    manager: TaskManager,
-    producing: list[_Producing],
-    samples: list[tuple[int, dict[Subtask, float]]],
-) -> None:
-    """Notes how long each writer was backpressured, at the edges of all bins and windows, with the time it was."""
-    edges = itertools.chain.from_iterable([*spec.bins(), *(spec.window(phase) for phase in PHASES)])
-    for tick in sorted(set(edges)):
+async def _at_edges(spec: IsolateSpec, start_ns: int, note: Callable[[int], None]) -> None:
+    """Has the time since the start noted at the edges of all bins and windows; later, if this process does not run."""
+    for tick in spec.edges():
         await _sleep_until(start_ns + tick * TICK_NS)
-        now_s = manager.now()
-        samples.append((clock_ns() - start_ns, {each.subtask: each.backpressured_s(now_s) for each in producing}))
+        note(clock_ns() - start_ns)
 
 
 async def _sleep_until(at_ns: int) -> None:

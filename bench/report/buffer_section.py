@@ -21,6 +21,7 @@ _MOST_OPEN: Final = 6  # charts; more are folded
 _HUES: Final = 8
 _DASHES: Final = 4
 _MOST_DIRECT_LABELS: Final = 8
+_HEADROOM: Final = 2.5
 
 
 def buffers_section(curves: Sequence[BufferCurve]) -> str:
@@ -97,8 +98,11 @@ def _chart(curve: BufferCurve, series: dict[int, int]) -> CurveChart:
     upright, expected = None, []
     if curve.link.round_trip_s:
         upright = Upright(curve.product_buffers, (_product(curve), _formula(curve)))
-        corners = sorted({totals[0], curve.product_buffers, max(totals[-1], curve.product_buffers)})
-        expected = [(at, curve.expected_mb_per_s(at)) for at in corners]
+        rate = curve.rate_bytes_per_s / 1e6
+        shown = min(rate, _HEADROOM * highest)  # a rate far out of reach would press the curves to the ground
+        knee = curve.product_buffers * shown / rate
+        corners = sorted({float(totals[0]), knee, *([float(totals[-1])] if shown == rate else [])})
+        expected = [(at, curve.expected_mb_per_s(at)) for at in corners if at <= knee or shown == rate]
         highest = max(highest, *(value for _, value in expected))
     return CurveChart(
         title=f"Throughput in MB/s against receive buffers of the gate, {curve.link.label}; one line per number of"

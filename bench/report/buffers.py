@@ -189,11 +189,11 @@ def _finding(curve: BufferCurve) -> tuple[str, str, str]:
     link = curve.link
     size = format_size(link.segment_bytes, space=" ")
     if not link.round_trip_s:
-        enough = _enough(curve)
-        shown = curve.totals[-1] if enough is None else enough
-        few = _few(curve, enough)
-        less = f", {few:,} {_best_at(curve, few):.0%}" if few not in (None, shown) else ""
-        sentence = f"reached {_least_from(curve, shown):.0%} of {curve.rate_text} without a round trip{less}"
+        best = max(curve.points, key=curve.reached)
+        shown = min((point.total for point in curve.points if curve.reached(point) >= ENOUGH), default=best.total)
+        few = _few(curve, shown)
+        less = "" if few is None else f"; {few:,} reached {_best_at(curve, few):.0%}"
+        sentence = f"reached {_best_at(curve, shown):.0%} of {curve.rate_text} without a round trip{less}"
         return "Buffers", f"{shown:,} \u00d7 {size}", f"{sentence} ({link.words})"
     whose = "the link" if link.link_bytes_per_s is not None else curve.rate_text
     round_trip = timeout_label(link.round_trip_s)

@@ -6,7 +6,7 @@ Takes: an `Analysis`. Gives: HTML tables; the script makes the long ones sortabl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
@@ -64,7 +64,7 @@ def row_tables(analysis: Analysis) -> str:
     for kind, columns in (("throughput", _THROUGHPUT), ("latency", _LATENCY)):
         rows = [row for row in analysis.good if row_kind(row) == kind]
         if rows:
-            rows.sort(key=_place)
+            rows.sort(key=lambda row: _place(row, analysis.varying))
             table = _table(_SETTINGS + _extras(analysis) + columns + _LAST, rows)
             opened = " open" if len(rows) <= _OPEN_UP_TO else ""
             parts.append(f"<details{opened}><summary>{kind.title()} runs ({len(rows)})</summary>{table}</details>")
@@ -78,7 +78,7 @@ def failed_table(analysis: Analysis) -> str:
         _Column("measuring", lambda row: row_kind(row), left=True),
         _Column("error", lambda row: row.get("error") or "not everything was delivered", left=True),
     )
-    return _table(columns, sorted(analysis.failed, key=_place), "bad")
+    return _table(columns, sorted(analysis.failed, key=lambda row: _place(row, analysis.varying)), "bad")
 
 
 def _table(columns: tuple[_Column, ...], rows: list[Row], style: str = "") -> str:
@@ -124,11 +124,13 @@ def _extras(analysis: Analysis) -> tuple[_Column, ...]:
     return tuple(column(name) for name in analysis.varying)
 
 
-def _place(row: Row) -> tuple[Any, ...]:
+def _place(row: Row, varying: Sequence[str]) -> tuple[Any, ...]:
+    others = [setting(row, name) for name in varying]
     return (
         timeout_order(row.get("settings_buffer_timeout_s")),
         row.get("settings_record_bytes") or 0,
         row.get("settings_channels") or 0,
+        [(value if isinstance(value, (int, float)) else -1, str(value)) for value in others],
         row.get("repeat") or 0,
     )
 

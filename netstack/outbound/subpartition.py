@@ -125,16 +125,18 @@ class ResultSubpartition:
         if self._queue is _NO_QUEUE:
             self._queue = deque()
         self._added += 1
+        overtakes = False
         if element.is_data:
             self._queue.append(element)
             self._data_buffers += 1
         elif element.data_type.has_priority:
             self._queue.insert(self._priority_count, element)
             self._priority_count += 1
+            overtakes = True  # also data that was announced by a flush and waits for credit, so its reader is told again
         else:
             self._queue.append(element)
         self.is_finished = is_last
-        if is_last or (element.is_finished and not self._flush_requested and not self.is_blocked):
+        if is_last or (element.is_finished and (overtakes or not self._flush_requested) and not self.is_blocked):
             self._tell()
         return True
 

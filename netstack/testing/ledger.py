@@ -136,18 +136,18 @@ class Ledger:
     # One law after the other.
 
     def _check_sums(self) -> None:
-        lent = self._producer_pool._total - self._producer_pool.free_segments
+        lent = self._producer_pool._total - len(self._producer_pool._free)
         requested = 0
         for partition in self._partitions:
             requested += partition.pool._requested
         assert lent == requested, f"producer: {lent} segments lent, {requested} known to its partitions"
-        lent = self._consumer_pool._total - self._consumer_pool.free_segments
+        lent = self._consumer_pool._total - len(self._consumer_pool._free)
         floating = promised = 0
         for gate in self._gates:
             pool = gate.pool
             if pool is not None:
                 floating += pool._requested
-                if not pool.is_destroyed:
+                if not pool._destroyed:
                     promised += pool.required
         orphans = 0
         for buffer, channel in self.held.items():
@@ -186,7 +186,7 @@ class Ledger:
                     self._explain(channel, sending)
         if gate.pool is not None:
             _check_pool(gate.pool, self._consumer_pool)
-        if released or gate.is_closed:
+        if released or gate._closed:
             self._forget(gate)
 
     def _forget(self, gate: SingleInputGate) -> None:
@@ -236,7 +236,7 @@ def _check_pool(pool: LocalBufferPool, network: NetworkBufferPool) -> None:
     """What holds for every local pool."""
     available, requested, size = len(pool._available), pool._requested, pool._size
     assert available <= requested, f"a pool has {pool.statistics()}"
-    if pool.is_destroyed:
+    if pool._destroyed:
         return
     assert pool.required <= size, f"a pool shrank below its guarantee: {pool.statistics()}"
     assert pool.maximum is None or size <= pool.maximum, f"a pool grew too large: {pool.statistics()}"
@@ -244,7 +244,7 @@ def _check_pool(pool: LocalBufferPool, network: NetworkBufferPool) -> None:
         assert not pool._listeners, f"a channel waits beside a segment: {pool.statistics()}"
     else:
         assert not pool._is_available, f"available without a segment at hand: {pool.statistics()}"
-        assert requested >= size or not network.free_segments, (
+        assert requested >= size or not network._free, (
             f"no segment at hand, below its size, and {network.free_segments} are free: {pool.statistics()}"
         )
 

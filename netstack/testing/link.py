@@ -277,10 +277,11 @@ class Link:
                 count = self._producer.read(self.chunk, self.host.now())
         if self._to_consumer.is_cut:
             self.cut()
-        self._ledger.check(is_connected=self._is_connected)
-        self._steps += 1
-        if self._steps % self._audit_every == 0:
-            self._ledger.audit()
+        if count:
+            self._ledger.check(is_connected=self._is_connected)
+            self._steps += 1
+            if self._steps % self._audit_every == 0:
+                self._ledger.audit()
         return count
 
     def run(self) -> int:
@@ -291,6 +292,11 @@ class Link:
             if not now:
                 return moved
             moved += now
+
+    def kick(self) -> None:
+        """Sends what is ready, as a pump does when a writer asks: for `VirtualHost.on_kick`."""
+        if self._producer.is_write_wanted and self._producer.batch is None:
+            self.step(Step.PRODUCER_WRITES)
 
     def advance_time(self, seconds: float) -> None:
         """Lets virtual time pass, then checks."""
@@ -308,6 +314,10 @@ class Link:
                 self._consumer.close(None)
         self._producer.close(ConnectionLost("the link was cut"))
         self.check()
+
+    def widen(self, capacity_bytes: int) -> None:
+        """The pipe holds this much from now on, in each direction."""
+        self._to_consumer.capacity_bytes = self._to_producer.capacity_bytes = capacity_bytes
 
     @property
     def is_quiet(self) -> bool:
@@ -341,12 +351,14 @@ class Link:
 
     def take(self, gate: SingleInputGate) -> Buffer | None:
         """The next buffer of a gate; give it back with `give_back`. Raises what `SingleInputGate.poll` raises."""
-        buffer = gate.poll()
-        if buffer is not None and buffer.segment is not None:
-            channel = gate.channels[buffer.channel_index]
-            assert isinstance(channel, RemoteInputChannel)
-            self._ledger.held[buffer] = channel
-        self._ledger.check_gate(gate, is_connected=self._is_connected)
+        try:
+            buffer = gate.poll()
+            if buffer is not None and buffer.segment is not None:
+                channel = gate.channels[buffer.channel_index]
+                assert isinstance(channel, RemoteInputChannel)
+                self._ledger.held[buffer] = channel
+        finally:
+            self._ledger.check_gate(gate, is_connected=self._is_connected)
         return buffer
 
     def give_back(self, buffer: Buffer) -> None:
@@ -359,7 +371,6 @@ class Link:
     def run_dry(self) -> None:
         """A reader found nothing to take: credit that could wait is announced (as `SingleInputGate.poke` has it)."""
         self.receiver.announce_held()
-        self._ledger.check(is_connected=self._is_connected)
 
     def drain(self, gate: SingleInputGate) -> Iterator[Taken]:
         """Takes what a gate has, one buffer after the other, and gives each back at once."""

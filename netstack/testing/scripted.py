@@ -178,12 +178,13 @@ class Half:
         self.error: Exception | None = None
         self.connection: Connection
         self.on_closed: Callable[[list[Segment]], None] | None = None
-        self._is_write_wanted = True  # a connection begins with a hello to say
+        self.is_write_wanted = True  # a connection begins with a hello to say
+        """Whether a pump would ask for something to write."""
         self._rest = b""  # of the write that is half done
 
     def want_write(self) -> None:
         """The connection has something to write (`on_write_wanted`)."""
-        self._is_write_wanted = True
+        self.is_write_wanted = True
 
     def write(self, chunk: Chunk) -> int:
         """One write of what is ready. Returns the bytes the pipe took.
@@ -197,12 +198,12 @@ class Half:
             return 0
         batch = self.batch
         if batch is None:
-            was_wanted, self._is_write_wanted = self._is_write_wanted, False
+            was_wanted, self.is_write_wanted = self.is_write_wanted, False
             batch = self.connection.collect()
             if batch is None:
                 return 0
             assert was_wanted, f"{self.connection.peer}: {batch.total_bytes} bytes to write, and nobody was told"
-            self._is_write_wanted = True  # as a pump does, ask until there is nothing more
+            self.is_write_wanted = True  # as a pump does, ask until there is nothing more
             self.batch = batch
             self._rest = b"".join(batch.pieces)
             self.outgoing.expect(self._rest)

@@ -57,7 +57,7 @@ class ReceiveCredit:
     An announcement is due when more is unannounced than the sender still has. So a sender that uses its credit hears of
     more before it runs out; while both sides are busy it is told in large portions (each telling wakes it, which costs
     as much as sending 100 KiB); and a sender that has none left is told as soon as half of what it sent was consumed. A
-    consumer that runs out of data tells the rest to every sender that has more to send than it may (`is_short_for`).
+    consumer that runs out of data tells the rest to every sender that may soon be out of credit (`is_short_for`).
     """
 
     __slots__ = ("_scheduled", "announced", "unannounced", "used")
@@ -88,8 +88,15 @@ class ReceiveCredit:
         return True
 
     def is_short_for(self, backlog: int) -> bool:
-        """Whether a sender with `backlog` buffers waiting is soon out of credit although there is some to announce."""
-        return self.unannounced > 0 and not self._scheduled and backlog > 0 and backlog >= self.announced - self.used
+        """Whether a sender with `backlog` buffers waiting may soon be out of credit, although there is some to announce.
+
+        Soon: it has more waiting than it may send, or no more credit than could be announced; on a long link the next
+        burst would then wait for a round trip.
+        """
+        if not self.unannounced or self._scheduled:
+            return False
+        remaining = self.announced - self.used
+        return self.unannounced >= remaining or 0 < backlog >= remaining
 
     @property
     def is_scheduled(self) -> bool:

@@ -117,8 +117,10 @@ def test_a_finding_of_a_bare_transport_tells_the_least_that_is_enough(fake_rows:
     rows = fake_rows(grid(round_trips_s=(0.0,), common={}), noise=0.0)
     slow = [{**row, "wire_mb_per_s": 1.0} if row["settings_floating_buffers"] == 1 else row for row in rows]
     topic, figure, sentence = buffer_findings(curves(slow))[0]
-    assert (topic, figure) == ("Buffers", "10 \u00d7 32 KiB")
-    assert re.match(r"reached 100% of 1,\d\d\d MB/s without a round trip, 3 0% \(1 KiB records, 1 channel, ", sentence)
+    assert (topic, figure) == ("Buffers", "8 \u00d7 32 KiB")
+    assert re.match(
+        r"reached 100% of 1,\d\d\d MB/s without a round trip; 1 reached 0% \(1 KiB records, 1 channel, ", sentence
+    )
 
 
 def test_at_most_three_links_are_told_each_by_its_fastest_records(fake_rows: Rows) -> None:
@@ -151,6 +153,18 @@ def test_each_round_trip_has_a_chart_and_each_point_a_row(fake_rows: Rows) -> No
     assert table.rows == 1 + 2 * 9
     assert "32 (1 MiB)" in page
     assert "1,000 ms" not in page
+
+
+def test_a_rate_far_out_of_reach_leaves_the_curves_their_height(fake_rows: Rows) -> None:
+    rows = fake_rows(grid(common={"link_bytes_per_s": 10 << 30}))
+    (curve,) = curves(rows)
+    assert curve.product_buffers == 3276.8
+    chart = drawings(build_report(rows, {}))[0]
+    highest = min(float(each.get("y", "")) for each in by_class(chart, "tick"))
+    marks = [float(each.get("cy", "")) for each in by_class(chart, "hit")]
+    lowest = max(marks)
+    assert min(marks) < highest + 0.75 * (lowest - highest)
+    assert len(by_class(chart, "expected")) == 1
 
 
 def test_timeouts_and_buffers_are_both_drawn_where_both_differ(fake_rows: Rows) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from bench.columns import COLUMNS
 from bench.grid import Grid
 from bench.spec import RunSpec
-from bench.store import COLUMNS, JOURNAL, PARQUET, Row, Store, StoreError, flatten, read_rows, read_sweep, replace_file
+from bench.store import JOURNAL, PARQUET, Row, Store, StoreError, flatten, read_rows, read_sweep, replace_file
 from netstack.errors import ConfigError
 
 Rows = Callable[..., list[Row]]

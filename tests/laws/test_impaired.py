@@ -54,6 +54,7 @@ def test_order_and_completeness(
     total = sum(size for size, _ in pieces)
     received = bytearray()
     sent_at: deque[tuple[int, float]] = deque()  # (position after, when the stream took it)
+    unpatient_s = 0.0 if patience_s else 0.005  # virtual time must pass
     least_delay_s = min([delay_s, *(value or 0.0 for _, (kind, value) in script if kind == "delay")])
 
     async def main() -> None:
@@ -76,6 +77,7 @@ def test_order_and_completeness(
                         sent_at.append((position, trio.current_time()))
                     with trio.move_on_after(patience_s):
                         await near.wait_writable()
+                    await trio.sleep(unpatient_s)
                 await trio.sleep(pause_s)
             near.send_eof()
 
@@ -96,7 +98,7 @@ def test_order_and_completeness(
                 with trio.move_on_after(patience_s):
                     await far.wait_readable()
                 take()
-                await trio.sleep(0.005 if patience_s == 0 else 0)
+                await trio.sleep(unpatient_s)
 
         async def poll() -> None:
             while not is_over:

@@ -204,7 +204,7 @@ async def test_a_broken_stream_underneath_breaks_behind_the_bytes(monkeypatch: p
 @pytest.mark.parametrize("delay_s", [0.0, 0.02, 1.0])
 @virtual
 async def test_the_rate_is_exact(delay_s: float) -> None:
-    rate, total = 100 * KIB, 350 * KIB
+    rate, total = 100 * KIB, 120 * KIB
     async with connected(f"rate=100KiB&delay={delay_s}s") as (near, far):
         began = now()
         received = 0

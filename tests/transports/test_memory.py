@@ -63,3 +63,15 @@ def test_who_was_not_accepted_reads_the_end() -> None:
             near.try_send([b"x"])
 
     run(test)
+
+
+def test_a_cancelled_listen_leaves_its_name_free() -> None:
+    async def main() -> None:
+        transport = MemoryTransport()
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await transport.listen("memory://a")
+        assert scope.cancelled_caught
+        (await transport.listen("memory://a")).close()
+
+    trio.run(main)

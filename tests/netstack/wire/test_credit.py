@@ -82,9 +82,9 @@ def test_law(initial: int, steps: list[str | int]) -> None:
 
 @pytest.mark.parametrize(
     ("backlog", "unannounced", "short"),
-    [(0, 2, False), (1, 2, False), (3, 2, True), (9, 2, True), (9, 0, False)],
+    [(0, 2, False), (1, 2, False), (3, 2, True), (9, 2, True), (9, 0, False), (0, 3, True)],
 )
-def test_a_sender_is_short_when_it_has_more_waiting_than_credit(backlog: int, unannounced: int, short: bool) -> None:
+def test_a_sender_is_short_when_it_may_soon_be_out_of_credit(backlog: int, unannounced: int, short: bool) -> None:
     credit = ReceiveCredit(4)
     assert not credit.use()
     if unannounced:
