@@ -161,6 +161,8 @@ def measure(run: PlannedRun, run_once: RunOnce, started_at: str) -> Row:
     row = {**head, **{name: _finite(value) for name, value in result.items()}}
     if row.get("delivered") is not True:
         row["error"] = _undelivered(row.get("warnings") or ())
+    elif row.get("records") == 0:
+        row["error"] = "not one record was sent in all the run: the machine stood still; measure again"
     return row
 
 

@@ -45,7 +45,7 @@ from .runtime.record_reader import ArrayReader, RecordReader
 from .runtime.record_writer import RecordWriter
 from .runtime.task_manager import TaskManager, open_task_manager
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AdaptiveRebalanceSelector",

@@ -194,9 +194,9 @@ class Brake:
         """Takes the next slot: how long to wait before a record is taken; 0 outside of the phase."""
         if not self._from_ns <= now_ns < self._until_ns:
             return 0.0
-        slot_ns = max(self._next_ns, now_ns)
+        slot_ns = self._next_ns if now_ns - self._next_ns <= SKIP_NS else float(now_ns)
         self._next_ns = slot_ns + self._interval_ns
-        return (min(slot_ns, self._until_ns) - now_ns) / 1e9
+        return max(0.0, min(slot_ns, self._until_ns) - now_ns) / 1e9
 
 
 async def _read(reader: RecordReader, arrivals: Arrivals, verifier: Verifier, brake: Brake | None) -> None:

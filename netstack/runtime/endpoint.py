@@ -31,7 +31,7 @@ from ..wire.frames import Frame, Hello
 from .buffers import wait_unpooled
 from .pump import Pump
 
-SOFTWARE: Final = "netstack 0.1.0"
+SOFTWARE: Final = "netstack 0.2.0"
 KNOWN_FEATURES: Final = FEATURE_CHECKSUM
 
 

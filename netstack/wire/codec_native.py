@@ -32,7 +32,7 @@ from .frames import (
     Resume,
 )
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 MAGIC: Final = b"netstack"
 MAX_TEXT_BYTES: Final = 1000  # of an error's text; enough for a cause, too little to be a burden
 

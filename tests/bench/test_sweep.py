@@ -99,6 +99,12 @@ def test_what_was_not_delivered_is_a_failure(tmp_path: Path, fake_result: FakeRe
     assert not succeeded(result.rows[0])
 
 
+def test_a_run_in_which_nothing_moved_measured_nothing(tmp_path: Path, fake_result: FakeResult) -> None:
+    result = sweep(tmp_path, Runner(fake_result, {2: {"records": 0, "records_per_s": 0.0}}))
+    assert result.failed == 1
+    assert "not one record was sent" in result.rows[1]["error"]
+
+
 @pytest.mark.parametrize(
     "stop", [KeyboardInterrupt(), BaseExceptionGroup("nursery", [KeyboardInterrupt(), ConnectionLost("x")])]
 )

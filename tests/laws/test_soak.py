@@ -34,7 +34,7 @@ from netstack.testing.link import Link, Step
 
 EVERYDAY_SEEDS = 200
 CHANNELS = 200
-STEPS = 1000
+STEPS = 800
 
 Actor = TypeVar("Actor")
 
@@ -371,20 +371,20 @@ class Soak:
             left -= producers * consumers
         segment = rng.choice([24, 32, 64, 200])
         self.record_sizes = [0, 1, 8, 8, 8, segment // 2, segment, 3 * segment]
-        self.most_bytes = rng.choice([9, 11, 13])
+        self.haste = rng.choice([0.1, 0.5, 0.9])
         self.link = Link(
             segment_size_bytes=segment,
             producer_segments=sum(region.required[0] for region in self.regions) + rng.choice([0, 10, 200]),
             consumer_segments=sum(region.required[1] for region in self.regions)
             + LANDING_SEGMENTS
             + rng.choice([0, 10, 100]),
-            capacity_bytes=rng.choice([300, 3000, 100_000]),
-            chunk=lambda available: rng.randrange(1, 1 << rng.randrange(1, self.most_bytes)),
+            capacity_bytes=rng.choice([500, 5000, 100_000]),
+            chunk=self.chunk,
             max_overdraft=rng.choice([0, 0, 5]),
             max_buffers_per_channel=rng.choice([None, None, 2, 10]),
             checksum=rng.random() < 0.2,
             partition_request_timeout_s=1e9,
-            audit_every=10,
+            audit_every=20,
         )
         if rng.random() < 0.5:
             self.link.host.on_kick = self.link.kick
@@ -393,8 +393,11 @@ class Soak:
 
     # What may happen.
 
+    def chunk(self, available: int) -> int:
+        return available if self.rng.random() < self.haste else self.rng.randrange(1, 1 << self.rng.randrange(1, 12))
+
     def wire(self) -> None:
-        for _ in range(self.rng.randint(1, 8)):
+        for _ in range(self.rng.randint(1, 4)):
             self.link.step(self.rng.choice(WIRE))
 
     def produce(self) -> None:

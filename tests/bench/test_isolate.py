@@ -1,0 +1,522 @@
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import trio
+from rich.console import Console
+
+from bench.cli import main
+from bench.isolate import command
+from bench.isolate.measure import document
+from bench.isolate.page import build_page
+from bench.isolate.spec import BIN_TICKS, PHASES, SUBTASKS, TICK_NS, IsolateSpec, Phase
+from bench.isolate.text import plot, print_mode, settings_line, verdict
+from bench.isolate.worker import SKIP_NS, Arrivals, Brake, SlotPacer, consume, produce
+from bench.pacing import clock_ns
+from bench.pair import Summaries
+from bench.processes import MeasurementFailed
+from netstack.errors import ConfigError
+
+SPEC = IsolateSpec(seconds=1.0, rate_per_s=1000.0)
+MS = 1_000_000
+Mode = dict[str, Any]
+
+
+def summaries(spec: IsolateSpec = SPEC, *, sibling: float = 1.0, late_ns: int = 0, **changed: Any) -> Summaries:
+    """What the workers would tell: B.3 gets `sibling` of its rate while B.4 stalls, and then takes a burst."""
+    per_tick = int((spec.rate_per_s or 1000.0) * TICK_NS / 1e9)
+    thirds = spec.phase_ticks
+    stalled = [per_tick] * thirds + [0] * thirds + [5 * per_tick] * BIN_TICKS + [per_tick] * (thirds - BIN_TICKS)
+    held = [per_tick] * thirds + [int(sibling * per_tick)] * thirds + [per_tick] * thirds
+    # A.2 waits from the middle of its stall on.
+    waited = [max(0.0, min(tick, 2 * thirds) - 1.5 * thirds) * TICK_NS / 1e9 for tick in spec.edges()]
+    consumer = {
+        "connections": 1,
+        "edges_ns": [tick * TICK_NS for tick in spec.edges()],
+        "records": {"B.3": sum(held), "B.4": sum(stalled)},
+        "ticks": {"B.3": held, "B.4": stalled},
+        "problems": {"B.3": [], "B.4": []},
+        **changed,
+    }
+    producer = {
+        "connections": 1,
+        "edges_ns": [tick * TICK_NS + late_ns for tick in spec.edges()],
+        "backpressured_s": {"B.3": [0.0] * len(waited), "B.4": waited},
+    }
+    return Summaries(producer, consumer, ("producer: a remark",))
+
+
+def mode(spec: IsolateSpec = SPEC, **changed: Any) -> Mode:
+    return document(spec, summaries(spec, **changed))
+
+
+# ------------------------------------------------------------------------------------------------------------ settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"seconds": 0.09}, "--seconds 0.09"),
+        ({"rate_per_s": 0.0}, "--rate 0"),
+        ({"slow_rate_per_s": -1.0}, "--slow-rate -1"),
+        ({"slow_rate_per_s": 5000.0}, "--slow-rate 5000 is not below --rate 5000"),
+        ({"record_bytes": 7}, "--record-bytes 7"),
+        ({"exclusive_buffers": -1}, "--exclusive-buffers -1"),
+        ({"floating_buffers": 0}, "--floating-buffers 0"),
+        ({"segment_size_bytes": 16}, "--segment-size 16B"),
+    ],
+)
+def test_what_cannot_work_names_the_flag(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        IsolateSpec(**settings)
+
+
+def test_settings_travel_whole() -> None:
+    spec = IsolateSpec(seconds=0.5, rate_per_s=None, transport="unix")
+    assert IsolateSpec.from_dict(json.loads(json.dumps(spec.as_dict()))) == spec
+
+
+@pytest.mark.parametrize(
+    ("seconds", "phase", "window"),
+    [(2.0, "before", (20, 180)), (2.0, "during", (220, 380)), (0.3, "after", (63, 87)), (0.15, "before", (2, 13))],
+)
+def test_the_edges_of_a_phase_do_not_count(seconds: float, phase: Phase, window: tuple[int, int]) -> None:
+    assert IsolateSpec(seconds=seconds).window(phase) == window
+
+
+def test_bins_cover_all_of_the_time_once() -> None:
+    spec = IsolateSpec(seconds=0.15)
+    assert spec.bins() == [(0, 10), (10, 20), (20, 30), (30, 40), (40, 45)]
+    assert spec.edges() == sorted({0, 2, 10, 13, 17, 20, 28, 30, 32, 40, 43, 45})
+
+
+def test_without_credit_nobody_pings() -> None:
+    assert SPEC.network(credit=True).credit_based
+    without = SPEC.network(credit=False)
+    assert not without.credit_based
+    assert without.heartbeat_interval_s is None
+
+
+# ------------------------------------------------------------------------------------------------------------- workers
+
+
+def test_a_pacer_hands_out_every_slot_once() -> None:
+    pacer = SlotPacer(start_ns=1000 * MS, rate_per_s=1000, most=100)
+    assert pacer.take(999 * MS) == 0
+    assert pacer.wait_s(999 * MS) == pytest.approx(0.001)
+    assert pacer.take(1000 * MS) == 1
+    assert pacer.take(1000 * MS) == 0
+    assert pacer.take(1005 * MS) == 5
+    assert sum(pacer.take(1005 * MS + at * MS) for at in range(1, 101)) == 100
+
+
+def test_a_pacer_does_not_make_up_for_what_it_missed() -> None:
+    pacer = SlotPacer(start_ns=0, rate_per_s=1000, most=1000)
+    assert pacer.take(0) == 1
+    assert pacer.take(SKIP_NS + 500 * MS) == 1
+    assert pacer.take(SKIP_NS + 510 * MS) == 10
+
+
+def test_a_pacer_catches_up_a_little_at_most_so_much_at_once() -> None:
+    pacer = SlotPacer(start_ns=0, rate_per_s=1000, most=8)
+    assert [pacer.take(19 * MS) for _ in range(4)] == [8, 8, 4, 0]
+
+
+def test_arrivals_are_counted_by_tick() -> None:
+    arrivals = Arrivals(start_ns=1000, ticks=3)
+    for at_ns in (0, 1000, 1000 + TICK_NS - 1, 1000 + TICK_NS, 1000 + 3 * TICK_NS):
+        arrivals.add(2, at_ns)
+    assert arrivals.records == 10
+    assert arrivals.ticks == [4, 2, 0]
+
+
+def test_a_brake_stalls_until_the_phase_is_over() -> None:
+    brake = Brake(SPEC, start_ns=0)
+    assert brake.wait_s(999 * MS) == 0
+    assert brake.wait_s(1200 * MS) == pytest.approx(0.8)
+    assert brake.wait_s(2000 * MS) == 0
+
+
+def test_a_brake_slows_down_to_a_rate() -> None:
+    brake = Brake(IsolateSpec(seconds=1.0, slow_rate_per_s=100.0), start_ns=0)
+    now = 1000 * MS
+    taken = 0
+    while (wait_s := brake.wait_s(now)) or now < 2000 * MS:
+        now += int(wait_s * 1e9) + MS // 2  # every sleep is a little late
+        taken += 1
+    assert 99 <= taken <= 101
+    assert now < 2002 * MS
+
+
+class FakeIo:
+    """One side of a conversation between two sides in one process."""
+
+    def __init__(self, settings: dict[str, Any], scratch: Path, start_ns: int) -> None:
+        self.settings = settings
+        self.scratch = scratch
+        self.other: FakeIo
+        self.records: Callable[[], int] = int
+        self.is_ready = trio.Event()
+        self.told, self.heard = trio.open_memory_channel[Any](2)
+        self._start_ns = start_ns
+
+    def watch(self, records: Callable[[], int]) -> None:
+        self.records = records
+
+    def publish(self, address: str) -> None:
+        self.told.send_nowait(address)
+
+    async def peer_address(self) -> str:
+        return str(await self.other.heard.receive())
+
+    async def ready(self) -> int:
+        self.is_ready.set()
+        await self.other.is_ready.wait()
+        return self._start_ns
+
+    async def producer_summary(self) -> Any:
+        return await self.other.heard.receive()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("credit", [True, False])
+def test_both_sides_in_one_process(credit: bool, tmp_path: Path) -> None:
+    spec = IsolateSpec(seconds=0.1, rate_per_s=2000.0, record_bytes=1000, transport="unix")
+    found: dict[str, Any] = {}
+
+    async def run() -> None:
+        job = {"spec": spec.as_dict(), "credit": credit}
+        start_ns = clock_ns() + 20 * MS
+        producer, consumer = FakeIo(job, tmp_path, start_ns), FakeIo(job, tmp_path, start_ns)
+        producer.other, consumer.other = consumer, producer
+
+        async def producing() -> None:
+            found["producer"] = await produce(producer)  # type: ignore[arg-type]
+            await producer.told.send(found["producer"])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(producing)
+            found["consumer"] = await consume(consumer)  # type: ignore[arg-type]
+        assert consumer.records() == producer.records() > 0
+
+    trio.run(run)
+    told = document(spec, Summaries(found["producer"], found["consumer"], ()))
+    assert told["delivered"], told["warnings"]
+    assert told["connections"] == 1
+    assert told["records_per_s"]["B.4"]["during"] == 0
+    for subtask in SUBTASKS:
+        assert found["producer"]["expected"][subtask]["records"] == told["records"][subtask]
+
+
+# ------------------------------------------------------------------------------------------------------------- results
+
+
+def test_rates_are_those_of_the_windows() -> None:
+    told = mode(sibling=0.5)
+    assert told["records_per_s"] == {
+        "B.3": {"before": 1000.0, "during": 500.0, "after": 1000.0},
+        "B.4": {"before": 1000.0, "during": 0.0, "after": 1000.0},
+    }, "the burst at the start of the last phase is outside of its window"
+    assert told["sibling_kept"] == 0.5
+    assert told["delivered"] is True
+    assert told["connections"] == 1
+    assert told["windows_s"] == {"before": [0.1, 0.9], "during": [1.1, 1.9], "after": [2.1, 2.9]}
+    assert told["warnings"] == ["producer: a remark"]
+    series = told["series"]
+    assert series["bin_s"] == 0.1
+    assert series["records_per_s"]["B.4"] == [1000.0] * 10 + [0.0] * 10 + [5000.0] + [1000.0] * 9
+    assert all(len(series[name][subtask]) == 30 for name in series if name != "bin_s" for subtask in SUBTASKS)
+
+
+def test_backpressure_is_that_of_the_windows() -> None:
+    told = mode()
+    assert told["backpressured_s"]["B.3"] == dict.fromkeys(PHASES, 0.0)
+    assert told["backpressured_s"]["B.4"] == pytest.approx({"before": 0.0, "during": 0.4, "after": 0.0})
+    assert told["backpressured_ms_per_s"]["B.4"] == pytest.approx({"before": 0.0, "during": 500.0, "after": 0.0})
+    assert told["series"]["backpressured_ms_per_s"]["B.4"] == pytest.approx([0.0] * 15 + [1000.0] * 5 + [0.0] * 10)
+
+
+def test_a_subtask_that_got_nothing_kept_nothing_to_speak_of() -> None:
+    told = mode(ticks={subtask: [0] * SPEC.ticks for subtask in SUBTASKS})
+    assert told["sibling_kept"] is None
+    assert verdict(SPEC, told) == "B.3 got nothing even before B.4 stalled"
+    assert plot(SPEC, told)[1].strip() == "B.3"
+
+
+def test_what_was_not_delivered_is_told() -> None:
+    told = mode(problems={"B.3": [], "B.4": ["5 records were sent, 4 arrived"]})
+    assert told["delivered"] is False
+    assert "delivery to B.4: 5 records were sent, 4 arrived" in told["warnings"]
+
+
+def test_two_connections_measure_nothing() -> None:
+    with pytest.raises(MeasurementFailed, match="share one connection, but there were 2"):
+        mode(connections=2)
+
+
+def test_a_rate_that_was_not_reached_is_a_warning() -> None:
+    slow = IsolateSpec(seconds=1.0, rate_per_s=1100.0)
+    told = document(slow, summaries(SPEC))["warnings"]
+    assert any("A.1 was asked for 1100 records/s, B.3 got 1000 before B.4 was held up" in text for text in told)
+    assert sum("was asked for" in text for text in told) == 4
+    assert document(IsolateSpec(seconds=1.0, rate_per_s=None), summaries(SPEC))["warnings"] == ["producer: a remark"]
+
+
+def test_a_process_that_stood_still_is_a_warning() -> None:
+    told = mode(late_ns=300 * MS)["warnings"]
+    assert any("the producer process stood still for 0.3 s" in text for text in told)
+    assert not any("consumer process" in text for text in told)
+
+
+# ------------------------------------------------------------------------------------------------------------ pictures
+
+
+def test_the_plot_shows_the_stall() -> None:
+    ruler, sibling, stalled = plot(SPEC, mode())
+    assert re.fullmatch(r" {5}\|before +\|B\.4 stalls +\|after +", ruler)
+    middle = slice(ruler.index("|B.4"), ruler.index("|after"))
+    assert set(sibling[middle]) == set(sibling[5:])
+    assert set(stalled[middle]) == {" "}
+    assert stalled[middle.stop] == "█", "a burst reaches the top, and is cut there"
+    assert len(ruler) == len(sibling) == len(stalled)
+    assert all(line.isascii() for line in plot(SPEC, mode(), plain=True))
+
+
+def test_a_long_run_fits_a_line() -> None:
+    spec = IsolateSpec(seconds=30.0, rate_per_s=1000.0, slow_rate_per_s=10.0)
+    lines = plot(spec, mode(spec))
+    assert max(map(len, lines)) < 80
+    assert "|B.4 takes 10/s" in lines[0]
+
+
+def test_a_mode_in_the_terminal() -> None:
+    out = StringIO()
+    print_mode("credit off", SPEC, mode(sibling=0.25), Console(file=out, width=100))
+    text = out.getvalue()
+    assert re.search(r"A\.1 > B\.3 +1,000 +2[05]0 +1,000 +0 % +0 % +0 %", text)
+    assert re.search(r"A\.2 > B\.4 +1,000 +0 +1,000 +0 % +50 % +0 %", text)
+    assert re.search(r"credit off: B\.3 kept 2\d % of its rate while B\.4 stalled", text)
+    assert "1,000 records/s, 4 KiB records, 2 + 8 buffers of 32 KiB, tcp, phases of 1 s" in settings_line(SPEC)
+    assert "as fast as it goes" in settings_line(IsolateSpec(rate_per_s=None))
+
+
+class Balance(HTMLParser):
+    """Checks that every element is closed, and gathers what the page would fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.fetched: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag != "meta":
+            self.open.append(tag)
+        self.fetched += [value or "" for name, value in attrs if name in ("src", "href", "action", "data")]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def page_of(**modes: Mode) -> str:
+    host = {"name": "lab-<7>", "cpu": "EPYC", "cores": 2, "kernel": None, "python": "3.11", "load_average": [0.5, 1, 1]}
+    result = {**modes, "host": host, "version": "0.1.0"}
+    return build_page(SPEC, result, command="netstack-bench isolate --rate '<b>'", made="2026-11-21 09:30")
+
+
+def test_the_page_is_whole_and_fetches_nothing() -> None:
+    page = page_of(credit_on=mode(), credit_off=mode(sibling=0.1))
+    parser = Balance()
+    parser.feed(page)
+    parser.close()
+    assert parser.open == []
+    assert parser.fetched == []
+    assert "default-src 'none'" in page
+    assert "lab-&lt;7&gt;" in page
+    assert "<b>" not in page
+    assert not re.search(r"@import|url\(|https?://(?!www\.w3\.org/2000/svg)", page)
+
+
+def test_both_modes_share_an_axis() -> None:
+    page = page_of(credit_on=mode(), credit_off=mode(sibling=0.1))
+    texts = re.findall(r"<svg viewBox=.0 0 \d{3}.*?</svg>", page, re.DOTALL)
+    charts = [ElementTree.fromstring(text) for text in texts]
+    assert len(charts) == 4, "each mode, wide and narrow"
+    ticks = [[each.text for each in chart.iter() if each.get("class") == "tick"] for chart in charts]
+    assert ticks[0] == ticks[2]
+    for chart in charts:
+        names = [each.text for each in chart.iter() if each.get("class") == "phase"]
+        assert names == ["before", "B.4 stalls", "after"]
+        assert sum("series" in (each.get("class") or "").split() for each in chart.iter()) == 4
+        assert sum(each.get("class") == "pt" for each in chart.iter()) == 30
+        heights = [
+            float(y)
+            for each in chart.iter()
+            if each.get("class") in ("line", "area")
+            for y in re.findall(r"[ML][\d.]+ (-?[\d.]+)", each.get("d", ""))
+        ]
+        assert min(heights) >= 26, "nothing is drawn above the plot, bursts neither"
+    assert "at up to 5 k" in page
+
+
+def test_a_page_of_one_mode_tells_what_is_wrong_with_it() -> None:
+    page = page_of(credit_off=mode(problems={"B.3": ["lost <one>"], "B.4": []}))
+    assert "Not everything was delivered" in page
+    assert "lost &lt;one&gt;" in page
+    assert "Credit on" not in page
+
+
+# ------------------------------------------------------------------------------------------------------------- command
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[IsolateSpec, bool]]:
+    """The command measures nothing; `measured` lists what it would have."""
+    asked: list[tuple[IsolateSpec, bool]] = []
+
+    def measure(spec: IsolateSpec, *, credit: bool, on_progress: object) -> Mode:
+        asked.append((spec, credit))
+        return mode(spec, sibling=1.0 if credit else 0.0)
+
+    monkeypatch.setattr(command, "measure", measure)
+    return asked
+
+
+def test_isolate_prints_one_json_document(
+    measured: list[tuple[IsolateSpec, bool]], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["isolate", "--seconds", "0.3", "--json", "--output", str(tmp_path / "new")]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told.keys() == {"credit_on", "credit_off", "settings", "host", "version"}
+    assert measured == [(IsolateSpec(seconds=0.3), True), (IsolateSpec(seconds=0.3), False)]
+    contract = {
+        "sibling_kept", "records_per_s", "backpressured_s", "backpressured_ms_per_s", "delivered", "connections",
+        "series",
+    }  # fmt: skip
+    for key in ("credit_on", "credit_off"):
+        assert told[key].keys() >= contract
+        for name in ("records_per_s", "backpressured_s", "backpressured_ms_per_s"):
+            assert told[key][name].keys() == set(SUBTASKS)
+            assert all(phases.keys() == set(PHASES) for phases in told[key][name].values())
+    assert json.loads((tmp_path / "new" / "isolate.json").read_text()) == told
+    assert "netstack-bench isolate --seconds 0.3" in (tmp_path / "new" / "isolate.html").read_text(encoding="utf-8")
+
+
+def test_every_flag_reaches_the_spec(measured: list[tuple[IsolateSpec, bool]], tmp_path: Path) -> None:
+    flags = (
+        "isolate --seconds 1.5 --rate none --record-bytes 1KiB --slow-rate 10 --credit off --exclusive-buffers 0"
+        f" --floating-buffers 3 --segment-size 8KiB --transport unix --output {tmp_path}"
+    )
+    assert main(flags.split()) == 0
+    spec = IsolateSpec(
+        seconds=1.5,
+        rate_per_s=None,
+        record_bytes=1024,
+        slow_rate_per_s=10.0,
+        exclusive_buffers=0,
+        floating_buffers=3,
+        segment_size_bytes=8192,
+        transport="unix",
+    )
+    assert measured == [(spec, False)]
+
+
+def test_isolate_prints_tables_and_where_the_picture_is(
+    measured: list[tuple[IsolateSpec, bool]],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["isolate"]) == 0
+    printed = capsys.readouterr()
+    assert "credit on: B.3 kept 100 % of its rate while B.4 stalled" in printed.out
+    assert "credit off: B.3 kept 0 % of its rate while B.4 stalled" in printed.out
+    picture = re.search(r"picture: (results/isolate-[\d-]+/isolate\.html)", printed.out)
+    assert picture is not None
+    assert (tmp_path / picture[1]).exists()
+    assert "warning: producer: a remark" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--rate", "fast"], "--rate 'fast'"),
+        (["--rate", "-1"], "--rate -1"),
+        (["--rate", "nan"], "--rate nan"),
+        (["--seconds", "0"], "--seconds 0"),
+        (["--credit", "maybe"], "--credit"),
+        (["--slow-rate", "9000"], "--slow-rate 9000"),
+        (["--segment-size", "1"], "--segment-size 1B"),
+    ],
+)
+def test_bad_usage_is_exit_code_2(
+    flags: list[str],
+    told: str,
+    measured: list[tuple[IsolateSpec, bool]],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    assert main(["isolate", "--output", str(tmp_path / "new"), *flags]) == 2
+    assert told in capsys.readouterr().err
+    assert measured == []
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_anything_is_measured(
+    measured: list[tuple[IsolateSpec, bool]], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["isolate", "--output", str(tmp_path / "file" / "x")]) == 1
+    assert str(tmp_path / "file") in capsys.readouterr().err
+    assert measured == []
+
+
+def test_what_was_not_delivered_is_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(command, "measure", lambda spec, **_: mode(spec, problems={"B.3": ["lost"], "B.4": []}))
+    assert main(["isolate", "--credit", "on", "--output", str(tmp_path)]) == 1
+    assert "not delivered with credit on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_ctrl_c_keeps_the_mode_that_ended(
+    before: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    left = iter(range(before))
+
+    def measure(spec: IsolateSpec, **_: object) -> Mode:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return mode(spec)
+
+    monkeypatch.setattr(command, "measure", measure)
+    assert main(["isolate", "--json", "--output", str(tmp_path)]) == 1
+    printed = capsys.readouterr()
+    assert "stopped by Ctrl-C" in printed.err
+    assert ("credit_on" in json.loads(printed.out)) == bool(before)
+    assert (tmp_path / "isolate.html").exists() == bool(before)
+
+
+@pytest.mark.slow
+def test_two_processes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    flags = ["isolate", "--seconds", "0.3", "--rate", "2000", "--record-bytes", "1KiB", "--json"]
+    assert main([*flags, "--output", str(tmp_path)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    for key in ("credit_on", "credit_off"):
+        assert told[key]["delivered"]
+        assert told[key]["connections"] == 1
+        assert told[key]["records_per_s"]["B.4"]["during"] == 0, "a subtask that does not read takes nothing"
+        assert len(told[key]["series"]["records_per_s"]["B.3"]) == 9
+        assert min(told[key]["records"].values()) > 0
