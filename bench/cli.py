@@ -21,13 +21,15 @@ from typing import Any
 import click
 from rich.markup import escape
 
+from netstack.cli.values import COUNT, NUMBER
 from netstack.config import NetworkConfig
 from netstack.errors import ConfigError, NetstackError
+from netstack.units import format_size
 
 from . import console
 from .channels.command import channels
 from .compare import compare as compare_rows
-from .flags import COUNT, NUMBER, json_flag, run_flags, sweep_flags
+from .flags import json_flag, run_flags, sweep_flags
 from .grid import START_S, Grid, expected_seconds
 from .isolate.command import isolate
 from .peers import PEERS
@@ -46,7 +48,6 @@ from .sweep import (
     unwrapped_interrupt,
     write_report,
 )
-from .units import format_size
 
 _PEER_REPEATS = 5
 _DEFAULT_RUN_S = 3.0

@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from netstack.errors import ConfigError
+from netstack.units import format_duration, format_size
 
 from .grid import run_kind
 from .report.points import Figure
 from .spec import RunSpec
 from .store import Row
-from .units import format_duration, format_size
 from .words import is_duration, setting
 
 Verdict = Literal["better", "worse", "same"]

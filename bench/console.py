@@ -22,10 +22,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from netstack.units import format_count, format_latency, three_digits
+
 from .compare import Comparison, Difference
 from .grid import PlannedRun, expected_seconds
 from .store import Row
-from .units import format_count, format_latency, three_digits
 
 _TELLING_PART = 0.03  # of the work done, before which a guess at the rest says nothing
 _MANY_FIGURES = 24  # more are listed only where they differ

@@ -25,13 +25,13 @@ from netstack.buffer.requirements import LANDING_SEGMENTS
 from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.partition import ResultPartition
 from netstack.outbound.selector import ChannelSelector, CustomSelector
+from netstack.units import format_duration, format_size
 
 from .observed import Observation, observing
 from .pacing import clock_ns
 from .rows import RowSource
 from .spec import RunSpec
 from .throttle import Throttle
-from .units import format_duration, format_size
 from .worker_io import ConsumerIo, Facts, ProducerIo
 
 PARTITION: Final = "bench"

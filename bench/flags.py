@@ -7,13 +7,25 @@ Rules: a value that does not parse is one clear sentence that names the flag, an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from netstack.errors import ConfigError
+from netstack.cli.values import (
+    COUNT,
+    COUNTS,
+    DURATION,
+    DURATIONS,
+    LENGTH,
+    LENGTHS,
+    NUMBER,
+    SIZE,
+    SIZES,
+    SWITCH,
+    Parsed,
+)
+from netstack.units import format_duration, format_size
 
 from .grid import (
     DEFAULT_CHANNELS,
@@ -23,82 +35,8 @@ from .grid import (
     DEFAULT_TIMEOUTS_S,
 )
 from .spec import RunSpec
-from .units import format_duration, format_size, parse_duration, parse_size
-
-if TYPE_CHECKING:
-    _ParamType = click.ParamType[Any]
-else:
-    _ParamType = click.ParamType  # takes no argument before click 8.5
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-class _Parsed(_ParamType):
-    """A value read by a function that raises ConfigError or ValueError."""
-
-    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
-        self.name = name
-        self._parse = parse
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The parsed value; what is not text is a default and stays as it is."""
-        if not isinstance(value, str):
-            return value
-        try:
-            return self._parse(value)
-        except (ConfigError, ValueError) as error:
-            self.fail(str(error), param, ctx)
-
-
-def _count(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(f"{text!r} is not a whole number") from None
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise ConfigError(f"{text!r} is not a number")
-    return value
-
-
-def _length(text: str) -> float:
-    """A duration where `none` would mean nothing."""
-    value = parse_duration(text)
-    if value is None:
-        raise ConfigError(f"{text!r}: give a duration, or 0")
-    return value
-
-
-def _switch(text: str) -> bool:
-    try:
-        return {"on": True, "off": False}[text.strip().lower()]
-    except KeyError:
-        raise ConfigError(f"{text!r}: write on or off") from None
-
-
-def _listed(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
-    def parse_all(text: str) -> tuple[Any, ...]:
-        return tuple(parse(part.strip()) for part in text.split(",") if part.strip())
-
-    return parse_all
-
-
-DURATION: Final = _Parsed("duration", parse_duration)
-LENGTH: Final = _Parsed("duration", _length)
-SIZE: Final = _Parsed("size", parse_size)
-COUNT: Final = _Parsed("count", _count)
-NUMBER: Final = _Parsed("number", _number)
-SWITCH: Final = _Parsed("on|off", _switch)
-DURATIONS: Final = _Parsed("durations", _listed(parse_duration))
-LENGTHS: Final = _Parsed("durations", _listed(_length))
-SIZES: Final = _Parsed("sizes", _listed(parse_size))
-COUNTS: Final = _Parsed("counts", _listed(_count))
 
 
 def run_flags(command: _Command) -> _Command:
@@ -186,7 +124,7 @@ def json_flag(command: _Command) -> _Command:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")(command)
 
 
-def _buffers(count: _Parsed, length: _Parsed, more: str) -> tuple[Callable[[_Command], _Command], ...]:
+def _buffers(count: Parsed, length: Parsed, more: str) -> tuple[Callable[[_Command], _Command], ...]:
     """What a buffer curve is drawn over: single values of a run, lists of a sweep."""
     default = RunSpec()
     return (

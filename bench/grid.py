@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from netstack.errors import ConfigError
+from netstack.units import format_duration, format_size
 
 from .spec import RunSpec
-from .units import format_duration, format_size
 
 Kind = Literal["throughput", "latency"]
 

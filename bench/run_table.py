@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from netstack.units import format_count, format_duration, format_latency, format_size, three_digits
+
 from .report.charts import PERCENTILES
 from .spec import RunSpec
-from .units import format_count, format_duration, format_latency, format_size, three_digits
 from .words import setting_text
 
 WAITING_MS_PER_S: Final = 250.0

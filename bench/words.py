@@ -10,8 +10,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
+from netstack.units import format_duration, format_size
+
 from .spec import RunSpec
-from .units import format_duration, format_size
 
 _FIELDS: Final = {field.name: field for field in dataclasses.fields(RunSpec)}
 _NAMES: Final = {"record_bytes": "record size", "link_bytes_per_s": "link rate"}

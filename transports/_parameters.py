@@ -7,23 +7,18 @@ Rules: durations and sizes are written as in the flags of the benchmark, and par
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Final
 from urllib.parse import parse_qsl
 
 from netstack.errors import ConfigError
+from netstack.units import parse_duration, parse_size
 
 PREFIX: Final = "impaired+"
 
-_NUMBER: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)([a-z]*)")
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
-_SECONDS: Final = {"ns": "1e-9", "us": "1e-6", "ms": "1e-3", "s": "1", "m": "60", "min": "60", "h": "3600"}
-_BYTES: Final = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
-_MOST_BYTES: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +66,17 @@ def split_url(url: str) -> tuple[str, str, Parameters]:
 
 
 def _duration(text: str) -> float:
-    number, unit = _number(text)
-    if not unit and not number:
-        return 0.0
-    seconds = float(number * Decimal(_SECONDS.get(unit, "NaN")))
-    if not seconds < math.inf:
+    seconds = parse_duration(text)
+    if seconds is None:
         raise ValueError
     return seconds
 
 
 def _size(text: str) -> int:
-    number, unit = _number(text)
-    size = number * _BYTES.get(unit, 0)
-    if not 1 <= size <= _MOST_BYTES or size != size.to_integral_value():
+    size = parse_size(text)
+    if size < 1:
         raise ValueError
-    return int(size)
+    return size
 
 
 def _size_or_none(text: str) -> int | None:
@@ -96,13 +87,6 @@ def _name(text: str) -> str:
     if not _NAME.fullmatch(text):
         raise ValueError
     return text
-
-
-def _number(text: str) -> tuple[Decimal, str]:
-    match = _NUMBER.fullmatch(text.lower())
-    if match is None:
-        raise ValueError
-    return Decimal(match[1]), match[2]
 
 
 _A_SIZE: Final = "a size such as 512B, 64KiB, 1MiB or 10MB, at least 1B"

@@ -12,9 +12,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from netstack.cli.values import COUNT, NUMBER
+from netstack.units import format_latency, format_size, three_digits
+
 from .. import console
-from ..flags import COUNT, NUMBER, json_flag
-from ..units import format_latency, format_size, three_digits
+from ..flags import json_flag
 from .measure import PASSES, expected_s, measure
 from .spec import MOST_CHANNELS, ChannelsSpec
 

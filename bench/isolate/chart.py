@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
+from netstack.units import format_count, three_digits
+
 from ..report.svg import nice_ticks
-from ..units import format_count, three_digits
 from .spec import PHASES, PRODUCERS, SUBTASKS, TICK_S, IsolateSpec, Subtask
 from .text import middle_phase, percent
 

@@ -16,13 +16,14 @@ from typing import Any, Final
 import click
 from rich.markup import escape
 
+from netstack.cli.values import COUNT, NUMBER, SIZE
 from netstack.errors import ConfigError
+from netstack.units import format_size
 
 from .. import console
-from ..flags import COUNT, NUMBER, SIZE, json_flag
+from ..flags import json_flag
 from ..host import host_facts, version
 from ..sweep import unwrapped_interrupt
-from ..units import format_size
 from .measure import expected_s, measure
 from .page import build_page
 from .spec import IsolateSpec
@@ -110,7 +111,10 @@ def isolate(app: Any, /, rate: str, credit: str, output: Path | None, as_json: b
     spec = IsolateSpec(rate_per_s=_rate(rate), **settings)
     now = datetime.now()
     folder = output or Path("results") / f"isolate-{now:%Y-%m-%d-%H%M%S}"
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--output {folder}: {error.strerror}; name a folder that can be written") from error
     errors = console.err()
     found, stopped = _measure(spec, _CHOSEN[credit], measure)
     result = {**found, "settings": spec.as_dict(), "host": host_facts(), "version": version()}

@@ -12,8 +12,9 @@ from html import escape
 from importlib import resources
 from typing import Any, Final
 
+from netstack.units import format_count, three_digits
+
 from ..report.svg import nice_ticks
-from ..units import format_count, three_digits
 from ..words import plain, setting_name, setting_text
 from .chart import STYLE, draw, swatch
 from .spec import PHASES, PRODUCERS, SIBLING, STALLED, SUBTASKS, IsolateSpec

@@ -15,9 +15,9 @@ from typing import Any, Final, Literal
 from netstack.buffer.requirements import LANDING_SEGMENTS
 from netstack.config import NetworkConfig
 from netstack.errors import ConfigError
+from netstack.units import format_size
 
 from ..spec import MIN_RECORD_BYTES, TransportName
-from ..units import format_size
 
 Phase = Literal["before", "during", "after"]
 Subtask = Literal["B.3", "B.4"]

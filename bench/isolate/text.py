@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..units import format_size, three_digits
+from netstack.units import format_size, three_digits
+
 from .spec import PHASES, PRODUCERS, SIBLING, STALLED, SUBTASKS, IsolateSpec
 
 MODES: Final = {"credit_on": "credit on", "credit_off": "credit off"}

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from ..units import format_size, three_digits
+from netstack.units import format_size, three_digits
+
 from ..words import setting_text
 from .buffers import BufferCurve, BufferPoint, backpressure, buffers_text, bytes_text
 from .charts import NARROW_PX, WIDE_PX, swatch, timeout_label

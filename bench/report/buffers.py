@@ -15,9 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from netstack.units import format_size, three_digits
+
 from ..spec import RunSpec
 from ..store import Row
-from ..units import format_size, three_digits
 from ..words import setting, setting_name, setting_text
 from .charts import timeout_label
 from .points import Analysis, Figure, row_kind

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from html import escape
 from typing import Final
 
-from ..units import format_count, format_duration, three_digits
+from netstack.units import format_count, format_duration, three_digits
+
 from .points import Analysis, Figure, Line, micro
 from .svg import Chart, Mark, Series, draw, marker
 

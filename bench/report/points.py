@@ -15,9 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from netstack.units import format_count, format_duration, format_latency, format_size
+
 from ..grid import Kind, run_kind
 from ..store import Row
-from ..units import format_count, format_duration, format_latency, format_size
 from ..words import plain, setting, setting_name, setting_text
 
 REFERENCE_TIMEOUT_S: Final = 0.1  # the field's default; what shorter timeouts cost is told against it

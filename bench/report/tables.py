@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
+from netstack.units import format_count, format_size, three_digits
+
 from ..store import Row
-from ..units import format_count, format_size, three_digits
 from ..words import setting, setting_name, setting_text
 from .charts import styles, swatch, timeout_label
 from .points import Analysis, micro, row_kind, timeout_order

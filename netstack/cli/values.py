@@ -66,6 +66,30 @@ def parse_number(text: str) -> float:
     return value
 
 
+def parse_length(text: str) -> float:
+    """A duration where `none` would mean nothing.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    value = parse_duration(text)
+    if value is None:
+        raise ConfigError(f"{text!r}: give a duration, or 0")
+    return value
+
+
+def parse_switch(text: str) -> bool:
+    """`on` or `off`.
+
+    Raises:
+        ConfigError: neither.
+    """
+    try:
+        return {"on": True, "off": False}[text.strip().lower()]
+    except KeyError:
+        raise ConfigError(f"{text!r}: write on or off") from None
+
+
 def listed(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
     """Reads several values with commas in between."""
 
@@ -76,9 +100,12 @@ def listed(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
 
 
 DURATION: Final = Parsed("duration", parse_duration)
+LENGTH: Final = Parsed("duration", parse_length)
 SIZE: Final = Parsed("size", parse_size)
 COUNT: Final = Parsed("count", parse_count)
 NUMBER: Final = Parsed("number", parse_number)
+SWITCH: Final = Parsed("on|off", parse_switch)
 DURATIONS: Final = Parsed("durations", listed(parse_duration))
+LENGTHS: Final = Parsed("durations", listed(parse_length))
 SIZES: Final = Parsed("sizes", listed(parse_size))
 COUNTS: Final = Parsed("counts", listed(parse_count))

@@ -451,7 +451,7 @@ class RemoteInputChannel:
             announced_credit=self.credit.announced,
             announcements=self.announcements,
             backlog_announcements=self.backlog_announcements,
-            sender_backlog=max(0, self._required - self._initial_credit),
+            sender_backlog=0 if self.is_released else max(0, self._required - self._initial_credit),
             is_finished=self.is_finished,
         )
 
@@ -611,7 +611,8 @@ class LocalInputChannel:
 
     def statistics(self) -> ChannelStatistics:
         """A snapshot; O(queue)."""
-        queued_buffers, queued_bytes = (0, 0) if self._view is None else self._view.readable()
+        view = None if self._released else self._view
+        queued_buffers, queued_bytes = (0, 0) if view is None else view.readable()
         return ChannelStatistics(
             channel_index=self.index,
             is_local=True,
@@ -630,6 +631,6 @@ class LocalInputChannel:
             announced_credit=0,
             announcements=0,
             backlog_announcements=0,
-            sender_backlog=0,
+            sender_backlog=0 if view is None else view.queued_buffers() - queued_buffers,
             is_finished=self.is_finished,
         )

@@ -31,10 +31,11 @@ class ChannelStatistics:
         free_exclusive: of these, at hand.
         free_floating: floating buffers at hand.
         unannounced_credit: reserved but not yet told to the producer.
-        announced_credit: ever told, the initial credit included.
+        announced_credit: told so far, the initial credit included, without what both sides have forgotten since.
         announcements: credit announcements sent.
         backlog_announcements: received: the producer had data and no credit.
-        sender_backlog: data buffers that wait at the producer, as it told last (0 for local channels).
+        sender_backlog: what waits at the producer: data buffers, as it told last; of a local channel what its queue
+            does not let go yet.
         is_finished: whether its end was polled.
     """
 
@@ -112,12 +113,12 @@ class GateStatistics:
 
     @property
     def sender_backlog(self) -> int:
-        """Data buffers that wait at the producers of remote channels, as they told last."""
+        """What waits at the producers, over all channels."""
         return sum(channel.sender_backlog for channel in self.channels)
 
     @property
     def buffers_in_use(self) -> int:
-        """Queued here, or known to wait at a producer."""
+        """Filled and not polled, here or at the producer; what `SingleInputGate.measure` says."""
         return self.queued_buffers + self.sender_backlog
 
     @property

@@ -38,7 +38,7 @@ class Metric:
     Attributes:
         name: as exported.
         scope: what there is a value for.
-        source: the attribute of the scope's items that holds it.
+        source: the attribute of the scope's items that holds it; where that is None there is no value.
         definition: what it means: its help text.
         is_detailed: whether it is exported only when asked for, because there are many or they are seldom needed.
     """
@@ -48,7 +48,7 @@ class Metric:
     source: str
     definition: str
     is_detailed: bool = False
-    read: Callable[[Any], float] = field(init=False, repr=False, compare=False)
+    read: Callable[[Any], float | None] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Prepares the look-up."""
@@ -292,13 +292,14 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         "netstack_input_sender_backlog_buffers",
         _GATE,
         "sender_backlog",
-        "Data buffers that wait at the producers of remote channels, as they told last.",
+        "What waits at the producers: data buffers, as those of remote channels told last; of local channels what their"
+        " queue does not let go yet.",
     ),
     Metric(
         "netstack_input_in_use_buffers",
         _GATE,
         "buffers_in_use",
-        "Queued here, or waiting at a producer: input_queue_buffers + input_sender_backlog_buffers.",
+        "Filled and not polled, here or at a producer: input_queue_buffers + input_sender_backlog_buffers.",
     ),
     Metric(
         "netstack_input_pool_usage_ratio",
@@ -332,6 +333,18 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         _GATE,
         "idle",
         "Time in which the reader waits because the gate, and every other of a union it belongs to, is empty",
+    ),
+    Metric(
+        "netstack_input_debloated_buffer_bytes",
+        _GATE,
+        "debloated_buffer_bytes",
+        "What the producers of the gate were last told to fill buffers to; only with debloating.",
+    ),
+    Metric(
+        "netstack_input_time_to_consume_seconds",
+        _GATE,
+        "estimated_time_to_consume_s",
+        "How long what was under way to the gate takes to consume, as last computed; only with debloating.",
     ),
     Metric(
         "netstack_input_queue_shortest_buffers",

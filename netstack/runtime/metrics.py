@@ -47,24 +47,29 @@ def samples(statistics: TaskManagerStatistics, *, detailed: bool = False) -> lis
             items[scope] = [
                 (dict(zip(scope.labels, values, strict=True)), item) for values, item in scope.items(statistics)
             ]
-        found += [Sample(metric, labels, metric.read(item)) for labels, item in items[scope]]
+        for labels, item in items[scope]:
+            value = metric.read(item)
+            if value is not None:
+                found.append(Sample(metric, labels, value))
     return found
 
 
 def as_dict(statistics: TaskManagerStatistics) -> dict[str, float | dict[str, float]]:
     """The metrics that are not detailed, as plain JSON: {name: value} or {name: {partition or gate: value}}.
 
-    Every name is there, whatever there is of it.
+    Every name of a partition's or gate's metric is there, be there partitions and gates or not.
     """
     result: dict[str, float | dict[str, float]] = {}
-    values: dict[str, float]
-    for metric in CATALOGUE:
-        if not metric.scope.labels:
-            result[metric.name] = metric.read(statistics)
-        elif not metric.is_detailed:
-            values = {labels[0]: metric.read(item) for labels, item in metric.scope.items(statistics)}
-            result[metric.name] = values
-    return result
+    by_item: dict[str, dict[str, float]] = {
+        metric.name: {} for metric in CATALOGUE if metric.scope.labels and not metric.is_detailed
+    }
+    for metric, labels, value in samples(statistics):
+        if labels:
+            (item,) = labels.values()
+            by_item[metric.name][item] = value
+        else:
+            result[metric.name] = value
+    return {**result, **by_item}
 
 
 @dataclass(frozen=True, slots=True)

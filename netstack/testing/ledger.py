@@ -31,7 +31,7 @@ from ..inbound.channel import RemoteInputChannel
 from ..inbound.gate import SingleInputGate
 from ..outbound.partition import ResultPartition
 from ..outbound.sender import ChannelSender, SendingChannel
-from ..runtime.partitions import PartitionRegistry
+from ..outbound.subpartition import SubpartitionView
 from .scripted import Pipe
 
 _DATA: Final = DataType.DATA
@@ -49,7 +49,6 @@ class Ledger:
         to_consumer: Pipe,
         to_producer: Pipe,
         sender: ChannelSender,
-        registry: PartitionRegistry,
     ) -> None:
         self.landing = 0
         """Landing segments lent to the connection."""
@@ -60,7 +59,6 @@ class Ledger:
         self._to_consumer = to_consumer
         self._to_producer = to_producer
         self._sender = sender
-        self._registry = registry
         self._partitions: list[ResultPartition] = []
         self._gates: dict[SingleInputGate, list[RemoteInputChannel]] = {}  # channels that are not released
         self._exclusive = 0  # of these
@@ -216,7 +214,8 @@ class Ledger:
             f"{channel}: granted {send.granted} - credit {send.available} is not the {sending.buffers} data buffers"
             " sent"
         )
-        if not channel.initial_credit and self._is_blocked(sending):
+        view = sending.view
+        if not channel.initial_credit and isinstance(view, SubpartitionView) and view._subpartition.is_blocked:
             return
         for what, known, seen in (
             ("credits", receive.announced - send.granted, self._to_producer.credits.get(channel.number, 0)),
@@ -226,10 +225,6 @@ class Ledger:
                 f"{channel}: {known - seen} {what} were lost on the way ({known} set out and did not arrive, {seen} are"
                 " under way)"
             )
-
-    def _is_blocked(self, sending: SendingChannel) -> bool:
-        partition = self._registry.find(sending.partition_id)
-        return partition is not None and partition.subpartitions[sending.subpartition].is_blocked
 
 
 def _check_pool(pool: LocalBufferPool, network: NetworkBufferPool) -> None:

@@ -172,7 +172,6 @@ class Link:
             to_consumer=self._to_consumer,
             to_producer=self._to_producer,
             sender=self.sender,
-            registry=self.registry,
         )
         self._ledger.landing = len(landing)
 

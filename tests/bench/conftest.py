@@ -1,4 +1,4 @@
-"""A runner that invents plausible results instead of starting processes: for the command line, sweeps and reports."""
+"""Stand-ins for processes: a runner that invents plausible results, and a pair of workers in one process."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import hashlib
 import math
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from bench.grid import Grid
+from bench.pacing import clock_ns
+from bench.pair_io import PairIo, Side
 from bench.spec import RunSpec
 from bench.store import Row, flatten
 
@@ -126,3 +130,65 @@ def fake_rows(grid: Grid | None = None, **figures: Any) -> list[Row]:
             }
         )
     return rows
+
+
+@pytest.fixture(name="in_one_process", scope="session")
+def _in_one_process() -> Callable[[Side, Side, dict[str, Any], Path], tuple[dict[str, Any], dict[str, Any]]]:
+    return in_one_process
+
+
+def in_one_process(
+    produce: Side, consume: Side, settings: dict[str, Any], scratch: Path
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Runs both sides of a pair as tasks of one process; returns their summaries."""
+
+    async def run() -> tuple[dict[str, Any], dict[str, Any]]:
+        producer, consumer = FakePairIo(settings, scratch), FakePairIo(settings, scratch)
+        producer.other, consumer.other = consumer, producer
+
+        async def producing() -> None:
+            await producer.told.send(await produce(producer))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(producing)
+            consumed = await consume(consumer)
+        assert consumer.records() > 0
+        return await consumer.producer_summary(), consumed
+
+    return trio.run(run)
+
+
+class FakePairIo(PairIo):
+    """One side of a conversation between two sides in one process."""
+
+    def __init__(self, settings: dict[str, Any], scratch: Path) -> None:
+        self.settings = settings
+        self.scratch = scratch
+        self.other: FakePairIo
+        self.records: Callable[[], int] = int
+        self.told, self.heard = trio.open_memory_channel[Any](2)
+        self._barriers: list[trio.Event] = []
+        self._summary: dict[str, Any] | None = None
+
+    def watch(self, records: Callable[[], int]) -> None:
+        self.records = records
+
+    def publish(self, address: str) -> None:
+        self.told.send_nowait(address)
+
+    async def peer_address(self) -> str:
+        return str(await self.other.heard.receive())
+
+    async def ready(self) -> int:
+        self._barriers.append(trio.Event())
+        number = len(self._barriers)
+        if len(self.other._barriers) >= number:
+            self.other._barriers[number - 1].set()
+        else:
+            await self._barriers[-1].wait()
+        return clock_ns()
+
+    async def producer_summary(self) -> dict[str, Any]:
+        if self._summary is None:
+            self._summary = await self.other.heard.receive()
+        return self._summary

@@ -10,7 +10,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-import trio
 from rich.console import Console
 
 from bench.cli import main
@@ -20,7 +19,6 @@ from bench.isolate.page import build_page
 from bench.isolate.spec import BIN_TICKS, PHASES, SUBTASKS, TICK_NS, IsolateSpec, Phase
 from bench.isolate.text import plot, print_mode, settings_line, verdict
 from bench.isolate.worker import SKIP_NS, Arrivals, Brake, SlotPacer, consume, produce
-from bench.pacing import clock_ns
 from bench.pair import Summaries
 from bench.processes import MeasurementFailed
 from netstack.errors import ConfigError
@@ -28,6 +26,7 @@ from netstack.errors import ConfigError
 SPEC = IsolateSpec(seconds=1.0, rate_per_s=1000.0)
 MS = 1_000_000
 Mode = dict[str, Any]
+InOneProcess = Callable[..., tuple[dict[str, Any], dict[str, Any]]]
 
 
 def summaries(spec: IsolateSpec = SPEC, *, sibling: float = 1.0, late_ns: int = 0, **changed: Any) -> Summaries:
@@ -156,64 +155,17 @@ def test_a_brake_slows_down_to_a_rate() -> None:
     assert now < 2002 * MS
 
 
-class FakeIo:
-    """One side of a conversation between two sides in one process."""
-
-    def __init__(self, settings: dict[str, Any], scratch: Path, start_ns: int) -> None:
-        self.settings = settings
-        self.scratch = scratch
-        self.other: FakeIo
-        self.records: Callable[[], int] = int
-        self.is_ready = trio.Event()
-        self.told, self.heard = trio.open_memory_channel[Any](2)
-        self._start_ns = start_ns
-
-    def watch(self, records: Callable[[], int]) -> None:
-        self.records = records
-
-    def publish(self, address: str) -> None:
-        self.told.send_nowait(address)
-
-    async def peer_address(self) -> str:
-        return str(await self.other.heard.receive())
-
-    async def ready(self) -> int:
-        self.is_ready.set()
-        await self.other.is_ready.wait()
-        return self._start_ns
-
-    async def producer_summary(self) -> Any:
-        return await self.other.heard.receive()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("credit", [True, False])
-def test_both_sides_in_one_process(credit: bool, tmp_path: Path) -> None:
+def test_both_sides_in_one_process(credit: bool, in_one_process: InOneProcess, tmp_path: Path) -> None:
     spec = IsolateSpec(seconds=0.1, rate_per_s=2000.0, record_bytes=1000, transport="unix")
-    found: dict[str, Any] = {}
-
-    async def run() -> None:
-        job = {"spec": spec.as_dict(), "credit": credit}
-        start_ns = clock_ns() + 20 * MS
-        producer, consumer = FakeIo(job, tmp_path, start_ns), FakeIo(job, tmp_path, start_ns)
-        producer.other, consumer.other = consumer, producer
-
-        async def producing() -> None:
-            found["producer"] = await produce(producer)  # type: ignore[arg-type]
-            await producer.told.send(found["producer"])
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(producing)
-            found["consumer"] = await consume(consumer)  # type: ignore[arg-type]
-        assert consumer.records() == producer.records() > 0
-
-    trio.run(run)
-    told = document(spec, Summaries(found["producer"], found["consumer"], ()))
+    producer, consumer = in_one_process(produce, consume, {"spec": spec.as_dict(), "credit": credit}, tmp_path)
+    told = document(spec, Summaries(producer, consumer, ()))
     assert told["delivered"], told["warnings"]
     assert told["connections"] == 1
     assert told["records_per_s"]["B.4"]["during"] == 0
     for subtask in SUBTASKS:
-        assert found["producer"]["expected"][subtask]["records"] == told["records"][subtask]
+        assert producer["expected"][subtask]["records"] == told["records"][subtask]
 
 
 # ------------------------------------------------------------------------------------------------------------- results
@@ -473,11 +425,11 @@ def test_bad_usage_is_exit_code_2(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_folder_that_cannot_be_made_is_told_before_anything_is_measured(
+def test_a_folder_that_cannot_be_made_is_bad_usage(
     measured: list[tuple[IsolateSpec, bool]], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    assert main(["isolate", "--output", str(tmp_path / "file" / "x")]) == 1
+    assert main(["isolate", "--output", str(tmp_path / "file" / "x")]) == 2
     assert str(tmp_path / "file") in capsys.readouterr().err
     assert measured == []
 

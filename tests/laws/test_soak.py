@@ -236,7 +236,7 @@ class Consumer:
         self.is_asleep = False
         self.is_closed = False
         self.stalled_until = 0
-        self.rate = 10 ** soak.rng.uniform(0, 1.2)
+        self.rate = 10 ** soak.rng.uniform(0.2, 1.3)
         self.ended: set[int] = set()
         self.patience = soak.rng.choice([0.0, 0.0, 0.2, 0.6])  # how often a buffer is held for a while
         gate.on_available = self.wake
@@ -567,9 +567,9 @@ class Soak:
 
 WIRE = tuple(Step)
 WEIGHTS = {
-    "wire": 40,
+    "wire": 30,
     "produce": 30,
-    "consume": 30,
+    "consume": 45,
     "give_back": 10,
     "resume": 5,
     "pass_time": 3,

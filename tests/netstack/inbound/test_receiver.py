@@ -221,6 +221,7 @@ def test_a_producer_sends_no_consumers_frames(stage: Stage) -> None:
 def test_an_announced_backlog_reserves_buffers(stage: Stage) -> None:
     stage.receiver.on_frame(BacklogAnnouncement(0, 3))
     assert stage.collect() == [AddCredit(((0, 3),))]
+    assert stage.channels[0].statistics().backlog_announcements == 1
 
 
 # Faults of one channel.

@@ -224,14 +224,20 @@ def test_what_a_barrier_holds_back_is_not_queued() -> None:
     assert (stage.statistics().queued_buffers, stage.statistics().queued_bytes) == (1, 3)
 
 
-def test_in_use_is_queued_here_or_waiting_at_a_remote_producer() -> None:
+def test_in_use_is_queued_here_or_waiting_at_a_producer() -> None:
     stage = Stage(remote=2, local=1)
     stage.arrive(0, backlog=3)
     stage.arrive(1, backlog=2)
     stage.arrive(1, backlog=1)
     stage.write(0)
+    stage.write(0, finish=False)
     statistics = stage.statistics()
-    assert (statistics.queued_buffers, statistics.sender_backlog, statistics.buffers_in_use) == (4, 4, 8)
+    assert [channel.sender_backlog for channel in statistics.channels] == [3, 1, 1]
+    assert (statistics.queued_buffers, statistics.sender_backlog, statistics.buffers_in_use) == (4, 5, 9)
+    assert stage.gate.measure()[1] == 9
+    stage.gate.close()
+    statistics = stage.statistics()
+    assert (statistics.queued_buffers, statistics.buffers_in_use, stage.gate.measure()[1]) == (0, 0, 0)
 
 
 def test_the_shortest_the_longest_and_the_average_queue() -> None:

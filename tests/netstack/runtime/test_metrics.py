@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
+from dataclasses import replace
 
 import trio
 import trio.testing
@@ -29,7 +29,7 @@ async def run_a_little(name: str) -> tuple[TaskManagerStatistics, TaskManagerSta
     """What a TaskManager that produces (and consumes a part itself), and another that consumes, say at the end."""
     async with (
         open_task_manager(f"memory://{name}-producer", CONFIG) as producer,
-        open_task_manager(f"memory://{name}-consumer", CONFIG) as consumer,
+        open_task_manager(f"memory://{name}-consumer", replace(CONFIG, debloat_target_s=1.0)) as consumer,
         trio.open_nursery() as nursery,
     ):
         writer = RecordWriter(
@@ -38,7 +38,7 @@ async def run_a_little(name: str) -> tuple[TaskManagerStatistics, TaskManagerSta
 
         async def read(gate: SingleInputGate) -> None:
             async for _ in RecordReader(gate):
-                pass
+                await trio.sleep(0.01)  # time in which there is something to read
 
         async def write() -> None:
             for _ in range(RECORDS):
@@ -110,8 +110,8 @@ def waits(ms_per_s: float) -> WaitStatistics:
 def test_times_of_a_task_a_source_and_a_sink() -> None:
     producer, _ = statistics_of("metrics-times")
     (gate,), (partition,) = producer.gates, producer.partitions
-    gate = dataclasses.replace(gate, idle=waits(300))
-    partition = dataclasses.replace(partition, soft_backpressured=waits(200), hard_backpressured=waits(100))
+    gate = replace(gate, idle=waits(300))
+    partition = replace(partition, soft_backpressured=waits(200), hard_backpressured=waits(100))
     task = TaskTimes.of(gate, partition)
     assert (task.idle_ms_per_s, task.soft_ms_per_s, task.hard_ms_per_s) == (300, 200, 100)
     assert (task.backpressured_ms_per_s, task.busy_ms_per_s) == (300, 400)

@@ -930,3 +930,42 @@ async def test_arrays_and_their_events() -> None:
         for index in (0, 1):
             assert np.concatenate(parts[index]).tolist() == values[index::2].tolist()
         gate.close()
+
+
+# What statistics and the log say.
+
+
+@virtual
+async def test_gates_are_named_by_what_they_read_each_once() -> None:
+    async with open_task_manager(url(), CONFIG) as manager:
+        assert manager.metrics_address is None
+        for name, count in (("p", 3), ("q", 1), ("r", 1), ("s", 1), ("t", 1)):
+            manager.create_partition(name, subpartitions=count)
+        first = await manager.open_gate([ChannelDescriptor(manager.address, "p", 0)])
+        await manager.open_gate([ChannelDescriptor(manager.address, "p", 1)])
+        await manager.open_gate([ChannelDescriptor(manager.address, name) for name in "qrst"])
+        assert [gate.name for gate in manager.statistics().gates] == ["p", "p#2", "q,r,s+1"]
+        first.close()
+        await manager.open_gate([ChannelDescriptor(manager.address, "p", 2)])
+        assert [gate.name for gate in manager.statistics().gates] == ["p#2", "q,r,s+1", "p"]
+
+
+@virtual
+async def test_a_shortage_of_memory_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="netstack")
+    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
+        for number in range(6):
+            producer.create_partition(f"p{number}", subpartitions=1)  # up to 10 of 64 buffers each
+        assert caplog.messages == []
+        last = producer.create_partition("last", subpartitions=1)
+        assert len(caplog.messages) == 1
+        assert "109 % of it is requested (70 of 64 segments, 6 are missing)" in caplog.messages[0]
+        last.release()
+        producer.release_partition("p0")
+        producer.create_partition("one more", subpartitions=1)
+        assert caplog.messages[1:] == ["network memory suffices again: 94 % of it is requested"]
+        caplog.clear()
+        gates = [await consumer.open_gate(channels(producer, f"p{number}")) for number in range(1, 6)]
+        assert "requested" in caplog.messages[0]
+        assert consumer.statistics().connections == 1
+        assert len(gates) == len(consumer.statistics().gates) == 5

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.units import (
+from netstack.units import (
     format_count,
     format_duration,
     format_latency,

@@ -1,3 +1,0 @@
-"""See `netstack.units`."""
-
-from netstack.units import *  # noqa: F403
