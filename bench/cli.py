@@ -1,4 +1,4 @@
-"""The command line `netstack-bench`: run, sweep, report, compare.
+"""The command line `netstack-bench`: run, sweep, report, compare, isolate, channels.
 
 Takes: arguments. Gives: an exit code; results on standard output, everything else on standard error.
 

@@ -72,13 +72,18 @@ class CheckpointBarrier:
         checkpoint_id: grows from checkpoint to checkpoint.
         timestamp_ns: when the coordinator triggered it (its clock; informative only).
         alignment: how consumers treat it.
-        aligned_timeout_ns: for ALIGNED: how long alignment may take before it turns unaligned; 0 is without a limit.
+        aligned_timeout_ns: for ALIGNED: how old the checkpoint may become before it turns unaligned; 0 is without a
+            limit.
+        elapsed_ns: how old the checkpoint was when the barrier was sent: the time it spent in tasks and their queues,
+            each measured by the clock of one process. So no two hosts' clocks are compared; the network's own delay is
+            left out.
     """
 
     checkpoint_id: int
     timestamp_ns: int = 0
     alignment: Alignment = Alignment.ALIGNED
     aligned_timeout_ns: int = 0
+    elapsed_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,7 @@ class UserEvent:
 
 Event: TypeAlias = "EndOfPartition | EndOfData | CheckpointBarrier | CancelCheckpointMarker | UserEvent"
 
-_BARRIER = struct.Struct(">BqqBq")
+_BARRIER = struct.Struct(">BqqBqq")
 _CANCEL = struct.Struct(">Bq")
 _USER = struct.Struct(">BB")
 
@@ -130,6 +135,7 @@ def encode_event(event: Event) -> bytes:
             event.timestamp_ns,
             event.alignment,
             event.aligned_timeout_ns,
+            event.elapsed_ns,
         )
     if isinstance(event, CancelCheckpointMarker):
         return _CANCEL.pack(_CANCEL_CHECKPOINT, event.checkpoint_id)
@@ -158,8 +164,8 @@ def decode_event(data: bytes | memoryview) -> Event:
         if kind == _END_OF_DATA and len(raw) == 2 and raw[1] <= 1:
             return EndOfData(drain=bool(raw[1]))
         if kind == _CHECKPOINT_BARRIER:
-            _, checkpoint, timestamp, alignment, timeout = _BARRIER.unpack(raw)
-            return CheckpointBarrier(checkpoint, timestamp, Alignment(alignment), timeout)
+            _, checkpoint, timestamp, alignment, timeout, elapsed = _BARRIER.unpack(raw)
+            return CheckpointBarrier(checkpoint, timestamp, Alignment(alignment), timeout, elapsed)
         if kind == _CANCEL_CHECKPOINT:
             return CancelCheckpointMarker(_CANCEL.unpack(raw)[1])
         if kind == _USER_EVENT:

@@ -17,7 +17,7 @@ from netstack.units import format_count, three_digits
 from ..report.svg import nice_ticks
 from ..words import plain, setting_name, setting_text
 from .chart import STYLE, draw, swatch
-from .spec import PHASES, PRODUCERS, SIBLING, STALLED, SUBTASKS, IsolateSpec
+from .spec import PHASES, PRODUCERS, SIBLING, STALLED, SUBTASKS, TICK_S, IsolateSpec
 from .text import MODES, middle_phase, percent, settings_line, top_rate, verdict
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -157,13 +157,15 @@ def _facts(title: str, facts: Iterable[tuple[str, str]]) -> str:
 
 
 def _notes(spec: IsolateSpec) -> str:
-    first, sibling = spec.window("before")[0], SIBLING
+    edge_s = spec.window("before")[0] * TICK_S
+    but_open = "" if spec.slow_rate_per_s else ": it does not read, but stays open"
     notes = [
-        f"A.1 and A.2 are tasks of one process, B.3 and B.4 of another; both logical channels share one connection."
-        f" In the middle phase {middle_phase(spec)}: it does not read, but stays open.",
+        "A.1 and A.2 are tasks of one process, B.3 and B.4 of another; both logical channels share one connection."
+        f" In the middle phase {middle_phase(spec)}{but_open}.",
         f"With credit, what is sent always finds a buffer, so {STALLED}'s records wait at A.2. Without, they fill the"
-        f" buffers of {STALLED}'s gate; then nobody reads the connection any more, and {sibling} gets nothing either.",
-        f"Rates leave out the first and last {first * 0.01:g} s of each phase, where buffers fill and drain.",
+        f" buffers of {STALLED}'s gate; then nobody reads the connection any more, and {SIBLING} gets no more than"
+        f" {STALLED}.",
+        f"Rates leave out the first and last {edge_s:g} s of each phase, where buffers fill and drain.",
         "Producers do not catch up: what was due while they were held up is skipped, so that after compares with"
         " before.",
         "Every record's place in its channel, the count and a checksum were verified.",

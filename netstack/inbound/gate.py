@@ -224,7 +224,10 @@ class SingleInputGate:
 
     def _end(self, channel: InputChannel) -> None:
         if channel.is_enqueued:
-            self._line.remove(channel)
+            if self._line[-1] is channel:  # as a rule: it has just had its turn
+                self._line.pop()
+            else:
+                self._line.remove(channel)
             channel.is_enqueued = False
             if channel.is_first:
                 channel.is_first = False

@@ -84,18 +84,45 @@ class Ledger:
             is_over = is_over or (partition.is_released and not partition.pool._requested)
         if is_over:
             self._partitions = [one for one in self._partitions if not one.is_released or one.pool._requested]
-        self._check_sums()
+        self.check_sums()
 
     def check_gate(self, gate: SingleInputGate, *, is_connected: bool) -> None:
         """All that a turn of a gate's reader touches: its pool, its channels, and the sums."""
         if gate in self._gates:
             self._check_gate(gate, is_connected=is_connected)
-        self._check_sums()
+        self.check_sums()
 
     def check_partition(self, partition: ResultPartition) -> None:
         """All that a turn of a partition's writer touches: its pool, and the sums."""
         _check_pool(partition.pool, self._producer_pool)
-        self._check_sums()
+        self.check_sums()
+
+    def check_sums(self) -> None:
+        """Each side's segments, and what is promised of them."""
+        lent = self._producer_pool._total - len(self._producer_pool._free)
+        requested = 0
+        for partition in self._partitions:
+            requested += partition.pool._requested
+        assert lent == requested, f"producer: {lent} segments lent, {requested} known to its partitions"
+        lent = self._consumer_pool._total - len(self._consumer_pool._free)
+        floating = promised = 0
+        for gate in self._gates:
+            pool = gate.pool
+            if pool is not None:
+                floating += pool._requested
+                if not pool._destroyed:
+                    promised += pool.required
+        orphans = 0
+        for buffer, channel in self.held.items():
+            if channel.is_released and not buffer.is_floating:
+                orphans += 1
+        known = floating + self._exclusive + orphans + self.landing
+        assert lent == known, (
+            f"consumer: {lent} segments lent, but {floating} requested by gates, {self._exclusive} exclusive, {orphans}"
+            f" held of released channels, {self.landing} landing"
+        )
+        promised = self._consumer_pool._required - promised
+        assert promised == known - floating, f"consumer: {promised} unpooled segments promised, {known - floating} out"
 
     def audit(self) -> None:
         """Every segment of every gate one by one, and every wake-up; O(channels + queued buffers)."""
@@ -132,32 +159,6 @@ class Ledger:
                 )
 
     # One law after the other.
-
-    def _check_sums(self) -> None:
-        lent = self._producer_pool._total - len(self._producer_pool._free)
-        requested = 0
-        for partition in self._partitions:
-            requested += partition.pool._requested
-        assert lent == requested, f"producer: {lent} segments lent, {requested} known to its partitions"
-        lent = self._consumer_pool._total - len(self._consumer_pool._free)
-        floating = promised = 0
-        for gate in self._gates:
-            pool = gate.pool
-            if pool is not None:
-                floating += pool._requested
-                if not pool._destroyed:
-                    promised += pool.required
-        orphans = 0
-        for buffer, channel in self.held.items():
-            if channel.is_released and not buffer.is_floating:
-                orphans += 1
-        known = floating + self._exclusive + orphans + self.landing
-        assert lent == known, (
-            f"consumer: {lent} segments lent, but {floating} requested by gates, {self._exclusive} exclusive, {orphans}"
-            f" held of released channels, {self.landing} landing"
-        )
-        promised = self._consumer_pool._required - promised
-        assert promised == known - floating, f"consumer: {promised} unpooled segments promised, {known - floating} out"
 
     def _check_gate(self, gate: SingleInputGate, *, is_connected: bool) -> None:
         find = self._sender._channels.get

@@ -88,6 +88,7 @@ class Link:
         max_buffers_per_channel: int | None = None,
         checksum: bool = False,
         partition_request_timeout_s: float = 10.0,
+        is_prompt: bool = False,
         audit_every: int = 1,
     ) -> None:
         """Joins two new halves; nothing is said yet.
@@ -105,8 +106,9 @@ class Link:
             max_buffers_per_channel: quota of each subpartition.
             checksum: whether buffers carry one.
             partition_request_timeout_s: how long a request waits for its partition, in virtual time.
-            audit_every: every which step of the wire is followed by `Ledger.audit` too, which costs as much again as
-                all other checks.
+            is_prompt: both halves write at once what a writer or a channel asks to have sent, as pumps do; otherwise
+                steps do all the writing.
+            audit_every: every which step of the wire is followed by `Ledger.audit` too.
         """
         self.chunk = chunk
         self.exclusive_buffers = exclusive_buffers
@@ -117,6 +119,7 @@ class Link:
         self.gates: list[SingleInputGate] = []
         self._max_overdraft = max_overdraft
         self._quota = max_buffers_per_channel
+        self._is_prompt = is_prompt
         self._audit_every = audit_every
         self._steps = 0
         codec = NativeCodec()
@@ -128,6 +131,7 @@ class Link:
         producer = self._producer = Half(self._to_consumer, self._to_producer)
         consumer = self._consumer = Half(self._to_producer, self._to_consumer)
         self.host = VirtualHost(producer.settle)
+        self.host.on_kick = lambda: self._write_now(producer)
         self.registry = PartitionRegistry(
             timeout_s=partition_request_timeout_s, now=self.host.now, call_at=self.host.call_at
         )
@@ -144,7 +148,7 @@ class Link:
             on_write_wanted=consumer.want_write,
             send=lambda frame: consumer.connection.send(frame),
             on_empty=_nothing,
-            write_now=_nothing,
+            write_now=lambda: self._write_now(consumer),
         )
         producer.connection = Connection(
             codec,
@@ -292,11 +296,6 @@ class Link:
                 return moved
             moved += now
 
-    def kick(self) -> None:
-        """Sends what is ready, as a pump does when a writer asks: for `VirtualHost.on_kick`."""
-        if self._producer.is_write_wanted and self._producer.batch is None:
-            self.step(Step.PRODUCER_WRITES)
-
     def advance_time(self, seconds: float) -> None:
         """Lets virtual time pass, then checks."""
         self.host.advance(seconds)
@@ -409,6 +408,11 @@ class Link:
     @property
     def _is_connected(self) -> bool:
         return not (self._producer.is_closed or self._consumer.is_closed)
+
+    def _write_now(self, half: Half) -> None:
+        """What a pump does when it is asked to; in the middle of other things, so whoever asked checks later."""
+        if self._is_prompt and half.is_write_wanted and half.batch is None:
+            half.write(self.chunk)
 
     def _take_landing_back(self, segments: list[Segment]) -> None:
         lent, self._ledger.landing = self._ledger.landing, 0

@@ -55,8 +55,7 @@ def nothing_is_left(tmp_path: Path) -> object:
 def run(folder: Path, monkeypatch: pytest.MonkeyPatch, instead: str = "pass", **options: Any) -> Summaries:
     (folder / "worker_under_test.py").write_text(WORKER.replace("INSTEAD", instead))
     monkeypatch.setenv("PYTHONPATH", str(folder))
-    patience = Deadlines(setup_s=30, silent_s=10, stalled_s=1.0, exit_s=5)
-    return run_pair("worker_under_test", "a pair", {"number": 21}, deadlines=patience, expected_s=1.0, **options)
+    return run_pair("worker_under_test", "a pair", {"number": 21}, deadlines=Deadlines(), expected_s=1.0, **options)
 
 
 def test_both_sides_meet_as_often_as_they_like(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,10 +74,7 @@ def test_both_sides_meet_as_often_as_they_like(tmp_path: Path, monkeypatch: pyte
     ("instead", "error", "told"),
     [
         ("print('last words', file=sys.stderr, flush=True); os._exit(7)", MeasurementFailed, "code 7\n    last words"),
-        ("await trio.sleep_forever()", MeasurementFailed, "made no progress for 1 s"),
-        ("raise ConfigError('no such number')", ConfigError, "no such number"),
         ("raise ExceptionGroup('several', [ConfigError('in a group')])", ConfigError, "in a group"),
-        ("raise RuntimeError('unforeseen')", MeasurementFailed, "unforeseen"),
     ],
 )
 def test_a_side_that_fails_is_quoted(

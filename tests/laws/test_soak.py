@@ -384,10 +384,9 @@ class Soak:
             max_buffers_per_channel=rng.choice([None, None, 2, 10]),
             checksum=rng.random() < 0.2,
             partition_request_timeout_s=1e9,
+            is_prompt=rng.random() < 0.5,
             audit_every=20,
         )
-        if rng.random() < 0.5:
-            self.link.host.on_kick = self.link.kick
         self.number = 0  # of the step
         self.taken = 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import http.client
 import itertools
@@ -51,14 +52,12 @@ def url() -> str:
 
 def get(address: str) -> str:
     """What a scrape gets."""
-    connection = http.client.HTTPConnection(address, timeout=5)
-    connection.request("GET", "/metrics")
-    response = connection.getresponse()
-    assert response.status == 200
-    assert str(response.getheader("Content-Type")).startswith("text/plain")
-    text = response.read().decode()
-    connection.close()
-    return text
+    with contextlib.closing(http.client.HTTPConnection(address, timeout=5)) as connection:
+        connection.request("GET", "/metrics")
+        with connection.getresponse() as response:
+            assert response.status == 200
+            assert str(response.getheader("Content-Type")).startswith("text/plain")
+            return response.read().decode()
 
 
 async def scrape(manager: TaskManager) -> dict[tuple[str, ...], float]:
@@ -142,7 +141,7 @@ async def test_scrapes_while_the_block_is_left_are_answered_or_refused() -> None
         while not stop.is_set():
             try:
                 answers.append(get(address))
-            except OSError:
+            except (OSError, http.client.HTTPException):
                 return
 
     async with trio.open_nursery() as nursery:
