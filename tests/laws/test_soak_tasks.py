@@ -14,8 +14,7 @@ import itertools
 import random
 import struct
 from collections.abc import Iterator
-from contextlib import asynccontextmanager, contextmanager
-from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,12 +27,13 @@ from hypothesis.internal.entropy import deterministic_PRNG
 from netstack.buffer.requirements import LANDING_SEGMENTS, GatePlan, PartitionPlan, required_buffers
 from netstack.config import NetworkConfig
 from netstack.errors import ChannelFailed, LocalProtocolError, PoolDestroyed, ProducerFailed, RecordError
-from netstack.events import CheckpointBarrier, Event, UserEvent
+from netstack.events import CheckpointBarrier, UserEvent
 from netstack.ids import ChannelDescriptor, ResultPartitionType
-from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.partition import ResultPartition
 from netstack.outbound.selector import BroadcastSelector, CustomSelector
+from netstack.outbound.sender import ChannelSender
+from netstack.runtime.pump import Pump
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 from netstack.runtime.task_manager import TaskManager, open_task_manager
@@ -46,7 +46,11 @@ from transports.memory import CAPACITY_BYTES, MemoryStream
 EVERYDAY_SEEDS = 20
 CHANNELS = 200
 SEGMENT = 256
-PATIENCE_S = 1000 * 3600.0  # in virtual time: what takes longer hangs
+PAUSES_S = [0.0, 0.0, 0.0, 0.001, 0.1, 3.0, 500.0]
+GIVE_UP_S = 1e5
+"""What a region without one of its consumers is given: by then all others have done what they can."""
+PATIENCE_S = 1e9
+"""Virtual time, of course: what takes longer hangs."""
 HEADER = struct.Struct(">BII")
 FILLER = bytes(range(251)) * 40
 
@@ -55,7 +59,7 @@ runs = itertools.count()
 
 @dataclass
 class Call:
-    """One call of a writer: only what it wrote is certain to arrive that was not cancelled."""
+    """One call of a writer: only what a completed call wrote is certain to arrive."""
 
     is_complete: bool = False
 
@@ -78,13 +82,12 @@ class Sequence:
         raise AssertionError(f"{element!r} was not written, or it came before")
 
     def check(self) -> None:
-        """Everything has come that a call completed."""
         missing = self.passed + [call for _, call in self.due[self.place :]]
         assert not any(call.is_complete for call in missing), "records were lost"
 
 
 class Stream:
-    """One subpartition: records and events in order, and those that may overtake them."""
+    """One subpartition: records and events in order, and the events that may overtake them."""
 
     def __init__(self) -> None:
         self.ordinary = Sequence()
@@ -103,9 +106,8 @@ class Producer:
         rng = self.rng = soak.rng
         self.soak = soak
         self.streams = [Stream() for _ in range(subpartitions)]
-        self.calls = itertools.count()
+        self.numbers = itertools.count()
         self.is_calling = False
-        self.is_failed = False
         self.is_finished = False
         kind = rng.choice([ResultPartitionType.PIPELINED, ResultPartitionType.PIPELINED_BOUNDED])
         self.partition = soak.producing.create_partition(name, subpartitions=subpartitions, kind=kind)
@@ -125,7 +127,8 @@ class Producer:
     async def run(self) -> None:
         try:
             for _ in range(self.rng.randrange(30)):
-                await self.soak.pause()
+                if self.rng.random() < 0.3:
+                    await self.soak.pause()
                 await self.call()
             while not self.is_finished:
                 with self.soak.impatience(self):
@@ -137,17 +140,17 @@ class Producer:
 
     async def call(self) -> None:
         rng, writer = self.rng, self.writer
-        call = Call()
         kind = rng.choice(["emit", "emit", "emit", "nowait", "batch", "event", "barrier", "flush"])
-        number = next(self.calls)
+        number = next(self.numbers)
         slots = [slot for slot, stream in enumerate(self.streams) if not stream.is_cancelled]
-        if len(slots) < len(self.streams) and (self.is_broadcast or not slots):
-            return
+        if self.is_crippled and (self.is_broadcast or not slots):
+            return  # nobody would read it, and a queue that is full of it would stop the others
+        call = Call()
         with self.soak.impatience(self):
             match kind:
                 case "emit":
-                    record = self.record(call, rng.choice(slots), number, 0, rng.choice([0, 8, 8, 100, 300, 1500]))
-                    await writer.emit(record)
+                    size = rng.choice([0, 8, 8, 100, 300, 1500])
+                    await writer.emit(self.record(call, rng.choice(slots), number, 0, size))
                 case "nowait":
                     try:
                         writer.emit_nowait(self.record(call, rng.choice(slots), number, 0, 50))
@@ -176,7 +179,8 @@ class Producer:
             call.is_complete = True
 
     def record(self, call: Call, slot: int, number: int, index: int, size: int) -> bytes:
-        record = HEADER.pack(slot, number, index) + FILLER[(number + index) % 251 :][:size]
+        start = (number + index) % 251
+        record = HEADER.pack(slot, number, index) + FILLER[start : start + size]
         self.note(call, self.streams if self.is_broadcast else [self.streams[slot]], record)
         return record
 
@@ -184,14 +188,19 @@ class Producer:
         for stream in streams:
             stream.of(element).due.append((element, call))
 
+    def check_wait(self) -> None:
+        """Everybody waits: whether this writer does so beside a free buffer."""
+        if self.is_calling and self.writer._core.is_emitting:
+            assert not self.partition.pool.is_available, f"the writer of {self.partition.partition_id!r} was not woken"
+
 
 class Consumer:
     """One gate and the task that reads from it."""
 
-    def __init__(self, soak: Soak, gate: SingleInputGate, streams: list[Stream]) -> None:
+    def __init__(self, soak: Soak, gate: SingleInputGate) -> None:
         self.soak = soak
         self.gate = gate
-        self.streams = streams
+        self.streams: list[Stream] = []
         self.is_calling = False
         self.failed: set[int] = set()
         self.leaves_after = soak.rng.randrange(100) if soak.rng.random() < 0.1 else None
@@ -209,14 +218,15 @@ class Consumer:
                     elements = await reader.next_records()
                 except ChannelFailed as error:
                     self.fail(error)
+                    continue
                 except RecordError:
-                    assert self.failed, "only the stream of a failed producer may end inside a record"
+                    assert self.failed, "a stream ended inside a record, and its producer did not fail"
                     return
-                else:
-                    if elements is None:
-                        return
-                    for element in elements:
-                        self.streams[reader.channel_index].of(element).receive(element)
+                if elements is None:
+                    return
+                stream = self.streams[reader.channel_index]
+                for element in elements:
+                    stream.of(element).receive(element)
 
     def fail(self, error: ChannelFailed) -> None:
         (index,) = {i for i, one in enumerate(self.gate.channels) if str(one) == error.channel}
@@ -228,6 +238,11 @@ class Consumer:
         for stream in self.streams:
             stream.is_cancelled = True
         self.gate.close()
+
+    def check_wait(self) -> None:
+        """Everybody waits: whether this reader does so beside something to read."""
+        if self.is_calling:
+            assert not self.gate.is_available, f"the reader of {self.gate.name!r} was not woken"
 
 
 class Region:
@@ -259,22 +274,19 @@ class Region:
                 await step(names)
             for index, consumer in enumerate(self.consumers):
                 consumer.streams = [producer.streams[index] for producer in self.producers]
-            async with trio.open_nursery() as nursery:
-                for actor in (*self.producers, *self.consumers):
-                    nursery.start_soon(actor.run)
-                if soak.rng.random() < 0.3:
-                    nursery.start_soon(self.fail_one)
-                if any(consumer.leaves_after is not None for consumer in self.consumers):
-                    nursery.start_soon(self.give_up_later)
-                await self.all_ended()
-                nursery.cancel_scope.cancel()
+            async with trio.open_nursery() as others:
+                others.start_soon(self.fail_one)
+                others.start_soon(self.give_up)
+                async with trio.open_nursery() as nursery:
+                    for actor in (*self.producers, *self.consumers):
+                        nursery.start_soon(actor.run)
+                others.cancel_scope.cancel()
             self.check()
         finally:
             for consumer in self.consumers:
                 consumer.leave()
             for producer in self.producers:
                 producer.partition.release()
-            await trio.lowlevel.checkpoint()
 
     async def create(self, names: list[str]) -> None:
         for name in names:
@@ -290,3 +302,193 @@ class Region:
             finally:
                 soak.opening -= 1
             self.consumers.append(Consumer(soak, gate))
+
+    async def fail_one(self) -> None:
+        if self.soak.rng.random() < 0.3:
+            await trio.sleep(10 ** self.soak.rng.uniform(-2, 4))
+            self.soak.rng.choice(self.producers).partition.fail("on purpose")
+
+    async def give_up(self) -> None:
+        await trio.sleep(GIVE_UP_S)
+        for producer in self.producers:
+            if not producer.is_finished:
+                assert producer.is_crippled, f"the writer of {producer.partition.partition_id!r} hangs"
+                producer.partition.release()
+                for stream in producer.streams:
+                    stream.is_cancelled = True
+
+    def check(self) -> None:
+        for producer in self.producers:
+            for stream in producer.streams:
+                if stream.is_cancelled:
+                    continue
+                if stream.error is None:
+                    stream.ordinary.check()
+                    stream.urgent.check()
+                else:
+                    assert isinstance(stream.error, ProducerFailed)
+                    assert producer.partition.failure == "on purpose"
+
+
+class Soak:
+    """One seed."""
+
+    producing: TaskManager
+    consuming: TaskManager
+    others: trio.Nursery
+
+    def __init__(self, seed: int) -> None:
+        rng = self.rng = random.Random(seed)
+        self.names = itertools.count()
+        self.partitions: list[ResultPartition] = []
+        self.opening = 0
+        self.looks = 0
+        self.regions: list[Region] = []
+        left = CHANNELS
+        while left:
+            producers, consumers = rng.randint(4, 16), rng.randint(1, 8)
+            if producers * consumers > left:
+                producers, consumers = left, 1
+            self.regions.append(Region(self, producers, consumers))
+            left -= producers * consumers
+        config = NetworkConfig(
+            segment_size_bytes=SEGMENT,
+            exclusive_buffers_per_channel=rng.choice([0, 0, 1, 2]),
+            floating_buffers_per_gate=rng.choice([1, 2, 8]),
+            credit_based=rng.random() < 0.8,
+            max_buffers_per_channel=rng.choice([None, None, 2, 10]),
+            max_overdraft_buffers_per_partition=rng.choice([0, 5]),
+            checksum=rng.random() < 0.2,
+            heartbeat_interval_s=None,
+            partition_request_timeout_s=PATIENCE_S,
+            buffers_request_timeout_s=PATIENCE_S,
+        )
+        shapes = [region.shape for region in self.regions]
+        gates = {f"{i} {j}": GatePlan(shape[0]) for i, shape in enumerate(shapes) for j in range(shape[1])}
+        partitions = {f"{i} {j}": PartitionPlan(shape[1]) for i, shape in enumerate(shapes) for j in range(shape[0])}
+        here = required_buffers(partitions=partitions, config=config).required
+        there = required_buffers(gates=gates, connections=1, config=config).required
+        self.configs = [
+            replace(config, memory_bytes=(required + rng.choice([0, 20, 300])) * SEGMENT) for required in (here, there)
+        ]
+        self.is_impaired = rng.random() < 0.4
+
+    async def run(self) -> None:
+        number = next(runs)
+        url = f"memory://p{number}"
+        if self.is_impaired:
+            url = f"impaired+{url}?delay={self.rng.choice([0, 1, 50])}ms&name=soak{number}"
+        with trio.fail_after(PATIENCE_S):
+            async with (
+                open_task_manager(url, self.configs[0]) as self.producing,
+                open_task_manager(f"memory://c{number}", self.configs[1]) as self.consuming,
+                trio.open_nursery() as self.others,
+            ):
+                self.producing.ticks = self.producing.now
+                self.others.start_soon(self.look)
+                if self.is_impaired:
+                    self.others.start_soon(self.disturb, f"soak{number}")
+                async with trio.open_nursery() as nursery:
+                    for region in self.regions:
+                        nursery.start_soon(region.run)
+                await trio.sleep(1000)  # goodbyes may have a long way
+                self.others.cancel_scope.cancel()
+                for manager in (self.producing, self.consuming):
+                    statistics = manager.statistics()
+                    assert statistics.pool.lent_segments == 0
+                    assert (statistics.connections, statistics.gates, statistics.partitions) == (0, (), ())
+        for manager in (self.producing, self.consuming):
+            pool = manager.statistics().pool
+            assert pool.free_segments == pool.total_segments
+        assert self.looks > 0
+
+    async def pause(self) -> None:
+        await trio.sleep(self.rng.choice(PAUSES_S))
+
+    @contextmanager
+    def impatience(self, actor: Producer | Consumer) -> Iterator[None]:
+        """Cancels what is done inside, now and then: when its time is up, or at any checkpoint."""
+        with trio.CancelScope() as scope:
+            match self.rng.randrange(4):
+                case 0:
+                    scope.deadline = trio.current_time() + 10 ** self.rng.uniform(-3, 3)
+                case 1:
+                    self.others.start_soon(self.cancel_at, scope, self.rng.randrange(20))
+            actor.is_calling = True
+            try:
+                yield
+            finally:
+                actor.is_calling = False
+
+    async def cancel_at(self, scope: trio.CancelScope, checkpoints: int) -> None:
+        for _ in range(checkpoints):
+            await trio.lowlevel.checkpoint()
+        scope.cancel()
+
+    async def disturb(self, name: str) -> None:
+        """The connection gets longer, shorter, and stalls."""
+        lab = impairment(name)
+        while True:
+            await self.pause()
+            if self.rng.random() < 0.5:
+                lab.delay_s = self.rng.choice([0.0, 0.001, 0.2])
+            else:
+                lab.stall()
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(self.rng.expovariate(1))
+                lab.heal()
+
+    async def look(self) -> None:
+        """At moments at which everybody waits."""
+        while True:
+            await trio.sleep(10 ** self.rng.uniform(-4, 4))
+            await trio.testing.wait_all_tasks_blocked()
+            if not self.opening:
+                self.looks += 1
+                self.check()
+
+    def check(self) -> None:
+        for region in self.regions:
+            for actor in (*region.producers, *region.consumers):
+                actor.check_wait()
+        for pump in (*self.producing._endpoint.pumps(), *self.consuming._endpoint.pumps()):
+            check_pump(pump)
+        senders = tuple(self.producing._endpoint._accepted.values())
+        if len(senders) == 1 == len(self.consuming._endpoint.pumps()):  # a second one may be on its way out, or in
+            self.check_ledger(senders[0])
+
+    def check_ledger(self, sender: ChannelSender) -> None:
+        codec = NativeCodec()
+        ledger = Ledger(
+            producer_pool=self.producing._pool,
+            consumer_pool=self.consuming._pool,
+            to_consumer=Pipe(codec, 0),  # nothing is under way now
+            to_producer=Pipe(codec, 0),
+            sender=sender,
+        )
+        ledger.landing = LANDING_SEGMENTS
+        self.partitions = [one for one in self.partitions if not one.is_released or one.pool.statistics().requested]
+        for partition in self.partitions:
+            ledger.add_partition(partition)
+        for gate in self.consuming._gates:
+            ledger.add_gate(gate, [channel for channel in gate.channels if not channel.is_released])
+        if self.configs[1].credit_based:
+            ledger.check(is_connected=not self.is_impaired)
+            ledger.audit()
+        else:
+            ledger.check_sums()
+
+
+def check_pump(pump: Pump) -> None:
+    """Everybody waits: whether this connection does so beside bytes, or beside room for what it has to write."""
+    stream = pump.stream
+    if isinstance(stream, MemoryStream):
+        assert not pump._is_full or stream._out.size >= CAPACITY_BYTES, "a pump waits beside room"
+        assert pump._is_paused or not stream._in.size, "a pump waits beside bytes"
+    assert pump._is_full or not pump.is_dirty, "there is something to write, and the pump sleeps"
+
+
+@pytest.mark.slow
+def test_200_channels_of_two_task_managers(seed: int) -> None:
+    with deterministic_PRNG(seed):
+        trio.run(Soak(seed).run, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -92,7 +92,7 @@ def buffer(
     return HEADER.pack(len(payload), BUFFER, data_type, 0, channel, sequence, backlog, checksum) + payload
 
 
-def hello(version: int = 1, segment: int = SEGMENT, features: int = 1) -> bytes:
+def hello(version: int = 2, segment: int = SEGMENT, features: int = 1) -> bytes:
     return frame(HELLO, struct.pack(">8sHIIB", b"netstack", version, segment, features, 3) + b"raw")
 
 
@@ -325,11 +325,11 @@ async def test_random_bytes_after_the_hello() -> None:
 
 @attack
 async def test_another_version() -> None:
-    async with victim() as manager, dialled(manager, hello(version=2)) as raw:
+    async with victim() as manager, dialled(manager, hello(version=1)) as raw:
         code, text = await raw.connection_error()
         assert code is ErrorCode.VERSION_MISMATCH
         names_peer(text)
-        assert "(raw) speaks protocol version 2, we speak 1; run the same netstack release on both sides" in text
+        assert "(raw) speaks protocol version 1, we speak 2; run the same netstack release on both sides" in text
 
 
 @attack
