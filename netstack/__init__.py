@@ -26,7 +26,8 @@ from .events import (
     UserEvent,
 )
 from .ids import ChannelDescriptor, PartitionId, ResultPartitionType
-from .inbound.gate import SingleInputGate, UnionInputGate
+from .inbound.gate import SingleInputGate
+from .inbound.union import UnionInputGate
 from .outbound.adaptive import AdaptiveRebalanceSelector
 from .outbound.partition import ResultPartition
 from .outbound.selector import (

@@ -24,6 +24,8 @@ class DataType(enum.IntEnum):
     ALIGNED_BARRIER = 4
     """An event after which the subpartition blocks until the consumer resumes it."""
     TIMEOUTABLE_ALIGNED_BARRIER = 5
+    ANNOUNCEMENT = 6
+    """Never on the wire: an input channel tells at once of a barrier with a timeout that waits in its queue."""
     END_OF_DATA = 9
     END_OF_PARTITION = 10
 
@@ -35,7 +37,7 @@ class DataType(enum.IntEnum):
     @property
     def has_priority(self) -> bool:
         """Whether it overtakes data."""
-        return self is DataType.PRIORITY_EVENT
+        return self is DataType.PRIORITY_EVENT or self is DataType.ANNOUNCEMENT
 
     @property
     def blocks_upstream(self) -> bool:

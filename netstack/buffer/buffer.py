@@ -157,6 +157,9 @@ class BufferSource(Protocol):
     def resume(self) -> None:
         """Goes on after a blocking event."""
 
+    def time_out_barrier(self) -> None:
+        """Has a barrier with a timeout that waits overtake what is in front of it."""
+
     def acknowledge_end_of_data(self) -> None:
         """The consumer has processed every record."""
 

@@ -1,4 +1,4 @@
-"""Append at one end while the other end reads: BufferBuilder, BufferConsumer, and two finished kinds of queue element.
+"""Append at one end while the other end reads: BufferBuilder, BufferConsumer, and the finished kinds of queue element.
 
 Takes: a segment from a `LocalBufferPool`, and framed bytes. Gives: queue elements to a subpartition, `Buffer`s to its
 reader.
@@ -15,10 +15,11 @@ writer announces a buffer when it finishes (DESIGN.md, "Announce on finish"). Wh
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, Protocol, final
 
 from ..errors import LocalProtocolError
-from ..events import DataType
+from ..events import CheckpointBarrier, DataType, encode_event
 from .buffer import Buffer
 from .pool import LocalBufferPool
 from .segment import Segment
@@ -354,6 +355,52 @@ class EventBuffer:
     def snapshot(self) -> bytes:
         """Its bytes."""
         return bytes(self._memory)
+
+    def close(self) -> None:
+        """Heap memory needs no returning."""
+
+
+@final
+class BarrierBuffer:
+    """A barrier in a queue: tells its age when it leaves, so the time it waited counts. Like `EventBuffer`."""
+
+    __slots__ = ("_added_s", "_built", "barrier", "data_type", "now")
+    is_data = False
+    is_finished = True
+
+    def __init__(self, barrier: CheckpointBarrier, data_type: DataType, now: Callable[[], float]) -> None:
+        """Queues `barrier`, as old as it says at this moment of the clock `now` (monotonic seconds)."""
+        self.data_type = data_type
+        self.barrier = barrier
+        self.now = now
+        self._added_s = now()
+        self._built = False
+
+    @property
+    def unread_bytes(self) -> int:
+        """All of it, until it is built."""
+        return 0 if self._built else len(self.snapshot())
+
+    def has_data(self) -> bool:
+        """Until it is built."""
+        return not self._built
+
+    def aged(self) -> CheckpointBarrier:
+        """The barrier as old as it is now."""
+        waited_ns = int((self.now() - self._added_s) * 1e9)
+        return replace(self.barrier, elapsed_ns=self.barrier.elapsed_ns + max(0, waited_ns))
+
+    def build(self) -> Buffer | None:
+        """Its bytes, once."""
+        if self._built:
+            return None
+        self._built = True
+        data = self.snapshot()
+        return Buffer(memoryview(data), len(data), self.data_type, None)
+
+    def snapshot(self) -> bytes:
+        """Its bytes as they would leave now."""
+        return encode_event(self.aged())
 
     def close(self) -> None:
         """Heap memory needs no returning."""

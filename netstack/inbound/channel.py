@@ -1,9 +1,9 @@
-"""One logical input channel: remote, with its own and borrowed buffers, or local, straight at the producer's queue.
+"""One logical input channel whose producer is behind a connection, with its own and borrowed buffers.
 
-Takes: landed segments and events from the `ChannelReceiver`; or a `BufferSource` of the same TaskManager.
-Gives: buffers to the gate, credit to the receiver's next announcement.
+Takes: landed segments and events from the `ChannelReceiver`. Gives: buffers to the gate, credit to the receiver's next
+announcement.
 
-Rules for credit (remote): wanted free buffers = backlog + exclusive. Floating buffers are taken for that, first come
+Rules for credit: wanted free buffers = backlog + exclusive. Floating buffers are taken for that, first come
 first served among the channels of the gate. Every free buffer is either announced exactly once or given back before it
 was; an exclusive buffer that is recycled while there is more than wanted gives a floating one back, not a credit.
 
@@ -14,15 +14,15 @@ buffers only for what waits: while it is blocked it gives all of them back, and 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Final, Protocol, final
 
-from ..buffer.buffer import Buffer, BufferSource
+from ..buffer.buffer import Buffer
 from ..buffer.pool import BufferListener, LocalBufferPool, NetworkBufferPool
 from ..buffer.segment import Segment
-from ..errors import ChannelFailed, ErrorCode, ProducerFailed, RemoteProtocolError, channel_error
-from ..events import DataType, EndOfData, EndOfPartition, decode_event
+from ..errors import ChannelFailed, ErrorCode, RemoteProtocolError, channel_error
+from ..events import Alignment, CheckpointBarrier, DataType, EndOfData, EndOfPartition, decode_event
 from ..wire.credit import MAX_CREDIT, ReceiveCredit
+from .capture import InputCapture
 from .gate import SingleInputGate
 from .statistics import ChannelStatistics
 
@@ -70,6 +70,7 @@ class RemoteInputChannel:
     __slots__ = (
         "_buffers",
         "_bytes",
+        "_capture",
         "_error",
         "_event_bytes",
         "_exclusive",
@@ -150,6 +151,7 @@ class RemoteInputChannel:
         self._waiting = False
         self._queue: deque[Buffer] = _NO_QUEUE
         self._priority_count = 0
+        self._capture: InputCapture | None = None
         self._event_bytes = 0
         self._expected_sequence = 0
         self._error: Exception | None = None
@@ -211,6 +213,9 @@ class RemoteInputChannel:
         self._bytes += length
         memory = segment.memory
         buffer = Buffer(memory if length == len(memory) else memory[:length], length, _DATA, self, segment, is_floating)
+        buffer.sequence = sequence
+        if self._capture is not None and self._capture.is_open:
+            self._capture.add(buffer.memory)
         queue = self._queue
         if queue is _NO_QUEUE:
             queue = self._queue = deque()
@@ -265,12 +270,17 @@ class RemoteInputChannel:
         buffer.sequence = sequence
         if self._queue is _NO_QUEUE:
             self._queue = deque()
+        if isinstance(event, CheckpointBarrier):
+            self._note_barrier(event, sequence)
         if data_type.has_priority:
-            self._queue.insert(self._priority_count, buffer)
-            self._priority_count += 1
-            self._gate.enqueue_first(self)
+            self._insert_first(buffer)
         else:
             self._queue.append(buffer)
+            if data_type is DataType.TIMEOUTABLE_ALIGNED_BARRIER:
+                announcement = Buffer(memoryview(payload), len(payload), DataType.ANNOUNCEMENT, None)
+                announcement.sequence = sequence
+                self._event_bytes += len(payload) + EVENT_OVERHEAD_BYTES
+                self._insert_first(announcement)
             self._gate.enqueue(self)
         if self._on_demand and data_type.blocks_upstream:
             self._give_up_floating()
@@ -343,7 +353,7 @@ class RemoteInputChannel:
             buffer.more_available = True  # so that the gate comes back for the error
         if self._event_bytes and buffer.data_type is not _DATA:
             self._event_bytes -= buffer.length + EVENT_OVERHEAD_BYTES
-            if buffer.data_type is DataType.PRIORITY_EVENT:
+            if buffer.data_type is DataType.PRIORITY_EVENT or buffer.data_type is DataType.ANNOUNCEMENT:
                 self._priority_count -= 1
         return buffer
 
@@ -367,6 +377,28 @@ class RemoteInputChannel:
                 polled -= buffer.length
         at_producer = 0 if self.is_released else max(0, self._required - self._initial_credit)
         return polled, len(self._queue) + at_producer
+
+    def start_capture(self, checkpoint_id: int, unconsumed: bytes) -> None:
+        """An unaligned checkpoint has begun: what is in front of its barrier and was not processed is kept for it.
+
+        Args:
+            checkpoint_id: which.
+            unconsumed: the part of a record that the channel's deserializer holds.
+        """
+        self._captured().start(checkpoint_id, unconsumed, self._queue)
+
+    def take_capture(self, checkpoint_id: int) -> bytes:
+        """Ends it, when the last barrier has come or the checkpoint was aborted."""
+        return b"" if self._capture is None else self._capture.take(checkpoint_id)
+
+    def prioritize(self, sequence: int) -> None:
+        """The barrier with this number overtakes what is in front of it; nothing happens if it was read already."""
+        for index, buffer in enumerate(self._queue):
+            if buffer.sequence == sequence and buffer.data_type is DataType.TIMEOUTABLE_ALIGNED_BARRIER:
+                del self._queue[index]
+                buffer.data_type = DataType.PRIORITY_EVENT
+                self._insert_first(buffer)
+                return
 
     def acknowledge_end_of_data(self) -> None:
         """Every record was processed."""
@@ -455,6 +487,20 @@ class RemoteInputChannel:
             is_finished=self.is_finished,
         )
 
+    def _insert_first(self, buffer: Buffer) -> None:
+        self._queue.insert(self._priority_count, buffer)
+        self._priority_count += 1
+        self._gate.enqueue_first(self)
+
+    def _captured(self) -> InputCapture:
+        if self._capture is None:
+            self._capture = InputCapture()
+        return self._capture
+
+    def _note_barrier(self, barrier: CheckpointBarrier, sequence: int) -> None:
+        if barrier.alignment is not Alignment.AT_LEAST_ONCE:
+            self._captured().on_barrier(barrier.checkpoint_id, sequence)
+
     def _give_up_floating(self) -> None:
         """The channel is blocked: its floating buffers serve others, until it is resumed and announces a backlog."""
         self._required = 0
@@ -478,159 +524,4 @@ class RemoteInputChannel:
             ErrorCode.SEQUENCE_GAP,
             f"expected buffer {self._expected_sequence}, got {sequence}: a buffer was lost or repeated",
             channel=str(self),
-        )
-
-
-@final
-class LocalInputChannel:
-    """A channel to a partition of the same TaskManager.
-
-    No credit, no wire, no copy; buffers stay charged to the producer until they are recycled.
-    """
-
-    __slots__ = (
-        "_buffer_size",
-        "_buffers",
-        "_bytes",
-        "_error",
-        "_gate",
-        "_released",
-        "_view",
-        "index",
-        "is_enqueued",
-        "is_finished",
-        "is_first",
-        "partition_id",
-        "subpartition",
-        "withdraw",
-    )
-
-    def __init__(self, gate: SingleInputGate, index: int, *, partition_id: str, subpartition: int) -> None:
-        """Args: its gate and place in it; what it reads."""
-        self.index = index
-        self.is_enqueued = False
-        self.is_first = False
-        self.is_finished = False
-        self.partition_id = partition_id
-        self.subpartition = subpartition
-        self.withdraw: Callable[[], None] | None = None
-        """Takes the request for the view back; a partition that comes later is then left to somebody else."""
-        self._gate = gate
-        self._view: BufferSource | None = None
-        self._buffer_size = 0  # asked for, also before there is a view; 0 is nothing
-        self._error: Exception | None = None
-        self._released = False
-        self._buffers = 0
-        self._bytes = 0
-
-    def __str__(self) -> str:
-        return f"local channel ({self.partition_id!r} subpartition {self.subpartition})"
-
-    def on_data_available(self) -> None:
-        """The subpartition has something (or was released)."""
-        if self.has_priority:
-            self._gate.enqueue_first(self)
-        else:
-            self._gate.enqueue(self)
-
-    @property
-    def has_priority(self) -> bool:
-        """Whether the next buffer is a priority event."""
-        return self._view is not None and self._view.has_priority
-
-    def on_view(self, view: BufferSource) -> None:
-        """The partition exists."""
-        if self._released:
-            view.release()
-            return
-        self._view = view
-        if self._buffer_size:
-            view.set_buffer_size(self._buffer_size)
-        if view.is_released or view.is_available(has_credit=True):
-            self.on_data_available()
-
-    def fail(self, error: Exception) -> None:
-        """The channel is broken: the next poll raises."""
-        if self._error is None and not self._released:
-            self._error = error
-            self._gate.enqueue(self)
-
-    def poll(self) -> Buffer | None:
-        """The next buffer.
-
-        Raises:
-            ProducerFailed: with the producer's cause.
-            PartitionNotFound: the partition was released.
-        """
-        view = self._view
-        if view is None:
-            if self._error is not None:
-                raise self._error
-            return None
-        buffer = view.poll()
-        if buffer is None:
-            if view.is_released and not self._released:
-                failure = view.failure
-                if failure is not None:
-                    raise ProducerFailed(ErrorCode.PRODUCER_FAILED, failure, channel=str(self))
-                raise channel_error(ErrorCode.PARTITION_NOT_FOUND, "the partition was released", channel=str(self))
-            return None
-        if buffer.data_type is _DATA:
-            self._buffers += 1
-            self._bytes += buffer.length
-        return buffer
-
-    def resume(self) -> None:
-        """Lets the producer go on after a blocking event."""
-        if self._view is not None:
-            self._view.resume()
-
-    def announce_buffer_size(self, size_bytes: int) -> None:
-        """Asks the producer to fill new buffers to this size."""
-        self._buffer_size = size_bytes
-        if self._view is not None:
-            self._view.set_buffer_size(size_bytes)
-
-    def measure(self) -> tuple[int, int]:
-        """See `InputChannel.measure`; O(1)."""
-        return self._bytes, 0 if self._view is None or self._released else self._view.queued_buffers()
-
-    def acknowledge_end_of_data(self) -> None:
-        """Every record was processed."""
-        if self._view is not None:
-            self._view.acknowledge_end_of_data()
-
-    def release(self) -> None:
-        """The producer counts this subpartition as consumed; idempotent."""
-        if not self._released:
-            self._released = True
-            if self.withdraw is not None:
-                self.withdraw()
-            if self._view is not None:
-                self._view.release()
-
-    def statistics(self) -> ChannelStatistics:
-        """A snapshot; O(queue)."""
-        view = None if self._released else self._view
-        queued_buffers, queued_bytes = (0, 0) if view is None else view.readable()
-        return ChannelStatistics(
-            channel_index=self.index,
-            is_local=True,
-            partition_id=self.partition_id,
-            subpartition=self.subpartition,
-            queued_buffers=queued_buffers,
-            queued_bytes=queued_bytes,
-            buffers=self._buffers,
-            bytes=self._bytes,
-            polled_buffers=self._buffers,
-            polled_bytes=self._bytes,
-            exclusive=0,
-            free_exclusive=0,
-            free_floating=0,
-            unannounced_credit=0,
-            announced_credit=0,
-            announcements=0,
-            backlog_announcements=0,
-            sender_backlog=0 if view is None else view.queued_buffers() - queued_buffers,
-            is_finished=self.is_finished,
         )

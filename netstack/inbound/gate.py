@@ -1,4 +1,4 @@
-"""Fair choice among the input channels that have something: SingleInputGate, and UnionInputGate over several.
+"""Fair choice among the input channels that have something: SingleInputGate.
 
 Takes: notifications of channels. Gives: buffers and events, one at a time, to a reader.
 
@@ -15,11 +15,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final, Protocol, final
 
 from ..buffer.buffer import Buffer
-from ..buffer.pool import LocalBufferPool, LocalBufferPoolStatistics
+from ..buffer.pool import LocalBufferPool
 from ..errors import LocalProtocolError, NetstackError
 from ..events import DataType, EndOfData, decode_event
 from ..waits import WaitMeter
@@ -37,6 +36,8 @@ class InputChannel(Protocol):
     """One logical channel as its gate sees it."""
 
     index: int
+    partition_id: str
+    subpartition: int
     is_enqueued: bool
     is_first: bool
     is_finished: bool
@@ -50,6 +51,15 @@ class InputChannel(Protocol):
 
     def resume(self) -> None:
         """Lets the producer go on after a blocking event."""
+
+    def start_capture(self, checkpoint_id: int, unconsumed: bytes) -> None:
+        """Keeps what is in front of the barrier of a checkpoint and was not processed."""
+
+    def take_capture(self, checkpoint_id: int) -> bytes:
+        """Ends it; what was kept."""
+
+    def prioritize(self, sequence: int) -> None:
+        """An announced barrier overtakes what is in front of it."""
 
     def acknowledge_end_of_data(self) -> None:
         """Every record of the channel was processed."""
@@ -100,6 +110,8 @@ class SingleInputGate:
         self.on_data: Callable[[], None] | None = None
         """Told when a channel gets in line and no other was."""
         self.on_available: Callable[[], None] | None = None
+        self.on_priority: Callable[[], None] | None = None
+        """Called when a priority event came and none waited: whoever does something else should poll."""
         self.poke = poke
         self._on_closed = on_closed
         self._channels: list[InputChannel] = []
@@ -267,6 +279,28 @@ class SingleInputGate:
             buffers_in_use += in_use
         return bytes_polled, buffers_in_use
 
+    @property
+    def has_priority(self) -> bool:
+        """Whether the next poll gives a priority event (a barrier that overtakes, or the announcement of one)."""
+        return self._first_in_line > 0
+
+    def channel_key(self, channel_index: int) -> tuple[str, int]:
+        """What a channel reads: (partition id, subpartition)."""
+        channel = self._channels[channel_index]
+        return channel.partition_id, channel.subpartition
+
+    def start_capture(self, channel_index: int, checkpoint_id: int, unconsumed: bytes) -> None:
+        """See `InputChannel.start_capture`."""
+        self._channels[channel_index].start_capture(checkpoint_id, unconsumed)
+
+    def take_capture(self, channel_index: int, checkpoint_id: int) -> bytes:
+        """See `InputChannel.take_capture`."""
+        return self._channels[channel_index].take_capture(checkpoint_id)
+
+    def prioritize(self, channel_index: int, sequence: int) -> None:
+        """See `InputChannel.prioritize`."""
+        self._channels[channel_index].prioritize(sequence)
+
     def close(self) -> None:
         """Releases every channel, returns every buffer, wakes whoever waits. Idempotent."""
         if self._closed:
@@ -296,123 +330,3 @@ class SingleInputGate:
             debloated_buffer_bytes=None if debloater is None else debloater.announced_bytes,
             estimated_time_to_consume_s=None if debloater is None else debloater.estimated_time_to_consume_s,
         )
-
-
-@final
-class UnionInputGate:
-    """Several gates as one input.
-
-    Fair among gates, one buffer a turn; channel indexes follow each other gate by gate.
-    """
-
-    def __init__(self, gates: Sequence[SingleInputGate]) -> None:
-        """Args: at least two distinct gates.
-
-        Raises:
-            LocalProtocolError: fewer than two, or one of them twice.
-        """
-        if len(gates) < 2 or len(set(map(id, gates))) != len(gates):
-            raise LocalProtocolError(f"a UnionInputGate needs at least 2 distinct gates, got {len(gates)}")
-        self.on_available: Callable[[], None] | None = None
-        self.now = gates[0].now
-        self.idle = gates[0].idle
-        """Its reader waits because there is nothing to poll in any gate: the time of each of them."""
-        self._gates = tuple(gates)
-        self._offsets = [sum(gate.channel_count for gate in gates[:index]) for index in range(len(gates))]
-        self._line: deque[int] = deque()
-        for index, gate in enumerate(gates):
-            gate.idle = self.idle
-            gate.on_available = self._notifier(index)
-            if gate.is_available:
-                self._line.append(index)
-
-    @property
-    def channel_count(self) -> int:
-        """Over all gates."""
-        return sum(gate.channel_count for gate in self._gates)
-
-    @property
-    def is_available(self) -> bool:
-        """Whether `poll` is worth calling."""
-        return bool(self._line) or self.is_finished
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether every gate is."""
-        return all(gate.is_finished for gate in self._gates)
-
-    @property
-    def ended_with_drain(self) -> bool | None:
-        """None until every gate has seen the end of its data; then whether all of them said drain."""
-        states = [gate.ended_with_drain for gate in self._gates]
-        return None if None in states else all(states)
-
-    def poll(self) -> Buffer | None:
-        """The next buffer or event of the gate whose turn it is; raises what that gate raises."""
-        line = self._line
-        while line:
-            index = line.popleft()
-            gate = self._gates[index]
-            try:
-                buffer = gate.poll()
-            finally:
-                if gate.is_available and not gate.is_finished and not gate.is_closed:
-                    line.append(index)
-            if buffer is not None:
-                buffer.channel_index += self._offsets[index]
-                return buffer
-        return None
-
-    def poke(self) -> None:
-        """Before waiting: has every gate announce what is due and look whether more has arrived."""
-        for gate in self._gates:
-            gate.poke()
-
-    def count_records(self, channel_index: int, count: int) -> None:
-        """The reader has decoded records of a channel."""
-        gate, _ = self._locate(channel_index)
-        gate.records += count
-
-    def acknowledge_end_of_data(self, channel_index: int) -> None:
-        """Every record of a channel was processed."""
-        gate, local = self._locate(channel_index)
-        gate.acknowledge_end_of_data(local)
-
-    def resume(self, channel_index: int) -> None:
-        """Lets a channel go on after a blocking event."""
-        gate, local = self._locate(channel_index)
-        gate.resume(local)
-
-    def close(self) -> None:
-        """Closes every gate; idempotent."""
-        for gate in self._gates:
-            gate.close()
-
-    def statistics(self) -> GateStatistics:
-        """The channels of all gates, numbered through; their pools as one."""
-        parts = [gate.statistics() for gate in self._gates]
-        channels = [channel for part in parts for channel in part.channels]
-        return GateStatistics(
-            name=" and ".join(part.name for part in parts),
-            channels=tuple(replace(channel, channel_index=index) for index, channel in enumerate(channels)),
-            pool=LocalBufferPoolStatistics.sum_of([part.pool for part in parts if part.pool is not None]),
-            records=sum(part.records for part in parts),
-            idle=self.idle.statistics(self.now()),
-            is_finished=self.is_finished,
-        )
-
-    def _locate(self, channel_index: int) -> tuple[SingleInputGate, int]:
-        for gate, offset in zip(reversed(self._gates), reversed(self._offsets), strict=True):
-            if channel_index >= offset:
-                return gate, channel_index - offset
-        raise LocalProtocolError(f"channel index {channel_index}; the union has 0 to {self.channel_count - 1}")
-
-    def _notifier(self, index: int) -> Callable[[], None]:
-        def on_available() -> None:
-            was_empty = not self._line
-            if index not in self._line:
-                self._line.append(index)
-            if was_empty and self.on_available is not None:
-                self.on_available()
-
-        return on_available

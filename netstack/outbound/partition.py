@@ -16,7 +16,7 @@ from ..buffer.buffer import Notify
 from ..buffer.builder import BufferBuilder, EventBuffer
 from ..buffer.pool import LocalBufferPool, LocalBufferPoolStatistics
 from ..errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound
-from ..events import EndOfData, EndOfPartition, Event, data_type_of, encode_event
+from ..events import CheckpointBarrier, EndOfData, EndOfPartition, Event, data_type_of, encode_event
 from ..ids import PartitionId, ResultPartitionType
 from ..waits import WaitMeter, WaitStatistics
 from .subpartition import ResultSubpartition, SubpartitionStatistics, SubpartitionView
@@ -169,8 +169,12 @@ class ResultPartition:
         self.on_release: Callable[[], None] | None = None
         """Told before the partition is dropped: its writer gives its open buffers up."""
         self._on_released = on_released
-        consumed, acknowledged = self._on_consumed, self._on_acknowledged  # one of each, not one a subpartition
-        self.subpartitions = tuple(ResultSubpartition(index, consumed, acknowledged) for index in range(subpartitions))
+        self.on_barrier: Callable[[int, int, bytes], None] | None = None
+        """Told once for each subpartition and barrier that is unaligned or has a timeout: (subpartition, checkpoint id,
+        the data it overtook there)."""
+        # One of each callback, not one a subpartition.
+        callbacks = self._on_consumed, self._on_acknowledged, self._on_barrier
+        self.subpartitions = tuple(ResultSubpartition(index, *callbacks) for index in range(subpartitions))
         self._consumed: set[int] = set()
         self._acknowledged: set[int] = set()
         self._end_of_data_sent = False
@@ -218,11 +222,26 @@ class ResultPartition:
         The writer has finished its open buffers before. Never waits: events need no pool buffer.
         """
         self.check_writable()
-        data = encode_event(event)
         data_type = data_type_of(event, priority=priority)
         self.counters.events += 1
+        if isinstance(event, CheckpointBarrier):
+            for subpartition in self.subpartitions:
+                subpartition.add_barrier(event, data_type, self.host.now)
+            return
+        data = encode_event(event)
         for subpartition in self.subpartitions:
             subpartition.add(EventBuffer(data, data_type), is_last=is_last)
+
+    def time_out_barrier(self, checkpoint_id: int) -> None:
+        """The barrier of this checkpoint overtakes everything wherever it still waits."""
+        for subpartition in self.subpartitions:
+            subpartition.time_out_barrier(checkpoint_id)
+        self.host.kick()
+
+    def forget_barrier(self, checkpoint_id: int) -> None:
+        """The checkpoint was aborted: nobody wants to know any more what its barrier overtakes."""
+        for subpartition in self.subpartitions:
+            subpartition.forget_barrier(checkpoint_id)
 
     def end_of_data(self, *, drain: bool = True) -> None:
         """Queues EndOfData once."""
@@ -303,6 +322,10 @@ class ResultPartition:
             self.on_acknowledged()
         if self.is_closed and len(self._consumed) == len(self.subpartitions):
             self._release()
+
+    def _on_barrier(self, subpartition: int, checkpoint_id: int, overtaken: bytes) -> None:
+        if self.on_barrier is not None:
+            self.on_barrier(subpartition, checkpoint_id, overtaken)
 
     def _on_acknowledged(self, subpartition: int) -> None:
         self._acknowledged.add(subpartition)

@@ -63,7 +63,7 @@ class ChannelSelector(abc.ABC):
             raise ConfigError(f"{type(self).__name__} was set up with {channels} subpartitions; the least is 1")
         self.channels = channels
 
-    def observe(self, subpartitions: Sequence[ResultSubpartition]) -> None:
+    def observe(self, subpartitions: Sequence[ResultSubpartition]) -> None:  # noqa: B027 - most rules need not look
         """Shown the subpartitions it chooses among, after `setup`, for rules that depend on their load."""
 
     @abc.abstractmethod

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 from ..buffer.buffer import Allowance, Buffer, Notify
-from ..buffer.builder import QueueElement
+from ..buffer.builder import BarrierBuffer, EventBuffer, QueueElement
 from ..errors import LocalProtocolError
-from ..events import DataType
+from ..events import Alignment, CheckpointBarrier, DataType
 
 LOCAL_CREDIT: Final = 16
 """A local consumer takes what is queued without waiting for credit: for comparing loads it counts as having this."""
@@ -30,9 +30,14 @@ UNBOUNDED_BYTES: Final = 1 << 31
 """No segment is as large: what a consumer that asks for no smaller buffers gets."""
 
 _PRIORITY: Final = DataType.PRIORITY_EVENT  # an enum's property costs 100 ns
+_ANNOUNCEMENT: Final = DataType.ANNOUNCEMENT
 _NOTHING: Final = memoryview(b"")
 _NO_QUEUE: Final[deque[QueueElement]] = deque(maxlen=0)
 """Stands where nothing was queued yet: an empty deque takes 760 bytes, more than all the rest of an idle channel."""
+
+
+def _nothing(index: int, checkpoint_id: int, overtaken: bytes) -> None:
+    """Nobody takes checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,7 @@ class ResultSubpartition:
 
     __slots__ = (
         "_added",
+        "_barrier",
         "_bytes_sent",
         "_credit",
         "_data_buffers",
@@ -76,6 +82,7 @@ class ResultSubpartition:
         "_flush_requested",
         "_notify",
         "_on_acknowledged",
+        "_on_barrier",
         "_on_consumed",
         "_priority_count",
         "_queue",
@@ -89,7 +96,13 @@ class ResultSubpartition:
         "is_released",
     )
 
-    def __init__(self, index: int, on_consumed: Callable[[int], None], on_acknowledged: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        index: int,
+        on_consumed: Callable[[int], None],
+        on_acknowledged: Callable[[int], None],
+        on_barrier: Callable[[int, int, bytes], None] = _nothing,
+    ) -> None:
         self.index = index
         self.buffer_size = UNBOUNDED_BYTES
         """Bytes that its consumer would like a new buffer to hold at most; read by the writer, once a buffer."""
@@ -111,6 +124,8 @@ class ResultSubpartition:
         self._credit: Allowance | None = None
         self._on_consumed = on_consumed
         self._on_acknowledged = on_acknowledged
+        self._on_barrier = on_barrier
+        self._barrier: BarrierBuffer | None = None
 
     # The writer's side.
 
@@ -130,7 +145,7 @@ class ResultSubpartition:
         if element.is_data:
             self._queue.append(element)
             self._data_buffers += 1
-        elif element.data_type is _PRIORITY:
+        elif element.data_type is _PRIORITY or element.data_type is _ANNOUNCEMENT:
             self._queue.insert(self._priority_count, element)
             self._priority_count += 1
             overtakes = (
@@ -142,6 +157,61 @@ class ResultSubpartition:
         if is_last or (element.is_finished and (overtakes or not self._flush_requested) and not self.is_blocked):
             self._tell()
         return True
+
+    def add_barrier(self, barrier: CheckpointBarrier, data_type: DataType, now: Callable[[], float]) -> bool:
+        """Appends a barrier, or puts it in front of everything when it has priority.
+
+        What a barrier with priority overtakes is told (`on_barrier`) at once; of one with a timeout it is told when
+        either the barrier is taken (nothing was overtaken) or its time is up (`time_out_barrier`).
+
+        Returns:
+            False when the subpartition is finished or released.
+        """
+        element = BarrierBuffer(barrier, data_type, now)
+        overtaken = self._unread_data(None) if data_type is _PRIORITY else b""
+        if not self.add(element):
+            return False
+        if data_type is _PRIORITY:
+            self._on_barrier(self.index, barrier.checkpoint_id, overtaken)
+        elif data_type is DataType.TIMEOUTABLE_ALIGNED_BARRIER:
+            self._barrier = element
+            if self._view is not None and self._credit is None:
+                self._announce_barrier(element)
+        return True
+
+    def time_out_barrier(self, checkpoint_id: int | None = None) -> None:
+        """A barrier with a timeout that still waits (of this checkpoint, if given) overtakes everything now."""
+        element = self._barrier
+        if element is None or checkpoint_id not in (None, element.barrier.checkpoint_id):
+            return
+        self._barrier = None
+        overtaken = self._unread_data(element)
+        barrier = replace(element.aged(), alignment=Alignment.UNALIGNED)
+        self._queue.remove(element)
+        self._queue.insert(self._priority_count, BarrierBuffer(barrier, _PRIORITY, element.now))
+        self._priority_count += 1
+        self._on_barrier(self.index, barrier.checkpoint_id, overtaken)
+        if not self.is_blocked:
+            self._tell()
+
+    def forget_barrier(self, checkpoint_id: int) -> None:
+        """The checkpoint was aborted: nobody wants to know what its barrier overtakes."""
+        if self._barrier is not None and self._barrier.barrier.checkpoint_id == checkpoint_id:
+            self._barrier = None
+
+    def _unread_data(self, until: QueueElement | None) -> bytes:
+        """A copy of the data that was not taken yet, up to an element."""
+        pieces = []
+        for element in self._queue:
+            if element is until:
+                break
+            if element.is_data:
+                pieces.append(element.snapshot())
+        return b"".join(pieces)
+
+    def _announce_barrier(self, element: BarrierBuffer) -> None:
+        """A local consumer hears of a barrier with a timeout as a remote one does: when it arrives, which is now."""
+        self.add(EventBuffer(element.snapshot(), DataType.ANNOUNCEMENT))
 
     def add_finished(self, elements: Sequence[QueueElement]) -> None:
         """Appends finished data buffers; one notification for all."""
@@ -186,6 +256,7 @@ class ResultSubpartition:
         queue, self._queue = self._queue, _NO_QUEUE
         self._data_buffers = self._priority_count = 0
         self._flush_requested = False
+        self._barrier = None
         for element in queue:
             element.close()
         self._tell()  # so that a reader notices
@@ -230,8 +301,11 @@ class ResultSubpartition:
                     self._data_buffers -= 1
                     if buffer is None and self._returns_empty:
                         buffer = Buffer(_NOTHING, 0, DataType.DATA, None)
-                elif head.data_type is _PRIORITY:
+                elif head.data_type is _PRIORITY or head.data_type is _ANNOUNCEMENT:
                     self._priority_count -= 1
+                elif head is self._barrier:
+                    self._barrier = None
+                    self._on_barrier(self.index, head.barrier.checkpoint_id, b"")
             elif waiting > 1:
                 raise LocalProtocolError(f"subpartition {self.index}: an unfinished buffer is not the last one")
             elif buffer is None:
@@ -405,6 +479,10 @@ class SubpartitionView:
     def resume(self) -> None:
         """Goes on after a blocking event."""
         self._subpartition.resume()
+
+    def time_out_barrier(self) -> None:
+        """See `BufferSource.time_out_barrier`."""
+        self._subpartition.time_out_barrier()
 
     def acknowledge_end_of_data(self) -> None:
         """The consumer has processed every record."""

@@ -18,7 +18,8 @@ from ..buffer.buffer import Buffer
 from ..config import NetworkConfig
 from ..errors import ConfigError, NetstackError, RecordError
 from ..events import DataType, Event, decode_event
-from ..inbound.gate import SingleInputGate, UnionInputGate
+from ..inbound.gate import SingleInputGate
+from ..inbound.union import UnionInputGate
 from ..record.deserializer import RecordDeserializer
 from ..record.formats import RecordFormat, format_named
 from ..record.rows import RowDeserializer
@@ -74,6 +75,9 @@ class _Waiter:
     def event_of(self, buffer: Buffer) -> Event | None:
         """Handles an event buffer; returns the event if it is the application's business."""
         data_type = buffer.data_type
+        if data_type is DataType.ANNOUNCEMENT:  # of a barrier that comes in its place
+            buffer.recycle()
+            return None
         channel = buffer.channel_index
         event = decode_event(buffer.memory)
         buffer.recycle()

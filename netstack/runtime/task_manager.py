@@ -20,8 +20,9 @@ from ..buffer.requirements import gate_buffers, partition_buffers
 from ..config import NetworkConfig
 from ..errors import ChannelFailed, ConfigError, LocalProtocolError
 from ..ids import ChannelDescriptor, ResultPartitionType, partition_id
-from ..inbound.channel import LocalInputChannel, RemoteInputChannel
+from ..inbound.channel import RemoteInputChannel
 from ..inbound.gate import InputChannel, SingleInputGate
+from ..inbound.local_channel import LocalInputChannel
 from ..inbound.receiver import ChannelReceiver
 from ..inbound.statistics import GateStatistics
 from ..outbound.partition import ResultPartition, ResultPartitionStatistics

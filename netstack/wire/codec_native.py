@@ -45,7 +45,7 @@ _CODE: Final = struct.Struct(">H")
 _TOKEN: Final = struct.Struct(">Q")
 _NUMBER: Final = struct.Struct(">I")
 
-_DATA_TYPES: Final = frozenset(int(data_type) for data_type in DataType)
+_DATA_TYPES: Final = frozenset(int(data_type) for data_type in DataType if data_type is not DataType.ANNOUNCEMENT)
 
 
 class Kind(enum.IntEnum):

@@ -88,7 +88,7 @@ class ReceiveCredit:
         return True
 
     def is_short_for(self, backlog: int) -> bool:
-        """Whether a sender with `backlog` buffers waiting may soon be out of credit, although there is some to announce.
+        """Whether a sender with `backlog` buffers waiting may soon be out of credit although there is some to announce.
 
         Soon: it has more waiting than it may send, or no more credit than could be announced; on a long link the next
         burst would then wait for a round trip.

@@ -15,14 +15,14 @@ import itertools
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from netstack.buffer.buffer import Buffer
 from netstack.buffer.requirements import LANDING_SEGMENTS
 from netstack.errors import ChannelFailed, ConnectionLost, InsufficientBuffers, ProducerFailed
-from netstack.events import CheckpointBarrier, DataType, EndOfData, EndOfPartition, Event, UserEvent, encode_event
+from netstack.events import CheckpointBarrier, DataType, EndOfData, EndOfPartition, Event, UserEvent, decode_event
 from netstack.ids import ResultPartitionType
 from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.emission import Emission
@@ -41,13 +41,18 @@ Actor = TypeVar("Actor")
 FILLER = bytes(range(251)) * 3
 
 
+def known(event: Event) -> Any:
+    """What is the same of an event at both ends: a barrier has aged on the way."""
+    return event.checkpoint_id if isinstance(event, CheckpointBarrier) else event
+
+
 class Stream:
     """One subpartition: what is due to its consumer."""
 
     def __init__(self) -> None:
         self.due = bytearray()
-        self.events: deque[tuple[int, bytes]] = deque()  # after how many bytes
-        self.priority_events: deque[tuple[int, bytes]] = deque()  # after how many bytes at the latest
+        self.events: deque[tuple[int, Any]] = deque()  # after how many bytes
+        self.priority_events: deque[tuple[int, Any]] = deque()  # after how many bytes at the latest
         self.written = 0
         self.received = 0
         self.is_ended = False
@@ -74,10 +79,11 @@ class Stream:
                 self.received += len(payload)
             case DataType.PRIORITY_EVENT:
                 latest, event = self.priority_events.popleft()
-                assert payload == event
+                assert known(decode_event(payload)) == event
                 assert self.received <= latest, "a priority event came behind data that was written after it"
             case _:
-                assert self.events.popleft() == (self.received, payload), "an event is out of its place"
+                event = known(decode_event(payload))
+                assert self.events.popleft() == (self.received, event), "an event is out of its place"
                 self.is_ended = buffer.data_type is DataType.END_OF_PARTITION
 
     def cancel(self) -> None:
@@ -198,7 +204,7 @@ class Producer:
         if self.in_hand is None and self.is_writable and self.writer.complete_torn():
             self.writer.broadcast_event(event, priority=priority)
             for stream in self.streams:
-                (stream.priority_events if priority else stream.events).append((stream.written, encode_event(event)))
+                (stream.priority_events if priority else stream.events).append((stream.written, known(event)))
             self.soak.link.check_writer(self.partition)
 
     def finish(self) -> bool:
@@ -207,8 +213,8 @@ class Producer:
             self.writer.end(drain=True)
             for stream in self.streams:
                 stream.events += (
-                    (stream.written, encode_event(EndOfData())),
-                    (stream.written, encode_event(EndOfPartition())),
+                    (stream.written, EndOfData()),
+                    (stream.written, EndOfPartition()),
                 )
             self.partition.close()
         return not self.is_writable

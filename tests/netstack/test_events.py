@@ -85,7 +85,7 @@ def test_data_types(event: Event, expected: DataType) -> None:
 
 def test_what_a_type_means() -> None:
     assert [kind for kind in DataType if kind.is_data] == [DataType.DATA]
-    assert [kind for kind in DataType if kind.has_priority] == [DataType.PRIORITY_EVENT]
+    assert [kind for kind in DataType if kind.has_priority] == [DataType.PRIORITY_EVENT, DataType.ANNOUNCEMENT]
     assert [kind for kind in DataType if kind.blocks_upstream] == [
         DataType.ALIGNED_BARRIER,
         DataType.TIMEOUTABLE_ALIGNED_BARRIER,

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from netstack.errors import ConfigError
 from netstack.units import (
     format_count,
     format_duration,
@@ -13,7 +14,6 @@ from netstack.units import (
     parse_size,
     three_digits,
 )
-from netstack.errors import ConfigError
 
 
 @pytest.mark.parametrize(

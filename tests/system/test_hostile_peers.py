@@ -843,7 +843,7 @@ async def test_checksums_are_not_looked_at_unless_both_know_them() -> None:
 GARBAGE = {
     "nothing": (b"", EVENT, "type -1, 0 bytes"),
     "unknown type": (b"\x63", EVENT, "type 99, 1 bytes"),
-    "cut short": (encode_event(CheckpointBarrier(1))[:-1], ALIGNED, "type 1 with 25 bytes"),
+    "cut short": (encode_event(CheckpointBarrier(1))[:-1], ALIGNED, "type 1 with 33 bytes"),
     "priority": (b"\x63", PRIORITY, "type 99"),
     "an end that is a barrier": (
         encode_event(CheckpointBarrier(1)),

@@ -12,8 +12,9 @@ from netstack.buffer.pool import LocalBufferPool, NetworkBufferPool
 from netstack.buffer.segment import Segment
 from netstack.errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound, ProducerFailed
 from netstack.events import CheckpointBarrier, DataType, EndOfData, EndOfPartition, UserEvent, encode_event
-from netstack.inbound.channel import LocalInputChannel, RemoteInputChannel
+from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
+from netstack.inbound.local_channel import LocalInputChannel
 from netstack.outbound.subpartition import ResultSubpartition
 
 SIZE = 16

@@ -9,8 +9,9 @@ import pytest
 from netstack.buffer.buffer import Buffer
 from netstack.errors import ConnectionLost, LocalProtocolError
 from netstack.events import DataType, EndOfData, EndOfPartition, Event, UserEvent, data_type_of, encode_event
-from netstack.inbound.gate import InputChannel, SingleInputGate, UnionInputGate
+from netstack.inbound.gate import InputChannel, SingleInputGate
 from netstack.inbound.statistics import ChannelStatistics
+from netstack.inbound.union import UnionInputGate
 
 
 def nothing() -> None:

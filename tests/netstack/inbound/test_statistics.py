@@ -10,9 +10,11 @@ from netstack.buffer.buffer import Buffer
 from netstack.buffer.builder import BufferBuilder, EventBuffer
 from netstack.buffer.pool import NetworkBufferPool
 from netstack.events import CheckpointBarrier, DataType, Event, UserEvent, data_type_of, encode_event
-from netstack.inbound.channel import LocalInputChannel, RemoteInputChannel
-from netstack.inbound.gate import SingleInputGate, UnionInputGate
+from netstack.inbound.channel import RemoteInputChannel
+from netstack.inbound.gate import SingleInputGate
+from netstack.inbound.local_channel import LocalInputChannel
 from netstack.inbound.statistics import GateStatistics
+from netstack.inbound.union import UnionInputGate
 from netstack.outbound.subpartition import ResultSubpartition
 
 SIZE = 16

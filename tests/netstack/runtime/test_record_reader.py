@@ -18,8 +18,9 @@ from netstack.buffer.pool import NetworkBufferPool
 from netstack.config import NetworkConfig
 from netstack.errors import ConfigError, LocalProtocolError, RecordError
 from netstack.events import CheckpointBarrier, EndOfData, EndOfPartition, Event, UserEvent, data_type_of, encode_event
-from netstack.inbound.channel import LocalInputChannel
-from netstack.inbound.gate import SingleInputGate, UnionInputGate
+from netstack.inbound.gate import SingleInputGate
+from netstack.inbound.local_channel import LocalInputChannel
+from netstack.inbound.union import UnionInputGate
 from netstack.outbound.subpartition import ResultSubpartition
 from netstack.record.framing import LENGTH, frame
 from netstack.runtime.record_reader import TURN_BUFFERS, ArrayReader, RecordReader

@@ -31,7 +31,8 @@ from netstack.errors import (
 )
 from netstack.events import Alignment, CheckpointBarrier, UserEvent
 from netstack.ids import ChannelDescriptor, ResultPartitionType
-from netstack.inbound.gate import SingleInputGate, UnionInputGate
+from netstack.inbound.gate import SingleInputGate
+from netstack.inbound.union import UnionInputGate
 from netstack.outbound.partition import ResultPartition
 from netstack.outbound.selector import BroadcastSelector, CustomSelector
 from netstack.runtime.record_reader import ArrayReader, RecordReader

@@ -1,0 +1,200 @@
+"""One logical input channel to a partition of the same TaskManager: straight at the producer's queue.
+
+Takes: a `BufferSource`. Gives: its buffers to the gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, final
+
+from ..buffer.buffer import Buffer, BufferSource
+from ..errors import ErrorCode, ProducerFailed, channel_error
+from ..events import Alignment, CheckpointBarrier, DataType, decode_event
+from .capture import InputCapture
+from .gate import SingleInputGate
+from .statistics import ChannelStatistics
+
+_DATA: Final = DataType.DATA
+_BARRIER_TYPES: Final = (DataType.PRIORITY_EVENT, DataType.ALIGNED_BARRIER, DataType.TIMEOUTABLE_ALIGNED_BARRIER)
+
+
+@final
+class LocalInputChannel:
+    """A channel to a partition of the same TaskManager.
+
+    No credit, no wire, no copy; buffers stay charged to the producer until they are recycled.
+    """
+
+    __slots__ = (
+        "_buffer_size",
+        "_buffers",
+        "_bytes",
+        "_capture",
+        "_error",
+        "_gate",
+        "_released",
+        "_view",
+        "index",
+        "is_enqueued",
+        "is_finished",
+        "is_first",
+        "partition_id",
+        "subpartition",
+        "withdraw",
+    )
+
+    def __init__(self, gate: SingleInputGate, index: int, *, partition_id: str, subpartition: int) -> None:
+        """Args: its gate and place in it; what it reads."""
+        self.index = index
+        self.is_enqueued = False
+        self.is_first = False
+        self.is_finished = False
+        self.partition_id = partition_id
+        self.subpartition = subpartition
+        self.withdraw: Callable[[], None] | None = None
+        """Takes the request for the view back; a partition that comes later is then left to somebody else."""
+        self._gate = gate
+        self._view: BufferSource | None = None
+        self._buffer_size = 0  # asked for, also before there is a view; 0 is nothing
+        self._error: Exception | None = None
+        self._released = False
+        self._capture: InputCapture | None = None
+        self._buffers = 0
+        self._bytes = 0
+
+    def __str__(self) -> str:
+        return f"local channel ({self.partition_id!r} subpartition {self.subpartition})"
+
+    def on_data_available(self) -> None:
+        """The subpartition has something (or was released)."""
+        if self.has_priority:
+            self._gate.enqueue_first(self)
+        else:
+            self._gate.enqueue(self)
+
+    @property
+    def has_priority(self) -> bool:
+        """Whether the next buffer is a priority event."""
+        return self._view is not None and self._view.has_priority
+
+    def on_view(self, view: BufferSource) -> None:
+        """The partition exists."""
+        if self._released:
+            view.release()
+            return
+        self._view = view
+        if self._buffer_size:
+            view.set_buffer_size(self._buffer_size)
+        if view.is_released or view.is_available(has_credit=True):
+            self.on_data_available()
+
+    def fail(self, error: Exception) -> None:
+        """The channel is broken: the next poll raises."""
+        if self._error is None and not self._released:
+            self._error = error
+            self._gate.enqueue(self)
+
+    def poll(self) -> Buffer | None:
+        """The next buffer.
+
+        Raises:
+            ProducerFailed: with the producer's cause.
+            PartitionNotFound: the partition was released.
+        """
+        view = self._view
+        if view is None:
+            if self._error is not None:
+                raise self._error
+            return None
+        buffer = view.poll()
+        if buffer is None:
+            if view.is_released and not self._released:
+                failure = view.failure
+                if failure is not None:
+                    raise ProducerFailed(ErrorCode.PRODUCER_FAILED, failure, channel=str(self))
+                raise channel_error(ErrorCode.PARTITION_NOT_FOUND, "the partition was released", channel=str(self))
+            return None
+        if buffer.data_type is _DATA:
+            self._buffers += 1
+            self._bytes += buffer.length
+            if self._capture is not None and self._capture.is_open:
+                self._capture.add(buffer.contiguous())
+        elif buffer.data_type in _BARRIER_TYPES:
+            event = decode_event(buffer.memory)
+            if isinstance(event, CheckpointBarrier) and event.alignment is not Alignment.AT_LEAST_ONCE:
+                self._captured().on_barrier(event.checkpoint_id, buffer.sequence)
+        return buffer
+
+    def resume(self) -> None:
+        """Lets the producer go on after a blocking event."""
+        if self._view is not None:
+            self._view.resume()
+
+    def announce_buffer_size(self, size_bytes: int) -> None:
+        """Asks the producer to fill new buffers to this size."""
+        self._buffer_size = size_bytes
+        if self._view is not None:
+            self._view.set_buffer_size(size_bytes)
+
+    def measure(self) -> tuple[int, int]:
+        """See `InputChannel.measure`; O(1)."""
+        return self._bytes, 0 if self._view is None or self._released else self._view.queued_buffers()
+
+    def start_capture(self, checkpoint_id: int, unconsumed: bytes) -> None:
+        """As of a remote channel; what was not read yet belongs to the producer, whose barrier overtakes it there."""
+        self._captured().start(checkpoint_id, unconsumed, ())
+
+    def take_capture(self, checkpoint_id: int) -> bytes:
+        """Ends it, when the last barrier has come or the checkpoint was aborted."""
+        return b"" if self._capture is None else self._capture.take(checkpoint_id)
+
+    def prioritize(self, sequence: int) -> None:
+        """The announced barrier overtakes what is in front of it, at the producer."""
+        if self._view is not None:
+            self._view.time_out_barrier()
+
+    def _captured(self) -> InputCapture:
+        if self._capture is None:
+            self._capture = InputCapture()
+        return self._capture
+
+    def acknowledge_end_of_data(self) -> None:
+        """Every record was processed."""
+        if self._view is not None:
+            self._view.acknowledge_end_of_data()
+
+    def release(self) -> None:
+        """The producer counts this subpartition as consumed; idempotent."""
+        if not self._released:
+            self._released = True
+            if self.withdraw is not None:
+                self.withdraw()
+            if self._view is not None:
+                self._view.release()
+
+    def statistics(self) -> ChannelStatistics:
+        """A snapshot; O(queue)."""
+        view = None if self._released else self._view
+        queued_buffers, queued_bytes = (0, 0) if view is None else view.readable()
+        return ChannelStatistics(
+            channel_index=self.index,
+            is_local=True,
+            partition_id=self.partition_id,
+            subpartition=self.subpartition,
+            queued_buffers=queued_buffers,
+            queued_bytes=queued_bytes,
+            buffers=self._buffers,
+            bytes=self._bytes,
+            polled_buffers=self._buffers,
+            polled_bytes=self._bytes,
+            exclusive=0,
+            free_exclusive=0,
+            free_floating=0,
+            unannounced_credit=0,
+            announced_credit=0,
+            announcements=0,
+            backlog_announcements=0,
+            sender_backlog=0 if view is None else view.queued_buffers() - queued_buffers,
+            is_finished=self.is_finished,
+        )
