@@ -180,13 +180,14 @@ def test_a_size_for_a_local_channel_waits_for_its_partition() -> None:
 
 def test_a_local_channel_has_in_use_what_waits_at_its_producer() -> None:
     gate = SingleInputGate(None, poke=nothing, on_closed=nothing)
+    pool = NetworkBufferPool(8, SIZE).create_pool(8, 8)
     channel = LocalInputChannel(gate, 1, partition_id="p", subpartition=0)
     subpartition = ResultSubpartition(0, lambda index: None, lambda index: None)
     channel.on_view(subpartition.create_view(channel.on_data_available))
     for payload in (b"abc", b"de"):
-        segment = stage.pool.try_acquire()
+        segment = pool.try_acquire()
         assert segment is not None
-        subpartition.add(LentBuffer((memoryview(payload),), len(payload), segment, stage.pool, 0))
+        subpartition.add(LentBuffer((memoryview(payload),), len(payload), segment, pool, 0))
     assert channel.measure() == (0, 2)
     taken = channel.poll()
     assert taken is not None
