@@ -56,6 +56,14 @@ class SpillError(NetstackError):
     """A spanning record could not be written to, or read from, its temporary file."""
 
 
+class CheckpointError(NetstackError):
+    """A checkpoint cannot be made, or not be used; the message says which and why. The job goes on without it."""
+
+
+class CheckpointStorageError(CheckpointError):
+    """A file of a checkpoint could not be written or is not as it was written; the message names it and the reason."""
+
+
 class InsufficientBuffers(NetstackError):
     """Not enough network buffers; the message says what is missing, what to raise and by how much."""
 

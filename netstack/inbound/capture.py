@@ -21,46 +21,55 @@ def is_before(sequence: int, other: int) -> bool:
     return (other - sequence) & 0xFFFFFFFF < 1 << 31 and other != sequence
 
 
+REMEMBERED_BARRIERS = 16
+"""Barriers of one channel that wait to be read; a coordinator has one or two checkpoints under way."""
+
+
 @final
 class InputCapture:
     """The state of one channel. See the module."""
 
-    __slots__ = ("_barrier_id", "_barrier_sequence", "_checkpoint_id", "_pieces")
+    __slots__ = ("_barriers", "_checkpoint_id", "_pieces", "is_open")
 
     def __init__(self) -> None:
         self._checkpoint_id = -1
         self._pieces: list[bytes] = []
-        self._barrier_id = -1
-        self._barrier_sequence = 0
-
-    @property
-    def is_open(self) -> bool:
+        self._barriers: dict[int, int] = {}  # checkpoint -> place of its barrier, of the newest that have come
+        self.is_open = False
         """Whether data that comes now belongs to the checkpoint: its barrier has not come yet."""
-        return self._checkpoint_id > self._barrier_id
 
-    def start(self, checkpoint_id: int, unconsumed: bytes, queued: Iterable[Buffer]) -> None:
+    def start(self, checkpoint_id: int, unconsumed: bytes, queued: Iterable[Buffer]) -> bool:
         """The checkpoint starts here.
 
         Args:
             checkpoint_id: a newer one than any before.
             unconsumed: the part of a record that its deserializer holds; it is in front of everything queued.
             queued: what has come and was not read yet, in order.
+
+        Returns:
+            False when a newer barrier has come and this one has not: it never will.
         """
+        place = self._barriers.get(checkpoint_id)
+        if place is None and any(other > checkpoint_id for other in self._barriers):
+            return False
         self._checkpoint_id = checkpoint_id
+        self.is_open = place is None
         self._pieces = [unconsumed] if unconsumed else []
-        has_barrier = self._barrier_id >= checkpoint_id
         for buffer in queued:
             if buffer.data_type is not DataType.DATA:
                 continue
-            if has_barrier and not is_before(buffer.sequence, self._barrier_sequence):
+            if place is not None and not is_before(buffer.sequence, place):
                 break
             self._pieces.append(bytes(buffer.contiguous()))
+        return True
 
     def on_barrier(self, checkpoint_id: int, sequence: int) -> None:
-        """A barrier has come, with its number on the channel; older ones than the newest do not count."""
-        if checkpoint_id > self._barrier_id:
-            self._barrier_id = checkpoint_id
-            self._barrier_sequence = sequence
+        """A barrier has come, with its number on the channel; a late one of an older checkpoint ends nothing."""
+        self._barriers[checkpoint_id] = sequence
+        if len(self._barriers) > REMEMBERED_BARRIERS:
+            del self._barriers[min(self._barriers)]
+        if checkpoint_id >= self._checkpoint_id:
+            self.is_open = False
 
     def add(self, data: memoryview) -> None:
         """Data came (or, of a local channel, was read) while `is_open`."""
@@ -72,4 +81,6 @@ class InputCapture:
             return b""
         pieces, self._pieces = self._pieces, []
         self._checkpoint_id = -1
+        self.is_open = False
+        self._barriers = {known: place for known, place in self._barriers.items() if known > checkpoint_id}
         return b"".join(pieces)

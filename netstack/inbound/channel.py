@@ -378,14 +378,17 @@ class RemoteInputChannel:
         at_producer = 0 if self.is_released else max(0, self._required - self._initial_credit)
         return polled, len(self._queue) + at_producer
 
-    def start_capture(self, checkpoint_id: int, unconsumed: bytes) -> None:
+    def start_capture(self, checkpoint_id: int, unconsumed: bytes) -> bool:
         """An unaligned checkpoint has begun: what is in front of its barrier and was not processed is kept for it.
 
         Args:
             checkpoint_id: which.
             unconsumed: the part of a record that the channel's deserializer holds.
+
+        Returns:
+            False when a newer barrier has come and this one has not: this checkpoint cannot be had any more.
         """
-        self._captured().start(checkpoint_id, unconsumed, self._queue)
+        return self._captured().start(checkpoint_id, unconsumed, self._queue)
 
     def take_capture(self, checkpoint_id: int) -> bytes:
         """Ends it, when the last barrier has come or the checkpoint was aborted."""

@@ -52,8 +52,8 @@ class InputChannel(Protocol):
     def resume(self) -> None:
         """Lets the producer go on after a blocking event."""
 
-    def start_capture(self, checkpoint_id: int, unconsumed: bytes) -> None:
-        """Keeps what is in front of the barrier of a checkpoint and was not processed."""
+    def start_capture(self, checkpoint_id: int, unconsumed: bytes) -> bool:
+        """Keeps what is in front of a barrier and was not processed. Returns False when that can never come."""
 
     def take_capture(self, checkpoint_id: int) -> bytes:
         """Ends it; what was kept."""
@@ -289,9 +289,9 @@ class SingleInputGate:
         channel = self._channels[channel_index]
         return channel.partition_id, channel.subpartition
 
-    def start_capture(self, channel_index: int, checkpoint_id: int, unconsumed: bytes) -> None:
+    def start_capture(self, channel_index: int, checkpoint_id: int, unconsumed: bytes) -> bool:
         """See `InputChannel.start_capture`."""
-        self._channels[channel_index].start_capture(checkpoint_id, unconsumed)
+        return self._channels[channel_index].start_capture(checkpoint_id, unconsumed)
 
     def take_capture(self, channel_index: int, checkpoint_id: int) -> bytes:
         """See `InputChannel.take_capture`."""

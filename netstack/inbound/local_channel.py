@@ -141,9 +141,9 @@ class LocalInputChannel:
         """See `InputChannel.measure`; O(1)."""
         return self._bytes, 0 if self._view is None or self._released else self._view.queued_buffers()
 
-    def start_capture(self, checkpoint_id: int, unconsumed: bytes) -> None:
+    def start_capture(self, checkpoint_id: int, unconsumed: bytes) -> bool:
         """As of a remote channel; what was not read yet belongs to the producer, whose barrier overtakes it there."""
-        self._captured().start(checkpoint_id, unconsumed, ())
+        return self._captured().start(checkpoint_id, unconsumed, ())
 
     def take_capture(self, checkpoint_id: int) -> bytes:
         """Ends it, when the last barrier has come or the checkpoint was aborted."""

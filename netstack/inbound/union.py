@@ -130,10 +130,10 @@ class UnionInputGate:
         gate, local = self._locate(channel_index)
         return gate.channel_key(local)
 
-    def start_capture(self, channel_index: int, checkpoint_id: int, unconsumed: bytes) -> None:
+    def start_capture(self, channel_index: int, checkpoint_id: int, unconsumed: bytes) -> bool:
         """See `InputChannel.start_capture`."""
         gate, local = self._locate(channel_index)
-        gate.start_capture(local, checkpoint_id, unconsumed)
+        return gate.start_capture(local, checkpoint_id, unconsumed)
 
     def take_capture(self, channel_index: int, checkpoint_id: int) -> bytes:
         """See `InputChannel.take_capture`."""

@@ -14,7 +14,8 @@ Credit, for each channel (Flink's law taken apart, so that what is under way is 
 - at the sender: granted - available = data buffers sent;
 - under way, as the pipe counts it from the bytes: credits = announced - granted, data buffers = sent - used.
 
-Wake-ups (`audit`): whoever has something to do is in line for it, whoever waits is registered where he is woken.
+Wake-ups and order (`audit`): whoever has something to do is in line for it, whoever waits is registered where he is
+woken; priority events are the first of every queue, and only its last element is unfinished.
 
 It looks into what it watches (`_requested`, `_floating`, ...): a snapshot of 200 channels costs more than a step.
 """
@@ -31,7 +32,7 @@ from ..inbound.channel import RemoteInputChannel
 from ..inbound.gate import SingleInputGate
 from ..outbound.partition import ResultPartition
 from ..outbound.sender import ChannelSender, SendingChannel
-from ..outbound.subpartition import SubpartitionView
+from ..outbound.subpartition import ResultSubpartition, SubpartitionView
 from .scripted import Pipe
 
 _DATA: Final = DataType.DATA
@@ -152,11 +153,10 @@ class Ledger:
                 floating += len(pool._available)
                 assert floating == pool._requested, f"{floating} of {pool._requested} floating buffers are somewhere"
         for sending in self._sender._channels.values():
-            if not sending.is_registered and sending.view is not None:
-                assert not sending.view.is_available(has_credit=sending.credit.available > 0), (
-                    f"channel {sending.number} ({sending.partition_id!r} subpartition {sending.subpartition}) has"
-                    f" something to send, {sending.credit.available} credits, and is not in line"
-                )
+            _check_line(sending)
+        for partition in self._partitions:
+            for subpartition in partition.subpartitions:
+                _check_queue(subpartition)
 
     # One law after the other.
 
@@ -245,9 +245,37 @@ def _check_pool(pool: LocalBufferPool, network: NetworkBufferPool) -> None:
         )
 
 
+def _check_queue(subpartition: ResultSubpartition) -> None:
+    """Priority events form a prefix, only the last element is unfinished, and the counts are right."""
+    queue = subpartition._queue
+    first = subpartition._priority_count
+    data = 0
+    for index, element in enumerate(queue):
+        assert element.data_type.has_priority == (index < first), f"subpartition {subpartition.index}: element {index}"
+        assert element.is_finished or index == len(queue) - 1, f"subpartition {subpartition.index}: unfinished {index}"
+        data += element.is_data
+    assert data == subpartition._data_buffers, f"subpartition {subpartition.index}: {data} data buffers"
+
+
+def _check_line(sending: SendingChannel) -> None:
+    """Whether a channel that has something to send is in line, in the first one if it has a priority event."""
+    view = sending.view
+    if view is None:
+        return
+    name = f"channel {sending.number} ({sending.partition_id!r} subpartition {sending.subpartition})"
+    if not sending.is_registered:
+        assert not view.is_available(has_credit=sending.credit.available > 0), (
+            f"{name} has something to send, {sending.credit.available} credits, and is not in line"
+        )
+    elif not sending.is_first and view.has_priority:
+        assert not view.is_available(has_credit=False), f"{name} has a priority event and stands in the ordinary line"
+
+
 def _check_wake_ups(channel: RemoteInputChannel) -> None:
     """Whether somebody will look at the channel, and whether it will be offered the buffers it wants."""
     gate = channel._gate
+    for index, buffer in enumerate(channel._queue):
+        assert buffer.data_type.has_priority == (index < channel._priority_count), f"{channel}: element {index}"
     if channel._queue or channel._error is not None:
         assert channel.is_enqueued, f"{channel} has something to read and is not in line"
     pool = gate.pool

@@ -59,3 +59,29 @@ def test_a_barrier_of_a_newer_one_ends_it_too() -> None:
     capture.start(7, b"", [])
     capture.on_barrier(8, 1)
     assert not capture.is_open
+
+
+def test_several_barriers_may_wait() -> None:
+    capture = InputCapture()
+    capture.on_barrier(1, 0)
+    capture.on_barrier(2, 3)
+    queued = [buffer(1, b"ab"), buffer(2, b"cd"), buffer(4, b"ef")]
+    assert capture.start(1, b"", queued)
+    assert capture.take(1) == b""
+    assert capture.start(2, b"", queued)
+    assert capture.take(2) == b"abcd"
+
+
+def test_a_checkpoint_whose_barrier_never_comes_cannot_be_had() -> None:
+    capture = InputCapture()
+    capture.on_barrier(2, 3)
+    assert not capture.start(1, b"torn", [])
+    assert capture.take(1) == b""
+
+
+def test_barriers_of_long_ago_are_forgotten() -> None:
+    capture = InputCapture()
+    for checkpoint_id in range(100):
+        capture.on_barrier(checkpoint_id, checkpoint_id)
+    assert capture.start(99, b"", [buffer(98, b"ab")])
+    assert capture.take(99) == b"ab"

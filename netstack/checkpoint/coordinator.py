@@ -1,0 +1,354 @@
+"""Decides when a job takes a checkpoint, waits for all of its tasks, and says what is to be done.
+
+Takes: the time, and what tasks report: acknowledged, declined, ended, failed. Gives: instructions, in order.
+
+Rules:
+- Nothing here waits, ticks or sends. Whoever runs it calls `tick` when `next_deadline` has come, asks for that again
+  after every call, and carries out what each call returns.
+- Ids only grow. Every checkpoint that was triggered ends exactly once: complete, when its manifest is stored; or
+  aborted. What still comes for it afterwards is counted and ignored.
+- A task without running producers is triggered; all others learn of a checkpoint by its barrier.
+- A task that has ended is not asked again. Its final state is written into every later checkpoint in its place.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import final
+
+from ..errors import ConfigError, LocalProtocolError
+from ..events import CheckpointBarrier
+from .instructions import (
+    NS_PER_S,
+    Abort,
+    AbortCause,
+    CheckpointSettings,
+    Complete,
+    FailJob,
+    Instruction,
+    JobTask,
+    StoreFinal,
+    Subtask,
+    Trigger,
+)
+from .snapshot import TaskFile, TaskSnapshot
+from .statistics import CheckpointState, CheckpointStatistics, CoordinatorStatistics
+
+
+@final
+class _Pending:
+    """One checkpoint that has not ended."""
+
+    __slots__ = ("barrier", "files", "is_savepoint", "is_storing", "triggered_s", "waiting")
+
+    def __init__(
+        self, barrier: CheckpointBarrier, triggered_s: float, *, is_savepoint: bool, waiting: set[Subtask]
+    ) -> None:
+        self.barrier = barrier
+        self.triggered_s = triggered_s
+        self.is_savepoint = is_savepoint
+        self.is_storing = False
+        self.waiting = waiting
+        self.files: dict[Subtask, TaskFile] = {}
+
+    @property
+    def checkpoint_id(self) -> int:
+        return self.barrier.checkpoint_id
+
+    def statistics(
+        self, state: CheckpointState, duration_s: float | None = None, reason: str = ""
+    ) -> CheckpointStatistics:
+        return CheckpointStatistics(
+            self.checkpoint_id,
+            state,
+            self.is_savepoint,
+            self.triggered_s,
+            duration_s,
+            sum(file.size_bytes for file in self.files.values()),
+            len(self.files),
+            len(self.files) + len(self.waiting),
+            reason,
+        )
+
+
+@final
+class CheckpointCoordinator:
+    """The checkpoints of one run of a job. After a failure of a task the next run makes a new one.
+
+    All times are seconds of one monotonic clock of the caller's.
+
+    Args:
+        tasks: all of the job's.
+        settings: when and how.
+        first_id: the first checkpoint's number: `CheckpointStorage.next_id()`.
+        now_s: the first interval begins.
+
+    Raises:
+        ConfigError: tasks that do not make a job.
+    """
+
+    def __init__(
+        self, tasks: Iterable[JobTask], settings: CheckpointSettings, *, first_id: int = 1, now_s: float
+    ) -> None:
+        self._tasks = _checked(tasks)
+        self._settings = settings
+        self._next_id = first_id
+        self._next_s = now_s + (settings.interval_s or 0.0)
+        self._ended_s = now_s - settings.min_pause_s
+        self._running = {(task.name, subtask) for task in self._tasks.values() for subtask in range(task.parallelism)}
+        self._subtasks = frozenset(self._running)
+        self._finals: dict[Subtask, TaskSnapshot] = {}
+        self._pending: dict[int, _Pending] = {}
+        self._requests: deque[tuple[float, bool]] = deque()
+        self._is_stopped = False
+        self._failures_in_a_row = 0
+        self._triggered = 0
+        self._completed = 0
+        self._ignored = 0
+        self._history: deque[CheckpointStatistics] = deque(maxlen=settings.history)
+
+    def next_deadline(self) -> float | None:
+        """When `tick` has something to do; it may lie in the past. None: not before something else happens."""
+        deadlines = [self._timeout_s(pending) for pending in self._pending.values() if not pending.is_storing]
+        trigger_s = self._trigger_s()
+        if trigger_s is not None:
+            deadlines.append(trigger_s)
+        return min(deadlines, default=None)
+
+    def tick(self, now_s: float) -> list[Instruction]:
+        """Aborts what took too long, and triggers what is due."""
+        instructions: list[Instruction] = []
+        for pending in [*self._pending.values()]:
+            if not pending.is_storing and self._timeout_s(pending) <= now_s:
+                instructions += self._abort(pending, AbortCause.TIMED_OUT, self._describe_wait(pending), now_s)
+        while (trigger_s := self._trigger_s()) is not None and trigger_s <= now_s:
+            instructions += self._trigger(now_s)
+        return instructions
+
+    def request(self, now_s: float, *, savepoint: bool = False) -> list[Instruction]:
+        """Asks for a checkpoint now; when as many as may be are under way, as soon as one of them has ended.
+
+        Raises:
+            LocalProtocolError: it is stopped.
+        """
+        if self._is_stopped:
+            raise LocalProtocolError("checkpoints are stopped: the job ends, or fails; ask its next run")
+        self._requests.append((now_s, savepoint))
+        return self.tick(now_s)
+
+    def acknowledged(self, checkpoint_id: int, file: TaskFile, now_s: float) -> list[Instruction]:
+        """A subtask has written its part.
+
+        Raises:
+            LocalProtocolError: the job has no such subtask.
+        """
+        subtask = self._checked_subtask(file.task, file.subtask)
+        pending = self._pending.get(checkpoint_id)
+        if pending is None or subtask not in pending.waiting:
+            self._ignored += 1
+            return []
+        pending.waiting.remove(subtask)
+        pending.files[subtask] = file
+        if pending.waiting:
+            return []
+        pending.is_storing = True
+        files = tuple(file for _, file in sorted(pending.files.items()))
+        parallelism = {task.name: task.parallelism for task in self._tasks.values()}
+        return [Complete(checkpoint_id, parallelism, files, pending.is_savepoint)]
+
+    def declined(self, checkpoint_id: int, task: str, subtask: int, reason: str, now_s: float) -> list[Instruction]:
+        """A subtask cannot take part; the checkpoint is aborted, if that is still possible.
+
+        Raises:
+            LocalProtocolError: the job has no such subtask.
+        """
+        self._checked_subtask(task, subtask)
+        pending = self._pending.get(checkpoint_id)
+        if pending is None or pending.is_storing:
+            return []
+        return self._abort(pending, AbortCause.DECLINED, f"{task}-{subtask} declined: {reason}", now_s)
+
+    def completed(self, checkpoint_id: int, now_s: float) -> list[Instruction]:
+        """The manifest is stored. Older ones that are not complete yet are not needed any more.
+
+        Raises:
+            LocalProtocolError: it was not asked for by a `Complete`.
+        """
+        pending = self._storing(checkpoint_id)
+        self._completed += 1
+        self._failures_in_a_row = 0
+        self._end(pending, CheckpointState.COMPLETED, "", now_s)
+        instructions: list[Instruction] = []
+        for older in [*self._pending.values()]:
+            if older.checkpoint_id < checkpoint_id and not older.is_storing:
+                reason = f"checkpoint {checkpoint_id} is complete"
+                instructions += self._abort(older, AbortCause.SUBSUMED, reason, now_s)
+        return instructions
+
+    def not_stored(self, checkpoint_id: int, reason: str, now_s: float) -> list[Instruction]:
+        """The manifest could not be stored: the checkpoint is aborted.
+
+        Raises:
+            LocalProtocolError: it was not asked for by a `Complete`.
+        """
+        return self._abort(self._storing(checkpoint_id), AbortCause.NOT_STORED, reason, now_s)
+
+    def task_ended(self, final: TaskSnapshot, now_s: float) -> list[Instruction]:
+        """A subtask has ended well: its consumers have processed everything it sent, and it sends no more.
+
+        Called after its last acknowledgement. Checkpoints that wait for it get its final state, and tasks that have no
+        running producers any more are triggered for them.
+
+        Raises:
+            LocalProtocolError: the job has no such subtask, or it has ended before.
+        """
+        subtask = self._checked_subtask(final.task, final.subtask)
+        if subtask in self._finals:
+            raise LocalProtocolError(f"{final.task}-{final.subtask} has ended before")
+        triggered = self._without_producers()
+        self._running.remove(subtask)
+        self._finals[subtask] = final
+        newly = self._without_producers() - triggered
+        instructions: list[Instruction] = []
+        for pending in self._pending.values():
+            # Its producers may have ended before the trigger came to them; then nobody else tells it.
+            if reached := tuple(sorted(newly & pending.waiting)):
+                elapsed_ns = round((now_s - pending.triggered_s) * NS_PER_S)
+                instructions.append(
+                    Trigger(replace(pending.barrier, elapsed_ns=elapsed_ns), reached, pending.is_savepoint)
+                )
+            if subtask in pending.waiting:
+                instructions.append(StoreFinal(pending.checkpoint_id, (final,)))
+        return instructions
+
+    def task_failed(self, task: str, subtask: int, reason: str, now_s: float) -> list[Instruction]:
+        """A subtask failed: nothing can be complete any more but what is being stored.
+
+        Raises:
+            LocalProtocolError: the job has no such subtask.
+        """
+        self._checked_subtask(task, subtask)
+        return self._stop(AbortCause.TASK_FAILED, f"{task}-{subtask} failed: {reason}", now_s)
+
+    def stop(self, now_s: float) -> list[Instruction]:
+        """Triggers nothing any more, and aborts what is under way; idempotent. What is being stored may complete."""
+        return self._stop(AbortCause.STOPPED, "the job ends", now_s)
+
+    def statistics(self) -> CoordinatorStatistics:
+        """A snapshot."""
+        return CoordinatorStatistics(
+            triggered=self._triggered,
+            completed=self._completed,
+            aborted=self._triggered - self._completed - len(self._pending),
+            ignored_acknowledgements=self._ignored,
+            failures_in_a_row=self._failures_in_a_row,
+            pending=tuple(
+                pending.statistics(CheckpointState.STORING if pending.is_storing else CheckpointState.PENDING)
+                for pending in self._pending.values()
+            ),
+            ended=tuple(self._history),
+        )
+
+    def _trigger_s(self) -> float | None:
+        """From when on a checkpoint may be triggered, if any may."""
+        if self._is_stopped or len(self._pending) >= self._settings.max_concurrent:
+            return None
+        if self._requests:
+            return self._requests[0][0]
+        if self._settings.interval_s is None or not self._running:
+            return None
+        return max(self._next_s, self._ended_s + self._settings.min_pause_s)
+
+    def _trigger(self, now_s: float) -> list[Instruction]:
+        savepoint = self._requests.popleft()[1] if self._requests else False
+        checkpoint_id = self._next_id
+        self._next_id += 1
+        self._triggered += 1
+        self._next_s = now_s + (self._settings.interval_s or 0.0)
+        alignment, aligned_timeout_ns = self._settings.alignment(savepoint=savepoint)
+        barrier = CheckpointBarrier(checkpoint_id, round(now_s * NS_PER_S), alignment, aligned_timeout_ns)
+        waiting = set(self._subtasks)
+        self._pending[checkpoint_id] = _Pending(barrier, now_s, is_savepoint=savepoint, waiting=waiting)
+        instructions: list[Instruction] = [Trigger(barrier, tuple(sorted(self._without_producers())), savepoint)]
+        if self._finals:
+            instructions.append(StoreFinal(checkpoint_id, tuple(self._finals.values())))
+        return instructions
+
+    def _without_producers(self) -> set[Subtask]:
+        """Running subtasks that no barrier can reach, since everybody in front of them has ended."""
+        busy = {task for task, _ in self._running}
+        return {(task, subtask) for task, subtask in self._running if busy.isdisjoint(self._tasks[task].inputs)}
+
+    def _timeout_s(self, pending: _Pending) -> float:
+        return pending.triggered_s + self._settings.timeout_s
+
+    def _describe_wait(self, pending: _Pending) -> str:
+        missing = sorted(pending.waiting)
+        names = ", ".join(f"{task}-{subtask}" for task, subtask in missing[:5]) + (", ..." if missing[5:] else "")
+        return (
+            f"after {self._settings.timeout_s} s {len(missing)} of {len(self._subtasks)} subtasks have not"
+            f" acknowledged: {names}"
+        )
+
+    def _abort(self, pending: _Pending, cause: AbortCause, reason: str, now_s: float) -> list[Instruction]:
+        self._end(pending, CheckpointState.ABORTED, reason, now_s)
+        running = tuple(sorted(self._running))
+        instructions: list[Instruction] = [Abort(pending.checkpoint_id, cause, reason, running)]
+        if cause.is_failure:
+            self._failures_in_a_row += 1
+            tolerable = self._settings.tolerable_failures
+            if tolerable is not None and self._failures_in_a_row > tolerable and not self._is_stopped:
+                self._is_stopped = True
+                instructions.append(
+                    FailJob(
+                        f"{self._failures_in_a_row} checkpoints failed in a row, {tolerable} are tolerated; the last,"
+                        f" {pending.checkpoint_id}, {cause.value}: {reason}"
+                    )
+                )
+        return instructions
+
+    def _end(self, pending: _Pending, state: CheckpointState, reason: str, now_s: float) -> None:
+        del self._pending[pending.checkpoint_id]
+        self._ended_s = now_s
+        self._history.append(pending.statistics(state, now_s - pending.triggered_s, reason))
+
+    def _stop(self, cause: AbortCause, reason: str, now_s: float) -> list[Instruction]:
+        self._is_stopped = True
+        self._requests.clear()
+        instructions: list[Instruction] = []
+        for pending in [*self._pending.values()]:
+            if not pending.is_storing:
+                instructions += self._abort(pending, cause, reason, now_s)
+        return instructions
+
+    def _storing(self, checkpoint_id: int) -> _Pending:
+        pending = self._pending.get(checkpoint_id)
+        if pending is None or not pending.is_storing:
+            raise LocalProtocolError(f"checkpoint {checkpoint_id} is not being stored; wait for its Complete")
+        return pending
+
+    def _checked_subtask(self, task: str, subtask: int) -> Subtask:
+        if (task, subtask) not in self._subtasks:
+            raise LocalProtocolError(
+                f"the job has no subtask {task}-{subtask}; see the tasks its coordinator was given"
+            )
+        return task, subtask
+
+
+def _checked(tasks: Iterable[JobTask]) -> dict[str, JobTask]:
+    by_name: dict[str, JobTask] = {}
+    for task in tasks:
+        if task.name in by_name:
+            raise ConfigError(f"two tasks are called {task.name!r}; give each a name of its own")
+        if task.parallelism < 1:
+            raise ConfigError(f"task {task.name!r} has parallelism {task.parallelism}; give at least 1")
+        by_name[task.name] = task
+    for task in by_name.values():
+        for name in task.inputs:
+            if name not in by_name:
+                raise ConfigError(f"task {task.name!r} reads {name!r}, which is no task of the job")
+    if all(task.inputs for task in by_name.values()):
+        raise ConfigError("the job has no source: give at least one task without inputs")
+    return by_name
