@@ -36,6 +36,23 @@ from .instructions import (
 from .snapshot import TaskFile, TaskSnapshot
 from .statistics import CheckpointState, CheckpointStatistics, CoordinatorStatistics
 
+__all__ = [
+    "Abort",
+    "AbortCause",
+    "CheckpointCoordinator",
+    "CheckpointSettings",
+    "CheckpointState",
+    "CheckpointStatistics",
+    "Complete",
+    "CoordinatorStatistics",
+    "FailJob",
+    "Instruction",
+    "JobTask",
+    "StoreFinal",
+    "Subtask",
+    "Trigger",
+]
+
 
 @final
 class _Pending:
@@ -316,7 +333,6 @@ class CheckpointCoordinator:
 
     def _stop(self, cause: AbortCause, reason: str, now_s: float) -> list[Instruction]:
         self._is_stopped = True
-        self._requests.clear()
         instructions: list[Instruction] = []
         for pending in [*self._pending.values()]:
             if not pending.is_storing:

@@ -45,8 +45,8 @@ LOGGER: Final = logging.getLogger("netstack")
 MANIFEST_NAME: Final = "manifest.json"
 
 _FOLDER: Final = re.compile(r"chk-(\d{8,18})")
-_STATE: Final = re.compile(r".*-\d+\.state", re.DOTALL)
 _TEMPORARY: Final = re.compile(r"\..*\.[0-9a-f]{8}\.tmp", re.DOTALL)
+_OURS: Final = re.compile(rf"{re.escape(MANIFEST_NAME)}|.*-\d+\.state|{_TEMPORARY.pattern}", re.DOTALL)
 _RANDOM_BYTES: Final = 4
 
 
@@ -221,8 +221,6 @@ class CheckpointStorage:
             with _naming(file.name):
                 snapshot = decode_snapshot(data, checkpoint_id)
                 check_crc32(int.from_bytes(data[-CRC_BYTES:], "big"), file.crc32)
-                if (snapshot.task, snapshot.subtask) != (file.task, file.subtask):
-                    raise CheckpointStorageError(f"holds {snapshot.task}-{snapshot.subtask}")
             snapshots.append(snapshot)
         return snapshots
 
@@ -257,10 +255,10 @@ class CheckpointStorage:
             if is_good and newest is None:
                 newest = checkpoint_id
             if manifest is not None and manifest.is_savepoint:
-                self._remove_temporary(checkpoint_id)
+                self._remove_files(self.path(checkpoint_id), _TEMPORARY)
             elif is_good and kept < self._keep:
                 kept += 1
-                self._remove_temporary(checkpoint_id)
+                self._remove_files(self.path(checkpoint_id), _TEMPORARY)
             elif newest is not None or incomplete:
                 self._verified.discard(checkpoint_id)
                 if self._remove(checkpoint_id, keep_folder=checkpoint_id == ids[-1]):
@@ -398,10 +396,9 @@ class CheckpointStorage:
         return True
 
     def _remove(self, checkpoint_id: int, *, keep_folder: bool) -> bool:
-        """Removes a checkpoint's files and folder, the manifest first. Returns whether there was anything of ours."""
+        """Removes a checkpoint's files and folder. Returns whether there was anything of ours."""
         path = self.path(checkpoint_id)
-        anything = self._remove_files(path, lambda name: name == MANIFEST_NAME)
-        anything |= self._remove_files(path, lambda name: bool(_STATE.fullmatch(name) or _TEMPORARY.fullmatch(name)))
+        anything = self._remove_files(path, _OURS)
         if not keep_folder:
             # Refused where somebody else keeps files in it.
             with contextlib.suppress(OSError):
@@ -409,15 +406,12 @@ class CheckpointStorage:
                 anything = True
         return anything
 
-    def _remove_temporary(self, checkpoint_id: int) -> None:
-        self._remove_files(self.path(checkpoint_id), lambda name: bool(_TEMPORARY.fullmatch(name)))
-
-    def _remove_files(self, folder: str, is_meant: Callable[[str], bool]) -> bool:
-        """Removes some files of a folder; returns whether there were any."""
+    def _remove_files(self, folder: str, names: re.Pattern[str]) -> bool:
+        """Removes the files of a folder with such names; returns whether there were any."""
         anything = False
         try:
             for name, is_folder in self._files.list_folder(folder):
-                if not is_folder and is_meant(name):
+                if not is_folder and names.fullmatch(name):
                     anything = True
                     self._files.remove(os.path.join(folder, name))
         except FileNotFoundError:

@@ -179,6 +179,8 @@ class SingleInputGate:
         self._insert_first(channel)
         if len(self._line) == 1:
             self._tell()
+        if self._first_in_line == 1 and self.on_priority is not None:
+            self.on_priority()
 
     def poll(self) -> Buffer | None:
         """The next buffer or event of the channel whose turn it is.

@@ -484,7 +484,7 @@ class PartitionWriter:
     def after_write(self, slot: int) -> None:
         """Arms the flush of what was written last to a slot, and sends what has become full."""
         builder = self.builders[slot]
-        if isinstance(builder, BufferBuilder) and builder.limit < builder.capacity:
+        if isinstance(builder, BufferBuilder) and builder.limit < builder.position:  # there is something to flush
             builder.limit = builder.capacity
             timeout = self._timeout_s
             if timeout is not None:

@@ -168,6 +168,20 @@ def test_priority_events_keep_the_order_in_which_they_came() -> None:
     assert turns(stage.gate) == [2, 0, 2, 1, 3, 0, 2]
 
 
+def test_whoever_does_something_else_is_told_of_the_first_priority_event() -> None:
+    stage = Stage(3)
+    stage.gate.on_priority = lambda: stage.told.append("priority")
+    stage.channels[0].put()
+    stage.channels[1].put_event(UserEvent("x"), priority=True)
+    stage.channels[2].put_event(UserEvent("x"), priority=True)
+    assert stage.told == ["available", "priority"]
+    assert stage.gate.has_priority
+    assert turns(stage.gate, 2) == [1, 2]
+    assert not stage.gate.has_priority
+    stage.channels[1].put_event(UserEvent("x"), priority=True)
+    assert stage.told == ["available", "priority", "priority"]
+
+
 def test_a_channel_that_ends_leaves_the_head_of_the_line() -> None:
     stage = Stage(3)
     stage.channels[0].error = ConnectionLost("gone")

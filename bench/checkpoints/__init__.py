@@ -1,0 +1,1 @@
+"""`netstack-bench checkpoints`: what aligned, unaligned and timed checkpoints cost under backpressure."""

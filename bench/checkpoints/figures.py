@@ -1,0 +1,146 @@
+"""From what was seen of one mode at one pressure to the figures of the result, and what they mean in words.
+
+Takes: ended checkpoints, and stretches of time with checkpoints and without. Gives: points, and the two verdicts.
+
+Rules: a checkpoint's duration is that of its coordinator, from the trigger to the stored manifest. Throughput lost is
+the median over neighbouring stretches of one run, so that a machine that becomes slower meanwhile costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from netstack.units import format_duration, three_digits
+
+from .spec import CheckpointsSpec
+
+GOAL_MS: Final = 50.0
+"""An unaligned checkpoint should take less than this and the time to write its state, at any pressure."""
+
+GOAL_LOST: Final = 0.03
+"""Of the throughput, with a barrier every 100 ms."""
+
+Point = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One complete checkpoint.
+
+    Attributes:
+        duration_s: from its trigger until it was complete.
+        alignment_s: from the first to the last barrier at the sink.
+        write_s: of the slowest task's file, and of the manifest.
+        channel_state_bytes: of all tasks.
+    """
+
+    duration_s: float
+    alignment_s: float
+    write_s: float
+    channel_state_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of a run.
+
+    Attributes:
+        checkpoints: whether there were any.
+        records: taken by the sink.
+        seconds: its length.
+    """
+
+    checkpoints: bool
+    records: int
+    seconds: float
+
+    @property
+    def records_per_s(self) -> float:
+        """Its rate."""
+        return self.records / self.seconds
+
+
+def point(pressure: float, seen: Sequence[Seen], aborted: int, stretches: Sequence[Stretch]) -> Point:
+    """The figures of one mode at one pressure, plain JSON values; None where nothing was measured."""
+    lost = _lost(stretches)
+    return {
+        "pressure": pressure,
+        "checkpoints": len(seen),
+        "aborted": aborted,
+        "duration_ms": _of([each.duration_s * 1e3 for each in seen]),
+        "alignment_ms": _of([each.alignment_s * 1e3 for each in seen]),
+        "state_write_ms": _of([each.write_s * 1e3 for each in seen]),
+        "besides_writing_ms": _of([(each.duration_s - each.write_s) * 1e3 for each in seen]),
+        "channel_state_bytes": _of([each.channel_state_bytes for each in seen]),
+        "records_per_s": _rate(stretches, checkpoints=True),
+        "records_per_s_without": _rate(stretches, checkpoints=False),
+        "throughput_lost": statistics.median(lost) if lost else None,
+        "throughput_lost_error": _error(lost),
+    }
+
+
+def verdicts(spec: CheckpointsSpec, modes: Mapping[str, Sequence[Point]]) -> list[str]:
+    """What the figures say, a sentence each: growth with the pressure, the time besides writing, the cost."""
+    told = []
+    for mode, points in modes.items():
+        measured = [each for each in points if each["duration_ms"] is not None]
+        if not measured:
+            told.append(f"{mode}: no checkpoint was complete")
+            continue
+        first, last = measured[0], measured[-1]
+        grown = f"{_ms(first['duration_ms']['p50'])} at pressure {first['pressure']:g}"
+        if last is not first:
+            grown += f", {_ms(last['duration_ms']['p50'])} at {last['pressure']:g}"
+        worst = max(each["besides_writing_ms"]["max"] for each in measured)
+        told.append(f"{mode}: {grown}; besides writing the state, {_ms(worst)} at most")
+    costs = [
+        f"{mode} {_percent(points[0]['throughput_lost'])} ± {_percent(points[0]['throughput_lost_error'])}"
+        for mode, points in modes.items()
+        if points and points[0]["throughput_lost"] is not None and points[0]["throughput_lost_error"] is not None
+    ]
+    if costs:
+        every = format_duration(spec.interval_s, space=" ")
+        told.append(f"throughput that a barrier every {every} costs at pressure {_least(modes)}: {', '.join(costs)}")
+    return told
+
+
+def _least(modes: Mapping[str, Sequence[Point]]) -> str:
+    return f"{min(each['pressure'] for points in modes.values() for each in points):g}"
+
+
+def _ms(milliseconds: float) -> str:
+    return f"{three_digits(milliseconds)} ms"
+
+
+def _percent(part: float) -> str:
+    return f"{part * 100:.1f} %"
+
+
+def _of(values: Sequence[float]) -> dict[str, float] | None:
+    return {"p50": statistics.median(values), "max": max(values)} if values else None
+
+
+def _rate(stretches: Sequence[Stretch], *, checkpoints: bool) -> float | None:
+    rates = [each.records_per_s for each in stretches if each.checkpoints is checkpoints]
+    return statistics.median(rates) if rates else None
+
+
+def _lost(stretches: Sequence[Stretch]) -> list[float]:
+    """Of each stretch with checkpoints, against those without next to it."""
+    found = []
+    for number, each in enumerate(stretches):
+        if not each.checkpoints:
+            continue
+        beside = [other.records_per_s for other in stretches[max(0, number - 1) : number + 2] if not other.checkpoints]
+        if beside and (without := statistics.mean(beside)) > 0:
+            found.append(1 - each.records_per_s / without)
+    return found
+
+
+def _error(values: Sequence[float]) -> float | None:
+    """Standard error of the median, as of a normal distribution."""
+    return 1.2533 * statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None

@@ -1,0 +1,121 @@
+"""The job of `checkpoints`: sources that never wait, a keyed exchange, sinks with state that can be held back.
+
+Takes: a `CheckpointsSpec`. Gives: the job, and its operators by name.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from netstack.checkpoint.coordinator import CheckpointSettings
+from netstack.runtime.job_spec import InputSpec, Job, TaskSpec
+from netstack.runtime.operators import Output, TaskContext
+
+from ..source import filler
+from ..throttle import Throttle
+from .spec import SINKS, CheckpointsSpec, Mode
+
+SINK: Final = "sink"
+
+_KEY_BYTES: Final = 4
+_READ_RECORDS: Final = 128
+_READS: Final = 64  # after which a source begins again: making records is not what is measured
+
+
+class Taken:
+    """How many records the sinks of this process have taken; operators are made by name, so this is where to look."""
+
+    records: int = 0
+
+
+class Flood:
+    """A source as fast as it goes: the same few thousand records again and again."""
+
+    def __init__(self, record_bytes: int, keys: int) -> None:
+        self._rest = filler(record_bytes)[_KEY_BYTES:] + bytes(2 * _KEY_BYTES)
+        self._keys = keys
+        self._read = 0
+
+    def open(self, context: TaskContext) -> None:
+        """Makes the records."""
+        chance = random.Random(context.subtask)
+        self._parts = itertools.cycle(
+            [
+                [chance.randrange(self._keys).to_bytes(_KEY_BYTES, "little") + self._rest for _ in range(_READ_RECORDS)]
+                for _ in range(_READS)
+            ]
+        )
+
+    def read(self) -> list[bytes]:
+        """The next few records; there is no end."""
+        self._read += _READ_RECORDS
+        return next(self._parts)
+
+    def snapshot(self, unsent: int) -> int:
+        """How many were sent."""
+        return self._read - unsent
+
+
+class Tally:
+    """Counts by key."""
+
+    def __init__(self, rate_per_s: float | None) -> None:
+        self._throttle = None if rate_per_s is None else Throttle(rate_per_s)
+        self._counts: dict[int, int] = {}
+
+    async def process_batch(self, records: Sequence[bytes], out: Output) -> None:
+        """Counts some records."""
+        counts = self._counts
+        for record in records:
+            key = key_of(record)
+            counts[key] = counts.get(key, 0) + 1
+        Taken.records += len(records)
+        if self._throttle is not None:
+            await self._throttle.turn(len(records))
+
+    def snapshot(self) -> dict[int, int]:
+        """A copy of all counts."""
+        return self._counts.copy()
+
+
+def key_of(record: bytes) -> int:
+    """The key of a record."""
+    return int.from_bytes(record[:_KEY_BYTES], "little")
+
+
+def job(spec: CheckpointsSpec, mode: Mode | None, *, rate_per_s: float | None, folder: Path) -> Job:
+    """The job for one mode at one pressure. Checkpoints are taken on request, because there are times without.
+
+    Args:
+        spec: the settings.
+        mode: of the checkpoints; None takes none.
+        rate_per_s: what all sinks together may take; None is as much as they can.
+        folder: of the checkpoints.
+    """
+    settings = CheckpointSettings(
+        unaligned=mode in ("unaligned", "timed"), aligned_timeout_s=spec.aligned_timeout_s if mode == "timed" else 0.0
+    )
+    source: dict[str, Any] = {"record_bytes": spec.record_bytes, "keys": spec.keys}
+    sink: dict[str, Any] = {"rate_per_s": None if rate_per_s is None else rate_per_s / SINKS}
+    return Job(
+        name=f"checkpoints {mode}",
+        tasks=(
+            TaskSpec("source", f"{__name__}:Flood", parallelism=spec.channels, arguments=source, workers=(0,)),
+            TaskSpec(
+                SINK,
+                f"{__name__}:Tally",
+                parallelism=SINKS,
+                arguments=sink,
+                inputs=(InputSpec("source", key=f"{__name__}:key_of", format="bytes"),),
+                keyed_state=True,
+                workers=(1,),
+            ),
+        ),
+        checkpoints=None if mode is None else settings,
+        folder=None if mode is None else str(folder),
+        network=spec.network(),
+    )

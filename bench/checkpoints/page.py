@@ -1,0 +1,215 @@
+"""The page of `checkpoints`: one HTML file that needs nothing else, duration and channel state against the pressure.
+
+Takes: the result of the command. Gives: the text of `checkpoints.html`.
+
+Rules: as in `bench.report`: what came from outside is escaped, the page's own policy forbids it to load anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
+from importlib import resources
+from typing import Any, Final, Literal
+
+from netstack.units import format_duration, format_latency, three_digits
+
+from ..report.charts import swatch
+from ..report.svg import Chart, Mark, Series, draw
+from ..words import plain, setting_name, setting_text
+from .figures import GOAL_MS, Point, verdicts
+from .spec import MODES, CheckpointsSpec
+from .text import COLUMNS, cells, settings_line, state_size
+
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+_WIDE_PX: Final = (580, 380)
+_NARROW_PX: Final = (350, 320)
+_LEAST_MS: Final = 1.0
+_STYLE: Final = "td .swatch { width: 34px; height: 16px; vertical-align: -3px; margin-right: 6px; }"
+_AXIS: Final = "backpressure: part of its speed the sink does not have"
+
+_Points = Mapping[str, Sequence[Point]]
+
+
+def build_page(spec: CheckpointsSpec, result: Mapping[str, Any], *, command: str, made: str) -> str:
+    """The whole page.
+
+    Args:
+        spec: the settings.
+        result: what `--json` prints.
+        command: how it was made.
+        made: when.
+    """
+    modes: _Points = result["modes"]
+    host = result["host"]
+    about = f"netstack {result['version']} · on {host['name']} · {made} · {settings_line(spec)}"
+    body = [
+        "<h1>How long does a checkpoint take under backpressure?</h1>",
+        f'<p class="sub">{escape(about)}</p>',
+        _list("Findings", verdicts(spec, modes)),
+        _warnings(result["warnings"]),
+        _charts(spec, modes),
+        _table(spec, modes),
+        f'<section class="two">{_facts("Machine", _machine(host))}{_facts("Settings", _settings(spec, command))}'
+        "</section>",
+        _list("Notes", _notes(spec, result)),
+        "<footer>Written by netstack-bench checkpoints · the same figures are in checkpoints.json beside this page"
+        "</footer>",
+    ]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>netstack checkpoints · {escape(host['name'])}</title>"
+        f"<style>{_asset('page.css')}{_STYLE}</style></head>"
+        f"<body><main>{''.join(body)}</main><script>{_asset('page.js')}</script></body></html>\n"
+    )
+
+
+def _asset(name: str) -> str:
+    return resources.files("bench.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _warnings(told: Sequence[str]) -> str:
+    if not told:
+        return ""
+    items = "".join(f"<li>{escape(text)}</li>" for text in told)
+    return f'<div class="callout"><strong>Warnings</strong><ul>{items}</ul></div>'
+
+
+def _charts(spec: CheckpointsSpec, modes: _Points) -> str:
+    legend = "".join(
+        f'<li><button type="button" disabled aria-pressed="true" data-series="{number}">{swatch(*_look(mode))}{mode}'
+        "</button></li>"
+        for number, mode in enumerate(modes)
+    )
+    figures = [
+        _figure(
+            "Duration",
+            "From the trigger until the checkpoint is complete; median, whiskers to the longest. Grey dashes:"
+            f" {GOAL_MS:g} ms and the time to write the state, the goal of unaligned ones.",
+            _chart(spec, modes, "duration_ms", "log", lambda ms: format_latency(ms * 1e3), guides=_goal(spec, modes)),
+        ),
+        _figure(
+            "Channel state",
+            "Data in flight that became part of the checkpoint; median, whiskers to the largest.",
+            _chart(spec, modes, "channel_state_bytes", "linear", state_size),
+        ),
+    ]
+    return (
+        f'<section aria-label="Charts"><ul class="legend" aria-label="Lines: click to hide or show">{legend}</ul>'
+        f'<div class="charts">{"".join(figures)}</div></section>'
+    )
+
+
+def _chart(
+    spec: CheckpointsSpec,
+    modes: _Points,
+    name: str,
+    scale: Literal["linear", "log"],
+    write: Callable[[float], str],
+    guides: Sequence[float | None] = (),
+) -> Chart:
+    series = []
+    high = _LEAST_MS
+    for number, (mode, points) in enumerate(modes.items()):
+        marks: list[Mark | None] = [None] * len(spec.pressures)
+        for place, each in enumerate(points):
+            if each[name] is not None:
+                middle, most = each[name]["p50"], each[name]["max"]
+                told = f"{mode}, pressure {each['pressure']:g}\n{write(middle)}, at most {write(most)}"
+                marks[place] = Mark(middle, middle, most, f"{told}\n{each['checkpoints']} checkpoints")
+                high = max(high, most)
+        hue, dash, shape = _look(mode)
+        series.append(Series(mode, number, hue, dash, shape, tuple(marks)))
+    return Chart(
+        title=f"{name.rpartition('_')[0].replace('_', ' ')} against backpressure, {scale} scale; one line per mode",
+        categories=[f"{pressure:g}" for pressure in spec.pressures],
+        axis=_AXIS,
+        series=series,
+        scale=scale,
+        domain=(_LEAST_MS, max(high, *(guide or 0.0 for guide in guides), 10 * _LEAST_MS)),
+        tick=write,
+        guides=guides,
+    )
+
+
+def _figure(title: str, note: str, chart: Chart) -> str:
+    drawn = "".join(
+        f'<div class="{kind}">{draw(chart, width=width, height=height, direct_labels=kind == "wide")}</div>'
+        for kind, (width, height) in (("wide", _WIDE_PX), ("narrow", _NARROW_PX))
+    )
+    return (
+        f'<figure class="card"><figcaption><h2>{title}</h2><span class="note">{escape(note)}</span></figcaption>'
+        f"{drawn}</figure>"
+    )
+
+
+def _goal(spec: CheckpointsSpec, modes: _Points) -> list[float | None]:
+    points = modes.get("unaligned", ())
+    found = [GOAL_MS + each["state_write_ms"]["p50"] if each["state_write_ms"] else None for each in points]
+    return found + [None] * (len(spec.pressures) - len(found))
+
+
+def _look(mode: str) -> tuple[int, int, int]:
+    """(hue, dash, shape) of a mode's line, whichever modes are shown."""
+    modes: tuple[str, ...] = MODES
+    number = modes.index(mode)
+    return number, number, number
+
+
+def _table(spec: CheckpointsSpec, modes: _Points) -> str:
+    rows = []
+    for number, pressure in enumerate(spec.pressures):
+        for mode, points in modes.items():
+            if number < len(points):
+                figures = "".join(f"<td>{escape(cell)}</td>" for cell in cells(points[number]))
+                name = f'<td class="l">{swatch(*_look(mode))} {mode}</td>'
+                rows.append(f'<tr><th scope="row">{pressure:g}</th>{name}{figures}</tr>')
+    heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in COLUMNS)
+    return (
+        '<section class="card"><h2>All figures</h2><div class="scroll"><table><thead><tr><th scope="col">pressure</th>'
+        f'<th scope="col" class="l">mode</th>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table></div></section>'
+    )
+
+
+def _machine(host: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    for name in ("cpu", "cores", "kernel", "python", "load_average"):
+        value = host.get(name)
+        if value is not None:
+            told = three_digits(value[0]) if name == "load_average" else plain(value)
+            yield name.replace("_average", " at the end"), told
+
+
+def _settings(spec: CheckpointsSpec, command: str) -> Iterable[tuple[str, str]]:
+    for name, value in spec.as_dict().items():
+        if isinstance(value, list):
+            yield setting_name(name), ", ".join(map(plain, value))
+        else:
+            yield setting_name(name), setting_text(name, value)
+    yield "command", command
+
+
+def _facts(title: str, facts: Iterable[tuple[str, str]]) -> str:
+    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts)
+    return f'<div class="card"><h2>{title}</h2><dl class="facts">{items}</dl></div>'
+
+
+def _notes(spec: CheckpointsSpec, result: Mapping[str, Any]) -> list[str]:
+    full = result["undisturbed_records_per_s"]
+    return [
+        f"{spec.channels} sources in one process write as fast as they can to one sink in another, by key group, over"
+        " TCP. The sink counts by key.",
+        f"Undisturbed, the sink took {full:,.0f} records/s. At pressure p it takes (1 - p) times as many, so that"
+        " records wait in every buffer in front of it.",
+        "An aligned barrier waits behind them. An unaligned one overtakes them, and they become part of the checkpoint."
+        f" A timed one is aligned until it is {format_duration(spec.aligned_timeout_s, space=' ')} old.",
+        "Writing: of the slowest task's state file and of the manifest, synchronised to the disk. Besides: the rest of"
+        " the duration.",
+        "Lost: throughput with checkpoints against that without, in alternating stretches of one run.",
+    ]
+
+
+def _list(title: str, texts: Sequence[str]) -> str:
+    items = "".join(f"<li>{escape(text[:1].upper() + text[1:])}.</li>".replace("..<", ".<") for text in texts)
+    return f'<section class="card"><h2>{title}</h2><ul class="plain">{items}</ul></section>'

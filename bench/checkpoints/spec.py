@@ -1,0 +1,122 @@
+"""The settings of `checkpoints`.
+
+Takes: settings from the command line. Gives: `CheckpointsSpec` to the worker processes, the result and its picture.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from netstack.buffer.requirements import LANDING_SEGMENTS
+from netstack.config import NetworkConfig
+from netstack.errors import ConfigError
+from netstack.units import format_duration, format_size
+
+from ..spec import MIN_RECORD_BYTES
+
+Mode = Literal["aligned", "unaligned", "timed"]
+
+MODES: Final[tuple[Mode, ...]] = ("aligned", "unaligned", "timed")
+SINKS: Final = 2
+"""Subtasks of the sink, so that records are really distributed by key."""
+
+MOST_PRESSURE: Final = 0.99
+_LEAST_SECONDS: Final = 0.2
+_LEAST_STRETCH_S: Final = 0.25
+_SPARE_SEGMENTS: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointsSpec:
+    """Settings of one comparison.
+
+    Attributes:
+        seconds: how long a mode is measured at a pressure, and as long again without checkpoints.
+        interval_s: from one barrier to the next.
+        modes: what is compared.
+        aligned_timeout_s: of `timed`: how old a checkpoint may become before it turns unaligned.
+        pressures: how much the sink is held back: it takes (1 - pressure) of what it takes when it is not.
+        channels: source subtasks, each with a channel to every sink.
+        record_bytes: payload of a record, without its length prefix.
+        keys: how many keys the sink has state of.
+        exclusive_buffers: per channel.
+        floating_buffers: per gate.
+        segment_size_bytes: size of a network buffer.
+    """
+
+    seconds: float = 3.0
+    interval_s: float = 0.1
+    modes: tuple[Mode, ...] = MODES
+    aligned_timeout_s: float = 0.05
+    pressures: tuple[float, ...] = (0.0, 0.5, 0.8, 0.9, 0.95)
+    channels: int = 4
+    record_bytes: int = 100
+    keys: int = 10_000
+    exclusive_buffers: int = 2
+    floating_buffers: int = 8
+    segment_size_bytes: int = 32 * 1024
+
+    def __post_init__(self) -> None:
+        """Refuses settings that cannot work, naming the flag."""
+        if not self.seconds >= _LEAST_SECONDS:
+            raise ConfigError(f"--seconds {self.seconds:g}: the least is {_LEAST_SECONDS:g}")
+        if not self.interval_s > 0:
+            raise ConfigError(f"--interval {format_duration(self.interval_s)}: give more than 0")
+        if not self.aligned_timeout_s > 0:
+            raise ConfigError(
+                f"--aligned-timeout {format_duration(self.aligned_timeout_s)}: give more than 0; without patience it is"
+                " the mode unaligned"
+            )
+        unknown = [mode for mode in self.modes if mode not in MODES]
+        if unknown or not self.modes or len(set(self.modes)) < len(self.modes):
+            raise ConfigError(f"--modes {','.join(self.modes)}: give some of {','.join(MODES)}, each once")
+        wrong = [pressure for pressure in self.pressures if not 0 <= pressure <= MOST_PRESSURE]
+        if wrong or not self.pressures or list(self.pressures) != sorted(set(self.pressures)):
+            told = ",".join(f"{pressure:g}" for pressure in self.pressures)
+            raise ConfigError(f"--pressure {told}: give rising numbers from 0, not held back, to {MOST_PRESSURE:g}")
+        for flag, value, least in (
+            ("--channels", self.channels, 1),
+            ("--record-bytes", self.record_bytes, MIN_RECORD_BYTES),
+            ("--keys", self.keys, 1),
+            ("--exclusive-buffers", self.exclusive_buffers, 0),
+            ("--floating-buffers", self.floating_buffers, 1),
+        ):
+            if value < least:
+                raise ConfigError(f"{flag} {value}: the least is {least}")
+        try:
+            self.network()
+        except ConfigError as error:
+            raise ConfigError(f"--segment-size {format_size(self.segment_size_bytes)}: {error}") from None
+
+    @property
+    def stretch_s(self) -> float:
+        """How long at a time checkpoints are taken, and not taken: a few of them, and `seconds` at most."""
+        return min(self.seconds, max(_LEAST_STRETCH_S, 2.5 * self.interval_s))
+
+    @property
+    def stretches(self) -> int:
+        """How often."""
+        return round(self.seconds / self.stretch_s)
+
+    def network(self) -> NetworkConfig:
+        """The settings of either TaskManager, with as much memory as its gate and partitions can use."""
+        each = self.exclusive_buffers + self.floating_buffers + 2
+        segments = SINKS * self.channels * each + self.floating_buffers + LANDING_SEGMENTS + _SPARE_SEGMENTS
+        return NetworkConfig(
+            segment_size_bytes=self.segment_size_bytes,
+            memory_bytes=segments * self.segment_size_bytes,
+            exclusive_buffers_per_channel=self.exclusive_buffers,
+            floating_buffers_per_gate=self.floating_buffers,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every setting, defaults included, as plain JSON values."""
+        return {**dataclasses.asdict(self), "modes": list(self.modes), "pressures": list(self.pressures)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> CheckpointsSpec:
+        """The inverse of `as_dict`; unknown names are an error."""
+        lists: dict[str, Any] = {name: tuple(values[name]) for name in ("modes", "pressures") if name in values}
+        return cls(**{**values, **lists})

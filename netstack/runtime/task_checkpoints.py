@@ -1,0 +1,319 @@
+"""The checkpoints of one task: barrier on, state out, channel state gathered, everything stored, coordinator told.
+
+Takes: what the barrier handler and the coordinator say. Gives: barriers to the consumers, a `TaskSnapshot` to the
+storage, an acknowledgement or a refusal to the coordinator.
+
+Order, for one checkpoint: the barrier is sent on; then the operator's state is taken; both between the same two records.
+What the barrier overtook, in the outputs and in the inputs, comes in its own time. When it is all there it is written in
+a thread, while the task goes on, and acknowledged.
+
+Rules:
+- A checkpoint is triggered at most once, and ids grow. Each that began here is acknowledged, declined, or aborted by the
+  coordinator.
+- The handler calls from within its table, so nothing is done there: it is noted, and done by `perform`, before the next
+  record.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar, final
+
+import trio
+
+from ..checkpoint.channel_state import ChannelStateCapture
+from ..checkpoint.snapshot import ChannelBytes, TaskFile, TaskSnapshot
+from ..checkpoint.storage import CheckpointStorage
+from ..errors import CheckpointError
+from ..events import CancelCheckpointMarker, CheckpointBarrier, DataType, data_type_of
+from ..inbound.barrier import AbortReason, AlignmentStatistics, CheckpointDeclined
+from .operators import BoundOperator, TaskContext
+from .task_input import TaskInput
+from .task_manager import TaskManager
+from .task_output import TaskOutput
+
+MAX_CHANNEL_STATE_BYTES: Final = 1 << 30
+"""Of one task: more than its network buffers ever hold. What spills is counted, too."""
+
+REMEMBERED_ABORTS: Final = 64
+"""Ids that the coordinator gave up before they came here; only the few that are under way matter."""
+
+_Result = TypeVar("_Result")
+
+
+class InThread(Protocol):
+    """Runs something that blocks: `trio.to_thread.run_sync`; in virtual time, a call."""
+
+    def __call__(self, function: Callable[[], _Result]) -> Awaitable[_Result]:
+        """Waits for its result, also when cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskReport:
+    """How a checkpoint went at one subtask.
+
+    Attributes:
+        task: the task's name.
+        subtask: which of its subtasks.
+        start_delay_s: age of the checkpoint when its first barrier came here.
+        alignment_s: from the first to the last barrier.
+        timed_out: whether it turned unaligned here because it had become too old.
+        snapshot_s: time in which no record was processed: barrier sent on, state taken.
+        input_bytes: channel state of its inputs.
+        output_bytes: channel state of its outputs.
+        gather_s: from the snapshot until the channel state was there.
+        write_s: for storing it.
+        size_bytes: of the file.
+    """
+
+    task: str
+    subtask: int
+    start_delay_s: float = 0.0
+    alignment_s: float = 0.0
+    timed_out: bool = False
+    snapshot_s: float = 0.0
+    input_bytes: int = 0
+    output_bytes: int = 0
+    gather_s: float = 0.0
+    write_s: float = 0.0
+    size_bytes: int = 0
+
+
+class TaskControl(Protocol):
+    """Where a task reports its checkpoints."""
+
+    def acknowledged(self, checkpoint_id: int, file: TaskFile, report: SubtaskReport) -> None:
+        """The task's part is stored."""
+
+    def declined(self, checkpoint_id: int, context: TaskContext, reason: str) -> None:
+        """The task cannot take part."""
+
+
+@final
+class _Pending:
+    """A checkpoint that began here and is not stored yet."""
+
+    __slots__ = ("capture", "operator_state", "outputs_missing", "report", "snapshot_at_s")
+
+    def __init__(self, capture: ChannelStateCapture, report: SubtaskReport) -> None:
+        self.capture = capture
+        self.report = report
+        self.outputs_missing = 0
+        self.operator_state: Any = None
+        self.snapshot_at_s = 0.0
+
+
+@final
+class TaskCheckpoints:
+    """The checkpoints of one task (a `CheckpointTask`).
+
+    Attributes:
+        inputs: the task's input; None for a source.
+        nursery: where snapshots are written; given before the first record.
+    """
+
+    def __init__(
+        self,
+        context: TaskContext,
+        operator: BoundOperator,
+        output: TaskOutput,
+        control: TaskControl,
+        storage: CheckpointStorage | None,
+        manager: TaskManager,
+        in_thread: InThread,
+    ) -> None:
+        """Args: the task's parts; where its snapshots are stored, and by whose threads."""
+        self.inputs: TaskInput | None = None
+        self.nursery: trio.Nursery | None = None
+        self._context = context
+        self._operator = operator
+        self._output = output
+        self._control = control
+        self._storage = storage
+        self._manager = manager
+        self._in_thread = in_thread
+        self._due: deque[Callable[[], Awaitable[None]]] = deque()
+        self._pending: dict[int, _Pending] = {}
+        self._last_id = -1
+        self._aborted: dict[int, None] = {}
+        self._snapshot_arguments: tuple[Callable[[], int], ...] = ()
+        for partition in output.partitions:
+            partition.on_barrier = partial(self._on_output, partition.partition_id)
+
+    def unsent_by(self, unsent: Callable[[], int]) -> None:
+        """The operator is a source: its `snapshot` is told how many records it gave were not sent."""
+        self._snapshot_arguments = (unsent,)
+
+    # From the barrier handler.
+
+    def trigger(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
+        """See `CheckpointTask.trigger`."""
+        if barrier.checkpoint_id <= self._last_id:
+            raise CheckpointDeclined(AbortReason.SUBSUMED)
+        if barrier.checkpoint_id in self._aborted:
+            raise CheckpointDeclined(AbortReason.DECLINED)
+        self._last_id = barrier.checkpoint_id
+        self._due.append(partial(self._begin, barrier, alignment))
+
+    def inputs_complete(self, checkpoint_id: int, alignment: AlignmentStatistics) -> None:
+        """See `CheckpointTask.inputs_complete`."""
+        self._due.append(partial(self._finish_inputs, checkpoint_id, alignment))
+
+    def abort(self, checkpoint_id: int, reason: AbortReason) -> None:
+        """See `CheckpointTask.abort`."""
+        self._last_id = max(self._last_id, checkpoint_id)
+        self._due.append(partial(self._cancel, checkpoint_id, reason))
+
+    # From the coordinator, between two records.
+
+    def trigger_here(self, barrier: CheckpointBarrier, received_s: float) -> None:
+        """The coordinator has no other way to tell: nobody sends this task barriers (any more).
+
+        Args:
+            barrier: what to send on.
+            received_s: when it came, on the manager's clock; waiting for the record in hand counts as age.
+        """
+        age_ns = barrier.elapsed_ns + round((self._manager.now() - received_s) * 1e9)
+        alignment = AlignmentStatistics(barrier.checkpoint_id, 0, age_ns, 0, False)
+        try:
+            self.trigger(replace(barrier, elapsed_ns=age_ns), alignment)
+        except CheckpointDeclined:
+            return  # it was aborted meanwhile, so nobody waits for it
+        self.inputs_complete(barrier.checkpoint_id, alignment)
+
+    def abort_here(self, checkpoint_id: int) -> None:
+        """The coordinator has given it up. If its barrier is still to come, it ends here."""
+        if checkpoint_id > self._last_id:
+            self._aborted[checkpoint_id] = None
+            if len(self._aborted) > REMEMBERED_ABORTS:
+                del self._aborted[next(iter(self._aborted))]
+        self._forget(checkpoint_id)
+
+    # From the task.
+
+    @property
+    def is_due(self) -> bool:
+        """Whether `perform` has something to do before the next record."""
+        return bool(self._due)
+
+    async def perform(self) -> None:
+        """Does what is due, between two records; nothing may be kept by the output.
+
+        Cancellation: the task has to end; what was not done is lost.
+        """
+        while self._due:
+            await self._due.popleft()()
+
+    async def take_state(self) -> Any:
+        """The operator's state."""
+        return await self._operator.call("snapshot", *(argument() for argument in self._snapshot_arguments))
+
+    # Inside.
+
+    async def _begin(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
+        began_s = self._manager.now()
+        checkpoint_id = barrier.checkpoint_id
+        capture = ChannelStateCapture(checkpoint_id, max_bytes=MAX_CHANNEL_STATE_BYTES, on_end=self._on_gathered)
+        report = SubtaskReport(
+            self._context.task,
+            self._context.subtask,
+            start_delay_s=alignment.start_delay_ns / 1e9,
+            timed_out=alignment.timed_out,
+        )
+        pending = self._pending[checkpoint_id] = _Pending(capture, report)
+        kind = data_type_of(barrier)
+        if kind in (DataType.PRIORITY_EVENT, DataType.TIMEOUTABLE_ALIGNED_BARRIER):
+            pending.outputs_missing = sum(len(partition.subpartitions) for partition in self._output.partitions)
+        if not pending.outputs_missing:
+            capture.finish_outputs()
+        if self.inputs is not None:
+            for key, data in self.inputs.in_flight().items():
+                capture.add_input(key, data)
+        await self._output.broadcast(barrier)
+        if kind is DataType.TIMEOUTABLE_ALIGNED_BARRIER and pending.outputs_missing:
+            left_s = (barrier.aligned_timeout_ns - barrier.elapsed_ns) / 1e9
+            self._manager.call_at(
+                self._manager.now() + max(0.0, left_s), partial(self._output.time_out_barrier, checkpoint_id)
+            )
+        pending.operator_state = await self.take_state()
+        pending.snapshot_at_s = self._manager.now()
+        pending.report = replace(report, snapshot_s=pending.snapshot_at_s - began_s)
+
+    async def _finish_inputs(self, checkpoint_id: int, alignment: AlignmentStatistics) -> None:
+        captured: ChannelBytes = {} if self.inputs is None else self.inputs.take_captured(checkpoint_id)
+        pending = self._pending.get(checkpoint_id)
+        if pending is None:
+            return  # aborted by the coordinator, or too large
+        pending.report = replace(pending.report, alignment_s=alignment.duration_ns / 1e9, timed_out=alignment.timed_out)
+        for key, data in captured.items():
+            pending.capture.add_input(key, data)
+        if not pending.capture.is_aborted:
+            pending.capture.finish_inputs()
+
+    async def _cancel(self, checkpoint_id: int, reason: AbortReason) -> None:
+        if self.inputs is not None:
+            self.inputs.take_captured(checkpoint_id)
+        self._forget(checkpoint_id)
+        if checkpoint_id not in self._aborted:
+            self._control.declined(checkpoint_id, self._context, reason.value)
+        self._aborted.pop(checkpoint_id, None)
+        await self._output.broadcast(CancelCheckpointMarker(checkpoint_id))
+
+    def _forget(self, checkpoint_id: int) -> None:
+        pending = self._pending.pop(checkpoint_id, None)
+        if pending is not None:
+            pending.capture.abort()
+            self._output.forget_barrier(checkpoint_id)
+
+    def _on_output(self, partition_id: str, subpartition: int, checkpoint_id: int, overtaken: bytes) -> None:
+        """A barrier has left a subpartition, or overtaken this data there; comes at any time."""
+        pending = self._pending.get(checkpoint_id)
+        if pending is None:
+            return
+        pending.capture.add_output((partition_id, subpartition), overtaken)
+        pending.outputs_missing -= 1
+        if not pending.outputs_missing and not pending.capture.is_aborted:
+            pending.capture.finish_outputs()
+
+    def _on_gathered(self, capture: ChannelStateCapture) -> None:
+        pending = self._pending.pop(capture.checkpoint_id)
+        if capture.failure is not None:
+            self._output.forget_barrier(capture.checkpoint_id)
+            self._control.declined(capture.checkpoint_id, self._context, str(capture.failure))
+        else:
+            assert self.nursery is not None  # it was triggered between two records
+            self.nursery.start_soon(self._store, pending)
+
+    async def _store(self, pending: _Pending) -> None:
+        checkpoint_id = pending.capture.checkpoint_id
+        gathered = pending.capture.statistics()
+        began_s = self._manager.now()
+        try:
+            file = await self._in_thread(partial(self._write, pending))
+        except CheckpointError as error:
+            self._control.declined(checkpoint_id, self._context, str(error))
+            return
+        report = replace(
+            pending.report,
+            input_bytes=gathered.input_bytes,
+            output_bytes=gathered.output_bytes,
+            gather_s=began_s - pending.snapshot_at_s,
+            write_s=self._manager.now() - began_s,
+            size_bytes=file.size_bytes,
+        )
+        self._control.acknowledged(checkpoint_id, file, report)
+
+    def _write(self, pending: _Pending) -> TaskFile:
+        """In a thread; nobody else has the capture any more."""
+        state = pending.capture.result()
+        if state is None or self._storage is None:
+            raise CheckpointError("there is nothing to store it in: the job has no folder for checkpoints")
+        return self._storage.write_task(
+            pending.capture.checkpoint_id,
+            TaskSnapshot(
+                self._context.task, self._context.subtask, pending.operator_state, state.inputs, state.outputs
+            ),
+        )

@@ -1,0 +1,224 @@
+"""`checkpoints`: settings, figures and verdicts, the table, the page, the command."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from io import StringIO
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+
+from bench.checkpoints.figures import Seen, Stretch, point, verdicts
+from bench.checkpoints.page import build_page
+from bench.checkpoints.spec import MODES, CheckpointsSpec
+from bench.checkpoints.text import print_result, settings_line, state_size
+from netstack.errors import ConfigError
+
+SPEC = CheckpointsSpec(pressures=(0.0, 0.9))
+CONTRACT = {
+    "pressure",
+    "checkpoints",
+    "aborted",
+    "duration_ms",
+    "alignment_ms",
+    "state_write_ms",
+    "channel_state_bytes",
+    "records_per_s",
+    "throughput_lost",
+}
+
+Result = dict[str, Any]
+
+
+def seen(duration_ms: float, *, write_ms: float = 5.0, state: int = 0) -> Seen:
+    return Seen(duration_ms / 1e3, duration_ms / 2e3, write_ms / 1e3, state)
+
+
+def stretches(*rates: float) -> list[Stretch]:
+    """Of half a second each, without and with checkpoints in turn."""
+    return [Stretch(bool(number % 2), int(rate / 2), 0.5) for number, rate in enumerate(rates)]
+
+
+def points(mode: str) -> list[Result]:
+    """Aligned ones grow, unaligned ones do not."""
+    found = []
+    for pressure in SPEC.pressures:
+        grown = 1.0 if mode == "unaligned" else 1 + 20 * pressure
+        state = 0 if mode == "aligned" else int(1_000_000 * pressure)
+        durations = [seen(grown * each, state=state) for each in (20.0, 22.0, 30.0)]
+        found.append(point(pressure, durations, 0, stretches(1000.0, 990.0, 1000.0, 970.0, 1000.0)))
+    return found
+
+
+def result(**changed: Any) -> Result:
+    modes = {mode: points(mode) for mode in MODES}
+    host = {"name": "lab-<7>", "cpu": "EPYC", "cores": 2, "kernel": None, "python": "3.11", "load_average": [0.5, 1, 1]}
+    return {
+        "modes": modes,
+        "undisturbed_records_per_s": 100_000.0,
+        "warnings": ["a <remark>"],
+        "settings": SPEC.as_dict(),
+        "host": host,
+        "version": "0.2.0",
+        **changed,
+    }
+
+
+# ------------------------------------------------------------------------------------------------------------ settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"seconds": 0.1}, "--seconds 0.1"),
+        ({"interval_s": 0.0}, "--interval 0"),
+        ({"aligned_timeout_s": 0.0}, "--aligned-timeout 0"),
+        ({"modes": ()}, "--modes"),
+        ({"modes": ("aligned", "fast")}, "--modes aligned,fast: give some of aligned,unaligned,timed"),
+        ({"modes": ("aligned", "aligned")}, "--modes aligned,aligned"),
+        ({"pressures": ()}, "--pressure"),
+        ({"pressures": (0.5, 0.2)}, "--pressure 0.5,0.2"),
+        ({"pressures": (0.5, 1.0)}, "--pressure 0.5,1"),
+        ({"pressures": (-0.1,)}, "--pressure -0.1"),
+        ({"channels": 0}, "--channels 0"),
+        ({"record_bytes": 7}, "--record-bytes 7"),
+        ({"keys": 0}, "--keys 0"),
+        ({"exclusive_buffers": -1}, "--exclusive-buffers -1"),
+        ({"floating_buffers": 0}, "--floating-buffers 0"),
+        ({"segment_size_bytes": 16}, "--segment-size 16B"),
+    ],
+)
+def test_what_cannot_work_names_the_flag(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        CheckpointsSpec(**settings)
+
+
+def test_settings_travel_whole() -> None:
+    spec = CheckpointsSpec(modes=("timed",), pressures=(0.25, 0.5), channels=2)
+    assert CheckpointsSpec.from_dict(json.loads(json.dumps(spec.as_dict()))) == spec
+
+
+# ------------------------------------------------------------------------------------------------------------- figures
+
+
+def test_a_point_has_medians_and_the_most() -> None:
+    told = point(0.5, [seen(20.0, state=10), seen(100.0, write_ms=70.0, state=30), seen(40.0, state=20)], 2, [])
+    assert told.keys() >= CONTRACT
+    assert (told["pressure"], told["checkpoints"], told["aborted"]) == (0.5, 3, 2)
+    assert told["duration_ms"] == pytest.approx({"p50": 40.0, "max": 100.0})
+    assert told["alignment_ms"] == pytest.approx({"p50": 20.0, "max": 50.0})
+    assert told["state_write_ms"] == pytest.approx({"p50": 5.0, "max": 70.0})
+    assert told["besides_writing_ms"] == pytest.approx({"p50": 30.0, "max": 35.0}), "of each checkpoint its own"
+    assert told["channel_state_bytes"] == {"p50": 20, "max": 30}
+
+
+def test_throughput_is_compared_with_that_next_to_it() -> None:
+    told = point(0.0, [], 0, stretches(1000, 980, 1000, 980, 500, 490, 500))
+    assert told["throughput_lost"] == pytest.approx(0.02), "not with that of the machine's better hours"
+    assert told["throughput_lost_error"] > 0
+    assert told["records_per_s"] == 980
+    assert told["duration_ms"] is None
+    assert point(0.0, [], 0, [])["throughput_lost"] is None
+    assert point(0.0, [], 0, stretches(1000, 990))["throughput_lost_error"] is None
+    assert point(0.0, [], 0, stretches(0, 0, 0))["throughput_lost"] is None, "a sink that stood still lost nothing"
+
+
+def test_verdicts_tell_growth_goal_and_cost() -> None:
+    aligned, unaligned, timed, cost = verdicts(SPEC, result()["modes"])
+    assert aligned == "aligned: 22 ms at pressure 0, 418 ms at 0.9; besides writing the state, 565 ms at most"
+    assert unaligned == "unaligned: 22 ms at pressure 0, 22 ms at 0.9; besides writing the state, 25 ms at most"
+    assert timed.startswith("timed: ")
+    assert cost.startswith("throughput that a barrier every 100 ms costs at pressure 0: aligned 2.0 % ± ")
+    assert verdicts(SPEC, {"aligned": [point(0.0, [], 1, [])]}) == ["aligned: no checkpoint was complete"]
+    assert len(verdicts(SPEC, {"aligned": points("aligned")[:1]})) == 2
+
+
+# ------------------------------------------------------------------------------------------------------------ pictures
+
+
+def test_the_table_on_a_terminal() -> None:
+    out = StringIO()
+    modes = result()["modes"]
+    modes["timed"][1]["aborted"] = 1
+    print_result(SPEC, modes, Console(file=out, width=140))
+    text = out.getvalue()
+    assert settings_line(SPEC) in text.replace("\n", " ")
+    assert re.search(r"0 +aligned +3 +22 +30 +11 +5 +17 +0 B +980 +2.0 %", text)
+    assert re.search(r"0\.9 +aligned +3 +418 ", text)
+    assert re.search(r"\n +unaligned +3 +22 .* 900 kB ", text)
+    assert re.search(r"\n +timed +3 \(\+1 aborted\)", text)
+
+
+def test_settings_in_a_line() -> None:
+    assert settings_line(SPEC) == (
+        "4 sources to 2 sinks, a barrier every 100 ms, 100 B records of 10,000 keys, 2 + 8 buffers of 32 KiB,"
+        " timed: unaligned after 50 ms"
+    )
+    assert "timed" not in settings_line(CheckpointsSpec(modes=("aligned",)))
+    assert [state_size(size) for size in (0, 512, 1_500_000)] == ["0 B", "512 B", "1.5 MB"]
+
+
+class Balance(HTMLParser):
+    """Checks that every element is closed, and gathers what the page would fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.fetched: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag != "meta":
+            self.open.append(tag)
+        self.fetched += [value or "" for name, value in attrs if name in ("src", "href", "action", "data")]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def page_of(**changed: Any) -> str:
+    return build_page(SPEC, result(**changed), command="netstack-bench checkpoints '<b>'", made="2026-11-21 19:30")
+
+
+def test_the_page_is_whole_and_fetches_nothing() -> None:
+    page = page_of()
+    parser = Balance()
+    parser.feed(page)
+    parser.close()
+    assert parser.open == []
+    assert parser.fetched == []
+    assert "default-src 'none'" in page
+    assert "lab-&lt;7&gt;" in page
+    assert "a &lt;remark&gt;" in page
+    assert "<b>" not in page
+    assert not re.search(r"@import|url\(|https?://(?!www\.w3\.org/2000/svg)", page)
+
+
+def charts(page: str) -> list[ElementTree.Element]:
+    return [ElementTree.fromstring(text) for text in re.findall(r"<svg viewBox=.0 0 \d{3}.*?</svg>", page, re.DOTALL)]
+
+
+def test_the_picture_has_a_line_a_mode_and_the_goal() -> None:
+    drawn = charts(page_of())
+    assert len(drawn) == 4, "duration and channel state, wide and narrow"
+    for chart in drawn:
+        assert sum(each.get("class") == "pt" for each in chart.iter()) == 6
+        assert sum("series" in (each.get("class") or "").split() for each in chart.iter()) == 3
+    guides = [sum(each.get("class") == "guide" for each in chart.iter()) for chart in drawn]
+    assert guides == [2, 2, 0, 0]
+    told = [each.get("data-told") or "" for each in drawn[0].iter()]
+    assert "aligned, pressure 0.9 418 ms, at most 570 ms 3 checkpoints" in told
+
+
+def test_a_page_of_what_little_there_is() -> None:
+    none = point(0.0, [], 3, stretches(1000, 990, 1000))
+    page = page_of(modes={"timed": [none]}, warnings=[])
+    assert len(charts(page)) == 4
+    assert "no checkpoint was complete" in page
+    assert 'class="callout"' not in page
