@@ -199,9 +199,11 @@ class ChannelReceiver:
         """Announces what is due without waiting until the consumer has read all that came.
 
         A producer out of credit needs a wake-up and a trip to send more; told when half is consumed, it has sent before
-        the other half is (measured: 30-40 % more throughput with 10 buffers).
+        the other half is (measured: 30-40 % more throughput with 10 buffers). While most channels have credit left the
+        producer is busy with those, and one announcement for many channels costs less.
         """
-        self._write_now()
+        if 2 * len(self._to_announce) >= len(self._channels):
+            self._write_now()
 
     def announce_held(self) -> None:
         """No data came: whoever is short of credit is told what there is."""
