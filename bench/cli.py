@@ -1,4 +1,4 @@
-"""The command line `netstack-bench`: run, sweep, report, compare, isolate, channels.
+"""The command line `netstack-bench`: run, sweep, report, compare, isolate, channels, checkpoints, recover.
 
 Takes: arguments. Gives: an exit code; results on standard output, everything else on standard error.
 
@@ -28,11 +28,13 @@ from netstack.units import format_size
 
 from . import console
 from .channels.command import channels
+from .checkpoints.command import checkpoints
 from .compare import compare as compare_rows
 from .flags import json_flag, run_flags, sweep_flags
 from .grid import START_S, Grid, expected_seconds
 from .isolate.command import isolate
 from .peers import PEERS
+from .recover.command import recover
 from .report import findings
 from .run_table import peer_rows, print_run
 from .spec import RunSpec
@@ -245,6 +247,8 @@ def compare(a: Path, b: Path, threshold: float | None, everything: bool, as_json
 
 cli.add_command(isolate)
 cli.add_command(channels)
+cli.add_command(checkpoints)
+cli.add_command(recover)
 
 
 def _measure(runners: Runners, spec: RunSpec, peers: list[str], repeats: int) -> tuple[Mapping[str, Any], bool]:

@@ -33,12 +33,14 @@ class Seen:
 
     Attributes:
         duration_s: from its trigger until it was complete.
-        alignment_s: from the first to the last barrier at the sink.
+        start_delay_s: its age when the first barrier came to a sink, of the sink where it came last.
+        alignment_s: from the first to the last barrier at a sink, of the sink where it took longest.
         write_s: of the slowest task's file, and of the manifest.
         channel_state_bytes: of all tasks.
     """
 
     duration_s: float
+    start_delay_s: float
     alignment_s: float
     write_s: float
     channel_state_bytes: int
@@ -72,6 +74,7 @@ def point(pressure: float, seen: Sequence[Seen], aborted: int, stretches: Sequen
         "checkpoints": len(seen),
         "aborted": aborted,
         "duration_ms": _of([each.duration_s * 1e3 for each in seen]),
+        "start_delay_ms": _of([each.start_delay_s * 1e3 for each in seen]),
         "alignment_ms": _of([each.alignment_s * 1e3 for each in seen]),
         "state_write_ms": _of([each.write_s * 1e3 for each in seen]),
         "besides_writing_ms": _of([(each.duration_s - each.write_s) * 1e3 for each in seen]),

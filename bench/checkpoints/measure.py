@@ -16,8 +16,7 @@ from ..children import DIED, Children
 from ..processes import MeasurementFailed
 from ..runner import Progress
 from .figures import Point, Seen, Stretch, point
-from .spec import CheckpointsSpec, Mode
-from .worker import MASTER, WARM_UP_S, WORKERS
+from .spec import MASTER, WARM_UP_S, WORKERS, CheckpointsSpec, Mode
 
 PATIENCE_S: Final = 60.0
 """A job may take so much longer than expected; aligned checkpoints take their time under pressure."""
@@ -165,10 +164,7 @@ class Runner:
             for on, start, end in measured["stretches"]
         ]
         complete = [report for report in measured["reports"] if report["is_complete"]]
-        seen = [
-            Seen(each["duration_s"], each["alignment_s"], each["write_s"], each["channel_state_bytes"])
-            for each in complete
-        ]
+        seen = [Seen(**{name: each[name] for name in Seen.__dataclass_fields__}) for each in complete]
         reasons = {report["reason"]: None for report in measured["reports"] if not report["is_complete"]}
         problems = [f"{name}: a checkpoint was aborted: {reason}" for reason in reasons]
         return point(pressure, seen, len(measured["reports"]) - len(complete), stretches), problems

@@ -204,8 +204,9 @@ def _notes(spec: CheckpointsSpec, result: Mapping[str, Any]) -> list[str]:
         " records wait in every buffer in front of it.",
         "An aligned barrier waits behind them. An unaligned one overtakes them, and they become part of the checkpoint."
         f" A timed one is aligned until it is {format_duration(spec.aligned_timeout_s, space=' ')} old.",
-        "Writing: of the slowest task's state file and of the manifest, synchronised to the disk. Besides: the rest of"
-        " the duration.",
+        "Reaching: the checkpoint's age when its first barrier comes to the slower sink. Aligning: from then to the"
+        " last barrier. Writing: of the slowest task's state file and of the manifest, synchronised to the disk."
+        " Besides: the rest of the duration.",
         "Lost: throughput with checkpoints against that without, in alternating stretches of one run.",
     ]
 

@@ -19,6 +19,15 @@ from ..spec import MIN_RECORD_BYTES
 Mode = Literal["aligned", "unaligned", "timed"]
 
 MODES: Final[tuple[Mode, ...]] = ("aligned", "unaligned", "timed")
+MASTER: Final = "master"
+"""The process that leads the job."""
+
+WORKERS: Final = ("a-sources", "b-sinks")
+"""The processes its tasks run in; by name they are in the order of the indices of the job's workers."""
+
+WARM_UP_S: Final = 0.5
+"""Until every buffer in front of the sinks is full."""
+
 SINKS: Final = 2
 """Subtasks of the sink, so that records are really distributed by key."""
 

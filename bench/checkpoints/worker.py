@@ -14,12 +14,16 @@ from __future__ import annotations
 
 import argparse
 import functools
+import io
 import sys
+import time
 from pathlib import Path
 from typing import Any, Final
 
 import trio
 
+from netstack.checkpoint.files import CheckpointFiles
+from netstack.checkpoint.storage import CheckpointStorage
 from netstack.runtime.job import CheckpointReport, JobFailed, JobMaster, JobRun, open_job_master
 from netstack.runtime.worker import run_worker
 
@@ -27,14 +31,10 @@ from ..pacing import clock_ns
 from ..worker import reporting
 from ..worker_io import Link
 from .operators import SINK, Taken, job
-from .spec import CheckpointsSpec
+from .spec import MASTER, WARM_UP_S, WORKERS, CheckpointsSpec
 
-MASTER: Final = "master"
-WORKERS: Final = ("a-sources", "b-sinks")
-"""By name they are in the order of the indices of the job's workers."""
-
-WARM_UP_S: Final = 0.5
-"""Until every buffer in front of the sinks is full."""
+Span = tuple[bool, int, int]
+"""With checkpoints or without, from when to when, in nanoseconds."""
 
 _ADDRESS: Final = "tcp://127.0.0.1:0"
 _TELL_S: Final = 0.02
@@ -92,45 +92,75 @@ async def _measure(master: JobMaster, asked: dict[str, Any]) -> dict[str, Any]:
     """One job: warm-up, then stretches without and with checkpoints in turn, as long as asked with them."""
     spec, mode = CheckpointsSpec.from_dict(asked["settings"]), asked["mode"]
     await master.wait_workers(len(WORKERS))
-    stretches: list[tuple[bool, int, int]] = []
-    reports: list[CheckpointReport] = []
+    stretches: list[Span] = []
+    reports: list[dict[str, Any]] = []
+    files = TimedFiles()
     plan = job(spec, mode, rate_per_s=asked["rate_per_s"], folder=Path(asked["folder"]))
-    async with master.open_job(plan, restore=False) as run:
+    storage = None if plan.folder is None else CheckpointStorage(plan.folder, files=files)
+    async with master.open_job(plan, restore=False, storage=storage) as run:
         await trio.sleep(WARM_UP_S)
         for _ in range(spec.stretches):
             stretches.append(await _without(spec))
             if mode is not None:
-                stretches.append(await _with(spec, run, reports))
+                stretches.append(await _with(spec, run, files, reports))
         stretches.append(await _without(spec))
-    return {"stretches": stretches, "reports": [_plain(report) for report in reports]}
+    return {"stretches": stretches, "reports": reports}
 
 
-async def _without(spec: CheckpointsSpec) -> tuple[bool, int, int]:
+class TimedFiles(CheckpointFiles):
+    """Knows how long the master has written: nothing but manifests.
+
+    Attributes:
+        written_s: in all.
+    """
+
+    def __init__(self) -> None:
+        self.written_s = 0.0
+        self._began_s: float | None = None
+
+    def create(self, path: str) -> io.RawIOBase:
+        """See `CheckpointFiles`."""
+        self._began_s = time.monotonic()
+        return super().create(path)
+
+    def sync_folder(self, path: str) -> None:
+        """The last step of writing a file."""
+        super().sync_folder(path)
+        if self._began_s is not None:
+            self.written_s += time.monotonic() - self._began_s
+            self._began_s = None
+
+
+async def _without(spec: CheckpointsSpec) -> Span:
     began_ns = clock_ns()
     await trio.sleep(spec.stretch_s)
     return False, began_ns, clock_ns()
 
 
-async def _with(spec: CheckpointsSpec, run: JobRun, reports: list[CheckpointReport]) -> tuple[bool, int, int]:
+async def _with(spec: CheckpointsSpec, run: JobRun, files: TimedFiles, reports: list[dict[str, Any]]) -> Span:
     """A barrier every interval, or when the checkpoint before it has ended; whole checkpoints only."""
     began = trio.current_time()
     began_ns = clock_ns()
     due = began
     while due < began + spec.stretch_s:
         await trio.sleep_until(due)
-        reports.append(await run.checkpoint())
+        written_s = files.written_s
+        report = await run.checkpoint()
+        reports.append(_plain(report, files.written_s - written_s))
         due = max(due + spec.interval_s, trio.current_time())
     await trio.sleep_until(began + spec.stretch_s)
     return True, began_ns, clock_ns()
 
 
-def _plain(report: CheckpointReport) -> dict[str, Any]:
+def _plain(report: CheckpointReport, manifest_s: float) -> dict[str, Any]:
+    sinks = [each for each in report.subtasks if each.task == SINK]
     return {
         "is_complete": report.is_complete,
         "reason": report.reason,
         "duration_s": report.duration_s,
-        "alignment_s": max((each.alignment_s for each in report.subtasks if each.task == SINK), default=0.0),
-        "write_s": max((each.write_s for each in report.subtasks), default=0.0),
+        "start_delay_s": max((each.start_delay_s for each in sinks), default=0.0),
+        "alignment_s": max((each.alignment_s for each in sinks), default=0.0),
+        "write_s": max((each.write_s for each in report.subtasks), default=0.0) + manifest_s,
         "channel_state_bytes": sum(each.input_bytes + each.output_bytes for each in report.subtasks),
     }
 

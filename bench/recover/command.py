@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from netstack.cli.values import COUNT, LENGTH, NUMBER
-from netstack.units import format_duration, format_latency
+from netstack.units import format_duration, format_latency, three_digits
 
 from .. import console
 from ..flags import json_flag
@@ -92,7 +92,7 @@ def print_result(result: Mapping[str, Any], console: Console) -> None:
     restored = result["restored_from"]
     by_moment = ", ".join(f"{count} {moment}" for moment, count in sorted(result["kills_by_moment"].items()))
     by_process = ", ".join(f"{count} {name}" for name, count in sorted(result["kills_by_process"].items()))
-    recovered = result["time_to_recover_ms"]
+    recovered, state = result["time_to_recover_ms"], result["channel_state_bytes"]
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, told in (
         ("runs", f"{result['runs']} of {result['settings']['records']:,} records, {result['settings']['mode']}"),
@@ -100,6 +100,7 @@ def print_result(result: Mapping[str, Any], console: Console) -> None:
         ("killed", by_process),
         ("with a checkpoint half written", f"{result['kills_with_half_written_checkpoint']}"),
         ("checkpoints", f"{result['checkpoints_completed']} complete, {result['checkpoints_aborted']} aborted"),
+        ("data in flight in them", "" if state is None else f"{_size(state['p50'])}, {_size(state['max'])} at most"),
         ("restarts", f"{len(restored)}, {sum(each is None for each in restored)} of them from the beginning"),
         (
             "time to recover",
@@ -116,6 +117,10 @@ def print_result(result: Mapping[str, Any], console: Console) -> None:
 
 def _told(milliseconds: float) -> str:
     return format_latency(milliseconds * 1e3)
+
+
+def _size(size_bytes: float) -> str:
+    return f"{three_digits(size_bytes / 1000)} kB"
 
 
 def _count(records: int) -> str:

@@ -27,10 +27,9 @@ from ..runner import Progress
 from .counts import Comparison, compare
 from .kills import Kill, OnDisk, on_disk, plan
 from .operators import SINK, SOURCE
-from .spec import MOST_SINKS, RecoverSpec
-from .worker import MASTER
+from .spec import MASTER, MOST_SINKS, RecoverSpec
 
-STALLED_S: Final = 30.0
+STALLED_S: Final = 60.0
 """A run of which nothing was heard for so long is stuck."""
 
 _WORKER: Final = "bench.recover.worker"
@@ -64,15 +63,15 @@ class Run:
         hits: the kills.
         restored_from: of every restart the checkpoint; None is from the start.
         recovered_s: from a kill to the first record counted after it, where no other kill came in between.
-        completed: checkpoints, the final one included.
-        aborted: likewise.
+        state_bytes: channel state of every complete checkpoint, the final one included.
+        aborted: checkpoints that were not complete.
         comparison: of the final counts.
     """
 
     hits: list[Hit] = field(default_factory=list)
     restored_from: list[int | None] = field(default_factory=list)
     recovered_s: list[float] = field(default_factory=list)
-    completed: int = 0
+    state_bytes: list[int] = field(default_factory=list)
     aborted: int = 0
     comparison: Comparison = field(default_factory=lambda: Comparison(0, 0, 0, ()))
 
@@ -163,7 +162,7 @@ class Supervisor:
                 self._start(name)
         if self._address:
             self._send_job()
-        aims = [_Aim(kill) for kill in plan(self._spec.seed, number, self._spec.kills)]
+        aims = [Aim(kill) for kill in plan(self._spec.seed, number, self._spec.kills)]
         heard_s = time.monotonic()
         while True:
             message = self._children.receive(_AIM_S if aims else _WAIT_S)
@@ -210,8 +209,10 @@ class Supervisor:
                     self._children.send(worker, "address", address=self._address)
             self._send_job()
         elif event == "checkpoint":
-            self._run.completed += message["is_complete"]
-            self._run.aborted += not message["is_complete"]
+            if message["is_complete"]:
+                self._run.state_bytes.append(message["channel_state_bytes"])
+            else:
+                self._run.aborted += 1
         elif event == "opening":
             self._opened_ns = message["at_ns"]
             self._recovered()
@@ -295,7 +296,7 @@ class Supervisor:
         return compare(expected, [each.operator for each in snapshots if each.task == SINK])
 
 
-class _Aim:
+class Aim:
     """Waits for the moment of one kill."""
 
     def __init__(self, kill: Kill) -> None:
@@ -327,6 +328,7 @@ class _Aim:
 def document(spec: RecoverSpec, runs: Sequence[Run]) -> dict[str, Any]:
     """The document of the command (`bench/METHOD.md` says what each key means)."""
     hits = [hit for run in runs for hit in run.hits]
+    state_bytes = [size for run in runs for size in run.state_bytes]
     recovered_ms = [seconds * 1e3 for run in runs for seconds in run.recovered_s]
     lost, repeated, disordered = (
         sum(getattr(run.comparison, name) for run in runs) for name in ("lost", "repeated", "disordered")
@@ -339,11 +341,10 @@ def document(spec: RecoverSpec, runs: Sequence[Run]) -> dict[str, Any]:
         "repeated": repeated,
         "disordered": disordered,
         "delivered": not (lost or repeated or disordered),
-        "time_to_recover_ms": (
-            {"p50": statistics.median(recovered_ms), "max": max(recovered_ms)} if recovered_ms else None
-        ),
-        "checkpoints_completed": sum(run.completed for run in runs),
+        "time_to_recover_ms": _of(recovered_ms),
+        "checkpoints_completed": len(state_bytes),
         "checkpoints_aborted": sum(run.aborted for run in runs),
+        "channel_state_bytes": _of(state_bytes),
         "restored_from": [each for run in runs for each in run.restored_from],
         "kills_by_moment": dict(Counter(hit.moment for hit in hits)),
         "kills_by_process": dict(Counter(hit.victim for hit in hits)),
@@ -353,3 +354,7 @@ def document(spec: RecoverSpec, runs: Sequence[Run]) -> dict[str, Any]:
         "host": host_facts(),
         "version": version(),
     }
+
+
+def _of(values: Sequence[float]) -> dict[str, float] | None:
+    return {"p50": statistics.median(values), "max": max(values)} if values else None

@@ -20,6 +20,9 @@ from .records import Records
 Mode = Literal["aligned", "unaligned", "timed"]
 
 MODES: Final[tuple[Mode, ...]] = ("aligned", "unaligned", "timed")
+MASTER: Final = "master"
+"""The process that leads the job."""
+
 MOST_SINKS: Final = 4
 """With --change-parallelism."""
 

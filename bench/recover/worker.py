@@ -6,7 +6,7 @@ Takes: `--name`, messages of the runner (`bench.worker_io`). Gives: what happens
     worker -> runner   counting (at_ns: a sink counted its first record after a start)
     runner -> master   job (settings, folder, sinks: run it to its end, from the newest checkpoint if there is one)
     master -> runner   address (where workers join) · opening (at_ns: all workers are there, and get the job)
-                       running (restored_from) · checkpoint (is_complete, reason) · ended · failed (reason)
+                       running (restored_from) · checkpoint (is_complete, channel_state_bytes) · ended · failed (reason)
 
 Rules: no process outlives the runner. A worker outlives a job that failed, but not the master.
 """
@@ -27,9 +27,7 @@ from ..pacing import clock_ns
 from ..worker import reporting
 from ..worker_io import Link
 from .operators import Hooks, job
-from .spec import RecoverSpec
-
-MASTER: Final = "master"
+from .spec import MASTER, RecoverSpec
 
 _ADDRESS: Final = "tcp://127.0.0.1:0"
 _LOOK_S: Final = 0.02
@@ -76,10 +74,16 @@ async def _run(master: JobMaster, link: Link, asked: dict[str, Any]) -> None:
     link.send("opening", at_ns=clock_ns())
     async with master.open_job(job(spec, sinks=asked["sinks"], folder=asked["folder"]), restore=True) as run:
         link.send("running", restored_from=run.restored_from)
+        failure: JobFailed | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_tell_checkpoints, run, link)
-            await run.wait()
+            try:
+                await run.wait()
+            except JobFailed as error:
+                failure = error  # which would leave the nursery in a group
             nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
 
 
 async def _tell_checkpoints(run: JobRun, link: Link) -> None:
@@ -90,7 +94,8 @@ async def _tell_checkpoints(run: JobRun, link: Link) -> None:
             await trio.sleep(_LOOK_S)
         finally:
             for report in run.history[told:]:
-                link.send("checkpoint", is_complete=report.is_complete, reason=report.reason)
+                in_flight = sum(each.input_bytes + each.output_bytes for each in report.subtasks)
+                link.send("checkpoint", is_complete=report.is_complete, channel_state_bytes=in_flight)
             told = len(run.history)
 
 

@@ -3,8 +3,8 @@
 Takes: `TaskSpec`s. Gives: names of partitions, the places of subtasks, plans for the coordinator and for recovery; and
 the whole job as a document that another process reads back.
 
-A task of parallelism n has n subtasks, each of which runs one operator. For every input of a consuming task each subtask
-of the producing task has one partition, with a subpartition for every consumer.
+A task of parallelism n has n subtasks, each of which runs one operator. For every input of a consuming task each
+subtask of the producing task has one partition, with a subpartition for every consumer.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Takes: an operator or a source, an input, an output. Gives: records to the consumers; a final state.
 
-How a task ends (FLIP-147): all records processed -> `finish` -> EndOfData to the consumers -> they have processed all
-of it -> EndOfPartition -> ended. Up to EndOfPartition it takes part in checkpoints as always: barriers follow EndOfData,
+How a task ends (FLIP-147): all records processed -> `finish` -> EndOfData to the consumers -> they have processed it
+all -> EndOfPartition -> ended. Up to EndOfPartition it takes part in checkpoints as always: barriers follow EndOfData,
 unaligned ones overtake it. What it had in the end counts in every later checkpoint.
 
 Rules:
@@ -288,11 +288,11 @@ class Task:
             for record in records[first:last]:
                 process(record, output)
             return last
-        kept = output.kept
+        kept, room = output.kept, output.room
         rest = iter(records[first:last])
         for record in rest:
             process(record, output)
-            if kept or not output.is_available:
+            if kept or not room.is_available:
                 break
         return last - length_hint(rest)
 
@@ -314,11 +314,11 @@ class Task:
 
     async def _send_each(self, records: list[Any], first: int, last: int) -> int:
         output = self.output
-        kept, collect = output.kept, output.collect
+        kept, room, collect = output.kept, output.room, output.collect
         rest = iter(records[first:last])
         for record in rest:
             collect(record)
-            if kept or not output.is_available:
+            if kept or not room.is_available:
                 break
         return last - length_hint(rest)
 

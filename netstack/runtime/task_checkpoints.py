@@ -3,13 +3,13 @@
 Takes: what the barrier handler and the coordinator say. Gives: barriers to the consumers, a `TaskSnapshot` to the
 storage, an acknowledgement or a refusal to the coordinator.
 
-Order, for one checkpoint: the barrier is sent on; then the operator's state is taken; both between the same two records.
-What the barrier overtook, in the outputs and in the inputs, comes in its own time. When it is all there it is written in
-a thread, while the task goes on, and acknowledged.
+Order, for one checkpoint: the barrier is sent on; then the operator's state is taken; both between the same two
+records. What the barrier overtook, in the outputs and in the inputs, comes in its own time. When it is all there it is
+written in a thread, while the task goes on, and acknowledged.
 
 Rules:
-- A checkpoint is triggered at most once, and ids grow. Each that began here is acknowledged, declined, or aborted by the
-  coordinator.
+- A checkpoint is triggered at most once, and ids grow. Each that began here is acknowledged, declined, or aborted by
+  the coordinator.
 - The handler calls from within its table, so nothing is done there: it is noted, and done by `perform`, before the next
   record.
 """

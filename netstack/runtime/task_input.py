@@ -280,7 +280,7 @@ class TaskInput:
     def _next_recovered(self) -> list[Any]:
         index, records = self._recovered[0]
         format = self._formats[index]
-        found = []
+        found: list[Any] = []
         for data in records:
             if len(found) == RECOVERED_AT_ONCE:
                 break

@@ -11,16 +11,35 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import numpy.typing as npt
 import trio
 
+from ..buffer.pool import LocalBufferPool
 from ..errors import LocalProtocolError
 from ..events import EndOfData, Event
 from ..outbound.partition import ResultPartition
 from .mailbox import Mailbox
 from .record_writer import RecordWriter
+
+
+class HasRoom(Protocol):
+    """A pool, or several."""
+
+    @property
+    def is_available(self) -> bool:
+        """Whether every one of them has a buffer at hand."""
+
+
+@final
+class _Pools:
+    def __init__(self, pools: Sequence[LocalBufferPool]) -> None:
+        self._pools = pools
+
+    @property
+    def is_available(self) -> bool:
+        return all(pool.is_available for pool in self._pools)
 
 
 @final
@@ -30,9 +49,10 @@ class TaskOutput:
     Attributes:
         kept: records that found no buffer, each with its writer, in order.
         partitions: what is written to.
+        room: tells whether the next record may be processed; with one partition without another call.
     """
 
-    __slots__ = ("_mailbox", "_pools", "_targets", "_writers", "kept", "partitions")
+    __slots__ = ("_mailbox", "_targets", "_writers", "kept", "partitions", "room")
 
     def __init__(self, writers: Sequence[RecordWriter], mailbox: Mailbox) -> None:
         """Args: one writer for every task that reads this one; whom to wake when there is room."""
@@ -40,7 +60,8 @@ class TaskOutput:
         self.kept: list[tuple[RecordWriter, Any]] = []
         self._writers = tuple(writers)
         self._targets = tuple((writer, writer.emit_nowait) for writer in writers)
-        self._pools = tuple(partition.pool for partition in self.partitions)
+        pools = tuple(partition.pool for partition in self.partitions)
+        self.room: HasRoom = pools[0] if len(pools) == 1 else _Pools(pools)
         self._mailbox = mailbox
         for partition in self.partitions:  # their writers want to know, too
             partition.pool.on_available = _both(partition.pool.on_available, mailbox.wake)
@@ -82,15 +103,12 @@ class TaskOutput:
     @property
     def is_available(self) -> bool:
         """Whether the next record may be processed: every partition has a buffer at hand."""
-        for pool in self._pools:
-            if not pool.is_available:
-                return False
-        return True
+        return self.room.is_available
 
     @property
     def is_sink(self) -> bool:
         """Whether there is no partition, so that it is always available."""
-        return not self._pools
+        return not self.partitions
 
     async def drain(self) -> None:
         """Writes what is kept, waiting for buffers: hard back-pressure."""

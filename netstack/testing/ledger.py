@@ -22,7 +22,7 @@ It looks into what it watches (`_requested`, `_floating`, ...): a snapshot of 20
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, final
 
 from ..buffer.buffer import Buffer
@@ -50,6 +50,7 @@ class Ledger:
         to_consumer: Pipe,
         to_producer: Pipe,
         sender: ChannelSender,
+        is_connected: Callable[[], bool],
     ) -> None:
         self.landing = 0
         """Landing segments lent to the connection."""
@@ -60,6 +61,7 @@ class Ledger:
         self._to_consumer = to_consumer
         self._to_producer = to_producer
         self._sender = sender
+        self._is_connected = is_connected
         self._partitions: list[ResultPartition] = []
         self._gates: dict[SingleInputGate, list[RemoteInputChannel]] = {}  # channels that are not released
         self._exclusive = 0  # of these
@@ -75,10 +77,10 @@ class Ledger:
 
     # After a step.
 
-    def check(self, *, is_connected: bool) -> None:
+    def check(self) -> None:
         """Every sum, every pool and, while there is a connection, the credit of every channel."""
         for gate in list(self._gates):
-            self._check_gate(gate, is_connected=is_connected)
+            self._check_gate(gate)
         is_over = False
         for partition in self._partitions:
             _check_pool(partition.pool, self._producer_pool)
@@ -87,10 +89,10 @@ class Ledger:
             self._partitions = [one for one in self._partitions if not one.is_released or one.pool._requested]
         self.check_sums()
 
-    def check_gate(self, gate: SingleInputGate, *, is_connected: bool) -> None:
+    def check_gate(self, gate: SingleInputGate) -> None:
         """All that a turn of a gate's reader touches: its pool, its channels, and the sums."""
         if gate in self._gates:
-            self._check_gate(gate, is_connected=is_connected)
+            self._check_gate(gate)
         self.check_sums()
 
     def check_partition(self, partition: ResultPartition) -> None:
@@ -160,9 +162,10 @@ class Ledger:
 
     # One law after the other.
 
-    def _check_gate(self, gate: SingleInputGate, *, is_connected: bool) -> None:
+    def _check_gate(self, gate: SingleInputGate) -> None:
         find = self._sender._channels.get
         data_under_way, credit_under_way = self._to_consumer.data.get, self._to_producer.credits.get
+        is_connected = self._is_connected()
         released = 0
         for channel in self._gates[gate]:
             if channel.is_released:
@@ -232,6 +235,7 @@ def _check_pool(pool: LocalBufferPool, network: NetworkBufferPool) -> None:
     """What holds for every local pool."""
     available, requested, size = len(pool._available), pool._requested, pool._size
     assert available <= requested, f"a pool has {pool.statistics()}"
+    assert pool.maximum is None or requested <= pool.maximum + pool._max_overdraft, f"a pool has {pool.statistics()}"
     if pool._destroyed:
         return
     assert pool.required <= size, f"a pool shrank below its guarantee: {pool.statistics()}"

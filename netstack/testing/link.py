@@ -37,7 +37,7 @@ from ..outbound.partition import ResultPartition
 from ..outbound.sender import ChannelSender
 from ..runtime.partitions import PartitionRegistry
 from ..wire.codec_native import PROTOCOL_VERSION, NativeCodec
-from ..wire.connection import FEATURE_CHECKSUM, Connection
+from ..wire.connection import FEATURE_CHECKSUM, Connection, Endpoint
 from ..wire.frames import Hello
 from .ledger import Ledger
 from .scripted import Chunk, Half, Pipe, VirtualHost, everything
@@ -106,8 +106,7 @@ class Link:
             max_buffers_per_channel: quota of each subpartition.
             checksum: whether buffers carry one.
             partition_request_timeout_s: how long a request waits for its partition, in virtual time.
-            is_prompt: both halves write at once what a writer or a channel asks to have sent, as pumps do; otherwise
-                steps do all the writing.
+            is_prompt: both halves write as soon as a writer or a channel asks, as pumps do; otherwise only steps write.
             audit_every: every which step of the wire is followed by `Ledger.audit` too.
         """
         self.chunk = chunk
@@ -150,25 +149,16 @@ class Link:
             on_empty=_nothing,
             write_now=lambda: self._write_now(consumer),
         )
-        producer.connection = Connection(
-            codec,
-            self.sender,
-            hello=hello,
-            landing=[],
-            peer="link://consumer",
-            on_write_wanted=producer.want_write,
-            now=0.0,
-        )
         landing = self.consumer_pool.take_unpooled(LANDING_SEGMENTS, "the link")
-        consumer.connection = Connection(
-            codec,
-            self.receiver,
-            hello=hello,
-            landing=landing,
-            peer="link://producer",
-            on_write_wanted=consumer.want_write,
-            now=0.0,
-        )
+
+        def connect(half: Half, endpoint: Endpoint, peer: str, landing: list[Segment]) -> None:
+            wanted = half.want_write
+            half.connection = Connection(
+                codec, endpoint, hello=hello, landing=landing, peer=peer, on_write_wanted=wanted, now=0.0
+            )
+
+        connect(producer, self.sender, "link://consumer", [])
+        connect(consumer, self.receiver, "link://producer", landing)
         consumer.on_closed = self._take_landing_back
         self._ledger = Ledger(
             producer_pool=self.producer_pool,
@@ -176,6 +166,7 @@ class Link:
             to_consumer=self._to_consumer,
             to_producer=self._to_producer,
             sender=self.sender,
+            is_connected=lambda: not (producer.is_closed or consumer.is_closed),
         )
         self._ledger.landing = len(landing)
 
@@ -223,23 +214,19 @@ class Link:
         self,
         channels: Sequence[tuple[str, int]],
         *,
-        exclusive_buffers: int | None = None,
-        floating_buffers: int | None = None,
+        buffers: tuple[int, int] | None = None,
     ) -> SingleInputGate:
         """A gate at the consuming side.
 
         Args:
             channels: each is (partition id, subpartition).
-            exclusive_buffers: for each of them, if not as many as for every gate.
-            floating_buffers: for all of them, if not as many as for every gate.
+            buffers: exclusive ones of each channel and floating ones of all, instead of those of every gate.
 
         Raises:
             InsufficientBuffers: they are not free; nothing was taken.
         """
-        each = self.exclusive_buffers if exclusive_buffers is None else exclusive_buffers
-        pool = self.consumer_pool.create_pool(
-            1, self.floating_buffers if floating_buffers is None else floating_buffers
-        )
+        each, floating = buffers or (self.exclusive_buffers, self.floating_buffers)
+        pool = self.consumer_pool.create_pool(1, floating)
         try:
             exclusive = self.consumer_pool.take_unpooled(each * len(channels))
         except InsufficientBuffers:
@@ -281,7 +268,7 @@ class Link:
         if self._to_consumer.is_cut:
             self.cut()
         if count:
-            self._ledger.check(is_connected=self._is_connected)
+            self._ledger.check()
             self._steps += 1
             if self._steps % self._audit_every == 0:
                 self._ledger.audit()
@@ -320,10 +307,7 @@ class Link:
     @property
     def is_quiet(self) -> bool:
         """Whether no byte is under way and no write is half done."""
-        pipes = (self._to_consumer, self._to_producer)
-        return (
-            not any(pipe.under_way for pipe in pipes) and self._producer.batch is None and self._consumer.batch is None
-        )
+        return not any(half.batch or half.outgoing.under_way for half in (self._producer, self._consumer))
 
     @property
     def is_closed(self) -> bool:
@@ -356,7 +340,7 @@ class Link:
                 assert isinstance(channel, RemoteInputChannel)
                 self._ledger.held[buffer] = channel
         finally:
-            self._ledger.check_gate(gate, is_connected=self._is_connected)
+            self._ledger.check_gate(gate)
         return buffer
 
     def give_back(self, buffer: Buffer) -> None:
@@ -364,11 +348,7 @@ class Link:
         channel = self._ledger.held.pop(buffer, None)
         buffer.recycle()
         if channel is not None:
-            self._ledger.check_gate(channel._gate, is_connected=self._is_connected)
-
-    def run_dry(self) -> None:
-        """A reader found nothing to take: credit that could wait is announced (as `SingleInputGate.poke` has it)."""
-        self.receiver.announce_held()
+            self._ledger.check_gate(channel._gate)
 
     def drain(self, gate: SingleInputGate) -> Iterator[Taken]:
         """Takes what a gate has, one buffer after the other, and gives each back at once."""
@@ -398,16 +378,12 @@ class Link:
         Raises:
             AssertionError: one is broken; the message says which, and with which numbers.
         """
-        self._ledger.check(is_connected=self._is_connected)
+        self._ledger.check()
         self._ledger.audit()
 
     def check_writer(self, partition: ResultPartition) -> None:
-        """After a turn of a partition's writer: what it can have touched."""
+        """After a turn of its writer: what that can have touched."""
         self._ledger.check_partition(partition)
-
-    @property
-    def _is_connected(self) -> bool:
-        return not (self._producer.is_closed or self._consumer.is_closed)
 
     def _write_now(self, half: Half) -> None:
         """What a pump does when it is asked to; in the middle of other things, so whoever asked checks later."""

@@ -83,9 +83,15 @@ def test_a_kill_is_told_after_everything_else(children: Children) -> None:
 def test_nothing_is_left_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "child_under_test.py").write_text(CHILD)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(KeyboardInterrupt), Children("child_under_test") as children:
-        children.start("a", "alpha")
-        pid = children.pid("a")
-        raise KeyboardInterrupt
+    pids: list[int] = []
+
+    def interrupted() -> None:
+        with Children("child_under_test") as children:
+            children.start("a", "alpha")
+            pids.append(children.pid("a"))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+        os.kill(pids[0], 0)

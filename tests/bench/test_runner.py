@@ -234,7 +234,7 @@ def test_a_consumer_held_back(emit: str) -> None:
         warmup_s=0.1,
     )
     row = checked(run_once(spec))
-    assert row["records_per_s"] <= 2200
+    assert row["records_per_s"] <= 4000  # not held back it is a thousand times that
     assert sum(row["backpressured_ms_per_s"].values()) > 100
     assert (row["debloated_buffer_bytes"] is not None) == (emit == "record")
 

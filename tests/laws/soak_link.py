@@ -211,6 +211,7 @@ class Producer:
         if self.is_writable:
             self.is_failed = True
             self.partition.fail("on purpose")
+            assert not self.is_asleep, "the writer of a failed partition was not woken"
             self.give_up()
 
     def give_up(self) -> None:
@@ -256,7 +257,7 @@ class Consumer:
             if self.gate.is_finished:
                 self.is_asleep = True
             else:
-                link.run_dry()
+                link.receiver.announce_held()  # as the reader's `poke` does
                 self.is_asleep = not self.gate.is_available
             return False
         self.soak.taken += 1
@@ -319,9 +320,8 @@ class Region:
                 self.producers.append(Producer(self.soak, name, consumers))
 
         def open_gates() -> None:
-            for index, (exclusive, floating) in enumerate(self.buffers):
-                channels = [(name, index) for name in names]
-                gate = link.open_gate(channels, exclusive_buffers=exclusive, floating_buffers=floating)
+            for index, buffers in enumerate(self.buffers):
+                gate = link.open_gate([(name, index) for name in names], buffers=buffers)
                 self.consumers.append(Consumer(self.soak, gate))
 
         self.is_running = True

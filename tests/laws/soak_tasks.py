@@ -112,7 +112,7 @@ class Producer:
 
     async def run(self) -> None:
         try:
-            for _ in range(self.rng.randrange(30)):
+            for _ in range(self.rng.randrange(20)):
                 if self.rng.random() < 0.3:
                     await self.soak.pause()
                 await self.call()
@@ -130,8 +130,10 @@ class Producer:
         """Nothing more comes for now: everything is read all the same, when its time is up or after a flush."""
         if not self.has_timeout:
             await self.writer.flush()
-        while not (self.is_crippled or self.partition.is_released or all(stream.has_all for stream in self.streams)):
-            await trio.sleep(10)
+        for turn in itertools.count():
+            if self.is_crippled or self.partition.is_released or all(stream.has_all for stream in self.streams):
+                return
+            await trio.sleep(2**turn)
 
     async def call(self) -> None:
         rng, writer = self.rng, self.writer
@@ -246,13 +248,13 @@ class Region:
     def __init__(self, soak: Soak, producers: int, consumers: int) -> None:
         self.soak = soak
         self.shape = (producers, consumers)
-        self.restarts = soak.rng.choice([0, 0, 1, 2])
+        self.restarts = soak.rng.choice([0, 1, 2, 4])
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
 
     async def run(self) -> None:
         for _ in range(self.restarts):
-            with trio.move_on_after(10 ** self.soak.rng.uniform(-2, 4)):
+            with trio.move_on_after(10 ** self.soak.rng.uniform(-2, 3)):
                 await self.live()
         while not await self.live():
             pass
@@ -308,9 +310,11 @@ class Region:
         return True
 
     async def fail_one(self) -> None:
-        if self.soak.rng.random() < 0.3:
-            await trio.sleep(10 ** self.soak.rng.uniform(-2, 4))
-            self.soak.rng.choice(self.producers).partition.fail("on purpose")
+        rng = self.soak.rng
+        if rng.random() < 0.3:
+            await trio.sleep(10 ** rng.uniform(-2, 4))
+            waiting = [producer for producer in self.producers if producer.is_calling]
+            rng.choice(waiting or self.producers).partition.fail("on purpose")
 
     async def give_up(self) -> None:
         await trio.sleep(GIVE_UP_S)

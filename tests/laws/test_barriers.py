@@ -34,13 +34,10 @@ from netstack.inbound.barrier import (
 
 MS = 1_000_000
 TIMEOUT_MS = 50
+BLOCKING = (Alignment.ALIGNED, Alignment.FORCED_ALIGNED)
 
 Script = Sequence[Any]
 """Integers are data, each unique; the rest are events."""
-
-
-def blocks(barrier: CheckpointBarrier) -> bool:
-    return barrier.alignment in (Alignment.ALIGNED, Alignment.FORCED_ALIGNED)
 
 
 def in_front(script: Script, checkpoint_id: int) -> list[int]:
@@ -66,7 +63,12 @@ class Polled:
     channel: int
     checkpoint_id: int = -1
     elapsed_ns: int = 0
+    alignment: Alignment | None = None
     may_time_out: bool = False
+
+    @property
+    def blocks(self) -> bool:
+        return self.alignment in BLOCKING
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ class Channel:
         self.sent += 1
         if isinstance(item, CheckpointBarrier):
             self.arrived[item.checkpoint_id] = sequence
-            self.is_blocked = blocks(item)
+            self.is_blocked = item.alignment in BLOCKING
             self.resumes_owed += self.is_blocked
             if self.capturing is not None and item.checkpoint_id >= self.capturing:
                 self.capturing = None
@@ -192,9 +194,13 @@ class World:
         self.timers_asked += 1
         heapq.heappush(self.timers, (time_s, self.timers_asked, call))
 
-    def advance(self, milliseconds: int) -> None:
+    @property
+    def has_due_timers(self) -> bool:
+        return bool(self.timers) and self.timers[0][0] <= self.now()
+
+    def advance(self, milliseconds: int, *, late_timers: bool = False) -> None:
         self.now_ms += milliseconds
-        while self.timers and self.timers[0][0] <= self.now():
+        while self.has_due_timers and not late_timers:
             heapq.heappop(self.timers)[2]()
 
     # The inputs.
@@ -239,10 +245,18 @@ class World:
         assert checkpoint_id > max(self.triggered, default=-1), "triggered twice, or out of order"
         assert checkpoint_id not in self.aborted
         assert (checkpoint_id in self.started) <= (barrier.alignment is Alignment.UNALIGNED)
+        self.check_trigger(checkpoint_id)
         self.triggered[checkpoint_id] = barrier
         self.triggered_ms[checkpoint_id] = self.now_ms
         self.at_trigger[checkpoint_id] = [list(channel.processed) for channel in self.channels]
         assert alignment.checkpoint_id == checkpoint_id
+
+    def check_trigger(self, checkpoint_id: int) -> None:
+        for polled in self.log:
+            if polled.checkpoint_id == checkpoint_id and polled.kind == "barrier" and polled.blocks:
+                assert self.channels[polled.channel].is_blocked, "resumed before the trigger"
+        if verdict(self.log, checkpoint_id, len(self.channels)).outcome == "pending":
+            assert checkpoint_id in self.started, "triggered before the capture"
 
     def inputs_complete(self, checkpoint_id: int, alignment: AlignmentStatistics) -> None:
         assert checkpoint_id in self.triggered
@@ -288,7 +302,7 @@ class World:
     def note(self, kind: str, index: int, barrier: CheckpointBarrier) -> None:
         timeoutable = data_type_of(barrier) is DataType.TIMEOUTABLE_ALIGNED_BARRIER
         self.log.append(
-            Polled(self.now_ms, kind, index, barrier.checkpoint_id, barrier.elapsed_ns, may_time_out=timeoutable)
+            Polled(self.now_ms, kind, index, barrier.checkpoint_id, barrier.elapsed_ns, barrier.alignment, timeoutable)
         )
 
     def do(self, number: int) -> None:
@@ -300,7 +314,7 @@ class World:
         elif what < 4:
             self.poll(index)
         else:
-            self.advance(which * 5)
+            self.advance(which // 2 * 10, late_timers=bool(which % 2))
 
     def run(self, schedule: Sequence[int], after_each: Callable[[], None]) -> None:
         """Sends, polls and waits as the schedule says, then until nothing is left."""
@@ -328,7 +342,7 @@ class World:
 def scripts_of(draw: st.DrawFn, kinds: Sequence[str]) -> list[Script]:
     """1 to 8 channels, up to 4 checkpoints of some kind each; a channel brings, cancels or omits its barriers."""
     channels = draw(st.integers(1, 8))
-    ids = sorted(draw(st.sets(st.integers(0, 9), max_size=4)))
+    ids = sorted(draw(st.sets(st.integers(0, 9), min_size=1, max_size=4)))
     kind_of = {checkpoint_id: draw(st.sampled_from(kinds)) for checkpoint_id in ids}
     elapsed_ms = {checkpoint_id: draw(st.sampled_from((0, 0, 20, 50, 70))) for checkpoint_id in ids}
     behaviour = st.sampled_from(("brings",) * 12 + ("variant",) * 4 + ("cancels", "omits", "ends"))
@@ -374,6 +388,27 @@ schedules = st.lists(st.integers(0, 39), min_size=25, max_size=200)
 # Exactly once.
 
 
+def check_urgency(world: World, checkpoint_id: int, deadline_ms: int | None) -> None:
+    """A pending checkpoint that has to be unaligned is triggered, and its announced barriers are in front."""
+    mine = [polled for polled in world.log if polled.checkpoint_id == checkpoint_id]
+    barriers = [polled for polled in mine if polled.kind == "barrier"]
+    is_old = deadline_ms is not None and world.now_ms > deadline_ms
+    last = world.log[-1]
+    seen_by_barrier = last.at_ms == world.now_ms and last.kind in ("barrier", "end")
+    if barriers and is_old and (seen_by_barrier or not world.has_due_timers):
+        assert checkpoint_id in world.triggered, "too old, and still aligning"
+    if any(polled.alignment is Alignment.UNALIGNED for polled in barriers):
+        assert checkpoint_id in world.triggered, "an unaligned barrier has come, and still aligning"
+    if checkpoint_id in world.triggered and checkpoint_id not in world.started:
+        raise AssertionError("triggered, and still pending: nobody captures what comes in front of the other barriers")
+    if checkpoint_id in world.started or (is_old and not world.has_due_timers):
+        announced = {polled.channel for polled in mine if polled.kind == "announcement"}
+        for index in announced:
+            for _, item, priority in world.channels[index].queue:
+                if isinstance(item, CheckpointBarrier) and item.checkpoint_id == checkpoint_id:
+                    assert priority, "an announced barrier waits behind data"
+
+
 def run_exactly_once(scripts: list[Script], schedule: Sequence[int], *, unaligned: bool) -> World:
     world = World(scripts)
     count = len(scripts)
@@ -389,20 +424,8 @@ def run_exactly_once(scripts: list[Script], schedule: Sequence[int], *, unaligne
         for checkpoint_id in current:
             found = verdict(world.log, checkpoint_id, count)
             assert found.outcome == "pending"
-            received = {
-                polled.channel
-                for polled in world.log
-                if polled.checkpoint_id == checkpoint_id and polled.kind == "barrier"
-            }
-            due = bool(world.timers) and world.timers[0][0] <= world.now()
-            if (
-                unaligned
-                and received
-                and found.deadline_ms is not None
-                and world.now_ms > found.deadline_ms
-                and not due
-            ):
-                assert checkpoint_id in world.triggered, "too old, and still aligning"
+            if unaligned:
+                check_urgency(world, checkpoint_id, found.deadline_ms)
 
     world.run(schedule, check)
     for checkpoint_id in ids:
@@ -486,6 +509,9 @@ def test_closing_ends_what_is_pending(scripts: list[Script], schedule: list[int]
 
 class CountingWorld(World):
     """A task that may have processed more than the cut, but not less."""
+
+    def check_trigger(self, checkpoint_id: int) -> None:
+        assert not any(channel.is_blocked and not channel.holds_a_barrier for channel in self.channels)
 
     def check_cut(self, checkpoint_id: int, before: list[int], captured: list[int], expected: list[int]) -> None:
         assert before[: len(expected)] == expected

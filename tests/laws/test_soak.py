@@ -21,7 +21,10 @@ from soak_link import Consumer, Producer, Region
 from netstack.buffer.buffer import Buffer
 from netstack.buffer.requirements import LANDING_SEGMENTS
 from netstack.errors import ConnectionLost, ProducerFailed
-from netstack.events import CheckpointBarrier, UserEvent
+from netstack.events import CheckpointBarrier, DataType, UserEvent
+from netstack.outbound.selector import CustomSelector
+from netstack.outbound.writer import PartitionWriter
+from netstack.record.formats import format_named
 from netstack.testing.link import Link, Step
 
 EVERYDAY_SEEDS = 200
@@ -281,3 +284,60 @@ WEIGHTS = {
 @pytest.mark.slow
 def test_200_channels_on_one_link(seed: int) -> None:
     Soak(seed).run()
+
+
+# What the soak has found, as short as it gets.
+
+
+def writer_of(link: Link, *, subpartitions: int, timeout_s: float | None) -> PartitionWriter:
+    return PartitionWriter(
+        link.create_partition("p", subpartitions=subpartitions, buffers=(6, 6)),
+        selector=CustomSelector(lambda record, channels: record[0]),
+        format=format_named("bytes"),
+        buffer_timeout_s=timeout_s,
+        refuse=BlockingIOError,
+    )
+
+
+def test_a_priority_event_overtakes_flushed_data_that_waits_for_credit() -> None:
+    link = Link(exclusive_buffers=1, floating_buffers=1)
+    writer = writer_of(link, subpartitions=1, timeout_s=None)
+    gate = link.open_gate([("p", 0)])
+    held = []
+    for _ in range(3):
+        assert writer.try_emit(bytes(8))
+        writer.flush()
+        link.run()
+        held.append(link.take(gate))
+    assert held[-1] is None, "there is no credit left"
+    writer.broadcast_event(UserEvent("urgent"), priority=True)
+    link.run()
+    urgent = link.take(gate)
+    assert urgent is not None
+    assert urgent.data_type is DataType.PRIORITY_EVENT
+    link.close()
+
+
+def test_a_record_behind_a_torn_one_is_flushed_when_its_time_is_up() -> None:
+    """Completing the torn record of one subpartition must not pass for a write to another."""
+    link = Link(segment_size_bytes=64)
+    writer = writer_of(link, subpartitions=2, timeout_s=1.0)
+    gate = link.open_gate([("p", 0), ("p", 1)])
+    link.run()
+    assert writer.try_emit(b"\0first")
+    writer.flush()
+    link.run()
+    slot, emission = writer.plan_record(b"\1" + bytes(500))
+    assert not emission.advance()
+    writer.tear(slot, emission)
+    while not writer.complete_torn():
+        link.run()
+        assert [*link.drain(gate)]
+    link.advance_time(2.0)
+    assert writer.try_emit(b"\0second")
+    link.advance_time(2.0)
+    link.run()
+    taken = b"".join(taken.payload for taken in link.drain(gate) if taken.channel_index == 0)
+    assert taken.endswith(b"second")
+    writer.abandon()
+    link.close()

@@ -37,9 +37,9 @@ MAX_PENDING: Final = 50
 
 @dataclass(slots=True)
 class _Count:
-    """One checkpoint that some channels still owe a barrier; without `barrier` it is cancelled."""
+    """One checkpoint that some channels still owe a barrier."""
 
-    barrier: CheckpointBarrier | None
+    barrier: CheckpointBarrier
     expected: int
     arrived_s: float
     received: set[int] = field(default_factory=set)
@@ -74,7 +74,7 @@ class BarrierTracker:
         self._now = now
         self._open = set(range(channels))
         self._counts: dict[int, _Count] = {}  # ids grow
-        self._newest = -1
+        self._newest = -1  # begun or cancelled; what is not newer and not counted is over
         self._closed = False
         self._completed = self._aborted = 0
         self._last: AlignmentStatistics | None = None
@@ -99,7 +99,8 @@ class BarrierTracker:
         if count is None:
             if checkpoint_id <= self._newest:
                 return
-            count = self._add(checkpoint_id, barrier)
+            self._newest = checkpoint_id
+            count = self._counts[checkpoint_id] = _Count(barrier, len(self._open), self._now())
         count.received.add(channel)
         if count.is_complete:
             self._complete(checkpoint_id)
@@ -121,20 +122,12 @@ class BarrierTracker:
             LocalProtocolError: closed, or the channel has ended.
         """
         self._check(channel)
-        for older in [pending for pending in self._counts if pending < checkpoint_id]:
-            self._drop(older, AbortReason.SUBSUMED)
-        count = self._counts.get(checkpoint_id)
-        if count is None:
-            if checkpoint_id <= self._newest:
-                return
-            count = self._add(checkpoint_id, None)
+        self._drop_older(checkpoint_id)
+        if checkpoint_id in self._counts:
+            self._drop(checkpoint_id, AbortReason.DECLINED)
+        elif checkpoint_id > self._newest:
+            self._newest = checkpoint_id
             self._abort(checkpoint_id, AbortReason.DECLINED)
-        elif count.barrier is not None:
-            count.barrier = None
-            self._abort(checkpoint_id, AbortReason.DECLINED)
-        count.received.add(channel)
-        if count.is_complete:
-            del self._counts[checkpoint_id]
 
     def on_end_of_partition(self, channel: int) -> None:
         """`channel` has ended: it counts as having brought every barrier that is pending.
@@ -160,11 +153,11 @@ class BarrierTracker:
 
     def statistics(self) -> BarrierStatistics:
         """A snapshot."""
-        pending = [(checkpoint_id, count) for checkpoint_id, count in self._counts.items() if count.barrier is not None]
-        newest = pending[-1][1] if pending else None
+        pending = tuple(self._counts)
+        newest = self._counts[pending[-1]] if pending else None
         return BarrierStatistics(
             checkpoint_id=self._newest,
-            pending=tuple(checkpoint_id for checkpoint_id, _ in pending),
+            pending=pending,
             received_barriers=0 if newest is None else len(newest.received),
             expected_barriers=0 if newest is None else newest.expected,
             alignment_started_s=None if newest is None else newest.arrived_s,
@@ -184,17 +177,9 @@ class BarrierTracker:
         if channel not in self._open:
             raise LocalProtocolError(f"channel {channel} has ended, or never was: nothing may come from it")
 
-    def _add(self, checkpoint_id: int, barrier: CheckpointBarrier | None) -> _Count:
-        self._newest = checkpoint_id
-        count = self._counts[checkpoint_id] = _Count(barrier, len(self._open), self._now())
-        return count
-
     def _complete(self, checkpoint_id: int) -> None:
-        for older in [pending for pending in self._counts if pending < checkpoint_id]:
-            self._drop(older, AbortReason.SUBSUMED)
+        self._drop_older(checkpoint_id)
         count = self._counts.pop(checkpoint_id)
-        if count.barrier is None:
-            return
         now = self._now()
         alignment = AlignmentStatistics(
             checkpoint_id=checkpoint_id,
@@ -213,9 +198,13 @@ class BarrierTracker:
         self._last = alignment
         self._task.inputs_complete(checkpoint_id, alignment)
 
+    def _drop_older(self, checkpoint_id: int) -> None:
+        for older in [pending for pending in self._counts if pending < checkpoint_id]:
+            self._drop(older, AbortReason.SUBSUMED)
+
     def _drop(self, checkpoint_id: int, reason: AbortReason) -> None:
-        if self._counts.pop(checkpoint_id).barrier is not None:
-            self._abort(checkpoint_id, reason)
+        del self._counts[checkpoint_id]
+        self._abort(checkpoint_id, reason)
 
     def _abort(self, checkpoint_id: int, reason: AbortReason) -> None:
         self._aborted += 1

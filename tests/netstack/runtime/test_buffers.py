@@ -121,6 +121,7 @@ async def test_a_closed_task_manager_ends_the_wait() -> None:
     pool = NetworkBufferPool(4, SIZE)
     local = pool.create_pool(1, 4)
     held = [local.try_acquire() for _ in range(4)]
+
     async def wait() -> None:
         with pytest.raises(PoolDestroyed, match="a gate: the TaskManager was closed"):
             await wait_unpooled(pool, 2, "a gate", timeout_s=30)

@@ -92,7 +92,7 @@ class Stage:
 
     @staticmethod
     def aligned(checkpoint_id: int, *, timeout_ms: int = 0, age_ms: int = 0) -> CheckpointBarrier:
-        return CheckpointBarrier(checkpoint_id, 0, Alignment.ALIGNED, timeout_ms * MS, age_ms * MS)
+        return CheckpointBarrier(checkpoint_id, 17, Alignment.ALIGNED, timeout_ms * MS, age_ms * MS)
 
     @staticmethod
     def forced(checkpoint_id: int, *, timeout_ms: int = 0) -> CheckpointBarrier:

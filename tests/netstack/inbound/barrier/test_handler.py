@@ -376,6 +376,7 @@ def test_the_age_that_a_barrier_brings_counts(stage: Any) -> None:
     stage.wait_ms(1)
     assert stage.took() == ["capture 1", "trigger 1 UNALIGNED"]
     (barrier, alignment) = stage.triggered[0]
+    assert (barrier.checkpoint_id, barrier.timestamp_ns) == (1, 17)
     assert (barrier.alignment, barrier.aligned_timeout_ns, barrier.elapsed_ns) == (Alignment.UNALIGNED, 0, 10 * MS)
     assert alignment == AlignmentStatistics(1, 2, start_delay_ns=7 * MS, duration_ns=3 * MS, timed_out=True)
     assert stage.captured == [barrier]
@@ -508,6 +509,17 @@ def test_a_cancel_marker_aborts_what_was_only_announced(stage: Any) -> None:
     assert stage.took() == ["abort 1 DECLINED"]
     handler.on_barrier(0, stage.aligned(1, timeout_ms=10))  # nobody else would resume it
     assert stage.took() == ["resume 0"]
+
+
+def test_announcements_of_an_older_checkpoint_are_forgotten(stage: Any) -> None:
+    handler = turning(stage, 2)
+    handler.on_announcement(0, stage.aligned(1, timeout_ms=10), 5)
+    handler.on_cancel(1, 1)
+    handler.on_barrier(0, stage.aligned(1, timeout_ms=10))
+    handler.on_barrier(1, stage.aligned(2, timeout_ms=10))
+    stage.took()
+    stage.wait_ms(10)
+    assert stage.took() == ["capture 2", "trigger 2 UNALIGNED"]
 
 
 @pytest.mark.parametrize("how", ["last barrier", "cancel", "newer", "close"])
