@@ -71,7 +71,7 @@ def measure(
                     modes[mode].append(found)
                 warnings += problems
     except KeyboardInterrupt:
-        if full_per_s is None:
+        if not any(modes.values()):
             raise
     done = sum(map(len, modes.values()))
     result = {"modes": modes, "undisturbed_records_per_s": full_per_s, "warnings": warnings}

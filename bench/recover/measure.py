@@ -129,7 +129,8 @@ class Supervisor:
         self._workers = [*sources, *(f"b-{SINK}-{number}" for number in range(spec.sinks))]
         self._address = ""
         self._killed: set[str] = set()  # and did not die yet
-        self._orphans: set[str] = set()  # their master was killed, and they will notice
+        self._joined: set[str] = set()  # were told where the master is
+        self._orphans: set[str] = set()  # the master they were told of was killed, and they will notice
         self._chance = random.Random(spec.seed)
         self._run = Run()
         self._folder = Path()
@@ -167,11 +168,12 @@ class Supervisor:
         while True:
             message = self._children.receive(_AIM_S if aims else _WAIT_S)
             if message is not None:
-                heard_s = time.monotonic()
                 tell()
+                if message[1]["event"] != "progress":  # which is said by processes that only live
+                    heard_s = time.monotonic()
                 if self._heard(*message):
                     break
-            elif time.monotonic() - heard_s > STALLED_S:
+            if time.monotonic() - heard_s > STALLED_S:
                 raise MeasurementFailed(
                     f"run {number} stood still for {STALLED_S:g} s after {len(self._run.hits)} kills"
                     f"{self._children.quotes()}"
@@ -206,7 +208,7 @@ class Supervisor:
             self._address = message["address"]
             for worker in self._workers:
                 if worker in self._children.names and worker not in self._orphans:
-                    self._children.send(worker, "address", address=self._address)
+                    self._join(worker)
             self._send_job()
         elif event == "checkpoint":
             if message["is_complete"]:
@@ -249,12 +251,17 @@ class Supervisor:
             raise MeasurementFailed(f"{name} {how}; it was not killed{error and f' ({error})'}")
         self._killed.discard(name)
         self._orphans.discard(name)
+        self._joined.discard(name)
         self._start(name)
 
     def _start(self, name: str) -> None:
         self._children.start(name, "--name", name)
         if name != MASTER and self._address:
-            self._children.send(name, "address", address=self._address)
+            self._join(name)
+
+    def _join(self, worker: str) -> None:
+        self._joined.add(worker)
+        self._children.send(worker, "address", address=self._address)
 
     def _send_job(self) -> None:
         if self._run.hits and self._spec.change_parallelism:
@@ -283,7 +290,7 @@ class Supervisor:
         self._killed.add(victim)
         if victim == MASTER:
             self._address = ""
-            self._orphans.update(name for name in self._workers if name not in self._killed)
+            self._orphans.update(self._joined - self._killed)
 
     def _compare(self) -> Comparison:
         """The final counts, out of the last checkpoint, with those of the generator."""

@@ -9,12 +9,13 @@ number, and one of another run is ignored.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias, final
+from typing import Final, Protocol, TypeAlias, final
 
 import trio
 
 from ..errors import ConnectionLost
 from .job_spec import Job
+from .task_checkpoints import SubtaskReport
 
 Subtasks: TypeAlias = tuple[tuple[str, int], ...]
 
@@ -107,13 +108,12 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """A subtask has stored its part; `report` is a `SubtaskReport` in order of its fields."""
+    """A subtask has stored its part, in a file of this checksum."""
 
     attempt: int
     checkpoint_id: int
-    size_bytes: int
     crc32: int
-    report: tuple[Any, ...]
+    report: SubtaskReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from ..errors import ConfigError, ConnectionLost, ErrorCode, RemoteProtocolError
 from ..transport import ByteStream
 from .control import Message, Subtasks
 from .job_spec import Job
+from .task_checkpoints import SubtaskReport
 
 VERSION: Final = 1
 MAX_FRAME_BYTES: Final = 4 << 20
@@ -129,11 +130,7 @@ def encode(message: Message) -> list[Any]:
     Raises:
         ConfigError: a job that cannot be sent to another process.
     """
-    fields: list[Any] = []
-    for field in dataclasses.fields(message):
-        value = getattr(message, field.name)
-        fields.append(value.document() if isinstance(value, Job) else None if field.name == "error" else value)
-    return [type(message).__name__, *fields]
+    return [type(message).__name__, *(_plain(getattr(message, field.name)) for field in dataclasses.fields(message))]
 
 
 def decode(document: list[Any]) -> Message:
@@ -145,16 +142,18 @@ def decode(document: list[Any]) -> Message:
     kind = _KINDS.get(document[0]) if document and isinstance(document[0], str) else None
     if kind is None:
         raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"a control frame of kind {document[:1]!r:.60}")
-    message_type, fields = kind
-    values = document[1:]
-    if len(values) != len(fields):
-        raise RemoteProtocolError(
-            ErrorCode.MALFORMED_FRAME, f"{document[0]} has {len(values)} fields instead of {len(fields)}"
-        )
     try:
-        return cast(Message, message_type(*(read(value) for read, value in zip(fields, values, strict=True))))
+        return cast(Message, kind(*_read_fields(kind, document[1:])))
     except (TypeError, ValueError, KeyError) as error:  # ConfigError is a ValueError
         raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"{document[0]}: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Job):
+        return value.document()
+    if isinstance(value, SubtaskReport):
+        return dataclasses.astuple(value)
+    return None if isinstance(value, BaseException) else value
 
 
 def _frame(document: list[Any]) -> bytes:
@@ -192,6 +191,18 @@ def _read_subtasks(value: Any) -> Subtasks:
     return tuple((_is(str)(task), _is(int)(subtask)) for task, subtask in _is(list)(value))
 
 
+def _read_report(value: Any) -> SubtaskReport:
+    return SubtaskReport(*_read_fields(SubtaskReport, value))
+
+
+def _read_fields(kind: type[Any], values: Any) -> list[Any]:
+    """The fields of a message, checked."""
+    return [
+        _READERS[str(field.type)](value)
+        for field, value in zip(dataclasses.fields(kind), _is(list)(values), strict=True)
+    ]
+
+
 _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "int": _is(int),
     "str": _is(str),
@@ -200,11 +211,9 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "Job": lambda value: Job.from_document(_is(dict)(value)),
     "Subtasks": _read_subtasks,
     "tuple[str, ...]": lambda value: tuple(map(_is(str), _is(list)(value))),
-    "tuple[Any, ...]": lambda value: tuple(_is(list)(value)),
+    "SubtaskReport": _read_report,
+    "float": _is(float),
     "BaseException | None": lambda value: None,
 }
 
-_KINDS: Final[dict[str, tuple[type[Any], tuple[Callable[[Any], Any], ...]]]] = {
-    kind.__name__: (kind, tuple(_READERS[str(field.type)] for field in dataclasses.fields(kind)))
-    for kind in Message.__args__
-}
+_KINDS: Final[dict[str, type[Any]]] = {kind.__name__: kind for kind in Message.__args__}

@@ -22,7 +22,8 @@ from ..errors import ConfigError, ConnectionLost, LocalProtocolError, RemoteProt
 from ..transport import ByteStream, Listener, transport_for
 from .control import ControlLink, local_links
 from .control_stream import StreamLink
-from .job_run import CheckpointReport, JobFailed, JobRun
+from .job_checkpoints import CheckpointReport
+from .job_run import JobFailed, JobRun
 from .job_spec import Job
 from .signal import Signal
 from .task_checkpoints import InThread
@@ -131,17 +132,19 @@ class JobMaster:
         """A worker has joined; returns when it is gone."""
         self._links[name] = link
         self._joined.wake()
+        cause = "the master is closing"
         try:
             while True:
                 message = await link.receive()
                 if self._run is not None and link in self._run_links:
                     self._run.on_message(self._run_links.index(link), message)
         except (ConnectionLost, RemoteProtocolError) as error:
-            if self._run is not None and link in self._run_links:
-                self._run.worker_lost(self._run_links.index(link), str(error))
+            cause = str(error)
         finally:
             del self._links[name]
             link.close()
+            if self._run is not None and link in self._run_links:
+                self._run.worker_lost(self._run_links.index(link), cause)
 
     async def accept(self, listener: Listener) -> None:
         """Lets workers join, until cancelled."""

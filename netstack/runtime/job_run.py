@@ -12,31 +12,14 @@ Rules:
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import partial
-from typing import Final, final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NoReturn, final
 
 import trio
 
-from ..checkpoint.coordinator import (
-    Abort,
-    CheckpointCoordinator,
-    Complete,
-    CoordinatorStatistics,
-    FailJob,
-    Instruction,
-    StoreFinal,
-    Subtask,
-    Trigger,
-)
-from ..checkpoint.snapshot import TaskFile, TaskSnapshot
+from ..checkpoint.coordinator import CheckpointCoordinator, CoordinatorStatistics, Subtask
 from ..checkpoint.storage import CheckpointStorage
-from ..errors import CheckpointError, LocalProtocolError, NetstackError
-from ..events import encode_event
+from ..errors import ErrorCode, LocalProtocolError, NetstackError, RemoteProtocolError
 from .control import (
     AbortCheckpoint,
     Acknowledged,
@@ -52,9 +35,9 @@ from .control import (
     Running,
     Stopped,
     StoreFinals,
-    Subtasks,
     TriggerCheckpoint,
 )
+from .job_checkpoints import CheckpointReport, JobCheckpoints
 from .job_spec import Job
 from .signal import Signal
 from .task_checkpoints import InThread, SubtaskReport
@@ -77,58 +60,9 @@ class JobFailed(NetstackError):
         self.subtask = subtask
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointReport:
-    """How a checkpoint went.
-
-    Attributes:
-        checkpoint_id: its number.
-        is_complete: whether it can be restored from; otherwise it was aborted.
-        reason: why it was aborted; empty otherwise.
-        is_savepoint: whether it is kept until somebody removes it.
-        triggered_s: when, on trio's clock.
-        duration_s: from its trigger until it was complete, stored and all, or aborted.
-        size_bytes: of all files that were acknowledged.
-        subtasks: those that have acknowledged, in that order.
-    """
-
-    checkpoint_id: int
-    is_complete: bool
-    reason: str
-    is_savepoint: bool
-    triggered_s: float
-    duration_s: float
-    size_bytes: int
-    subtasks: tuple[SubtaskReport, ...]
-
-
-@final
-class _Request:
-    """Somebody waits for a checkpoint."""
-
-    __slots__ = ("done", "report")
-
-    def __init__(self) -> None:
-        self.done = trio.Event()
-        self.report: CheckpointReport | None = None
-
-
-@final
-class _Pending:
-    """A checkpoint under way."""
-
-    __slots__ = ("is_savepoint", "reports", "request", "triggered_s")
-
-    def __init__(self, triggered_s: float, is_savepoint: bool, request: _Request | None) -> None:
-        self.triggered_s = triggered_s
-        self.is_savepoint = is_savepoint
-        self.request = request
-        self.reports: list[SubtaskReport] = []
-
-
 @final
 class JobRun:
-    """One run; from `open_job` or `JobMaster.open_job`.
+    """One run; from `open_job` or `JobMaster.open_job` (a `CheckpointCommands`).
 
     Attributes:
         attempt: its number, from 1.
@@ -161,12 +95,9 @@ class JobRun:
         self._failures: list[tuple[bool, JobFailed]] = []
         self._has_ended = False
         self._is_stopping = False
-        self._is_finishing = False
+        self._is_started = False
         self._changed = Signal()
-        self._coordinator: CheckpointCoordinator | None = None
-        self._tick_soon = trio.Event()
-        self._requests: deque[_Request] = deque()  # not triggered yet
-        self._pending: dict[int, _Pending] = {}
+        self._checkpoints: JobCheckpoints | None = None
 
     # For the caller.
 
@@ -181,21 +112,21 @@ class JobRun:
 
         Raises:
             LocalProtocolError: the job takes no checkpoints, or the run is over.
-            JobFailed: the run fails meanwhile.
+            JobFailed: the run failed before it was triggered.
 
         Cancellation: it is taken all the same.
         """
-        if self._coordinator is None or self._is_stopping:
+        if self._is_stopping:
+            await self._raise_cause()
+        if self._checkpoints is None:
             raise LocalProtocolError(
-                f"job {self.job.name!r} takes no checkpoint now: it needs `checkpoints` and a `folder`, and a run that"
-                " is not over"
+                f"job {self.job.name!r} takes no checkpoints; give it `checkpoints` and a `folder`"
             )
-        request = _Request()
-        self._requests.append(request)
-        self._carry_out(self._coordinator.request(trio.current_time(), savepoint=savepoint))
-        await request.done.wait()
+        request = self._checkpoints.request(savepoint=savepoint)
+        await request.ended.wait()
         if request.report is None:
-            raise self._failure() or LocalProtocolError(f"the run of job {self.job.name!r} was cancelled")
+            await self._raise_cause()
+        assert request.report is not None
         return request.report
 
     async def wait(self) -> None:
@@ -206,24 +137,30 @@ class JobRun:
             LocalProtocolError: it was cancelled.
         """
         await trio.lowlevel.checkpoint()
-        while not (self._has_ended or self._is_over):
+        while not (self._has_ended or self._is_stopping):
             await self._changed.wait()
-        failure = self._failure()
-        if failure is not None:
-            raise failure
         if not self._has_ended:
-            raise LocalProtocolError(f"the run of job {self.job.name!r} was cancelled")
+            await self._raise_cause()
 
     async def stop(self) -> None:
-        """Cancels whatever still runs, and waits until nothing is left of it. Idempotent."""
+        """Cancels whatever still runs, and waits until nothing is left of it. Idempotent.
+
+        Workers that take longer than `STOP_GRACE_S` are cut off: whatever they still do, they do alone.
+        """
         self._cancel()
-        while not self._is_over:
-            await self._changed.wait()
-        self._end_requests()
+        with trio.move_on_after(STOP_GRACE_S):
+            while len(self._stopped) < len(self._links):
+                await self._changed.wait()
+        for index, link in enumerate(self._links):
+            if index not in self._stopped:
+                link.close()
+                self._stopped.add(index)
+        if self._checkpoints is not None:
+            self._checkpoints.end_requests()
 
     def statistics(self) -> CoordinatorStatistics | None:
         """The coordinator's view; None where no checkpoints are taken."""
-        return None if self._coordinator is None else self._coordinator.statistics()
+        return None if self._checkpoints is None else self._checkpoints.statistics()
 
     # For the master.
 
@@ -242,44 +179,52 @@ class JobRun:
         await self._until(lambda: len(self._running) == len(self._links))
         settings = self.job.checkpoints
         if settings is not None and self._storage is not None:
-            self._coordinator = CheckpointCoordinator(
-                self.job.coordinated_tasks(),
-                settings,
-                first_id=await self._in_thread(self._storage.next_id),
-                now_s=trio.current_time(),
+            first_id = await self._in_thread(self._storage.next_id)
+            coordinator = CheckpointCoordinator(
+                self.job.coordinated_tasks(), settings, first_id=first_id, now_s=trio.current_time()
+            )
+            self._checkpoints = JobCheckpoints(
+                coordinator, self._storage, self, self._nursery, self._in_thread, self.history
             )
             for subtask in sorted(self._ended):
-                self._carry_out(self._coordinator.task_ended(TaskSnapshot(*subtask), trio.current_time()))
-            self._nursery.start_soon(self._run_coordinator)
+                self._checkpoints.task_ended(*subtask)
+            if self._is_stopping:
+                self._checkpoints.stop()
+        self._is_started = True
         self._check_all_ended()
 
     def on_message(self, index: int, message: Message) -> None:
-        """A worker has said something."""
+        """A worker has said something.
+
+        Raises:
+            RemoteProtocolError: about a subtask that is not its own.
+        """
         if message.attempt != self.attempt:
             return
-        now = trio.current_time()
-        coordinator = self._coordinator
+        about = message.report if isinstance(message, Acknowledged) else message
+        if isinstance(about, SubtaskReport | Declined | Ended):
+            subtask = (about.task, about.subtask)
+            if self._places.get(subtask) != index or (isinstance(message, Ended) and subtask in self._ended):
+                raise RemoteProtocolError(
+                    ErrorCode.UNEXPECTED_FRAME,
+                    f"{self._links[index].peer} reports of subtask {about.task}-{about.subtask}, which is not its own,"
+                    " or has ended",
+                )
+        checkpoints = self._checkpoints
         match message:
             case Deployed():
                 self._addresses[index] = message.address
             case Running():
                 self._running.add(index)
-            case Acknowledged() if coordinator is not None:
-                report = SubtaskReport(*message.report)
-                file = TaskFile(report.task, report.subtask, message.size_bytes, message.crc32)
-                if message.checkpoint_id in self._pending:
-                    self._pending[message.checkpoint_id].reports.append(report)
-                self._carry_out(coordinator.acknowledged(message.checkpoint_id, file, now))
-            case Declined() if coordinator is not None:
-                self._carry_out(
-                    coordinator.declined(message.checkpoint_id, message.task, message.subtask, message.reason, now)
-                )
+            case Acknowledged() if checkpoints is not None:
+                checkpoints.acknowledged(message)
+            case Declined() if checkpoints is not None:
+                checkpoints.declined(message)
             case Ended():
                 self._ended.add((message.task, message.subtask))
-                if coordinator is not None:
-                    # The worker keeps the state: it may be large.
-                    self._carry_out(coordinator.task_ended(TaskSnapshot(message.task, message.subtask), now))
-                    self._check_all_ended()
+                if checkpoints is not None:
+                    checkpoints.task_ended(message.task, message.subtask)
+                self._check_all_ended()
             case Failed():
                 where = f"{message.task}-{message.subtask}" if message.task else self._links[index].peer
                 failure = JobFailed(
@@ -296,77 +241,58 @@ class JobRun:
     def worker_lost(self, index: int, cause: str) -> None:
         """A worker is gone, and all its subtasks."""
         if index not in self._stopped:
-            if not self._is_stopping:
+            if not self._is_stopping or self._failures:  # others may have noticed before us
                 self._fail(JobFailed(f"job {self.job.name!r}: {cause}"), is_secondary=False)
             self._leave(index)
             self._changed.wake()
 
     # Inside.
 
-    @property
-    def _is_over(self) -> bool:
-        return len(self._stopped) == len(self._links)
-
     def _failure(self) -> JobFailed | None:
         """The failure to blame."""
         return min(self._failures, key=lambda failure: failure[0])[1] if self._failures else None
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        while not condition() or self._failures:
-            failure = self._failure()
-            if failure is not None and self._is_over:
-                raise failure
+        while not condition():
+            if self._is_stopping:
+                await self._raise_cause()
             await self._changed.wait()
+
+    async def _raise_cause(self) -> NoReturn:
+        """Waits for the end; by then whoever is to blame has said so."""
+        await self.stop()
+        raise self._failure() or LocalProtocolError(f"the run of job {self.job.name!r} was cancelled")
 
     def _fail(self, failure: JobFailed, *, is_secondary: bool) -> None:
         self._failures.append((is_secondary, failure))
-        if self._coordinator is not None and not self._is_stopping:
-            now = trio.current_time()
-            if failure.task:
-                self._carry_out(self._coordinator.task_failed(failure.task, failure.subtask, str(failure), now))
-            else:
-                self._carry_out(self._coordinator.stop(now))
+        if self._checkpoints is not None and failure.task and not self._is_stopping:
+            self._checkpoints.task_failed(failure.task, failure.subtask, str(failure))
         self._cancel()
 
     def _leave(self, index: int) -> None:
         """Nothing of the run is left in this worker."""
         self._stopped.add(index)
         self._cancel()  # the others cannot go on without it
-        if self._is_over:
-            self._end_requests()
 
     def _cancel(self) -> None:
         if not self._is_stopping:
             self._is_stopping = True
-            if self._coordinator is not None:
-                self._carry_out(self._coordinator.stop(trio.current_time()))
+            if self._checkpoints is not None:
+                self._checkpoints.stop()
             self._send_all(Cancel(self.attempt))
-            self._nursery.start_soon(self._give_up)
-
-    async def _give_up(self) -> None:
-        """Workers that do not stop in time are cut off: whatever they still do, they do alone."""
-        await trio.sleep(STOP_GRACE_S)
-        for index, link in enumerate(self._links):
-            if index not in self._stopped:
-                link.close()
-                self._leave(index)
-        self._changed.wake()
-
-    def _end_requests(self) -> None:
-        waiting = [pending.request for pending in self._pending.values() if pending.request is not None]
-        for request in (*waiting, *self._requests):
-            request.done.set()
-        self._requests.clear()
+            self._changed.wake()
 
     def _check_all_ended(self) -> None:
-        if len(self._ended) == len(self._places) and not self._is_finishing and not self._is_stopping:
-            self._is_finishing = True
+        if self._is_started and len(self._ended) == len(self._places) and not self._is_stopping:
+            self._is_started = False  # once
             self._nursery.start_soon(self._finish)
 
     async def _finish(self) -> None:
         """Every task has ended: a last checkpoint, with what each of them had in the end."""
-        if self._coordinator is not None:
-            await self.checkpoint()
+        if self._is_stopping:
+            return  # somebody was faster
+        if self._checkpoints is not None:
+            await self._checkpoints.request(savepoint=False).ended.wait()
         self._has_ended = True
         self._changed.wake()
 
@@ -375,79 +301,28 @@ class JobRun:
             if index not in self._stopped:
                 link.send(message)
 
-    def _by_worker(self, subtasks: Sequence[Subtask]) -> list[tuple[ControlLink, Subtasks]]:
+    # What checkpoints need of the workers.
+
+    def trigger(self, barrier: bytes, subtasks: Iterable[Subtask]) -> None:
+        """See `CheckpointCommands.trigger`."""
+        for index, group in self._by_worker(subtasks):
+            self._links[index].send(TriggerCheckpoint(self.attempt, barrier, group))
+
+    def abort_checkpoint(self, checkpoint_id: int) -> None:
+        """See `CheckpointCommands.abort_checkpoint`."""
+        self._send_all(AbortCheckpoint(self.attempt, checkpoint_id))
+
+    def store_finals(self, checkpoint_id: int, subtasks: Iterable[Subtask]) -> None:
+        """See `CheckpointCommands.store_finals`."""
+        for index, group in self._by_worker(subtasks):
+            self._links[index].send(StoreFinals(self.attempt, checkpoint_id, group))
+
+    def fail(self, reason: str) -> None:
+        """See `CheckpointCommands.fail`."""
+        self._fail(JobFailed(f"job {self.job.name!r}: {reason}"), is_secondary=False)
+
+    def _by_worker(self, subtasks: Iterable[Subtask]) -> list[tuple[int, tuple[Subtask, ...]]]:
         workers: dict[int, list[Subtask]] = {}
         for subtask in subtasks:
             workers.setdefault(self._places[subtask], []).append(subtask)
-        return [(self._links[index], tuple(group)) for index, group in workers.items()]
-
-    # Checkpoints.
-
-    async def _run_coordinator(self) -> None:
-        assert self._coordinator is not None
-        while not self._is_stopping:
-            self._tick_soon = trio.Event()
-            deadline_s = self._coordinator.next_deadline()
-            with trio.move_on_at(math.inf if deadline_s is None else deadline_s):
-                await self._tick_soon.wait()
-            self._carry_out(self._coordinator.tick(trio.current_time()))
-
-    def _carry_out(self, instructions: Sequence[Instruction]) -> None:
-        for instruction in instructions:
-            match instruction:
-                case Trigger():
-                    request = self._requests.popleft() if self._requests else None
-                    self._pending[instruction.barrier.checkpoint_id] = _Pending(
-                        trio.current_time(), instruction.is_savepoint, request
-                    )
-                    barrier = encode_event(instruction.barrier)
-                    for link, subtasks in self._by_worker(instruction.subtasks):
-                        link.send(TriggerCheckpoint(self.attempt, barrier, subtasks))
-                case StoreFinal():
-                    ended = [(final.task, final.subtask) for final in instruction.snapshots]
-                    for link, subtasks in self._by_worker(ended):
-                        link.send(StoreFinals(self.attempt, instruction.checkpoint_id, subtasks))
-                case Complete():
-                    self._nursery.start_soon(self._complete, instruction)
-                case Abort():
-                    self._send_all(AbortCheckpoint(self.attempt, instruction.checkpoint_id))
-                    self._report(instruction.checkpoint_id, f"{instruction.cause.value}: {instruction.reason}")
-                    self._nursery.start_soon(self._discard, instruction.checkpoint_id)
-                case FailJob():
-                    self._fail(JobFailed(f"job {self.job.name!r}: {instruction.reason}"), is_secondary=False)
-        self._tick_soon.set()  # deadlines may have changed
-
-    async def _complete(self, instruction: Complete) -> None:
-        assert self._coordinator is not None
-        assert self._storage is not None
-        checkpoint_id = instruction.checkpoint_id
-        try:
-            await self._in_thread(partial(self._storage.complete, instruction.manifest(datetime.now(UTC))))
-        except CheckpointError as error:
-            self._carry_out(self._coordinator.not_stored(checkpoint_id, str(error), trio.current_time()))
-            return
-        self._report(checkpoint_id, "")
-        self._carry_out(self._coordinator.completed(checkpoint_id, trio.current_time()))
-        await self._in_thread(self._storage.prune)
-
-    async def _discard(self, checkpoint_id: int) -> None:
-        assert self._storage is not None
-        await self._in_thread(partial(self._storage.discard, checkpoint_id))
-
-    def _report(self, checkpoint_id: int, reason: str) -> None:
-        """A checkpoint has ended."""
-        pending = self._pending.pop(checkpoint_id)
-        report = CheckpointReport(
-            checkpoint_id,
-            not reason,
-            reason,
-            pending.is_savepoint,
-            pending.triggered_s,
-            trio.current_time() - pending.triggered_s,
-            sum(subtask.size_bytes for subtask in pending.reports),
-            tuple(pending.reports),
-        )
-        self.history.append(report)
-        if pending.request is not None:
-            pending.request.report = report
-            pending.request.done.set()
+        return [(index, tuple(group)) for index, group in workers.items()]

@@ -137,8 +137,8 @@ class Job:
             if not task.name or names.count(task.name) > 1:
                 raise ConfigError(f"job {self.name!r} has no or several tasks of the name {task.name!r}")
             check_parallelism(task.parallelism, self.max_parallelism)
-            if task.keyed_state and not all(spec.key is not None for spec in task.inputs):
-                raise ConfigError(f"task {task.name!r} has keyed_state, so each of its inputs needs a key")
+            if task.keyed_state and not (task.inputs and all(spec.key is not None for spec in task.inputs)):
+                raise ConfigError(f"task {task.name!r} has keyed_state, so it needs inputs, and each of them a key")
             if task.workers is not None and (not task.workers or min(task.workers) < 0):
                 raise ConfigError(f"task {task.name!r}: workers={task.workers}; give indices from 0 on, or None")
             for spec in task.inputs:

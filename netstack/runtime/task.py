@@ -16,7 +16,6 @@ Rules:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from operator import length_hint
@@ -89,10 +88,13 @@ class Task:
         self._manager = manager
         self._mailbox = Mailbox()
         self.output = TaskOutput(writers, self._mailbox)
-        self._checkpoints = TaskCheckpoints(context, operator, self.output, control, storage, manager, in_thread)
+        self._checkpoints = TaskCheckpoints(
+            context, operator, self.output, control, storage, manager, self._mailbox, in_thread
+        )
         self._input: TaskInput | None = None
         self._slice = FIRST_SLICE
-        self._ticks: Callable[[], float] = time.perf_counter
+        self._ticks = manager.ticks
+        self._is_open = False
         self._waited_at = self._ticks()
         # Of a source: what it read last, and how much of that was sent.
         self._read = 0
@@ -134,6 +136,7 @@ class Task:
             )
         else:
             self._checkpoints.unsent_by(lambda: self._read - self._sent)
+        self._is_open = True
         await self._operator.call("open", self.context)
         if states:
             await self._operator.call("restore", states)
@@ -181,7 +184,9 @@ class Task:
         """Closes the operator and the input; the output belongs to its consumers. Idempotent."""
         if self._input is not None:
             self._input.close()
-        await self._operator.call("close")
+        if self._is_open:
+            self._is_open = False
+            await self._operator.call("close")
 
     def statistics(self) -> BarrierStatistics | None:
         """How barriers come together here; None of a source."""
@@ -346,13 +351,19 @@ class Task:
     async def _end(self) -> None:
         """See the module."""
         await self.output.end_of_data()
-        while not self.output.is_consumed:
-            if self._mailbox.is_urgent:
-                await self._settle()
-            else:
-                await self._mailbox.wait()
-        await self._settle()
+        await self._settle_until(lambda: self.output.is_consumed)
         for partition in self.output.partitions:
             if partition.is_released:
                 raise PoolDestroyed(f"partition {partition.partition_id!r} was released before it was consumed")
         self.output.finish()
+        self._checkpoints.close()
+        await self._settle_until(lambda: not self._checkpoints.is_gathering)  # barriers may still be in the queues
+
+    async def _settle_until(self, condition: Callable[[], bool]) -> None:
+        while True:
+            if self._mailbox.is_urgent:
+                await self._settle()
+            elif condition():
+                return
+            else:
+                await self._mailbox.wait()

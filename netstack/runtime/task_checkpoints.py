@@ -30,6 +30,7 @@ from ..checkpoint.storage import CheckpointStorage
 from ..errors import CheckpointError
 from ..events import CancelCheckpointMarker, CheckpointBarrier, DataType, data_type_of
 from ..inbound.barrier import AbortReason, AlignmentStatistics, CheckpointDeclined
+from .mailbox import Mailbox
 from .operators import BoundOperator, TaskContext
 from .task_input import TaskInput
 from .task_manager import TaskManager
@@ -123,6 +124,7 @@ class TaskCheckpoints:
         control: TaskControl,
         storage: CheckpointStorage | None,
         manager: TaskManager,
+        mailbox: Mailbox,
         in_thread: InThread,
     ) -> None:
         """Args: the task's parts; where its snapshots are stored, and by whose threads."""
@@ -134,10 +136,13 @@ class TaskCheckpoints:
         self._control = control
         self._storage = storage
         self._manager = manager
+        self._mailbox = mailbox
         self._in_thread = in_thread
         self._due: deque[Callable[[], Awaitable[None]]] = deque()
         self._pending: dict[int, _Pending] = {}
         self._last_id = -1
+        self._here_id = -1  # the newest that the coordinator itself has triggered here
+        self._is_closed = False
         self._aborted: dict[int, None] = {}
         self._snapshot_arguments: tuple[Callable[[], int], ...] = ()
         for partition in output.partitions:
@@ -151,26 +156,29 @@ class TaskCheckpoints:
 
     def trigger(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
         """See `CheckpointTask.trigger`."""
-        if barrier.checkpoint_id <= self._last_id:
-            raise CheckpointDeclined(AbortReason.SUBSUMED)
-        if barrier.checkpoint_id in self._aborted:
-            raise CheckpointDeclined(AbortReason.DECLINED)
-        self._last_id = barrier.checkpoint_id
-        self._due.append(partial(self._begin, barrier, alignment))
+        if barrier.checkpoint_id != self._here_id:
+            self._accept(barrier, alignment)
 
     def inputs_complete(self, checkpoint_id: int, alignment: AlignmentStatistics) -> None:
         """See `CheckpointTask.inputs_complete`."""
-        self._due.append(partial(self._finish_inputs, checkpoint_id, alignment))
+        if checkpoint_id != self._here_id:
+            self._due.append(partial(self._finish_inputs, checkpoint_id, alignment))
+        elif self.inputs is not None:
+            self.inputs.take_captured(checkpoint_id)
 
     def abort(self, checkpoint_id: int, reason: AbortReason) -> None:
         """See `CheckpointTask.abort`."""
-        self._last_id = max(self._last_id, checkpoint_id)
-        self._due.append(partial(self._cancel, checkpoint_id, reason))
+        if checkpoint_id != self._here_id:
+            self._last_id = max(self._last_id, checkpoint_id)
+            self._due.append(partial(self._cancel, checkpoint_id, reason))
 
     # From the coordinator, between two records.
 
     def trigger_here(self, barrier: CheckpointBarrier, received_s: float) -> None:
         """The coordinator has no other way to tell: nobody sends this task barriers (any more).
+
+        All producers, if there were any, have ended, and every record of theirs was processed; so what the handler
+        still says of this checkpoint, when it reads their ends, adds nothing.
 
         Args:
             barrier: what to send on.
@@ -179,10 +187,11 @@ class TaskCheckpoints:
         age_ns = barrier.elapsed_ns + round((self._manager.now() - received_s) * 1e9)
         alignment = AlignmentStatistics(barrier.checkpoint_id, 0, age_ns, 0, False)
         try:
-            self.trigger(replace(barrier, elapsed_ns=age_ns), alignment)
+            self._accept(replace(barrier, elapsed_ns=age_ns), alignment)
         except CheckpointDeclined:
-            return  # it was aborted meanwhile, so nobody waits for it
-        self.inputs_complete(barrier.checkpoint_id, alignment)
+            return  # it began here already, was aborted, or the task has ended: then its final state is waited for
+        self._here_id = barrier.checkpoint_id
+        self._due.append(partial(self._finish_inputs, barrier.checkpoint_id, alignment))
 
     def abort_here(self, checkpoint_id: int) -> None:
         """The coordinator has given it up. If its barrier is still to come, it ends here."""
@@ -199,6 +208,15 @@ class TaskCheckpoints:
         """Whether `perform` has something to do before the next record."""
         return bool(self._due)
 
+    @property
+    def is_gathering(self) -> bool:
+        """Whether channel state is still to come, for a checkpoint that began here. Its end wakes the mailbox."""
+        return bool(self._pending)
+
+    def close(self) -> None:
+        """The task has sent its last event; it takes no new checkpoint."""
+        self._is_closed = True
+
     async def perform(self) -> None:
         """Does what is due, between two records; nothing may be kept by the output.
 
@@ -212,6 +230,14 @@ class TaskCheckpoints:
         return await self._operator.call("snapshot", *(argument() for argument in self._snapshot_arguments))
 
     # Inside.
+
+    def _accept(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
+        if barrier.checkpoint_id <= self._last_id or self._is_closed:
+            raise CheckpointDeclined(AbortReason.SUBSUMED)
+        if barrier.checkpoint_id in self._aborted:
+            raise CheckpointDeclined(AbortReason.DECLINED)
+        self._last_id = barrier.checkpoint_id
+        self._due.append(partial(self._begin, barrier, alignment))
 
     async def _begin(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
         began_s = self._manager.now()
@@ -280,6 +306,7 @@ class TaskCheckpoints:
 
     def _on_gathered(self, capture: ChannelStateCapture) -> None:
         pending = self._pending.pop(capture.checkpoint_id)
+        self._mailbox.wake()
         if capture.failure is not None:
             self._output.forget_barrier(capture.checkpoint_id)
             self._control.declined(capture.checkpoint_id, self._context, str(capture.failure))

@@ -10,7 +10,6 @@ the last word about it.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar, final
@@ -145,11 +144,8 @@ class _Run:
             with self._scope:
                 async with open_task_manager(address, self._job.network) as manager:
                     await self._run_tasks(manager)
-        except trio.Cancelled:
-            raise
-        except BaseException as error:  # of setting it up, or of user code
-            self._fail("", 0, error)
-            if not isinstance(error, Exception):
+        except BaseException as error:  # of setting it up: a bad name, a folder that cannot be read, ...
+            if not self._fail("", 0, error):
                 raise
         finally:
             self._link.send(Stopped(self.attempt))
@@ -172,9 +168,9 @@ class _Run:
                 for task in self._tasks.values():
                     task.abort_checkpoint(command.checkpoint_id)
             case StoreFinals():
-                assert self._nursery is not None  # a subtask has ended
                 for subtask in command.subtasks:
-                    self._nursery.start_soon(self._store_final, command.checkpoint_id, self._finals[subtask])
+                    if self._nursery is not None:  # else the run ends here, and the master hears of it
+                        self._nursery.start_soon(self._store_final, command.checkpoint_id, self._finals[subtask])
             case _:
                 raise LocalProtocolError(f"{self._link.peer} sent {type(command).__name__} to a worker")
 
@@ -182,8 +178,7 @@ class _Run:
 
     def acknowledged(self, checkpoint_id: int, file: TaskFile, report: SubtaskReport) -> None:
         """See `TaskControl.acknowledged`."""
-        fields = dataclasses.astuple(report)
-        self._link.send(Acknowledged(self.attempt, checkpoint_id, file.size_bytes, file.crc32, fields))
+        self._link.send(Acknowledged(self.attempt, checkpoint_id, file.crc32, report))
 
     def declined(self, checkpoint_id: int, context: TaskContext, reason: str) -> None:
         """See `TaskControl.declined`."""
@@ -212,6 +207,7 @@ class _Run:
                     nursery.start_soon(self._run_task, spec.name, subtask)
                 await trio.sleep_forever()
         finally:
+            self._nursery = None
             with trio.CancelScope(shield=True):
                 for task in self._tasks.values():
                     await task.close()
@@ -274,13 +270,11 @@ class _Run:
         task = self._tasks[name, subtask]
         try:
             state = await task.run()
-        except trio.Cancelled:
-            raise
         except BaseException as error:
-            self._fail(name, subtask, error)
-            task.output.fail(_cause(error))
+            is_reported = self._fail(name, subtask, error)
+            task.output.fail(_cause(_root(error)))
             self._scope.cancel()
-            if not isinstance(error, Exception):
+            if not is_reported:
                 raise
         else:
             del self._tasks[name, subtask]
@@ -300,10 +294,14 @@ class _Run:
             report = SubtaskReport(final.task, final.subtask, size_bytes=file.size_bytes)
             self.acknowledged(checkpoint_id, file, report)
 
-    def _fail(self, task: str, subtask: int, error: BaseException) -> None:
+    def _fail(self, task: str, subtask: int, error: BaseException) -> bool:
+        """Reports an error, if it is one; cancellation and the end of the process are not. Returns whether it was."""
         root = _root(error)
+        if not isinstance(root, Exception):
+            return False
         is_secondary = isinstance(root, ConnectionLost | ChannelFailed | PoolDestroyed)
         self._link.send(Failed(self.attempt, task, subtask, _cause(root), is_secondary, root))
+        return True
 
 
 def _read_checkpoint(job: Job, storage: CheckpointStorage | None, checkpoint_id: int) -> dict[str, list[RecoveredTask]]:
@@ -318,9 +316,10 @@ def _read_checkpoint(job: Job, storage: CheckpointStorage | None, checkpoint_id:
 
 
 def _root(error: BaseException) -> BaseException:
-    """The one error in a group of one."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
+    """The first error in a group that is more than a cancellation."""
+    while isinstance(error, BaseExceptionGroup):
+        _, rest = error.split(trio.Cancelled)
+        error = (error if rest is None else rest).exceptions[0]
     return error
 
 

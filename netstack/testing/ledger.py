@@ -242,6 +242,7 @@ def _check_pool(pool: LocalBufferPool, network: NetworkBufferPool) -> None:
     assert pool.maximum is None or size <= pool.maximum, f"a pool grew too large: {pool.statistics()}"
     if available:
         assert not pool._listeners, f"a channel waits beside a segment: {pool.statistics()}"
+        assert requested <= size, f"a segment at hand beyond its size: {pool.statistics()}"
     else:
         assert not pool._is_available, f"available without a segment at hand: {pool.statistics()}"
         assert requested >= size or not network._free, (

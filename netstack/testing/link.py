@@ -95,8 +95,8 @@ class Link:
 
         Args:
             segment_size_bytes: of both sides; tiny by default, so that a record spans several.
-            producer_segments: all network buffers of the producing side.
-            consumer_segments: all network buffers of the consuming side.
+            producer_segments: all network buffers of that side.
+            consumer_segments: all of the other one.
             exclusive_buffers: for each channel, unless its gate has others.
             floating_buffers: for each gate, unless it has others.
             capacity_bytes: what the pipe holds in each direction.
@@ -121,6 +121,7 @@ class Link:
         self._is_prompt = is_prompt
         self._audit_every = audit_every
         self._steps = 0
+        self._has_written = False  # in the middle of something else
         codec = NativeCodec()
         asked = FEATURE_CHECKSUM << 16 if checksum else 0
         hello = Hello(PROTOCOL_VERSION, segment_size_bytes, FEATURE_CHECKSUM | asked, "netstack link")
@@ -211,10 +212,7 @@ class Link:
         return partition
 
     def open_gate(
-        self,
-        channels: Sequence[tuple[str, int]],
-        *,
-        buffers: tuple[int, int] | None = None,
+        self, channels: Sequence[tuple[str, int]], *, buffers: tuple[int, int] | None = None
     ) -> SingleInputGate:
         """A gate at the consuming side.
 
@@ -256,32 +254,21 @@ class Link:
 
     def step(self, step: Step) -> int:
         """One write or one read of one half, then all checks. Returns the bytes moved; 0: there was nothing to do."""
-        match step:
-            case Step.PRODUCER_WRITES:
-                count = self._producer.write(self.chunk)
-            case Step.CONSUMER_READS:
-                count = self._consumer.read(self.chunk, self.host.now())
-            case Step.CONSUMER_WRITES:
-                count = self._consumer.write(self.chunk)
-            case Step.PRODUCER_READS:
-                count = self._producer.read(self.chunk, self.host.now())
+        half = self._producer if step in (Step.PRODUCER_WRITES, Step.PRODUCER_READS) else self._consumer
+        is_write = step in (Step.PRODUCER_WRITES, Step.CONSUMER_WRITES)
+        count = half.write(self.chunk) if is_write else half.read(self.chunk, self.host.now())
         if self._to_consumer.is_cut:
             self.cut()
         if count:
-            self._ledger.check()
-            self._steps += 1
-            if self._steps % self._audit_every == 0:
-                self._ledger.audit()
+            self._check_step()
         return count
 
     def run(self) -> int:
         """Steps in turn until nothing moves any more. Returns the bytes moved."""
         moved = 0
-        while True:
-            now = sum(self.step(step) for step in Step)
-            if not now:
-                return moved
+        while now := sum(self.step(step) for step in Step):
             moved += now
+        return moved
 
     def advance_time(self, seconds: float) -> None:
         """Lets virtual time pass, then checks."""
@@ -291,12 +278,12 @@ class Link:
     def cut(self) -> None:
         """Breaks the stream in both directions; what is under way is lost. Idempotent."""
         if not self._consumer.is_closed:
+            lost = None
             try:
                 self._consumer.connection.end_of_stream()
             except RemoteProtocolError as error:
-                self._consumer.close(ConnectionLost(str(error)))
-            else:
-                self._consumer.close(None)
+                lost = ConnectionLost(str(error))
+            self._consumer.close(lost)
         self._producer.close(ConnectionLost("the link was cut"))
         self.check()
 
@@ -340,7 +327,7 @@ class Link:
                 assert isinstance(channel, RemoteInputChannel)
                 self._ledger.held[buffer] = channel
         finally:
-            self._ledger.check_gate(gate)
+            self.check_turn(gate)
         return buffer
 
     def give_back(self, buffer: Buffer) -> None:
@@ -348,7 +335,7 @@ class Link:
         channel = self._ledger.held.pop(buffer, None)
         buffer.recycle()
         if channel is not None:
-            self._ledger.check_gate(channel._gate)
+            self.check_turn(channel._gate)
 
     def drain(self, gate: SingleInputGate) -> Iterator[Taken]:
         """Takes what a gate has, one buffer after the other, and gives each back at once."""
@@ -381,14 +368,27 @@ class Link:
         self._ledger.check()
         self._ledger.audit()
 
-    def check_writer(self, partition: ResultPartition) -> None:
-        """After a turn of its writer: what that can have touched."""
-        self._ledger.check_partition(partition)
+    def check_turn(self, whose: ResultPartition | SingleInputGate) -> None:
+        """After a turn of a partition's writer or of a gate's reader: what that can have touched."""
+        if self._has_written:
+            self._check_step()
+        elif isinstance(whose, ResultPartition):
+            self._ledger.check_partition(whose)
+        else:
+            self._ledger.check_gate(whose)
+
+    def _check_step(self) -> None:
+        self._has_written = False
+        self._ledger.check()
+        self._steps += 1
+        if self._steps % self._audit_every == 0:
+            self._ledger.audit()
 
     def _write_now(self, half: Half) -> None:
         """What a pump does when it is asked to; in the middle of other things, so whoever asked checks later."""
         if self._is_prompt and half.is_write_wanted and half.batch is None:
             half.write(self.chunk)
+            self._has_written = True
 
     def _take_landing_back(self, segments: list[Segment]) -> None:
         lent, self._ledger.landing = self._ledger.landing, 0

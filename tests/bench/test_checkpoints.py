@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import deque
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
@@ -20,7 +22,7 @@ from bench.checkpoints.measure import Runner, jobs, taken
 from bench.checkpoints.page import build_page
 from bench.checkpoints.spec import MASTER, MODES, WORKERS, CheckpointsSpec
 from bench.checkpoints.text import print_result, settings_line, state_size
-from bench.children import DIED
+from bench.children import DIED, Children
 from bench.cli import main
 from bench.processes import MeasurementFailed
 from netstack.errors import ConfigError
@@ -486,3 +488,46 @@ def test_a_folder_that_cannot_be_made_is_bad_usage(
     assert main(["checkpoints", "--output", str(tmp_path / "file" / "x")]) == 2
     assert str(tmp_path / "file") in capsys.readouterr().err
     assert measured == []
+
+
+# ----------------------------------------------------------------------------------------------------------- processes
+
+
+@pytest.fixture
+def pids(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Of all processes that are started; none is left in the end."""
+    started: list[int] = []
+    start = Children.start
+
+    def noted(self: Children, name: str, *arguments: str) -> None:
+        start(self, name, *arguments)
+        started.append(self.pid(name))
+
+    monkeypatch.setattr(Children, "start", noted)
+    yield started
+    assert len(started) == 3
+    for pid in started:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+@pytest.mark.slow
+def test_three_processes(pids: list[int], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    flags = f"checkpoints --seconds 0.2 --modes unaligned --pressure 0.8 --channels 2 --keys 100 --output {tmp_path}"
+    assert main([*flags.split(), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["undisturbed_records_per_s"] > 0
+    (found,) = told["modes"]["unaligned"]
+    assert found["checkpoints"] >= 1
+    assert found["duration_ms"]["p50"] > found["state_write_ms"]["p50"] > 0
+    assert found["channel_state_bytes"]["max"] > 0, "the sinks are held back, so records wait in front of them"
+    assert found["records_per_s"] < told["undisturbed_records_per_s"]
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_no_process_behind(pids: list[int]) -> None:
+    def interrupt(progress: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure.measure(SPEC, on_progress=interrupt)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import json
+import os
 import random
 import re
 import time
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from bench.children import DIED
+from bench.children import DIED, Children
 from bench.cli import main
 from bench.processes import MeasurementFailed
 from bench.recover import command, measure
@@ -247,13 +250,13 @@ class FakeCluster:
         self.killed: list[str] = []
         self.addressed: list[str] = []
         self.lose = 0
-        self.left_of_it = self.spec.records
+        self.mute_masters = 0  # that do not come so far as to tell their address
 
     def start(self, name: str, *arguments: str) -> None:
         assert name not in self.names
         assert arguments == ("--name", name)
         self.names.append(name)
-        if name == MASTER:
+        if name == MASTER and len(self.killed) >= self.mute_masters:
             self.say(MASTER, "address", address=f"tcp://{len(self.killed)}")
 
     def say(self, name: str, event: str, **fields: Any) -> None:
@@ -291,7 +294,7 @@ class FakeCluster:
         self.kills_left -= 1
         if name == MASTER:
             self.say(MASTER, "running", restored_from=77)  # said before, heard after
-            for worker in self.names[1:]:
+            for worker in filter(self.addressed.__contains__, self.names):
                 self.say(worker, "error", kind="ConnectionLost", text="the master is gone")
                 self.say(worker, DIED, how="exited with code 1")
         self.say(name, DIED, how="was ended by signal 9")
@@ -314,13 +317,13 @@ SMALL = RecoverSpec(runs=1, records=300, kills=2)
 
 
 def supervised(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, victims: list[float], **changed: Any
+    monkeypatch: pytest.MonkeyPatch, folder: Path, victims: list[float], *, moment: Any = "running", **changed: Any
 ) -> tuple[Run, FakeCluster]:
     spec = replace(SMALL, kills=len(victims))
     cluster = FakeCluster(spec, kills=len(victims))
     for name, value in changed.items():
         setattr(cluster, name, value)
-    monkeypatch.setattr(measure, "plan", lambda *_: [Kill("running", 0.0, victim) for victim in victims])
+    monkeypatch.setattr(measure, "plan", lambda *_: [Kill(moment, 0.0, victim) for victim in victims])
     told: list[int] = []
     run = Supervisor(spec, cluster).run(0, folder, lambda: told.append(1))
     assert told
@@ -354,6 +357,13 @@ def test_without_its_master_everybody_starts_again(monkeypatch: pytest.MonkeyPat
     assert len(cluster.jobs) == 2
     assert run.restored_from == [1], "what the master said before it died does not count"
     assert sorted(cluster.addressed) == sorted(2 * ["a-source-0", "a-source-1", "b-sink-0", "b-sink-1"])
+
+
+def test_who_never_heard_of_a_master_waits_for_the_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run, cluster = supervised(monkeypatch, tmp_path, [0.0], moment="starting", mute_masters=1)
+    assert cluster.killed == [MASTER]
+    assert cluster.addressed == ["a-source-0", "a-source-1", "b-sink-0", "b-sink-1"]
+    assert run.restored_from == [None]
 
 
 def test_a_lost_record_of_a_run_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -406,6 +416,28 @@ def test_parallelism_changes_at_every_restart(monkeypatch: pytest.MonkeyPatch, t
     assert sinks[0] == 2
     assert all(before != after for before, after in itertools.pairwise(sinks))
     assert set(sinks) <= {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_ctrl_c_keeps_the_runs_that_ended(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = replace(SMALL, runs=4, kills=0)
+    cluster = FakeCluster(spec, kills=0)
+    monkeypatch.setattr(measure, "Children", lambda module: contextlib.nullcontext(cluster))
+    heard: list[Any] = []
+
+    def interrupt(progress: Any) -> None:
+        heard.append(progress)
+        if len(cluster.jobs) > before:
+            raise KeyboardInterrupt
+
+    if not before:
+        with pytest.raises(KeyboardInterrupt):
+            measure.measure(spec, on_progress=interrupt)
+        return
+    found, stopped = measure.measure(spec, on_progress=interrupt)
+    assert stopped
+    assert len(found) == before
+    assert heard[-1].records == before * spec.records
 
 
 class Watched:
@@ -548,3 +580,39 @@ def test_every_flag_reaches_the_spec(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bad_usage_is_exit_code_2(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recover", *flags]) == 2
     assert flags[0] in capsys.readouterr().err
+
+
+# ----------------------------------------------------------------------------------------------------------- processes
+
+
+@pytest.fixture
+def pids(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Of all processes that are started; none is left in the end."""
+    started: list[int] = []
+    start = Children.start
+
+    def noted(self: Children, name: str, *arguments: str) -> None:
+        start(self, name, *arguments)
+        started.append(self.pid(name))
+
+    monkeypatch.setattr(Children, "start", noted)
+    yield started
+    for pid in started:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+@pytest.mark.slow
+def test_a_killed_process_counts_every_record_once(
+    pids: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(measure, "plan", lambda *_: [Kill("files", 0.0, 0.99)])
+    flags = "--runs 1 --records 6000 --interval 50ms --sources 1 --sinks 1 --change-parallelism"
+    assert main(["recover", *flags.split(), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["runs"], told["lost"], told["repeated"], told["disordered"]) == (1, 0, 0, 0)
+    assert told["delivered"]
+    assert told["checkpoints_completed"] > 0
+    assert told["kills_by_process"] == {"b-sink-0": 1}
+    assert len(pids) == 4, "who was killed was started again"
+    assert len(told["restored_from"]) == 1

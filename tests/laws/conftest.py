@@ -1,6 +1,6 @@
 """Soak tests run once for every seed: how many there are, and how a failed one is run alone.
 
-A test that takes `seed` runs `EVERYDAY_SEEDS` times (of its module), thirty times as often with
+A test that takes `seed` runs `EVERYDAY_SEEDS` times (of its module), some thirty times as often with
 HYPOTHESIS_PROFILE=thorough, or with the seeds named by NETSTACK_SOAK_SEEDS: `17`, or `1000-2999`.
 """
 

@@ -126,7 +126,7 @@ class Producer:
         for _ in range(self.rng.randint(1, int(2 * self.rate))):
             if self.is_asleep or not self.is_writable or not self.emit():
                 break
-        self.soak.link.check_writer(self.partition)
+        self.soak.link.check_turn(self.partition)
 
     def emit(self) -> bool:
         if self.in_hand is not None or not self.writer.complete_torn():
@@ -193,7 +193,7 @@ class Producer:
             self.writer.broadcast_event(event, priority=priority)
             for stream in self.streams:
                 (stream.priority_events if priority else stream.events).append((stream.written, known(event)))
-            self.soak.link.check_writer(self.partition)
+            self.soak.link.check_turn(self.partition)
 
     def finish(self) -> bool:
         """Ends the partition, if no record has to be completed before. Returns whether it has ended."""

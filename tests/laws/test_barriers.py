@@ -394,8 +394,8 @@ def check_urgency(world: World, checkpoint_id: int, deadline_ms: int | None) -> 
     barriers = [polled for polled in mine if polled.kind == "barrier"]
     is_old = deadline_ms is not None and world.now_ms > deadline_ms
     last = world.log[-1]
-    seen_by_barrier = last.at_ms == world.now_ms and last.kind in ("barrier", "end")
-    if barriers and is_old and (seen_by_barrier or not world.has_due_timers):
+    was_asked = last.at_ms == world.now_ms and (last in barriers or last.kind == "end")
+    if barriers and is_old and (was_asked or not world.has_due_timers):
         assert checkpoint_id in world.triggered, "too old, and still aligning"
     if any(polled.alignment is Alignment.UNALIGNED for polled in barriers):
         assert checkpoint_id in world.triggered, "an unaligned barrier has come, and still aligning"

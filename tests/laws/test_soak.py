@@ -29,7 +29,7 @@ from netstack.testing.link import Link, Step
 
 EVERYDAY_SEEDS = 200
 CHANNELS = 200
-STEPS = 800
+STEPS = 700
 LONG_S = 10.0  # longer than any buffer timeout
 
 Actor = TypeVar("Actor")
@@ -101,6 +101,7 @@ class Soak:
         if self.blocked:
             consumer, index = self.blocked.pop(self.rng.randrange(len(self.blocked)))
             consumer.resume(index)
+            self.link.check_turn(consumer.gate)
 
     def pass_time(self) -> None:
         self.link.advance_time(self.rng.expovariate(5))
@@ -109,6 +110,7 @@ class Soak:
         producer = self.any_producer()
         if producer is not None:
             producer.writer.flush()
+            self.link.check_turn(producer.partition)
 
     def send_event(self) -> None:
         producer = self.any_producer()
@@ -141,11 +143,13 @@ class Soak:
         producer = self.any_producer()
         if producer is not None:
             producer.finish()
+            self.link.check_turn(producer.partition)
 
     def fail_producer(self) -> None:
         producer = self.any_producer()
         if producer is not None:
             producer.fail()
+            self.link.check()
 
     def cancel_consumer(self) -> None:
         consumer = self.any_consumer()

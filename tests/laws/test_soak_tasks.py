@@ -81,9 +81,11 @@ class Soak:
         gates = {f"{i} {j}": GatePlan(shape[0]) for i, shape in enumerate(shapes) for j in range(shape[1])}
         partitions = {f"{i} {j}": PartitionPlan(shape[1]) for i, shape in enumerate(shapes) for j in range(shape[0])}
         here = required_buffers(partitions=partitions, config=config).required
-        there = required_buffers(gates=gates, connections=1, config=config).required
+        # When all gates are closed, the next one dials anew while the last connection still says goodbye.
+        there = required_buffers(gates=gates, connections=2, config=config).required
         self.configs = [
-            replace(config, memory_bytes=(required + rng.choice([0, 0, 0, 300])) * SEGMENT) for required in (here, there)
+            replace(config, memory_bytes=(required + rng.choice([0, 0, 0, 300])) * SEGMENT)
+            for required in (here, there)
         ]
         self.pipe_bytes = rng.choice([1000, 10_000, 256 * 1024])
         self.is_impaired = rng.random() < 0.4

@@ -1,0 +1,199 @@
+"""What a task's input gives to an unaligned checkpoint: every byte in front of a barrier that was not processed, once.
+
+Any records over one to three channels of one or two gates, cut into buffers anywhere; barriers come at any moment, in
+the middle of a buffer of their own or another channel too. The model: the records a channel had sent before its
+barrier, without those that were processed before the snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netstack.buffer.builder import LentBuffer
+from netstack.buffer.pool import NetworkBufferPool
+from netstack.config import NetworkConfig
+from netstack.events import (
+    Alignment,
+    CheckpointBarrier,
+    DataType,
+    EndOfData,
+    EndOfPartition,
+    data_type_of,
+    encode_event,
+)
+from netstack.inbound.barrier import AbortReason, AlignmentStatistics
+from netstack.inbound.gate import SingleInputGate
+from netstack.inbound.local_channel import LocalInputChannel
+from netstack.outbound.subpartition import EventBuffer, ResultSubpartition
+from netstack.record.framing import frame
+from netstack.runtime.mailbox import Mailbox
+from netstack.runtime.operators import TaskContext
+from netstack.runtime.task_input import TaskInput
+from netstack.runtime.task_manager import TaskManager
+
+ID = 3
+BARRIER = CheckpointBarrier(ID, alignment=Alignment.UNALIGNED)
+
+
+class Manager:
+    """What a `TaskInput` needs of a TaskManager."""
+
+    config = NetworkConfig()
+
+    def now(self) -> float:
+        return 0.0
+
+    def call_at(self, deadline_s: float, callback: Callable[[], None]) -> None:
+        raise AssertionError("nothing here has a timeout")
+
+
+class Channel:
+    """A producer's queue, and what the model knows of it."""
+
+    def __init__(self, gate: SingleInputGate, index: int, pool: Any, overtaken: dict[int, bytes], number: int) -> None:
+        self.records: list[bytes] = []
+        self.in_front: list[bytes] | None = None  # of the barrier, once it was sent
+        self.processed = 0
+        self._pool = pool
+
+        def on_barrier(index: int, checkpoint_id: int, data: bytes) -> None:
+            overtaken[number] = data
+
+        self._queue = ResultSubpartition(index, lambda index: None, lambda index: None, on_barrier)
+        channel = LocalInputChannel(gate, index, partition_id=f"p{id(gate)}", subpartition=index)
+        gate.add_channel(channel)
+        channel.on_view(self._queue.create_view(channel.on_data_available))
+
+    def send(self, record: bytes, cuts: list[int]) -> None:
+        data = frame(record)
+        self.records.append(record)
+        for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True):
+            if start < stop:
+                segment = self._pool.try_acquire()
+                assert segment is not None
+                piece = memoryview(data)[start:stop]
+                self._queue.add(LentBuffer((piece,), len(piece), segment, self._pool, 0))
+
+    def send_barrier(self) -> None:
+        self.in_front = [*self.records]
+        self._queue.add_barrier(BARRIER, DataType.PRIORITY_EVENT, lambda: 0.0)
+
+    def end(self) -> None:
+        for event in (EndOfData(), EndOfPartition()):
+            self._queue.add(EventBuffer(encode_event(event), data_type_of(event)))
+
+
+class Recorder:
+    """The task's checkpoints: notes what was processed when the snapshot was taken."""
+
+    def __init__(self, channels: list[Channel]) -> None:
+        self.channels = channels
+        self.at_snapshot: list[int] | None = None
+        self.is_complete = False
+
+    def trigger(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
+        assert self.at_snapshot is None
+        assert barrier.checkpoint_id == ID
+        self.at_snapshot = [channel.processed for channel in self.channels]
+
+    def inputs_complete(self, checkpoint_id: int, alignment: AlignmentStatistics) -> None:
+        self.is_complete = True
+
+    def abort(self, checkpoint_id: int, reason: AbortReason) -> None:
+        raise AssertionError(f"checkpoint {checkpoint_id} was aborted: {reason}")
+
+
+@given(st.data())
+def test_what_is_captured_is_what_was_in_front_and_not_processed(data: st.DataObject) -> None:
+    widths = data.draw(st.sampled_from([[1], [2], [3], [1, 1], [1, 2]]), label="channels of each gate")
+    network = NetworkBufferPool(200, 32)
+    pool = network.create_pool(1, None)
+    gates = [SingleInputGate(None, poke=lambda: None, on_closed=lambda: None) for _ in widths]
+    overtaken: dict[int, bytes] = {}
+    channels: list[Channel] = []
+    for gate, width in zip(gates, widths, strict=True):
+        for index in range(width):
+            channels.append(Channel(gate, index, pool, overtaken, len(channels)))
+    recorder = Recorder(channels)
+    context = TaskContext("t", 0, 1, 128, 1)
+    mailbox = Mailbox()
+    inputs = TaskInput(
+        gates,
+        ["bytes"] * len(gates),
+        context,
+        mailbox,
+        recorder,
+        cast(TaskManager, Manager()),
+        exactly_once=True,
+        unaligned=True,
+        recovered={},
+    )
+    keys = [gate.channel_key(index) for gate in gates for index in range(gate.channel_count)]
+    left = data.draw(st.integers(0, 12), label="records")
+
+    def something_happens() -> None:
+        """Producers send, whatever they like."""
+        nonlocal left
+        while data.draw(st.booleans(), label="more happens"):
+            channel = data.draw(st.sampled_from(channels), label="at")
+            if channel.in_front is None and data.draw(st.integers(0, 4), label="barrier") == 0:
+                channel.send_barrier()
+            elif left:
+                left -= 1
+                size = data.draw(st.integers(0, 20), label="size")
+                # Distinct, so that order and multiplicity show.
+                record = bytes([channels.index(channel), len(channel.records)]) + bytes(size)
+                cuts = data.draw(st.lists(st.integers(1, len(record) + 3), max_size=3), label="cuts")
+                channel.send(record, sorted(cuts))
+            else:
+                return
+
+    def poll_all(*, stop_when_empty: bool) -> None:
+        while True:
+            if mailbox.is_urgent:
+                mailbox.open()
+                inputs.poll_priority()
+            records = inputs.poll()
+            if records is None:
+                return
+            for done, record in enumerate(records, 1):
+                channel = channels[record[0]]
+                assert channel.records[channel.processed] == record
+                channel.processed += 1
+                inputs.processed(done)
+                if stop_when_empty:
+                    something_happens()
+                if mailbox.is_urgent:
+                    mailbox.open()
+                    inputs.poll_priority()
+
+    for _ in range(3):
+        something_happens()
+        poll_all(stop_when_empty=True)
+    for channel in channels:
+        if channel.in_front is None:
+            channel.send_barrier()
+    poll_all(stop_when_empty=False)
+
+    assert recorder.is_complete
+    assert recorder.at_snapshot is not None
+    captured = inputs.take_captured(ID)
+    assert inputs.take_captured(ID) == {}
+    for number, (channel, processed) in enumerate(zip(channels, recorder.at_snapshot, strict=True)):
+        assert channel.in_front is not None
+        expected = b"".join(map(frame, channel.in_front[processed:]))
+        found = captured.pop(keys[number], b"") + overtaken[number]
+        assert found == expected, f"channel {number}"
+    assert captured == {}
+
+    for channel in channels:
+        channel.end()
+    poll_all(stop_when_empty=False)
+    assert inputs.is_finished
+    assert all(channel.processed == len(channel.records) for channel in channels)
+    inputs.close()
+    assert pool.statistics().used == 0
