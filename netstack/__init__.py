@@ -1,6 +1,8 @@
 """netstack: Flink's network stack on trio: credit-based flow control over multiplexed TCP connections."""
 
 from .buffer.requirements import BufferRequirements, GatePlan, PartitionPlan, required_buffers
+from .checkpoint.coordinator import CheckpointSettings
+from .checkpoint.storage import CheckpointStorage
 from .config import NetworkConfig
 from .errors import (
     ChannelFailed,
@@ -42,9 +44,12 @@ from .outbound.selector import (
     ShuffleSelector,
 )
 from .record.formats import RecordFormat
+from .runtime.job import JobFailed, open_job, open_job_master
+from .runtime.job_spec import InputSpec, Job, TaskSpec
 from .runtime.record_reader import ArrayReader, RecordReader
 from .runtime.record_writer import RecordWriter
 from .runtime.task_manager import TaskManager, open_task_manager
+from .runtime.worker import run_worker
 
 __version__ = "0.2.0"
 
@@ -59,6 +64,8 @@ __all__ = [
     "ChannelFailed",
     "ChannelSelector",
     "CheckpointBarrier",
+    "CheckpointSettings",
+    "CheckpointStorage",
     "ConfigError",
     "ConnectionLost",
     "CustomSelector",
@@ -68,7 +75,10 @@ __all__ = [
     "ForwardSelector",
     "GatePlan",
     "GlobalSelector",
+    "InputSpec",
     "InsufficientBuffers",
+    "Job",
+    "JobFailed",
     "KeyGroupSelector",
     "LocalProtocolError",
     "NetstackError",
@@ -91,8 +101,12 @@ __all__ = [
     "SingleInputGate",
     "SpillError",
     "TaskManager",
+    "TaskSpec",
     "UnionInputGate",
     "UserEvent",
+    "open_job",
+    "open_job_master",
     "open_task_manager",
     "required_buffers",
+    "run_worker",
 ]

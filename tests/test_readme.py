@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -18,6 +19,18 @@ def test_the_embedding_example_prints_every_word_once(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["no", "record", "lost", "and", "none", "repeated"]
+
+
+def test_the_checkpoint_example_counts_every_word(tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    program = tmp_path / "checkpoints.py"
+    program.write_text(blocks[1])
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    counted: dict[str, int] = {}
+    for line in done.stdout.splitlines():
+        counted |= ast.literal_eval(line.partition(" ")[2])
+    assert counted == {"to": 2, "be": 2, "or": 1, "not": 1}
 
 
 def test_the_first_screen_names_both_commands_and_they_exist() -> None:

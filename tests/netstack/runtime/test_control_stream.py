@@ -71,10 +71,10 @@ MESSAGES: list[Message] = [
 
 def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     @functools.wraps(test)
-    def run(*arguments: Any) -> None:
+    def run(**arguments: Any) -> None:
         async def main() -> None:
             with trio.fail_after(3600):
-                await test(*arguments)
+                await test(**arguments)
 
         trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
@@ -122,7 +122,7 @@ async def test_messages_arrive_as_they_were() -> None:
         near.send(Failed(1, "", 0, "OSError: x", is_secondary=True, error=OSError("x")))
         assert await far.receive() == Failed(1, "", 0, "OSError: x", is_secondary=True)  # the error itself stays here
         near.close()
-        with pytest.raises(ConnectionLost, match="near at .* ended its control stream"):
+        with pytest.raises(ConnectionLost, match=r"near at .* ended its control stream"):
             await far.receive()
         with pytest.raises(ConnectionLost):
             await near.receive()
