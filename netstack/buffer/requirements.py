@@ -163,7 +163,8 @@ def required_buffers(
     Args:
         gates: by a name of the caller's choice.
         partitions: likewise.
-        connections: other TaskManagers it reads from; every dialled connection has 16 segments to land payloads in.
+        connections: other TaskManagers it reads from; every dialled connection has 16 segments to land payloads in. One
+            that says goodbye still has them: count it twice where gates are closed and opened again at once.
         config: its settings; the defaults if not given.
 
     Raises:

@@ -155,7 +155,7 @@ class TaskManager:
 
         A remote partition that does not exist within `partition_request_timeout_s` fails its channel later, at the
         reader.
-        Cancellation: nothing stays open.
+        Cancellation: nothing stays open; subpartitions that were asked for already count as consumed.
         """
         self._check_open()
         if not descriptors:
