@@ -26,7 +26,7 @@ types: .venv/.installed-dev
 	$(BIN)/mypy --strict
 
 pytest: .venv/.installed-dev
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 $(PYTEST_ARGS)
 
 format: .venv/.installed-dev
 	$(BIN)/ruff check --fix .

@@ -129,7 +129,8 @@ class Runner:
             if self._on_progress is not None:
                 elapsed_s = time.monotonic() - began_s
                 part = min(1.0, elapsed_s / _job_s(self._spec))
-                self._on_progress(Progress(name_of_it, "running", self._taken(), elapsed_s, part))
+                phase = "running" if self._samples else "starting"
+                self._on_progress(Progress(name_of_it, phase, self._taken(), elapsed_s, part))
             if heard is None:
                 continue
             name, message = heard

@@ -18,7 +18,7 @@ from ..report.charts import swatch
 from ..report.svg import Chart, Mark, Series, draw
 from ..words import plain, setting_name, setting_text
 from .figures import GOAL_MS, Point, verdicts
-from .spec import MODES, CheckpointsSpec
+from .spec import MODES, SINKS, CheckpointsSpec
 from .text import COLUMNS, cells, settings_line, state_size
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -26,7 +26,7 @@ _WIDE_PX: Final = (580, 380)
 _NARROW_PX: Final = (350, 320)
 _LEAST_MS: Final = 1.0
 _STYLE: Final = "td .swatch { width: 34px; height: 16px; vertical-align: -3px; margin-right: 6px; }"
-_AXIS: Final = "backpressure: part of its speed the sink does not have"
+_AXIS: Final = "backpressure: part of their speed the sinks do not have"
 
 _Points = Mapping[str, Sequence[Point]]
 
@@ -198,15 +198,16 @@ def _facts(title: str, facts: Iterable[tuple[str, str]]) -> str:
 def _notes(spec: CheckpointsSpec, result: Mapping[str, Any]) -> list[str]:
     full = result["undisturbed_records_per_s"]
     return [
-        f"{spec.channels} sources in one process write as fast as they can to one sink in another, by key group, over"
-        " TCP. The sink counts by key.",
-        f"Undisturbed, the sink took {full:,.0f} records/s. At pressure p it takes (1 - p) times as many, so that"
-        " records wait in every buffer in front of it.",
+        f"{spec.channels} sources in one process write as fast as they can to {SINKS} sinks in another, by key group,"
+        " over TCP. Sinks count by key.",
+        f"Undisturbed, the sinks took {full:,.0f} records/s. At pressure p they take (1 - p) times as many, so that"
+        " records wait in every buffer in front of them.",
         "An aligned barrier waits behind them. An unaligned one overtakes them, and they become part of the checkpoint."
         f" A timed one is aligned until it is {format_duration(spec.aligned_timeout_s, space=' ')} old.",
         "Reaching: the checkpoint's age when its first barrier comes to the slower sink. Aligning: from then to the"
-        " last barrier. Writing: of the slowest task's state file and of the manifest, synchronised to the disk."
-        " Besides: the rest of the duration.",
+        " last barrier. What an aligned barrier waits for in the sink's own buffers is in neither.",
+        "Writing: of the slowest task's state file and of the manifest, synchronised to the disk. Besides: the rest of"
+        " the duration.",
         "Lost: throughput with checkpoints against that without, in alternating stretches of one run.",
     ]
 

@@ -18,13 +18,13 @@ from .figures import Point, verdicts
 from .spec import SINKS, CheckpointsSpec
 
 COLUMNS: Final = (
-    "checkpoints",
-    "p50, ms",
-    "max, ms",
-    "reaching, ms",
-    "aligning, ms",
-    "writing, ms",
-    "besides, ms",
+    "complete",
+    "p50 ms",
+    "max ms",
+    "reaching ms",
+    "aligning ms",
+    "writing ms",
+    "besides ms",
     "channel state",
     "records/s",
     "lost",
@@ -49,7 +49,7 @@ def settings_line(spec: CheckpointsSpec) -> str:
 def cells(point: Point) -> list[str]:
     """The figures of a point, as text; medians where the head does not say otherwise."""
     return [
-        f"{point['checkpoints']}" + (f" (+{point['aborted']} aborted)" if point["aborted"] else ""),
+        f"{point['checkpoints']}" + (f" of {point['checkpoints'] + point['aborted']}" if point["aborted"] else ""),
         _digits(point["duration_ms"], "p50"),
         _digits(point["duration_ms"], "max"),
         _digits(point["start_delay_ms"], "p50"),

@@ -74,7 +74,7 @@ def recover(as_json: bool, **settings: Any) -> int:
     """
     spec = RecoverSpec(**settings)
     errors = console.err()
-    with console.RunProgress(1, expected_s(spec), errors) as progress:
+    with console.RunProgress(spec.runs, expected_s(spec), errors) as progress:
         runs, stopped = measure(spec, on_progress=progress)
     result = document(spec, runs)
     if as_json:

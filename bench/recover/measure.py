@@ -101,11 +101,11 @@ def measure(spec: RecoverSpec, *, on_progress: Callable[[Progress], None] | None
         try:
             for number in range(spec.runs):
 
-                def tell(number: int = number) -> None:
+                def tell(phase: str = "running", number: int = number) -> None:
                     if on_progress is not None:
-                        records, part = number * spec.records, number / spec.runs
-                        on_progress(Progress("recover", "running", records, 0.0, part))
+                        on_progress(Progress("run", phase, number * spec.records, 0.0, number / spec.runs))
 
+                tell("starting")
                 runs.append(supervisor.run(number, Path(scratch) / f"run-{number}", tell))
         except KeyboardInterrupt:
             if not runs:

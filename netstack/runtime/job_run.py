@@ -289,10 +289,10 @@ class JobRun:
 
     async def _finish(self) -> None:
         """Every task has ended: a last checkpoint, with what each of them had in the end."""
-        if self._is_stopping:
-            return  # somebody was faster
-        if self._checkpoints is not None:
+        if self._checkpoints is not None and not self._is_stopping:
             await self._checkpoints.request(savepoint=False).ended.wait()
+        if self._is_stopping:
+            return  # a worker was lost, or the caller was faster
         self._has_ended = True
         self._changed.wake()
 

@@ -49,7 +49,6 @@ _Step: TypeAlias = Callable[[Any, int, int], Awaitable[int]]
 """Processes records [first, last) of a list or array, or only the first of these; gives the index of the next."""
 
 MAX_SLICE: Final = 4096
-FIRST_SLICE: Final = 16
 
 
 @final
@@ -92,7 +91,7 @@ class Task:
             context, operator, self.output, control, storage, manager, self._mailbox, in_thread
         )
         self._input: TaskInput | None = None
-        self._slice = FIRST_SLICE
+        self._slice = 1
         self._ticks = manager.ticks
         self._is_open = False
         self._waited_at = self._ticks()

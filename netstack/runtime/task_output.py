@@ -22,6 +22,7 @@ from ..events import EndOfData, Event
 from ..outbound.partition import ResultPartition
 from .mailbox import Mailbox
 from .record_writer import RecordWriter
+from .signal import Signal
 
 
 class HasRoom(Protocol):
@@ -52,7 +53,7 @@ class TaskOutput:
         room: tells whether the next record may be processed; with one partition without another call.
     """
 
-    __slots__ = ("_mailbox", "_targets", "_writers", "kept", "partitions", "room")
+    __slots__ = ("_mailbox", "_returned", "_targets", "_writers", "kept", "partitions", "room")
 
     def __init__(self, writers: Sequence[RecordWriter], mailbox: Mailbox) -> None:
         """Args: one writer for every task that reads this one; whom to wake when there is room."""
@@ -63,9 +64,10 @@ class TaskOutput:
         pools = tuple(partition.pool for partition in self.partitions)
         self.room: HasRoom = pools[0] if len(pools) == 1 else _Pools(pools)
         self._mailbox = mailbox
+        self._returned = Signal()
         for partition in self.partitions:  # their writers want to know, too
-            partition.pool.on_available = _both(partition.pool.on_available, mailbox.wake)
-            partition.on_acknowledged = _both(partition.on_acknowledged, mailbox.wake)
+            partition.pool.on_available = _all(partition.pool.on_available, self._returned.wake, mailbox.wake)
+            partition.on_acknowledged = _all(partition.on_acknowledged, mailbox.wake)
 
     # For the operator.
 
@@ -115,6 +117,13 @@ class TaskOutput:
         kept = self.kept
         while kept:
             writer, record = kept[0]
+            partition = writer.partition
+            while not partition.pool.is_available:  # the writer would count this as soft, since it took no buffer yet
+                partition.hard_backpressured.begin(partition.host.now())
+                try:
+                    await self._returned.wait()
+                finally:
+                    partition.hard_backpressured.end(partition.host.now())
             await writer.emit(record)
             kept.pop(0)
 
@@ -177,12 +186,11 @@ class TaskOutput:
         return LocalProtocolError("no task of the job reads this one, so it has nowhere to emit to; is it an input?")
 
 
-def _both(first: Callable[[], None] | None, second: Callable[[], None]) -> Callable[[], None]:
-    if first is None:
-        return second
-
+def _all(first: Callable[[], None] | None, *others: Callable[[], None]) -> Callable[[], None]:
     def call() -> None:
-        first()
-        second()
+        if first is not None:
+            first()
+        for other in others:
+            other()
 
     return call

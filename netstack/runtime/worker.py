@@ -270,6 +270,7 @@ class _Run:
         task = self._tasks[name, subtask]
         try:
             state = await task.run()
+            await task.close()
         except BaseException as error:
             is_reported = self._fail(name, subtask, error)
             task.output.fail(_cause(_root(error)))
@@ -280,7 +281,6 @@ class _Run:
             del self._tasks[name, subtask]
             self._finals[name, subtask] = TaskSnapshot(name, subtask, state)
             self._link.send(Ended(self.attempt, name, subtask))
-            await task.close()
 
     async def _store_final(self, checkpoint_id: int, final: TaskSnapshot) -> None:
         storage = self._storage

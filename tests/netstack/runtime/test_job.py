@@ -249,6 +249,7 @@ def final(storage: CheckpointStorage) -> Counter[tuple[int, int]]:
 # Clean cuts.
 
 
+@pytest.mark.slow
 @EXACT
 @WORKERS
 @pytest.mark.parametrize("through", [False, True], ids=["straight", "through"])
@@ -300,6 +301,7 @@ async def test_batches_and_arrays_are_cut_as_cleanly(tmp_path: Path) -> None:
 # Restarts.
 
 
+@pytest.mark.slow
 @EXACT
 @virtual
 async def test_a_restart_from_any_checkpoint_gives_the_same_counts(
@@ -321,6 +323,7 @@ async def test_a_restart_from_any_checkpoint_gives_the_same_counts(
         assert final(storage) == EVERYTHING
 
 
+@pytest.mark.slow
 @virtual
 async def test_a_job_that_dies_again_and_again_goes_on_from_its_newest_checkpoint(tmp_path: Path) -> None:
     job = job_of(tmp_path, UNALIGNED, sink=functools.partial(Keep, 0.002), through=True)
@@ -392,6 +395,7 @@ class SumUp:
         self.count = sum(states)
 
 
+@pytest.mark.slow
 @virtual
 async def test_what_is_emitted_at_the_end_comes_once_whatever_checkpoint_is_restored(tmp_path: Path) -> None:
     job = Job(
@@ -468,6 +472,7 @@ async def test_aligned_checkpoints_wait_for_the_queue_and_timed_ones_not_longer_
 # Inputs and outputs.
 
 
+@pytest.mark.slow
 @EXACT
 @WORKERS
 @virtual
@@ -563,6 +568,7 @@ async def test_state_that_cannot_be_stored_aborts_the_checkpoint(tmp_path: Path)
         await run.wait()
 
 
+@pytest.mark.slow
 @EXACT
 @virtual
 async def test_a_checkpoint_that_takes_too_long_is_aborted_everywhere(
@@ -641,11 +647,11 @@ async def test_a_checkpoint_that_somebody_waits_for_ends_with_the_job(tmp_path: 
             await trio.sleep(10)
             raise ValueError("stuck")
 
-    with pytest.raises(JobFailed, match="stuck"):
-        async with start(job_of(tmp_path, CheckpointSettings(), sink=Stuck)) as run:
-            await trio.sleep(1)
-            report = await run.checkpoint()
-            assert report.reason.startswith("task failed: sink-")
+    async with start(job_of(tmp_path, CheckpointSettings(), sink=Stuck)) as run:
+        await trio.sleep(1)
+        report = await run.checkpoint()
+        assert report.reason.startswith("task failed: sink-")
+        with pytest.raises(JobFailed, match="stuck"):
             await run.checkpoint()
     assert run.history == [report]
 
@@ -676,12 +682,11 @@ async def test_leaving_the_block_cancels(tmp_path: Path) -> None:
         await run.wait()
     with pytest.raises(LocalProtocolError, match="cancelled"):
         await run.checkpoint()
-    caught = KeyError("of the caller")
-    try:
+    own = KeyError("of the caller")
+    with pytest.raises(KeyError) as caught:
         async with start(job_of(tmp_path, UNALIGNED), workers=2):
-            raise caught
-    except KeyError as error:
-        assert error is caught
+            raise own
+    assert caught.value is own
 
 
 @virtual

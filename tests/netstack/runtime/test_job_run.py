@@ -15,6 +15,7 @@ import trio.testing
 from netstack.checkpoint.coordinator import CheckpointSettings
 from netstack.errors import LocalProtocolError
 from netstack.runtime.control import (
+    AbortCheckpoint,
     Acknowledged,
     Cancel,
     Connect,
@@ -26,6 +27,7 @@ from netstack.runtime.control import (
     Message,
     Running,
     Stopped,
+    StoreFinals,
     local_links,
 )
 from netstack.runtime.job import JobFailed, JobMaster, JobRun
@@ -64,17 +66,24 @@ class Worker:
         assert isinstance(message, kind)
         return message
 
-    async def start(self) -> Deploy:
-        deploy: Deploy = await self.expect(Deploy)
-        self.link.send(Deployed(deploy.attempt, f"memory://{deploy.worker}"))
-        connect = await self.expect(Connect)
-        assert connect.addresses == ("memory://0", "memory://1")
-        self.link.send(Running(deploy.attempt))
-        return deploy
-
     async def stop(self, attempt: int = 1) -> None:
         await self.expect(Cancel)
         self.link.send(Stopped(attempt))
+
+
+async def start(*workers: Worker) -> int:
+    """The first part of a run; returns its number."""
+    attempts = set()
+    for worker in workers:
+        deploy = await worker.expect(Deploy)
+        attempts.add(deploy.attempt)
+        worker.link.send(Deployed(deploy.attempt, f"memory://{deploy.worker}"))
+    (attempt,) = attempts
+    for worker in workers:
+        connect = await worker.expect(Connect)
+        assert connect.addresses == ("memory://0", "memory://1")
+        worker.link.send(Running(attempt))
+    return attempt
 
 
 @asynccontextmanager
@@ -112,8 +121,7 @@ async def running(job: Job = JOB) -> AsyncIterator[tuple[JobMaster, Worker, Work
         async def run() -> None:
             found.append(await outcome(master, [], job))
 
-        await a.start()
-        await b.start()
+        await start(a, b)
         await trio.testing.wait_all_tasks_blocked()
         yield master, a, b, found
         await trio.testing.wait_all_tasks_blocked()
@@ -227,8 +235,7 @@ async def test_a_start_that_fails_ends_everywhere() -> None:
         async def run_again() -> None:
             found.append(await outcome(master, started))
 
-        assert (await a.start()).attempt == 2
-        await b.start()
+        assert await start(a, b) == 2
         with pytest.raises(LocalProtocolError, match="one job at a time"):
             async with master.open_job(JOB):
                 raise AssertionError("never entered")
@@ -252,14 +259,15 @@ async def test_a_task_may_end_before_checkpoints_begin(tmp_path: Path) -> None:
         async def run() -> None:
             found.append(await outcome(master, started, job))
 
+        await trio.testing.wait_all_tasks_blocked()
         a.link.send(Ended(1, "task", 0))
-        await a.start()
-        await b.start()
+        await start(a, b)
         b.link.send(Ended(1, "task", 1))
         # The last checkpoint: final states, which nobody stores here.
         for worker in (a, b):
-            assert type(await worker.link.receive()).__name__ == "StoreFinals"
+            await worker.expect(StoreFinals)
         a.link.close()
+        await b.expect(AbortCheckpoint)
         await b.stop()
         await trio.testing.wait_all_tasks_blocked()
     assert found == ["job 'job': a is gone"]
