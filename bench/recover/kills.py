@@ -24,10 +24,12 @@ MOMENTS: Final[dict[Moment, float]] = {
     "starting": 0.6,  # from the start of the processes on: most are killed before the job runs
     "running": 0.03,  # since all tasks run: before a first checkpoint
     "anytime": 0.6,
-    "checkpoint": 0.01,  # since a checkpoint was triggered
+    "checkpoint": 0.01,  # since the folder of a checkpoint was there
     "files": 0.002,  # since the first of its files was there, and no manifest
 }
 """After what a process is killed, and within how many seconds of it."""
+
+_MOST_PASSED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +40,13 @@ class Kill:
         moment: what is waited for first.
         delay_s: how long after that.
         victim: 0 to 1, picks one of the processes.
+        passed: `checkpoint`, `files`: so many checkpoints are let pass first, or every restart would be from the start.
     """
 
     moment: Moment
     delay_s: float
     victim: float
+    passed: int = 0
 
     def of(self, processes: Sequence[str]) -> str:
         """The process it hits."""
@@ -57,7 +61,8 @@ def plan(seed: int, run: int, kills: int) -> list[Kill]:
     planned = []
     for number in range(run * kills, (run + 1) * kills):
         moment = moments[number % len(moments)]
-        planned.append(Kill(moment, chance.uniform(0, MOMENTS[moment]), chance.random()))
+        delay_s, victim = chance.uniform(0, MOMENTS[moment]), chance.random()
+        planned.append(Kill(moment, delay_s, victim, chance.randrange(_MOST_PASSED)))
     return planned
 
 
@@ -66,12 +71,12 @@ class OnDisk:
     """The newest checkpoint of which there is a file.
 
     Attributes:
-        name: of its folder; empty without any.
+        number: of the checkpoint; 0 without any.
         files: state files.
         is_complete: whether its manifest is there.
     """
 
-    name: str = ""
+    number: int = 0
     files: int = 0
     is_complete: bool = False
 
@@ -88,7 +93,9 @@ def on_disk(folder: Path) -> OnDisk:
         for name in names:
             files = os.listdir(folder / name)
             if files:
-                return OnDisk(name, sum(file.endswith(".state") for file in files), MANIFEST_NAME in files)
+                return OnDisk(
+                    int(name.rpartition("-")[2]), sum(file.endswith(".state") for file in files), MANIFEST_NAME in files
+                )
     except FileNotFoundError:
         pass  # not made yet, or removed while we looked
     return OnDisk()

@@ -308,7 +308,7 @@ class Aim:
 
     def __init__(self, kill: Kill) -> None:
         self.kill = kill
-        self._before: OnDisk | None = None  # what was there when all tasks ran
+        self._next: int | None = None  # the number of the checkpoint to wait for
         self._since_s: float | None = None
 
     def is_due(self, supervisor: Supervisor, now_s: float) -> bool:
@@ -325,11 +325,10 @@ class Aim:
         if running_s is None or self.kill.moment in ("running", "anytime"):
             return running_s
         disk = supervisor.look()
-        if self._before is None:
-            self._before = disk
-        if self.kill.moment == "files":
-            return now_s if disk.is_half_written else None
-        return now_s if disk.name != self._before.name else None
+        if self._next is None:
+            self._next = disk.number + 1 + self.kill.passed
+        is_there = disk.number >= self._next and (disk.is_half_written or self.kill.moment == "checkpoint")
+        return now_s if is_there else None
 
 
 def document(spec: RecoverSpec, runs: Sequence[Run]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Protocol, final
+from typing import Final, Protocol, final
 
 import trio
 
@@ -33,6 +33,9 @@ from ..errors import CheckpointError
 from ..events import encode_event
 from .control import Acknowledged, Declined
 from .task_checkpoints import InThread, SubtaskReport
+
+HISTORY: Final = 10_000
+"""Reports kept of one run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ class JobCheckpoints:
     """See the module.
 
     Attributes:
-        history: the checkpoints that have ended, the oldest first.
+        history: the checkpoints that have ended, the oldest first; the last `HISTORY` of them.
     """
 
     def __init__(
@@ -140,6 +143,7 @@ class JobCheckpoints:
         self._in_thread = in_thread
         self._requests: deque[CheckpointRequest] = deque()  # not triggered yet
         self._pending: dict[int, _Pending] = {}
+        self._to_complete: deque[Complete] = deque()
         self._is_stopped = False
         self._changed = trio.Event()
         nursery.start_soon(self._run)
@@ -225,13 +229,23 @@ class JobCheckpoints:
                 ended = [(final.task, final.subtask) for final in instruction.snapshots]
                 self._commands.store_finals(instruction.checkpoint_id, ended)
             case Complete():
-                self._nursery.start_soon(self._complete, instruction)
+                self._to_complete.append(instruction)
+                if len(self._to_complete) == 1:
+                    self._nursery.start_soon(self._complete_all)
             case Abort():
                 self._commands.abort_checkpoint(instruction.checkpoint_id)
                 self._report(instruction.checkpoint_id, f"{instruction.cause.value}: {instruction.reason}")
                 self._nursery.start_soon(self._discard, instruction.checkpoint_id)
             case FailJob():
                 self._commands.fail(instruction.reason)
+
+    async def _complete_all(self) -> None:
+        """One after the other; and nothing is removed while an older one is being completed."""
+        while self._to_complete:
+            await self._complete(self._to_complete[0])
+            if len(self._to_complete) == 1:
+                await self._in_thread(self._storage.prune)
+            self._to_complete.popleft()
 
     async def _complete(self, instruction: Complete) -> None:
         checkpoint_id = instruction.checkpoint_id
@@ -242,7 +256,6 @@ class JobCheckpoints:
             return
         self._report(checkpoint_id, "")
         self._with(partial(self._coordinator.completed, checkpoint_id))
-        await self._in_thread(self._storage.prune)
 
     async def _discard(self, checkpoint_id: int) -> None:
         await self._in_thread(partial(self._storage.discard, checkpoint_id))
@@ -261,6 +274,7 @@ class JobCheckpoints:
             tuple(pending.reports),
         )
         self.history.append(report)
+        del self.history[:-HISTORY]
         if pending.request is not None:
             pending.request.report = report
             pending.request.ended.set()

@@ -67,7 +67,7 @@ class JobRun:
     Attributes:
         attempt: its number, from 1.
         restored_from: the checkpoint it goes on from; None from the start.
-        history: its checkpoints that have ended, the oldest first.
+        history: its checkpoints that have ended, the oldest first; the last 10,000 of them.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class JobRun:
         self._in_thread = in_thread
         self._addresses: dict[int, str] = {}
         self._running: set[int] = set()
-        self._stopped: set[int] = set()
+        self._stopped = set(range(len(links)))  # nothing of the run is in these
         self._ended: set[Subtask] = set()
         self._failures: list[tuple[bool, JobFailed]] = []
         self._has_ended = False
@@ -169,10 +169,12 @@ class JobRun:
 
         Raises:
             JobFailed: one could not.
+            ConfigError: the job cannot be sent to another process.
         """
         self.restored_from = restore
         for index, link in enumerate(self._links):
             link.send(Deploy(self.attempt, self.job, index, len(self._links), -1 if restore is None else restore))
+            self._stopped.remove(index)
         await self._until(lambda: len(self._addresses) == len(self._links))
         addresses = tuple(address for _, address in sorted(self._addresses.items()))
         self._send_all(Connect(self.attempt, addresses))

@@ -229,7 +229,7 @@ def test_what_is_on_the_disk(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         for file in files:
             (tmp_path / name / file).touch()
-    assert on_disk(tmp_path) == OnDisk("chk-00000002", 1, False)
+    assert on_disk(tmp_path) == OnDisk(2, 1, False)
     assert on_disk(tmp_path).is_half_written
     (tmp_path / "chk-00000002" / "manifest.json").touch()
     assert not on_disk(tmp_path).is_half_written
@@ -446,7 +446,7 @@ class Watched:
     def __init__(self) -> None:
         self.began_s: float = 100.0
         self.running_s: float | None = None
-        self.disk = OnDisk("chk-00000001", 3, True)
+        self.disk = OnDisk(1, 3, True)
 
     def look(self) -> OnDisk:
         return self.disk
@@ -455,7 +455,7 @@ class Watched:
 def test_moments_are_waited_for() -> None:
     seen = Watched()
     starting, running, checkpoint, files = (
-        Aim(Kill(moment, 0.5, 0.0)) for moment in ("starting", "running", "checkpoint", "files")
+        Aim(Kill(moment, 0.5, 0.0, passed=1)) for moment in ("starting", "running", "checkpoint", "files")
     )
     assert not starting.is_due(seen, 100.4)
     assert starting.is_due(seen, 100.5), "whether the job runs by then or not"
@@ -463,10 +463,12 @@ def test_moments_are_waited_for() -> None:
     seen.running_s = 200.0
     assert not running.is_due(seen, 200.4)
     assert running.is_due(seen, 200.5)
-    assert not any(aim.is_due(seen, 300.0) for aim in (checkpoint, files))
-    seen.disk = OnDisk("chk-00000002", 0, False)
+    for number in (1, 2):
+        seen.disk = OnDisk(number, 3, False)
+        assert not any(aim.is_due(seen, 300.0) for aim in (checkpoint, files)), "one is let pass"
+    seen.disk = OnDisk(3, 0, False)
     assert not any(aim.is_due(seen, 301.0) for aim in (checkpoint, files))
-    seen.disk = OnDisk("chk-00000002", 1, False)
+    seen.disk = OnDisk(3, 1, False)
     assert not files.is_due(seen, 301.2)
     assert checkpoint.is_due(seen, 301.5)
     assert files.is_due(seen, 301.7)
@@ -477,7 +479,7 @@ def test_moments_are_waited_for() -> None:
 
 def runs(**compared: Any) -> list[Run]:
     found = {"lost": 0, "repeated": 0, "disordered": 0, "problems": (), **compared}
-    half = OnDisk("chk-00000003", 1, False)
+    half = OnDisk(3, 1, False)
     return [
         Run(
             [Hit("files", "a-source-0", half), Hit("running", MASTER, OnDisk())], [2, None], [0.5], [0, 500, 1000, 0], 1
