@@ -241,7 +241,7 @@ class NetworkEndpoint:
                 on_write_wanted=on_write_wanted,
                 send=send,
                 on_empty=lambda: self._leave(address, entry),
-                write_now=lambda: pump.write_now(),
+                write_now=lambda: pump.write_between_reads(),
             )
             connection = Connection(
                 self._codec,

@@ -115,6 +115,14 @@ class Pump:
         finally:
             self._is_writing = False
 
+    def write_between_reads(self) -> None:
+        """As `write_now`; but while a read is being taken in, which may be where the call comes from, the rest waits.
+
+        A write that fails closes the connection, whose memory the read still fills.
+        """
+        if not self._is_reading:
+            self.write_now()
+
     def read_now(self, reads: int = 1) -> int:
         """Takes in what has arrived, with at most `reads` system calls.
 
