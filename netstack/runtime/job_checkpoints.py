@@ -144,6 +144,7 @@ class JobCheckpoints:
         self._requests: deque[CheckpointRequest] = deque()  # not triggered yet
         self._pending: dict[int, _Pending] = {}
         self._to_complete: deque[Complete] = deque()
+        self._to_discard: deque[int] = deque()
         self._is_stopped = False
         self._changed = trio.Event()
         nursery.start_soon(self._run)
@@ -190,11 +191,13 @@ class JobCheckpoints:
             request.ended.set()
         self._requests.clear()
 
-    def end_requests(self) -> None:
-        """The run is over: whoever still waits for a checkpoint that was being stored waits in vain."""
-        for pending in self._pending.values():
+    async def close(self) -> None:
+        """The run is over, and nobody writes any more: removes what was written of checkpoints that it cut short."""
+        for pending in self._pending.values():  # was being stored, and perhaps is
             if pending.request is not None:
                 pending.request.ended.set()
+        while self._to_discard:
+            await self._in_thread(partial(self._storage.discard, self._to_discard.pop()))
 
     def statistics(self) -> CoordinatorStatistics:
         """The coordinator's view."""
@@ -235,7 +238,9 @@ class JobCheckpoints:
             case Abort():
                 self._commands.abort_checkpoint(instruction.checkpoint_id)
                 self._report(instruction.checkpoint_id, f"{instruction.cause.value}: {instruction.reason}")
-                self._nursery.start_soon(self._discard, instruction.checkpoint_id)
+                self._to_discard.append(instruction.checkpoint_id)
+                if not self._is_stopped:
+                    self._nursery.start_soon(self._discard)
             case FailJob():
                 self._commands.fail(instruction.reason)
 
@@ -257,8 +262,9 @@ class JobCheckpoints:
         self._report(checkpoint_id, "")
         self._with(partial(self._coordinator.completed, checkpoint_id))
 
-    async def _discard(self, checkpoint_id: int) -> None:
-        await self._in_thread(partial(self._storage.discard, checkpoint_id))
+    async def _discard(self) -> None:
+        if self._to_discard:
+            await self._in_thread(partial(self._storage.discard, self._to_discard.popleft()))
 
     def _report(self, checkpoint_id: int, reason: str) -> None:
         """A checkpoint has ended."""

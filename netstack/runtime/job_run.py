@@ -156,7 +156,7 @@ class JobRun:
                 link.close()
                 self._stopped.add(index)
         if self._checkpoints is not None:
-            self._checkpoints.end_requests()
+            await self._checkpoints.close()
 
     def statistics(self) -> CoordinatorStatistics | None:
         """The coordinator's view; None where no checkpoints are taken."""

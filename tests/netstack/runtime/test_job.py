@@ -695,6 +695,18 @@ async def test_leaving_the_block_cancels(tmp_path: Path) -> None:
 
 
 @virtual
+async def test_what_a_cancelled_run_had_begun_is_removed(tmp_path: Path) -> None:
+    settings = CheckpointSettings()
+    async with start(job_of(tmp_path, settings, sink=functools.partial(Keep, 1.0))) as run:
+        await trio.sleep(0.5)
+        with trio.move_on_after(5):
+            await run.checkpoint()
+        assert [path.name for path in (tmp_path / "chk-00000001").iterdir()]  # the sources have written theirs
+    assert [report.reason for report in run.history] == ["stopped: the job ends"]
+    assert [*(tmp_path / "chk-00000001").iterdir()] == []  # only its number is left
+
+
+@virtual
 async def test_savepoints_are_aligned_and_kept(tmp_path: Path) -> None:
     job = job_of(tmp_path, UNALIGNED, sink=functools.partial(Keep, 0.001), keep=1)
     async with start(job) as run:
