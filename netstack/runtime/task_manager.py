@@ -122,6 +122,10 @@ class TaskManager:
         checked = partition_id(name)
         if subpartitions < 1:
             raise ConfigError(f"partition {name!r}: subpartitions={subpartitions}; the least is 1")
+        if not kind.must_be_pipelined:
+            raise ConfigError(
+                f"partition {name!r}: {kind.name} cannot be written yet; give PIPELINED or PIPELINED_BOUNDED"
+            )
         if self._registry.find(name) is not None:
             raise LocalProtocolError(f"partition {name!r} exists already in this TaskManager; choose another name")
         config = self.config

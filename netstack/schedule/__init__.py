@@ -1,0 +1,1 @@
+"""From a job graph to a plan, and from events to instructions: pure functions and state machines, no I/O, no clock."""
