@@ -1,10 +1,9 @@
 """The control stream between a master and a worker in another process.
 
-Takes: messages of `control`. Gives: frames on a byte stream, and messages back.
+Takes: messages of `control`. Gives: documents on a byte stream (`control_frames`), and messages back.
 
-A frame: length of the rest, u32, big-endian; then a msgpack list: the message's kind, its fields in order. A connection
-begins with one frame from each end: [`netstack control`, version, name]. Nothing is pickled; a document that is no
-message, or a length above `MAX_FRAME_BYTES`, ends the connection.
+A document: the message's kind, its fields in order. A connection begins with one from each end: [`netstack control`,
+version, name]. One that is no message ends the connection.
 
 The end of the stream is how the death of a process is noticed; that of a host which falls silent without ending its
 connections is not.
@@ -13,25 +12,19 @@ connections is not.
 from __future__ import annotations
 
 import dataclasses
-import struct
 from collections.abc import Callable
 from typing import Any, Final, cast, final
 
-import msgpack
-import trio
-
-from ..errors import ConfigError, ConnectionLost, ErrorCode, RemoteProtocolError
+from ..errors import ErrorCode, RemoteProtocolError
 from ..transport import ByteStream
 from .control import Message, Subtasks
+from .control_frames import FrameStream
 from .job_spec import Job
 from .task_checkpoints import SubtaskReport
 
 VERSION: Final = 1
-MAX_FRAME_BYTES: Final = 4 << 20
-"""Jobs are the largest messages; a malicious length must not make us take memory."""
 
 _GREETING: Final = "netstack control"
-_LENGTH: Final = struct.Struct(">I")
 
 
 @final
@@ -39,13 +32,10 @@ class StreamLink:
     """One end of a stream: `greet`, then messages; `run` writes them until it is cancelled or the stream ends."""
 
     def __init__(self, stream: ByteStream) -> None:
+        self._frames = FrameStream(stream)
         self.peer = stream.peer
-        self._stream = stream
-        self._outbox = bytearray()
-        self._more = trio.Event()
-        self._landing = memoryview(bytearray(1 << 16))
-        self._received = bytearray()
-        self._error: ConnectionLost | RemoteProtocolError | None = None
+        self.run = self._frames.run
+        self.close = self._frames.close
 
     async def greet(self, name: str) -> str:
         """Says who we are; returns who the other end is.
@@ -54,10 +44,9 @@ class StreamLink:
             ConnectionLost: it is gone.
             RemoteProtocolError: it is not netstack, or of another version.
         """
-        self._outbox += _frame([_GREETING, VERSION, name])
-        while self._outbox:
-            await self._write()
-        said = await self._next()
+        self._frames.send([_GREETING, VERSION, name])
+        await self._frames.flush()
+        said = await self._frames.receive()
         if len(said) != 3 or said[0] != _GREETING or not isinstance(said[2], str):
             raise RemoteProtocolError(ErrorCode.NOT_NETSTACK, f"{self.peer} does not speak netstack's control protocol")
         if said[1] != VERSION:
@@ -65,63 +54,16 @@ class StreamLink:
                 ErrorCode.VERSION_MISMATCH,
                 f"{self.peer} speaks version {said[1]} of the control protocol, this is {VERSION}: use one release",
             )
-        self.peer = f"{said[2]} at {self.peer}"
+        self.peer = self._frames.peer = f"{said[2]} at {self.peer}"
         return said[2]
-
-    async def run(self) -> None:
-        """Writes what is sent. Ends when the stream does."""
-        try:
-            while True:
-                while self._outbox:
-                    await self._write()
-                self._more = trio.Event()
-                await self._more.wait()
-        except (ConnectionLost, trio.ClosedResourceError):
-            return  # whoever receives is told
 
     def send(self, message: Message) -> None:
         """See `ControlLink.send`."""
-        self._outbox += _frame(encode(message))
-        self._more.set()
+        self._frames.send(encode(message))
 
     async def receive(self) -> Message:
         """See `ControlLink.receive`."""
-        return decode(await self._next())
-
-    def close(self) -> None:
-        """See `ControlLink.close`."""
-        self._stream.close()
-
-    async def _write(self) -> None:
-        await self._stream.wait_writable()
-        sent = self._stream.try_send((bytes(self._outbox),))
-        del self._outbox[:sent]
-
-    async def _next(self) -> list[Any]:
-        while True:
-            if len(self._received) >= _LENGTH.size:
-                (length,) = _LENGTH.unpack_from(self._received)
-                if length > MAX_FRAME_BYTES:
-                    raise RemoteProtocolError(
-                        ErrorCode.FRAME_TOO_LARGE,
-                        f"{self.peer} sent a control frame of {length} bytes; {MAX_FRAME_BYTES} is the most",
-                    )
-                end = _LENGTH.size + length
-                if len(self._received) >= end:
-                    document = _document(bytes(self._received[_LENGTH.size : end]))
-                    del self._received[:end]
-                    return document
-            await self._read()
-
-    async def _read(self) -> None:
-        while (count := self._stream.try_receive_into((self._landing,))) is None:
-            try:
-                await self._stream.wait_readable()
-            except trio.ClosedResourceError as error:
-                raise ConnectionLost(f"the control stream to {self.peer} was closed here") from error
-        if not count:
-            raise ConnectionLost(f"{self.peer} ended its control stream: its process is gone, or was told to end")
-        self._received += self._landing[:count]
+        return decode(await self._frames.receive())
 
 
 def encode(message: Message) -> list[Any]:
@@ -154,28 +96,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, SubtaskReport):
         return dataclasses.astuple(value)
     return None if isinstance(value, BaseException) else value
-
-
-def _frame(document: list[Any]) -> bytes:
-    try:
-        body: bytes = msgpack.packb(document)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ConfigError(f"{document[0]} cannot be sent to another process: {error}; give plain data") from error
-    if len(body) > MAX_FRAME_BYTES:
-        raise ConfigError(
-            f"{document[0]} has {len(body)} bytes; {MAX_FRAME_BYTES} is the most: give large data by name"
-        )
-    return _LENGTH.pack(len(body)) + body
-
-
-def _document(body: bytes) -> list[Any]:
-    try:
-        document = msgpack.unpackb(body, strict_map_key=False)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"a control frame is not msgpack: {error}") from error
-    if not isinstance(document, list):
-        raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, "a control frame is not a list")
-    return document
 
 
 def _is(kind: type[Any]) -> Callable[[Any], Any]:

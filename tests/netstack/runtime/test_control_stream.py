@@ -34,7 +34,8 @@ from netstack.runtime.control import (
     StoreFinals,
     TriggerCheckpoint,
 )
-from netstack.runtime.control_stream import MAX_FRAME_BYTES, StreamLink, decode, encode
+from netstack.runtime.control_frames import MAX_FRAME_BYTES
+from netstack.runtime.control_stream import StreamLink, decode, encode
 from netstack.runtime.job_spec import InputSpec, Job, TaskSpec
 from netstack.runtime.task_checkpoints import SubtaskReport
 from netstack.transport import ByteStream, transport_for

@@ -1,0 +1,150 @@
+"""Documents over a byte stream: what every control protocol between processes is made of.
+
+Takes: lists of plain data. Gives: the same lists at the other end, in order.
+
+A frame: length of the rest, u32, big-endian; then a msgpack list. Nothing is pickled; a document that is no list, or a
+length above the limit, ends the connection. What is sent is written while `run` runs: nobody who sends ever waits, so
+a peer that reads too slowly is given up when `MAX_UNSENT_BYTES` have gathered.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final, final
+
+import msgpack
+import trio
+
+from ..errors import ConfigError, ConnectionLost, ErrorCode, RemoteProtocolError
+from ..transport import ByteStream
+
+MAX_FRAME_BYTES: Final = 4 << 20
+"""Jobs are the largest documents; a malicious length must not make us take memory."""
+
+MAX_UNSENT_BYTES: Final = 4 * MAX_FRAME_BYTES
+
+_LENGTH: Final = struct.Struct(">I")
+
+
+@final
+class FrameStream:
+    """One end of a stream of documents.
+
+    Attributes:
+        peer: who is at the other end, for messages; whoever greets may make it say more.
+        limit_bytes: longest frame accepted; raised once a peer has said who it is.
+    """
+
+    def __init__(self, stream: ByteStream, *, limit_bytes: int = MAX_FRAME_BYTES) -> None:
+        self.peer = stream.peer
+        self.limit_bytes = limit_bytes
+        self._stream = stream
+        self._outbox = bytearray()
+        self._more = trio.Event()
+        self._landing = memoryview(bytearray(1 << 16))
+        self._received = bytearray()
+
+    async def flush(self) -> None:
+        """Writes all that was sent so far; only before `run`, or after it.
+
+        Raises:
+            ConnectionLost: the peer is gone.
+        """
+        while self._outbox:
+            await self._write()
+
+    async def run(self) -> None:
+        """Writes what is sent, until cancelled. Ends when the stream does: whoever receives is told."""
+        try:
+            while True:
+                await self.flush()
+                self._more = trio.Event()
+                await self._more.wait()
+        except (ConnectionLost, trio.ClosedResourceError):
+            return
+
+    def send(self, document: list[Any]) -> None:
+        """Hands over a document; never waits.
+
+        Raises:
+            ConfigError: it is not plain data, or too large.
+        """
+        self._outbox += pack(document)
+        if len(self._outbox) > MAX_UNSENT_BYTES:
+            self._stream.close()  # whoever receives here, or runs, is told
+        self._more.set()
+
+    async def receive(self) -> list[Any]:
+        """The next document.
+
+        Raises:
+            ConnectionLost: the other end is gone.
+            RemoteProtocolError: it sent what is no document.
+
+        Cancellation: nothing is lost; ask again.
+        """
+        while True:
+            if len(self._received) >= _LENGTH.size:
+                (length,) = _LENGTH.unpack_from(self._received)
+                if length > self.limit_bytes:
+                    raise RemoteProtocolError(
+                        ErrorCode.FRAME_TOO_LARGE,
+                        f"{self.peer} sent a control frame of {length} bytes; {self.limit_bytes} is the most",
+                    )
+                end = _LENGTH.size + length
+                if len(self._received) >= end:
+                    document = unpack(bytes(self._received[_LENGTH.size : end]))
+                    del self._received[:end]
+                    return document
+            await self._read()
+
+    def close(self) -> None:
+        """The other end reads the end; idempotent."""
+        self._stream.close()
+
+    async def _write(self) -> None:
+        await self._stream.wait_writable()
+        sent = self._stream.try_send((bytes(self._outbox),))
+        del self._outbox[:sent]
+
+    async def _read(self) -> None:
+        try:
+            while (count := self._stream.try_receive_into((self._landing,))) is None:
+                await self._stream.wait_readable()
+        except trio.ClosedResourceError as error:
+            raise ConnectionLost(f"the control stream to {self.peer} was closed here") from error
+        if not count:
+            raise ConnectionLost(f"{self.peer} ended its control stream: its process is gone, or was told to end")
+        self._received += self._landing[:count]
+
+
+def pack(document: list[Any]) -> bytes:
+    """A frame.
+
+    Raises:
+        ConfigError: the document is not plain data, or too large.
+    """
+    try:
+        body: bytes = msgpack.packb(document)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigError(f"{document[0]} cannot be sent to another process: {error}; give plain data") from error
+    if len(body) > MAX_FRAME_BYTES:
+        raise ConfigError(
+            f"{document[0]} has {len(body)} bytes; {MAX_FRAME_BYTES} is the most: give large data by name"
+        )
+    return _LENGTH.pack(len(body)) + body
+
+
+def unpack(body: bytes) -> list[Any]:
+    """The document in a frame.
+
+    Raises:
+        RemoteProtocolError: there is none.
+    """
+    try:
+        document = msgpack.unpackb(body, strict_map_key=False)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"a control frame is not msgpack: {error}") from error
+    if not isinstance(document, list):
+        raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, "a control frame is not a list")
+    return document
