@@ -89,6 +89,34 @@ class ConnectionLost(NetstackError):
     """The byte stream to a peer ended or broke; every channel on it fails with this as its cause."""
 
 
+class Refusal(enum.Enum):
+    """Why a peer was not let in; the values are for statistics and people."""
+
+    SECRETS_DIFFER = "the secrets differ"
+    NO_SECRET = "proves no secret"
+    NOT_NETSTACK = "speaks another protocol"
+    CLOSED = "closed the connection"
+    TOO_SLOW = "did not prove itself in time"
+    CROWDED_OUT = "gave way to newer peers"
+    FULL = "too many connections"
+
+
+class AuthenticationFailed(NetstackError):
+    """A peer did not prove that it belongs, or did not accept our proof; the connection is closed.
+
+    Attributes:
+        reason: why, for statistics; the text says what to do.
+    """
+
+    def __init__(self, reason: Refusal, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class DaemonRefused(NetstackError):
+    """A daemon did not do what it was asked for; the message names the daemon, why, and what to do."""
+
+
 class ChannelFailed(NetstackError):
     """One channel failed; others on the same connection go on.
 

@@ -17,6 +17,7 @@ import click
 
 from ..errors import ConfigError, NetstackError
 from .buffers import buffers
+from .taskmanager import taskmanager
 
 
 @click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -26,6 +27,7 @@ def cli() -> None:
 
 
 cli.add_command(buffers)
+cli.add_command(taskmanager)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -20,10 +20,11 @@ from ..checkpoint.coordinator import CheckpointSettings
 from ..checkpoint.recovery import RecoveredTask, recover
 from ..checkpoint.snapshot import TaskFile, TaskSnapshot
 from ..checkpoint.storage import CheckpointStorage
-from ..errors import ChannelFailed, CheckpointError, ConnectionLost, LocalProtocolError, PoolDestroyed
+from ..errors import CheckpointError, ConnectionLost, LocalProtocolError
 from ..events import CheckpointBarrier, decode_event
 from ..ids import ChannelDescriptor
 from ..transport import transport_for
+from .causes import is_secondary, root_cause, told
 from .control import (
     AbortCheckpoint,
     Acknowledged,
@@ -273,7 +274,7 @@ class _Run:
             await task.close()
         except BaseException as error:
             is_reported = self._fail(name, subtask, error)
-            task.output.fail(_cause(_root(error)))
+            task.output.fail(told(root_cause(error)))
             self._scope.cancel()
             if not is_reported:
                 raise
@@ -296,11 +297,10 @@ class _Run:
 
     def _fail(self, task: str, subtask: int, error: BaseException) -> bool:
         """Reports an error, if it is one; cancellation and the end of the process are not. Returns whether it was."""
-        root = _root(error)
+        root = root_cause(error)
         if not isinstance(root, Exception):
             return False
-        is_secondary = isinstance(root, ConnectionLost | ChannelFailed | PoolDestroyed)
-        self._link.send(Failed(self.attempt, task, subtask, _cause(root), is_secondary, root))
+        self._link.send(Failed(self.attempt, task, subtask, told(root), is_secondary(root), root))
         return True
 
 
@@ -313,15 +313,3 @@ def _read_checkpoint(job: Job, storage: CheckpointStorage | None, checkpoint_id:
     for snapshot in snapshots:
         parallelism[snapshot.task] = max(parallelism.get(snapshot.task, 0), snapshot.subtask + 1)
     return recover(snapshots, job.recovery_plans(parallelism))
-
-
-def _root(error: BaseException) -> BaseException:
-    """The first error in a group that is more than a cancellation."""
-    while isinstance(error, BaseExceptionGroup):
-        _, rest = error.split(trio.Cancelled)
-        error = (error if rest is None else rest).exceptions[0]
-    return error
-
-
-def _cause(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"

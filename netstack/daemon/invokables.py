@@ -1,0 +1,85 @@
+"""Which code a daemon runs: names on its allow list, loaded when they are first deployed.
+
+Takes: `package.module:attribute`. Gives: the async function behind it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, TypeAlias, final
+
+from ..errors import ConfigError
+from ..runtime.operators import load
+from .build import build_of
+from .task import Task
+
+Invokable: TypeAlias = Callable[[Task], Awaitable[Any]]
+
+BENCHMARK: Final = "bench.mesh.invokables:"
+"""What every daemon runs: the benchmark's own source, relay and sink."""
+
+
+@final
+class AllowList:
+    """Names that may be run.
+
+    Args:
+        prefixes: such as `mypackage.` or `mypackage.jobs:`; each ends where a name may go on.
+
+    Raises:
+        ConfigError: a prefix would let in more than it says.
+    """
+
+    def __init__(self, prefixes: Iterable[str] = ()) -> None:
+        self.prefixes = (BENCHMARK, *prefixes)
+        for prefix in self.prefixes:
+            if not prefix.endswith((".", ":")) or prefix[0] in ".:":
+                raise ConfigError(
+                    f"--allow {prefix!r}: end it with '.' (all modules of a package) or ':' (all of a module),"
+                    " such as mypackage. or mypackage.jobs:"
+                )
+
+    def check(self, name: str) -> None:
+        """Whether a name may be run.
+
+        Raises:
+            ConfigError: no.
+        """
+        if not name.startswith(self.prefixes):
+            raise ConfigError(
+                f"{name!r:.120} may not be run here: allowed are {', '.join(f'{each}*' for each in self.prefixes)};"
+                " start the daemon with --allow PACKAGE. to add yours"
+            )
+
+    def load(self, name: str) -> Invokable:
+        """What a name stands for. Imports its module: call it in a thread.
+
+        Raises:
+            ConfigError: it may not be run, is not there, or is no async function.
+        """
+        self.check(name)
+        found = load(name)
+        if not inspect.iscoroutinefunction(found):
+            raise ConfigError(f"{name!r} is no `async def`; an invokable is `async def attribute(task: Task)`")
+        return found
+
+
+def check_builds(theirs: dict[str, Any]) -> None:
+    """Compares the code behind the invokables with what the sender has. Reads files: call it in a thread.
+
+    Raises:
+        ConfigError: a package is another build here, or missing.
+    """
+    for package, build in theirs.items():
+        here = build_of(package)
+        if here != build:
+            raise ConfigError(
+                f"package {package!r} is build {here} here, and {build} at the coordinator: install one release on"
+                " every host"
+            )
+
+
+def root_package(invokable: str) -> str:
+    """The package a name is in."""
+    return invokable.partition(":")[0].partition(".")[0]

@@ -1,0 +1,90 @@
+"""Slots and memory of a daemon: who holds how much, who waits for it.
+
+Takes: requests. Gives: leases, in the order of the requests.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import final
+
+import trio
+
+from ..errors import DaemonRefused
+from ..units import format_size
+
+
+@final
+class SlotPool:
+    """What a daemon has to give.
+
+    Attributes:
+        slots: in all.
+        memory_bytes: of network buffers, in all.
+        free_slots: not held.
+        free_memory_bytes: not held.
+    """
+
+    def __init__(self, slots: int, memory_bytes: int) -> None:
+        self.slots = self.free_slots = slots
+        self.memory_bytes = self.free_memory_bytes = memory_bytes
+        self._waiting: deque[tuple[int, int, trio.Event]] = deque()
+
+    async def acquire(self, slots: int, memory_bytes: int, *, timeout_s: float) -> None:
+        """Waits for its turn and for what it wants.
+
+        Raises:
+            DaemonRefused: it wants more than there is in all, or it was not given back in time by others.
+
+        Cancellation: nothing is held.
+        """
+        if slots < 1 or slots > self.slots:
+            raise DaemonRefused(
+                f"{slots} slots were asked for, and this daemon has {self.slots}: start it with --slots {slots}, or"
+                " lower the parallelism"
+            )
+        if memory_bytes > self.memory_bytes:
+            raise DaemonRefused(
+                f"{format_size(memory_bytes)} of network buffers were asked for, and this daemon has"
+                f" {format_size(self.memory_bytes)}: start it with more --memory, or use fewer or smaller buffers"
+            )
+        entry = (slots, memory_bytes, trio.Event())
+        self._waiting.append(entry)
+        self._serve()
+        try:
+            with trio.move_on_after(timeout_s):
+                await entry[2].wait()
+        except BaseException:
+            if entry[2].is_set():
+                self.release(slots, memory_bytes)
+            else:
+                self._withdraw(entry)
+            raise
+        if entry[2].is_set():
+            return
+        self._withdraw(entry)
+        raise DaemonRefused(
+            f"{slots} slots and {format_size(memory_bytes)} were not free within {timeout_s:g} s: {self.free_slots} of"
+            f" {self.slots} slots and {format_size(self.free_memory_bytes)} of {format_size(self.memory_bytes)} are;"
+            " wait for the other runs"
+        )
+
+    def release(self, slots: int, memory_bytes: int) -> None:
+        """Gives back what was acquired."""
+        self.free_slots += slots
+        self.free_memory_bytes += memory_bytes
+        self._serve()
+
+    def _withdraw(self, entry: tuple[int, int, trio.Event]) -> None:
+        self._waiting.remove(entry)
+        self._serve()
+
+    def _serve(self) -> None:
+        while self._waiting:
+            slots, memory_bytes, served = self._waiting[0]
+            if slots > self.free_slots or memory_bytes > self.free_memory_bytes:
+                return
+            self._waiting.popleft()
+            self.free_slots -= slots
+            self.free_memory_bytes -= memory_bytes
+            served.set()

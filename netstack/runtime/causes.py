@@ -1,0 +1,28 @@
+"""Which error began it all: of a group the first that is no cancellation, and whether somebody else is to blame.
+
+Takes: what a task raised. Gives: the error to report.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from ..errors import ChannelFailed, ConnectionLost, PoolDestroyed
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """The first error in a group that is more than a cancellation."""
+    while isinstance(error, BaseExceptionGroup):
+        _, rest = error.split(trio.Cancelled)
+        error = (error if rest is None else rest).exceptions[0]
+    return error
+
+
+def is_secondary(error: BaseException) -> bool:
+    """Whether the cause lies with somebody else: a connection or a producer was lost, the run is being closed."""
+    return isinstance(error, ConnectionLost | ChannelFailed | PoolDestroyed)
+
+
+def told(error: BaseException) -> str:
+    """The error's class and text, for whoever hears of it in another process."""
+    return f"{type(error).__name__}: {error}"
