@@ -8,6 +8,7 @@ Exit code 0: success. 1: a run failed, did not deliver everything, or was stoppe
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import sys
@@ -30,9 +31,11 @@ from . import console
 from .channels.command import channels
 from .checkpoints.command import checkpoints
 from .compare import compare as compare_rows
-from .flags import json_flag, run_flags, sweep_flags
+from .flags import hosts_flags, json_flag, run_flags, sweep_flags
 from .grid import START_S, Grid, expected_seconds
 from .isolate.command import isolate
+from .mesh.spec import MeshSpec, split_hosts
+from .mesh.tables import print_hosts, print_matrix
 from .peers import PEERS
 from .recover.command import recover
 from .report import findings
@@ -63,6 +66,7 @@ def _version() -> str:
 
 
 OnProgress = Callable[[console.Heard], None]
+_RunOnce = Callable[..., Mapping[str, Any]]
 
 
 class Runners:
@@ -81,6 +85,14 @@ class Runners:
         from .runner import run_with_peers
 
         return run_with_peers(spec, peers, repeats, on_progress=on_progress)
+
+    def run_over_hosts(
+        self, spec: MeshSpec, /, on_progress: OnProgress | None = None, *, secret_file: Path | None = None
+    ) -> Mapping[str, Any]:
+        """One run over daemons."""
+        from .mesh.driver import run_over_hosts
+
+        return run_over_hosts(spec, secret_file=secret_file, on_progress=on_progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +145,7 @@ def cli() -> None:
 
 @cli.command(short_help="One measurement.")
 @run_flags
+@hosts_flags
 @click.option("--peer", "peers", type=click.Choice(PEERS), multiple=True, help="Measure this beside it; repeatable.")
 @click.option("--repeats", type=COUNT, help="Runs to take medians of; 5 with --peer, else 1.")
 @json_flag
@@ -140,19 +153,27 @@ def cli() -> None:
 def run(app: _App, /, peers: tuple[str, ...], repeats: int | None, as_json: bool, **settings: Any) -> int:
     """One measurement: a producer process, a consumer process, and a table of what happened.
 
+    With --hosts: sources and sinks on any number of hosts, and a row for each host and each pair of them.
+
     Exit code 1 when anything that was sent did not arrive whole, in order and once.
     """
     _check_segment_size(settings["segment_size_bytes"])
-    spec = RunSpec(**settings)
+    hosts, once = _where(app.runners, settings)
+    spec = RunSpec(**settings) if hosts is None else MeshSpec(**settings, **hosts)
+    if peers and hosts is not None:
+        raise ConfigError("--peer with --hosts: peers are measured between two processes; leave one of them out")
     names = list(dict.fromkeys(peers))
     times = repeats if repeats is not None else _PEER_REPEATS if names else 1
     if times < 1:
         raise ConfigError(f"--repeats {times}: the least is 1")
-    result, stopped = _measure(app.runners, spec, names, times)
+    if isinstance(spec, MeshSpec):
+        print_matrix(spec, console.err())
+    result, stopped = _measure(app.runners, once, spec, names, times)
     if as_json:
         console.print_json(result)
     else:
         print_run(result, spec, console.out())
+        print_hosts(result, console.out())
     errors = console.err()
     console.print_warnings(result, errors)
     if stopped:
@@ -168,6 +189,7 @@ def run(app: _App, /, peers: tuple[str, ...], repeats: int | None, as_json: bool
 
 @cli.command(short_help="A grid of settings into a results folder and a report.")
 @sweep_flags
+@hosts_flags
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
@@ -185,7 +207,8 @@ def sweep(app: _App, /, output: Path | None, as_json: bool, **settings: Any) -> 
     and the same command with the same --output goes on from there.
     """
     _check_segment_size(settings["segment_size_bytes"])
-    grid = Grid.of(settings)
+    hosts, once = _where(app.runners, settings)
+    grid = Grid.of(settings) if hosts is None else Grid.of(settings).with_spec(MeshSpec, **hosts)
     planned = grid.plan()
     require_pyarrow()
     folder = output or Path("results") / f"sweep-{datetime.now():%Y-%m-%d-%H%M%S}"
@@ -198,8 +221,10 @@ def sweep(app: _App, /, output: Path | None, as_json: bool, **settings: Any) -> 
         )
         length = f", about {console.about(expected_seconds(todo))}" if todo else ""
         errors.print(f"{len(todo)} runs{skipped}{length}, into {escape(str(folder))}", soft_wrap=True)
+        if todo and isinstance(todo[0].spec, MeshSpec):
+            print_matrix(todo[0].spec, errors)
         with console.SweepProgress(todo, errors) as progress:
-            result = run_sweep(grid, store, app.runners.run_once, command=command, progress=progress)
+            result = run_sweep(grid, store, once, command=command, progress=progress)
     _print_sweep(result, as_json)
     if result.interrupted:
         again = shlex.join(("netstack-bench", *app.arguments, *(() if output else ("--output", str(folder)))))
@@ -251,7 +276,24 @@ cli.add_command(checkpoints)
 cli.add_command(recover)
 
 
-def _measure(runners: Runners, spec: RunSpec, peers: list[str], repeats: int) -> tuple[Mapping[str, Any], bool]:
+def _where(runners: Runners, settings: dict[str, Any]) -> tuple[dict[str, Any] | None, _RunOnce]:
+    """What a run over hosts has of settings besides (None is on this machine), and what makes a run.
+
+    What only runs over hosts have is taken out of `settings`.
+    """
+    hosts, secret_file, relay = (settings.pop(name) for name in ("hosts", "secret_file", "relay"))
+    if hosts is not None:
+        more = {"hosts": split_hosts(hosts), "relay": relay}
+        return more, functools.partial(runners.run_over_hosts, secret_file=secret_file)
+    for flag, is_given in (("--relay", relay), ("--secret-file", secret_file is not None)):
+        if is_given:
+            raise ConfigError(f"{flag} goes with --hosts; name the hosts too")
+    return None, runners.run_once
+
+
+def _measure(
+    runners: Runners, once: _RunOnce, spec: RunSpec, peers: list[str], repeats: int
+) -> tuple[Mapping[str, Any], bool]:
     """The result, and whether Ctrl-C cut the repeats short."""
     timed = spec.records is None and (spec.seconds is not None or spec.input_path is None)
     runs = repeats * (1 + len(peers))
@@ -263,7 +305,7 @@ def _measure(runners: Runners, spec: RunSpec, peers: list[str], repeats: int) ->
         try:
             with unwrapped_interrupt():
                 while len(results) < repeats:
-                    results.append(runners.run_once(spec, progress))
+                    results.append(once(spec, progress))
         except KeyboardInterrupt:
             if not results:
                 raise

@@ -1,6 +1,8 @@
 """The columns that every sweep's Parquet file has, with their types.
 
-Takes: nothing. Gives: `COLUMNS` to the store; `bench/METHOD.md` says what each means.
+Takes: nothing. Gives: `COLUMNS` and `STRUCTS` to the store; `bench/METHOD.md` says what each means.
+
+A type is `string int64 float64 bool`, a list of one of them, or `list<X>` of a struct that `STRUCTS` defines.
 """
 
 from __future__ import annotations
@@ -22,9 +24,12 @@ COLUMNS: Final[dict[str, str]] = {
     "payload_mb_per_s": "float64",
     "wire_mb_per_s": "float64",
     "latency_us_p50": "float64",
+    "latency_us_p75": "float64",
     "latency_us_p90": "float64",
+    "latency_us_p95": "float64",
     "latency_us_p99": "float64",
     "latency_us_p999": "float64",
+    "latency_us_p9999": "float64",
     "latency_us_max": "float64",
     "latency_kind": "string",
     "latency_samples": "int64",
@@ -39,6 +44,9 @@ COLUMNS: Final[dict[str, str]] = {
     "backpressured_ms_per_s_soft": "float64",
     "backpressured_ms_per_s_hard": "float64",
     "idle_ms_per_s": "float64",
+    "hosts": "list<host>",
+    "pairs": "list<pair>",
+    "timeline": "list<sample>",
     "warnings": "list<string>",
     "settings_records": "int64",
     "settings_seconds": "float64",
@@ -76,3 +84,53 @@ COLUMNS: Final[dict[str, str]] = {
     "host_congestion_control": "string",
 }
 """The schema that every sweep's Parquet file has; any further names follow in alphabetical order."""
+
+STRUCTS: Final[dict[str, dict[str, str]]] = {
+    "host": {
+        "host": "string",
+        "address": "string",
+        "sources": "int64",
+        "sinks": "int64",
+        "records": "int64",
+        "bytes": "int64",
+        "records_per_s": "float64",
+        "payload_mb_per_s": "float64",
+        "cpu_s": "float64",
+        "clock_offset_us": "float64",
+        "clock_uncertainty_us": "float64",
+        "backpressured_ms_per_s": "float64",
+        "idle_ms_per_s": "float64",
+    },
+    "pair": {
+        "source_host": "string",
+        "sink_host": "string",
+        "is_local": "bool",
+        "records": "int64",
+        "payload_bytes": "int64",
+        "records_per_s": "float64",
+        "payload_mb_per_s": "float64",
+        "latency_us": "percentiles",
+        "latency_uncertainty_us": "float64",
+    },
+    "percentiles": {
+        "p50": "float64",
+        "p75": "float64",
+        "p90": "float64",
+        "p95": "float64",
+        "p99": "float64",
+        "p999": "float64",
+        "p9999": "float64",
+        "max": "float64",
+    },
+    "sample": {
+        "t_s": "float64",
+        "host": "string",
+        "task": "string",
+        "records": "int64",
+        "backpressured_ms_per_s": "float64",
+        "busy_ms_per_s": "float64",
+        "idle_ms_per_s": "float64",
+        "pool_usage": "float64",
+    },
+}
+"""What the elements of nested columns hold; elements with further names keep them, after these."""

@@ -24,8 +24,8 @@ from typing import Any, Final, Literal
 from netstack.errors import ConfigError
 from netstack.units import format_duration, format_size
 
+from .figure import Figure
 from .grid import run_kind
-from .report.points import Figure
 from .spec import RunSpec
 from .store import Row
 from .words import is_duration, setting

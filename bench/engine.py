@@ -6,9 +6,9 @@ says of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import trio
 
@@ -32,7 +32,7 @@ from .pacing import clock_ns
 from .rows import RowSource
 from .spec import RunSpec
 from .throttle import Throttle
-from .worker_io import ConsumerIo, Facts, ProducerIo
+from .worker_io import AnySource, ConsumerIo, Facts, ProducerIo
 
 PARTITION: Final = "bench"
 SPARE_SEGMENTS: Final = 64  # for a pool that grows while another is about to shrink
@@ -53,10 +53,7 @@ async def produce(spec: RunSpec, io: ProducerIo) -> Facts:
         io.publish(manager.address)
         await io.ready_async()
         async with observing(manager, io.start_ns) as observation:
-            if spec.emit == "record":
-                await _produce_records(spec, io, writer)
-            else:
-                await _produce_batches(spec, io, writer)
+            await emit_all(spec, io, writer)
         tcp = manager.tcp_facts().get("congestion_control")  # while the connection is there
         congestion_control = None if tcp is None else str(tcp)
         await writer.finish()
@@ -74,7 +71,7 @@ async def consume(spec: RunSpec, io: ConsumerIo) -> Facts:
         )
         await io.ready_async()
         async with observing(manager, io.start_ns) as observation:
-            await _consume(spec, io, gate)
+            await take_all(spec, io.verifier, gate)
         facts = _consumer_facts(spec, manager, gate, observation)
         gate.close()
         return facts
@@ -106,7 +103,55 @@ def config_of(spec: RunSpec) -> NetworkConfig:
     )
 
 
-async def _produce_records(spec: RunSpec, io: ProducerIo, writer: RecordWriter) -> None:
+class Spans(Protocol):
+    """What a producer is handed its records by (`worker_io.ProducerIo`)."""
+
+    @property
+    def source(self) -> AnySource:
+        """Makes the records."""
+
+    async def next_span_async(self) -> tuple[int, int] | None:
+        """Waits until records are due: (index of the first, how many), or None when the run is over."""
+
+
+class Taker(Protocol):
+    """What proves a delivery (`sink.Verifier`); one for generated records has `feed_array` too."""
+
+    def feed(self, channel: int, records: Sequence[bytes | memoryview], now_ns: int | None = None, /) -> None:
+        """Records of one channel."""
+
+    def feed_arrow(self, channel: int, batch: Any, now_ns: int | None = None, /) -> None:
+        """A columnar batch of one channel."""
+
+
+async def emit_all(spec: RunSpec, io: Spans, writer: RecordWriter) -> None:
+    """Emits everything that is handed out, the way the settings ask for.
+
+    Cancellation: see `RecordWriter`.
+    """
+    if spec.emit == "record":
+        await _produce_records(spec, io, writer)
+    else:
+        await _produce_batches(spec, io, writer)
+
+
+async def take_all(spec: RunSpec, verifier: Taker, gate: SingleInputGate) -> None:
+    """Reads a gate to its end into a verifier, the way the settings ask for.
+
+    Cancellation: what was read and not handed on yet is lost.
+    """
+    throttle = None if spec.consume_rate_per_s is None else Throttle(spec.consume_rate_per_s)
+    if spec.emit == "arrow":
+        await _consume_columns(spec, verifier, gate, throttle)
+    elif spec.emit == "batch" and spec.input_path is None:
+        await _consume_arrays(spec, verifier, gate, throttle)
+    elif spec.rate_per_s is not None or throttle is not None:
+        await _consume_stamped(verifier, gate, throttle)
+    else:
+        await _consume_records(verifier, gate)
+
+
+async def _produce_records(spec: RunSpec, io: Spans, writer: RecordWriter) -> None:
     emit_nowait = writer.emit_nowait
     records = io.source.records
     paced = spec.rate_per_s is not None
@@ -116,11 +161,11 @@ async def _produce_records(spec: RunSpec, io: ProducerIo, writer: RecordWriter) 
                 emit_nowait(record)
             except trio.WouldBlock:
                 await writer.emit(record)
-        if not paced:  # a paced producer lets others run while it waits for the next record to be due
+        if not paced or span[1] > 1:  # others run while a paced producer waits; one that is behind does not wait
             await trio.lowlevel.checkpoint()
 
 
-async def _produce_batches(spec: RunSpec, io: ProducerIo, writer: RecordWriter) -> None:
+async def _produce_batches(spec: RunSpec, io: Spans, writer: RecordWriter) -> None:
     source: Any = io.source
     while (span := await io.next_span_async()) is not None:
         if spec.emit == "arrow":
@@ -134,20 +179,8 @@ async def _produce_batches(spec: RunSpec, io: ProducerIo, writer: RecordWriter) 
             await writer.emit_batch(source.array(*span))
 
 
-async def _consume(spec: RunSpec, io: ConsumerIo, gate: SingleInputGate) -> None:
-    throttle = None if spec.consume_rate_per_s is None else Throttle(spec.consume_rate_per_s)
-    if spec.emit == "arrow":
-        await _consume_columns(spec, io, gate, throttle)
-    elif spec.emit == "batch" and spec.input_path is None:
-        await _consume_arrays(spec, io, gate, throttle)
-    elif spec.rate_per_s is not None or throttle is not None:
-        await _consume_stamped(io, gate, throttle)
-    else:
-        await _consume_records(io, gate)
-
-
-async def _consume_arrays(spec: RunSpec, io: ConsumerIo, gate: SingleInputGate, throttle: Throttle | None) -> None:
-    feed: Any = getattr(io.verifier, "feed_array")  # noqa: B009 - only the verifier of generated records has it
+async def _consume_arrays(spec: RunSpec, verifier: Taker, gate: SingleInputGate, throttle: Throttle | None) -> None:
+    feed: Any = getattr(verifier, "feed_array")  # noqa: B009 - only the verifier of generated records has it
     reader = ArrayReader(gate, record_bytes=spec.record_bytes)
     async for array in reader:
         if throttle is None:
@@ -156,8 +189,8 @@ async def _consume_arrays(spec: RunSpec, io: ConsumerIo, gate: SingleInputGate, 
             await _feed_in_turn(throttle, feed, reader.channel_index, array)
 
 
-async def _consume_columns(spec: RunSpec, io: ConsumerIo, gate: SingleInputGate, throttle: Throttle | None) -> None:
-    feed = io.verifier.feed_arrow
+async def _consume_columns(spec: RunSpec, verifier: Taker, gate: SingleInputGate, throttle: Throttle | None) -> None:
+    feed = verifier.feed_arrow
     reader = RecordReader(gate, format="arrow")
     async for batch in reader:
         if throttle is None:
@@ -177,9 +210,9 @@ async def _feed_in_turn(throttle: Throttle, feed: Callable[[int, Any], None], ch
         feed(channel, part)
 
 
-async def _consume_stamped(io: ConsumerIo, gate: SingleInputGate, throttle: Throttle | None) -> None:
+async def _consume_stamped(verifier: Taker, gate: SingleInputGate, throttle: Throttle | None) -> None:
     """Each record gets an arrival time of its own."""
-    feed = io.verifier.feed
+    feed = verifier.feed
     reader = RecordReader(gate)
     async for record in reader:
         if throttle is not None:
@@ -187,9 +220,9 @@ async def _consume_stamped(io: ConsumerIo, gate: SingleInputGate, throttle: Thro
         feed(reader.channel_index, (record,), clock_ns())
 
 
-async def _consume_records(io: ConsumerIo, gate: SingleInputGate) -> None:
+async def _consume_records(verifier: Taker, gate: SingleInputGate) -> None:
     """One by one; handed to the verifier a few hundred at a time, per channel."""
-    feed = io.verifier.feed
+    feed = verifier.feed
     reader = RecordReader(gate)
     channel = 0
     taken: list[bytes] = []
@@ -235,6 +268,7 @@ def _producer_facts(
         average_buffer_fill=statistics.bytes / capacity if capacity else None,
         congestion_control=congestion_control,
         metrics=observation.result(),
+        timeline=observation.timeline(),
     )
 
 
@@ -246,4 +280,5 @@ def _consumer_facts(spec: RunSpec, manager: TaskManager, gate: SingleInputGate, 
         credits=sum(channel.announced_credit for channel in statistics.channels) if spec.credit else None,
         debloated_buffer_bytes=statistics.debloated_buffer_bytes,
         metrics=observation.result(),
+        timeline=observation.timeline(),
     )

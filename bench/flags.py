@@ -8,6 +8,7 @@ Rules: a value that does not parse is one clear sentence that names the flag, an
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -116,6 +117,24 @@ def sweep_flags(command: _Command) -> _Command:
         click.option("--repeats", type=COUNT, default=1, show_default=True, help="Passes over the grid."),
         click.option("--seed", type=COUNT, default=0, show_default=True, help="Of the order of the runs."),
         *_shared(),
+    )
+
+
+def hosts_flags(command: _Command) -> _Command:
+    """Where `run` and `sweep` measure, if it is not between two processes of this machine."""
+    return _with(
+        command,
+        click.option(
+            "--hosts",
+            metavar="HOST:PORT[=N],...",
+            help="Measure all-to-all among these netstack taskmanagers, with N (or SOURCES/SINKS) subtasks on each.",
+        ),
+        click.option(
+            "--secret-file",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="Shared with the hosts; needed where they listen on other addresses than loopback.",
+        ),
+        click.option("--relay", is_flag=True, help="Let records come back to their host: round-trip latency."),
     )
 
 

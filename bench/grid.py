@@ -93,7 +93,8 @@ class Grid:
         latency_rate_per_s: open-loop rate of the latency runs.
         repeats: passes over the grid.
         seed: decides the order.
-        common: `RunSpec` settings that every run shares.
+        common: settings that every run shares.
+        spec_type: what a run's settings are: `RunSpec`, or one with more of them.
     """
 
     timeouts_s: tuple[float | None, ...] = DEFAULT_TIMEOUTS_S
@@ -108,6 +109,7 @@ class Grid:
     repeats: int = 1
     seed: int = 0
     common: dict[str, Any] = field(default_factory=dict)
+    spec_type: type[RunSpec] = RunSpec
 
     def __post_init__(self) -> None:
         """Refuses an empty grid."""
@@ -130,6 +132,10 @@ class Grid:
         own = {each.name for each in dataclasses.fields(cls)}
         mine = {name: value for name, value in settings.items() if name in own}
         return cls(**mine, common={name: value for name, value in settings.items() if name not in own})
+
+    def with_spec(self, spec_type: type[RunSpec], **common: Any) -> Grid:
+        """The same grid of runs that have more settings, the same in each."""
+        return replace(self, spec_type=spec_type, common={**self.common, **common})
 
     def plan(self) -> list[PlannedRun]:
         """Every run, in the order to make them.
@@ -178,7 +184,7 @@ class Grid:
         }
         for values in itertools.product(*(dict.fromkeys(axis) for axis in axes.values())):
             point = dict(zip(axes, values, strict=True))
-            throughput = RunSpec(**{**self.common, **point, "seconds": self.seconds})
+            throughput = self.spec_type(**{**self.common, **point, "seconds": self.seconds})
             yield throughput
             if self._latency_s:
                 yield replace(throughput, rate_per_s=self.latency_rate_per_s, seconds=self._latency_s)

@@ -23,7 +23,7 @@ _TOP_BIT = 46  # values are cut at 2**46 ns, about 19 hours
 _MOST_NS = (1 << _TOP_BIT) - 1
 _BUCKETS = (_TOP_BIT - 10) * _HALF + _HALF
 
-PERCENTILES = {"p50": 0.50, "p90": 0.90, "p99": 0.99, "p999": 0.999}
+PERCENTILES = {"p50": 0.50, "p75": 0.75, "p90": 0.90, "p95": 0.95, "p99": 0.99, "p999": 0.999, "p9999": 0.9999}
 
 
 class Histogram:
@@ -49,9 +49,7 @@ class Histogram:
         if not len(values_ns):
             return
         values = np.clip(values_ns, 0, _MOST_NS)
-        # frexp gives the exponent of a float64, which is exact below 2**53: the bit length of the value.
-        shift = np.maximum(np.frexp(values.astype(np.float64))[1].astype(np.int64) - 11, 0)
-        buckets = shift * _HALF + (values >> shift)
+        buckets = _buckets_of(values)
         low = int(buckets.min())
         counts = np.bincount(buckets - low)
         self._counts[low : low + len(counts)] += counts
@@ -63,6 +61,19 @@ class Histogram:
             self._counts += other._counts
             self._saw(other.count, other.min_ns, other.max_ns)
 
+    def shifted(self, by_ns: int) -> Histogram:
+        """Every duration longer by so much, none below 0; as exact as the buckets are wide."""
+        made = Histogram()
+        made.merge(self)
+        if not by_ns or not self.count:
+            return made
+        used = np.flatnonzero(self._counts)
+        edges = np.array([min(_upper_edge(int(bucket)), self.max_ns) for bucket in used], dtype=np.int64)
+        made._counts[:] = 0
+        np.add.at(made._counts, _buckets_of(np.clip(edges + by_ns, 0, _MOST_NS)), self._counts[used])
+        made.min_ns, made.max_ns = (min(max(each + by_ns, 0), _MOST_NS) for each in (self.min_ns, self.max_ns))
+        return made
+
     def percentile_ns(self, fraction: float) -> int | None:
         """The smallest duration that at least `fraction` of all durations do not exceed; None when empty."""
         if not self.count:
@@ -72,7 +83,7 @@ class Histogram:
         return min(_upper_edge(bucket), self.max_ns)
 
     def summary_us(self) -> dict[str, float | None]:
-        """`p50 p90 p99 p999 max` in microseconds, None when nothing was recorded."""
+        """Every one of `PERCENTILES`, and `max`, in microseconds, None when nothing was recorded."""
         found = {name: self.percentile_ns(fraction) for name, fraction in PERCENTILES.items()}
         found["max"] = self.max_ns if self.count else None
         return {name: None if value is None else value / 1000 for name, value in found.items()}
@@ -108,6 +119,14 @@ class Histogram:
         self.min_ns = min(self.min_ns, low) if self.count else low
         self.max_ns = max(self.max_ns, high)
         self.count += count
+
+
+def _buckets_of(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The bucket of each value."""
+    # frexp gives the exponent of a float64, which is exact below 2**53: the bit length of the value.
+    shift = np.maximum(np.frexp(values.astype(np.float64))[1].astype(np.int64) - 11, 0)
+    buckets: npt.NDArray[np.int64] = shift * _HALF + (values >> shift)
+    return buckets
 
 
 def _upper_edge(bucket: int) -> int:

@@ -7,11 +7,12 @@ Rules:
 - Counts (`..._total`) are of the whole run. The longest wait is the longest of the run. Waits a second
   (`..._ms_per_second`) are those between the start and the end of the side's work, and not of the last minute. Every
   other gauge is the mean of samples taken meanwhile: at the end of a run all queues are empty.
-- Sampling takes at most one per cent of the time.
+- Sampling takes at most one per cent of the time. The timeline is made of the same samples.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,10 +29,16 @@ PERIOD_S: Final = 0.1
 """How often gauges are sampled, as long as that is cheap."""
 
 _COST: Final = 0.01
-_EARLY_NS: Final = (
+EARLY_NS: Final = (
     2_000_000  # a sleep under trio ends up to a millisecond late, and the first record is due at the start
 )
 _PER_SECOND: Final = "_ms_per_second"
+_MOST_SAMPLES: Final = 240  # of a timeline; a longer run keeps every second one, as often as it takes
+_SIDES: Final = ("output", "input")
+_WAITS: Final = {
+    "backpressured_ms_per_s": ("netstack_output_soft_backpressured", "netstack_output_hard_backpressured"),
+    "idle_ms_per_s": ("netstack_input_idle",),
+}
 
 
 @final
@@ -44,21 +51,29 @@ class Observation:
         self._samples = 0
         self._began_s = manager.now()
         self._before = self._read()
+        self._seen = [(0.0, self._before)]
+        self._every = 1
         self._at_stop: dict[str, float] = {}
 
     async def sample(self) -> None:
         """Samples until cancelled."""
         while True:
             began = time.perf_counter()
-            for name, value in self._read().items():
+            found = self._read()
+            for name, value in found.items():
                 self._sums[name] = self._sums.get(name, 0.0) + value
             self._samples += 1
+            self._keep(found)
             await trio.sleep(max(PERIOD_S, (time.perf_counter() - began) / _COST))
 
     def stop(self) -> None:
         """The side's work is done: waits are counted up to here."""
         found = self._read()
         elapsed_s = self._manager.now() - self._began_s
+        if len(self._seen) > 1 and elapsed_s - self._seen[-1][0] < PERIOD_S / 2:
+            self._seen.pop()  # over so short a time a rate says nothing: the last stretch is a little longer
+        if elapsed_s > self._seen[-1][0]:
+            self._seen.append((elapsed_s, dict(found)))
         for name, total_s in list(found.items()):
             if name.endswith("_seconds_total"):
                 per_second = 1000 * (total_s - self._before[name]) / elapsed_s if elapsed_s > 0 else 0.0
@@ -77,6 +92,24 @@ class Observation:
         counts = {name: value for name, value in now.items() if name.endswith("_total") and "_seconds_" not in name}
         return {**self._at_stop, **counts}
 
+    def timeline(self) -> list[dict[str, float]]:
+        """How it went, after `stop`: a sample of each stretch of about `PERIOD_S`, a few hundred at most.
+
+        Each has `t_s` (its end, seconds from the start), `records` (so far), `pool_usage` (then, as a ratio), and
+        `backpressured_ms_per_s` (of a side that writes) or `idle_ms_per_s` and `busy_ms_per_s` (of one that reads), over
+        the stretch.
+        """
+        return [_stretch(before, after) for before, after in itertools.pairwise(self._seen)]
+
+    def _keep(self, found: dict[str, float]) -> None:
+        """One more sample for the timeline."""
+        elapsed_s = self._manager.now() - self._began_s
+        if elapsed_s - self._seen[-1][0] >= (self._every - 0.5) * PERIOD_S:
+            self._seen.append((elapsed_s, found))
+        if len(self._seen) > _MOST_SAMPLES:
+            self._seen = self._seen[::2]
+            self._every *= 2
+
     def _read(self) -> dict[str, float]:
         found: dict[str, float] = {}
         for name, value in as_dict(self._manager.statistics()).items():
@@ -85,6 +118,24 @@ class Observation:
             else:
                 found[name] = value
         return found
+
+
+def _stretch(before: tuple[float, dict[str, float]], after: tuple[float, dict[str, float]]) -> dict[str, float]:
+    """What happened from one sample to the next."""
+    (began_s, old), (ended_s, new) = before, after
+    sample = {"t_s": round(ended_s, 4)}
+    for side in _SIDES:
+        if f"netstack_{side}_records_total" in new:
+            sample["records"] = new[f"netstack_{side}_records_total"]
+            sample["pool_usage"] = round(new[f"netstack_{side}_pool_usage_ratio"], 4)
+    for name, waits in _WAITS.items():
+        if f"{waits[0]}_seconds_total" in new:
+            waited_s = sum(new[f"{wait}_seconds_total"] - old.get(f"{wait}_seconds_total", 0.0) for wait in waits)
+            sample[name] = round(min(1000.0, 1000 * waited_s / (ended_s - began_s)), 2)
+    if "idle_ms_per_s" in sample:
+        waited = sample["idle_ms_per_s"] + sample.get("backpressured_ms_per_s", 0.0)
+        sample["busy_ms_per_s"] = round(max(0.0, 1000 - waited), 2)
+    return sample
 
 
 @asynccontextmanager
@@ -97,7 +148,7 @@ async def observing(manager: TaskManager, start_ns: int) -> AsyncIterator[Observ
 
     Cancellation: nothing is left behind.
     """
-    await trio.sleep(max(0, start_ns - _EARLY_NS - clock_ns()) / 1e9)
+    await trio.sleep(max(0, start_ns - EARLY_NS - clock_ns()) / 1e9)
     observation = Observation(manager)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(observation.sample)

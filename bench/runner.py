@@ -211,7 +211,7 @@ def _result(
 ) -> dict[str, Any]:
     window, records, payload_bytes = consumer["window"], consumer["records"], consumer["payload_bytes"]
     if spec.rate_per_s is not None:
-        window = _paced_window(spec.rate_per_s, records, start_ns, producer["stopped_ns"], consumer["last_ns"])
+        window = paced_window(spec.rate_per_s, records, start_ns, producer["stopped_ns"], consumer["last_ns"])
     seconds = window["seconds"]
     records_per_s = window["records"] / seconds if seconds > 0 else 0.0
     payload_mb_per_s = records_per_s * (payload_bytes / records) / 1e6 if records else 0.0
@@ -249,10 +249,11 @@ def _result(
         },
         "idle_ms_per_s": _metric(metrics["consumer"], "netstack_input_idle_ms_per_second"),
         "metrics": metrics,
+        "timeline": _timeline(producer, consumer),
         "warnings": [
             *(f"delivery: {problem}" for problem in consumer["problems"]),
-            *_warnings(spec, window["steady"], producer["expected"]["records"], sent_s),
-            *_connection_warnings(spec, congestion_control),
+            *pace_warnings(spec, window["steady"], producer["expected"]["records"], sent_s),
+            *connection_warnings(spec, congestion_control),
             *producer["facts"]["warnings"],
             *consumer["facts"]["warnings"],
             *remarks,
@@ -263,7 +264,18 @@ def _result(
     }
 
 
-def _paced_window(rate_per_s: float, records: int, start_ns: int, stopped_ns: int, last_ns: int) -> dict[str, Any]:
+def _timeline(producer: dict[str, Any], consumer: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """Samples of both sides, each with its host and task, in the order of time; None where an engine takes none."""
+    host = host_facts()["name"]
+    found = [
+        {"host": host, "task": task, **sample}
+        for task, summary in (("producer", producer), ("consumer", consumer))
+        for sample in summary["facts"]["timeline"] or ()
+    ]
+    return sorted(found, key=lambda sample: float(sample["t_s"])) or None
+
+
+def paced_window(rate_per_s: float, records: int, start_ns: int, stopped_ns: int, last_ns: int) -> dict[str, Any]:
     """The window of a run at a rate: all of it, because no window cut out of so few arrivals shows the rate.
 
     Flushed by a timer they come in bursts, and one burst more or less is many per cent of them.
@@ -273,7 +285,8 @@ def _paced_window(rate_per_s: float, records: int, start_ns: int, stopped_ns: in
     return {"records": records, "seconds": max((ended_ns - start_ns) / 1e9, records / rate_per_s), "steady": True}
 
 
-def _warnings(spec: RunSpec, steady: bool, sent_records: int, sent_s: float) -> list[str]:
+def pace_warnings(spec: RunSpec, steady: bool, sent_records: int, sent_s: float) -> list[str]:
+    """What to know of a run that was too short, or of a producer that did not keep the rate asked."""
     found = []
     if not steady and spec.rate_per_s is None:
         found.append(f"the run lasted {sent_s:.2f} s, too short to leave out a warm-up: figures include it")
@@ -287,7 +300,8 @@ def _warnings(spec: RunSpec, steady: bool, sent_records: int, sent_s: float) -> 
     return found
 
 
-def _connection_warnings(spec: RunSpec, control: str | None) -> list[str]:
+def connection_warnings(spec: RunSpec, control: str | None) -> list[str]:
+    """What to know of a connection's congestion control."""
     if spec.rate_per_s is None and control == "bbr":
         return [
             "the connection's TCP congestion control is bbr (the system's), which paces: on loopback about half of"

@@ -7,7 +7,8 @@ Takes: one flat row per finished or failed run. Gives: the same rows back, in or
     sweep.json     the grid, the seed and the command
 
 Rules: a row is the JSON document of a run, flattened (`latency_us_p50`), plus `run_id repeat order kind started_at
-error`. A line cut short by a killed process is dropped when the journal is opened; the last row of a run wins.
+error`. Lists of objects (`hosts`, `pairs`, `timeline`) stay whole: JSON in the journal, lists of structs in Parquet. A
+line cut short by a killed process is dropped when the journal is opened; the last row of a run wins.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from netstack.errors import ConfigError, NetstackError
 
-from .columns import COLUMNS
+from .columns import COLUMNS, STRUCTS
 
 if sys.platform != "win32":
     import fcntl
@@ -242,41 +243,65 @@ def arrow_table(rows: list[Row]) -> Any:
         import pyarrow
     except ImportError as error:
         raise ConfigError(_NEED_PYARROW) from error
-    types = {
-        "string": pyarrow.string(),
-        "int64": pyarrow.int64(),
-        "float64": pyarrow.float64(),
-        "bool": pyarrow.bool_(),
-        "list<string>": pyarrow.list_(pyarrow.string()),
-        "list<double>": pyarrow.list_(pyarrow.float64()),
-    }
-    further = sorted({name for row in rows for name in row} - COLUMNS.keys())
-    kinds = {**COLUMNS, **{name: _kind([row.get(name) for row in rows]) for name in further}}
-    schema = pyarrow.schema([(name, types[kind]) for name, kind in kinds.items()])
-    columns = [[_as_kind(row.get(name), kind) for row in rows] for name, kind in kinds.items()]
-    arrays = [pyarrow.array(values, type=types[kinds[name]]) for name, values in zip(kinds, columns, strict=True)]
+    names = [*COLUMNS, *sorted({name for row in rows for name in row} - COLUMNS.keys())]
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    schema = pyarrow.schema([(name, _arrow_type(values, COLUMNS.get(name))) for name, values in columns.items()])
+    arrays = [
+        pyarrow.array([_as_type(value, field.type) for value in columns[field.name]], type=field.type)
+        for field in schema
+    ]
     return pyarrow.Table.from_arrays(arrays, schema=schema)
 
 
-def _kind(values: Iterable[Any]) -> str:
+def _arrow_type(values: Sequence[Any], kind: str | None) -> Any:
+    """The type of a column, or of a field inside one: as declared, else the narrowest that holds all values."""
+    import pyarrow
+
+    plain = {
+        "string": pyarrow.string(),
+        "int64": pyarrow.int64(),
+        "float64": pyarrow.float64(),
+        "double": pyarrow.float64(),
+        "bool": pyarrow.bool_(),
+    }
+    present = [value for value in values if value is not None]
+    kind = kind or _kind(present)
+    if kind in plain:
+        return plain[kind]
+    if kind.startswith("list<"):
+        return pyarrow.list_(_arrow_type([each for value in present for each in value], kind[5:-1]))
+    declared = STRUCTS.get(kind, {})
+    names = [*declared, *sorted({name for value in present for name in value} - declared.keys())]
+    return pyarrow.struct(
+        [(name, _arrow_type([value.get(name) for value in present], declared.get(name))) for name in names]
+    )
+
+
+def _kind(values: Sequence[Any]) -> str:
     """The narrowest column type that holds all values; text when they differ."""
-    found = {type(value) for value in values if value is not None}
+    found = {type(value) for value in values}
     for kind, members in (("bool", {bool}), ("int64", {int}), ("float64", {int, float})):
         if found and found <= members:
             return kind
-    return "string"
+    if found == {dict} and any(values):
+        return "struct"
+    elements = [each for value in values for each in value] if found == {list} else []
+    return "list<struct>" if elements and _kind(elements) == "struct" else "string"
 
 
-def _as_kind(value: Any, kind: str) -> Any:
+def _as_type(value: Any, kind: Any) -> Any:
+    """A value as its column's type takes it."""
+    import pyarrow.types as types
+
     if value is None:
         return None
-    if kind == "string":
+    if types.is_list(kind):
+        return [_as_type(each, kind.value_type) for each in value]
+    if types.is_struct(kind):
+        return {field.name: _as_type(value.get(field.name), field.type) for field in kind}
+    if types.is_string(kind):
         return value if isinstance(value, str) else json.dumps(value)
-    if kind == "float64":
-        return float(value)
-    if kind == "int64":
-        return int(value)
-    return value
+    return float(value) if types.is_floating(kind) else int(value) if types.is_integer(kind) else value
 
 
 def _journal_rows(path: Path) -> Iterator[Row]:

@@ -249,4 +249,8 @@ def _stamp(moment: datetime) -> str:
 
 def _finite(value: Any) -> Any:
     """JSON has no NaN: what could not be computed is absent."""
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

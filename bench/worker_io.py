@@ -70,6 +70,7 @@ class Facts:
         average_buffer_fill: payload bytes in a data buffer as a part of its size, 0 to 1.
         debloated_buffer_bytes: what the buffers were last shrunk to.
         metrics: of this side (`bench.observed`).
+        timeline: of this side (`bench.observed`).
         warnings: what a reader of the figures should know.
     """
 
@@ -80,6 +81,7 @@ class Facts:
     congestion_control: str | None = None
     debloated_buffer_bytes: int | None = None
     metrics: dict[str, float] | None = None
+    timeline: list[dict[str, float]] | None = None
     verified: bool = True
     warnings: tuple[str, ...] = ()
 

@@ -5,6 +5,7 @@ from .checkpoint.coordinator import CheckpointSettings
 from .checkpoint.storage import CheckpointStorage
 from .config import NetworkConfig
 from .errors import (
+    AuthenticationFailed,
     ChannelFailed,
     ConfigError,
     ConnectionLost,
@@ -44,6 +45,7 @@ from .outbound.selector import (
     ShuffleSelector,
 )
 from .record.formats import RecordFormat
+from .runtime.authentication import Secret
 from .runtime.job import JobFailed, open_job, open_job_master
 from .runtime.job_spec import InputSpec, Job, TaskSpec
 from .runtime.record_reader import ArrayReader, RecordReader
@@ -57,6 +59,7 @@ __all__ = [
     "AdaptiveRebalanceSelector",
     "Alignment",
     "ArrayReader",
+    "AuthenticationFailed",
     "BroadcastSelector",
     "BufferRequirements",
     "CancelCheckpointMarker",
@@ -97,6 +100,7 @@ __all__ = [
     "RescaleSelector",
     "ResultPartition",
     "ResultPartitionType",
+    "Secret",
     "ShuffleSelector",
     "SingleInputGate",
     "SpillError",

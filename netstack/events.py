@@ -28,6 +28,8 @@ class DataType(enum.IntEnum):
     """Never on the wire: an input channel tells at once of a barrier with a timeout that waits in its queue."""
     END_OF_DATA = 9
     END_OF_PARTITION = 10
+    BLOCKING_EVENT = 12
+    """An event that is no barrier, after which the subpartition blocks all the same. Not in the native protocol."""
 
     @property
     def is_data(self) -> bool:
@@ -42,7 +44,10 @@ class DataType(enum.IntEnum):
     @property
     def blocks_upstream(self) -> bool:
         """Whether the subpartition stops after it until it is resumed."""
-        return self in (DataType.ALIGNED_BARRIER, DataType.TIMEOUTABLE_ALIGNED_BARRIER)
+        return self in _BLOCKING
+
+
+_BLOCKING = frozenset({DataType.ALIGNED_BARRIER, DataType.TIMEOUTABLE_ALIGNED_BARRIER, DataType.BLOCKING_EVENT})
 
 
 class Alignment(enum.IntEnum):

@@ -1,9 +1,11 @@
-"""The report of a sweep: one HTML file that needs nothing else, neither a network nor a script, to be read.
+"""The report of sweeps: one HTML file that needs nothing else, neither a network nor a script, to be read.
 
-Takes: the rows of a store and what was asked (`sweep.json`). Gives: the text of `report.html` and the main findings.
+Takes: the rows of a store and what was asked (`sweep.json`), of each sweep. Gives: the text of `report.html` and the
+main findings.
 
 Rules: everything that came from outside (host names, paths, errors, warnings) is escaped; the page's own policy forbids
-it to load anything; style, script and drawings are inside.
+it to load anything; style, script and drawings are inside. Without the script the page shows everything; the script
+adds the choice of settings, tooltips and sorting.
 """
 
 from __future__ import annotations
@@ -20,14 +22,25 @@ from ..words import plain, setting_name, setting_text
 from .buffer_section import buffers_section
 from .buffers import buffer_curves, buffer_findings
 from .charts import latency_figure, legend, throughput_figure
-from .points import Analysis
+from .filters import Filters
+from .frontier import frontier_section
+from .hosts import hosts_section
+from .percentiles import percentiles_section
+from .points import Analysis, facet
+from .sweeps import Sweep, compared_section, letter, sweeps_table, together
 from .tables import failed_table, kept_table, row_tables
+from .timeline import timeline_section
 
-__all__ = ["Analysis", "build_report", "findings"]
+__all__ = ["Analysis", "Sweep", "build_combined_report", "build_report", "findings", "together"]
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 # Ahead of the script itself, so that a page which breaks says so.
 _WATCH = "window.onerror=(m)=>{const e=document.documentElement;e.dataset.errors=(e.dataset.errors||'')+m+'; '};"
+
+_PROCESSES = {
+    False: "Every run is a producer process and a consumer process of its own on this machine",
+    True: "Runs over several hosts have sources and sinks on each, every source sending to every sink",
+}
 
 
 def findings(rows: Sequence[Row]) -> list[str]:
@@ -37,36 +50,67 @@ def findings(rows: Sequence[Row]) -> list[str]:
 
 
 def build_report(rows: Sequence[Row], sweep: Mapping[str, Any]) -> str:
-    """The whole page.
+    """The whole page of one sweep.
 
     Args:
         rows: flat rows; failed ones are listed apart.
         sweep: what `sweep.json` holds; may be empty.
     """
+    return build_combined_report([Sweep("", rows, sweep)])
+
+
+def build_combined_report(sweeps: Sequence[Sweep]) -> str:
+    """The whole page of one or several sweeps: over each other in every chart, and the first compared with the others.
+
+    Args:
+        sweeps: at least one; their order gives them their letters.
+    """
+    rows = together(sweeps)
     analysis = Analysis(rows)
+    filters = Filters(analysis)
     curves = buffer_curves(analysis)
     by_timeout = not curves or len(analysis.timeouts) > 1
-    title = f"netstack sweep · {_host_name(rows)}"
+    several = len(sweeps) > 1
+    title = " · ".join(sweep.name for sweep in sweeps) if several else _host_name(rows)
+    sections = [
+        ("compared", "Compared", compared_section(sweeps, filters)),
+        ("curves", "Curves", _curves(analysis, filters) if by_timeout else ""),
+        ("kept", "Kept", kept_table(analysis, filters)),
+        ("frontier", "Frontier", frontier_section(analysis, filters)),
+        ("percentiles", "Percentiles", percentiles_section(analysis, filters)),
+        ("buffers", "Buffers", buffers_section(curves, filters)),
+        ("hosts", "Hosts", hosts_section(analysis, filters)),
+        ("timeline", "Over time", timeline_section(analysis, filters)),
+        ("runs", "Every run", _every_run(analysis, filters)),
+    ]
     body = [
-        f"<h1>{_head(by_timeout, bool(curves))}</h1>",
-        f'<p class="sub">{escape(_subtitle(rows, sweep))}</p>',
+        f"<h1>{f'{len(sweeps)} sweeps: ' if several else ''}{_head(by_timeout, bool(curves))}</h1>",
+        f'<p class="sub">{escape(_subtitle(rows, sweeps))}</p>',
+        sweeps_table(sweeps, filters),
         _findings(analysis),
         _callouts(analysis),
-        _curves(analysis) if by_timeout else "",
-        kept_table(analysis),
-        buffers_section(curves),
-        _every_run(analysis),
-        f'<section class="two">{_machine(rows)}{_settings(rows, sweep)}</section>',
+        _links([(name, label) for name, label, content in sections if content]),
+        filters.panel(len(analysis.good)),
+        *(content for _, _, content in sections),
+        f'<section class="two" id="machine">{_machine(rows)}{_settings(rows, sweeps)}</section>',
         _method(analysis),
-        f"<footer>{escape(_footer(sweep))}</footer>",
+        f"<footer>{escape(_footer(sweeps))}</footer>",
     ]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><script>{_WATCH}</script><style>{_asset('page.css')}</style></head>"
-        f"<body><main>{''.join(body)}</main><script>{_asset('page.js')}</script></body></html>\n"
+        f"<title>{escape(f'netstack sweep · {title}')}</title>"
+        f"<script>{_WATCH}</script><style>{_asset('page.css')}{_asset('choose.css')}</style></head>"
+        f"<body><main>{''.join(body)}</main>"
+        f"<script>{_asset('page.js')}</script><script>{_asset('choose.js')}</script></body></html>\n"
     )
+
+
+def _links(sections: Sequence[tuple[str, str]]) -> str:
+    """To the parts of the page that are there."""
+    items = "".join(f'<li><a href="#{name}">{label}</a></li>' for name, label in [*sections, ("method", "Method")])
+    return f'<nav aria-label="Sections"><ul>{items}</ul></nav>'
 
 
 def _found(analysis: Analysis) -> list[tuple[str, str, str]]:
@@ -85,14 +129,16 @@ def _asset(name: str) -> str:
     return resources.files(__name__).joinpath(name).read_text(encoding="utf-8")
 
 
-def _subtitle(rows: Sequence[Row], sweep: Mapping[str, Any]) -> str:
+def _subtitle(rows: Sequence[Row], sweeps: Sequence[Sweep]) -> str:
     versions = " and ".join(sorted({str(row["version"]) for row in rows if row.get("version")}))
     times = sorted(str(row["started_at"]) for row in rows if row.get("started_at"))
     when = times[0][:16].replace("T", " ") + " UTC" if times else ""
     transports = " and ".join(sorted({str(row["settings_transport"]) for row in rows if "settings_transport" in row}))
-    parts = [f"netstack {versions}" if versions else "", f"on {_host_name(rows)}", when, f"{len(rows)} runs"]
-    told = " · ".join(part for part in parts if part)
-    return f"{told} · two processes over {transports}" if transports else told
+    hosts = max((len(row["hosts"]) for row in rows if row.get("hosts")), default=0)
+    where = f"on {hosts} hosts" if hosts > 1 else f"on {_host_name(rows)}"
+    over = f"{'all to all' if hosts > 1 else 'two processes'} over {transports}" if transports else ""
+    parts = [f"netstack {versions}" if versions else "", where, when, f"{len(rows)} runs", over]
+    return " · ".join(part for part in parts if part)
 
 
 def _host_name(rows: Sequence[Row]) -> str:
@@ -136,22 +182,25 @@ def _said(count: int, runs: int) -> str:
     return f"in {count} of {runs} runs" if count < runs else "in every run"
 
 
-def _curves(analysis: Analysis) -> str:
+def _curves(analysis: Analysis, filters: Filters) -> str:
     if not analysis.good:
-        return '<section class="card"><h2>No curves</h2><p>No run succeeded.</p></section>'
+        return '<section class="card" id="curves"><h2>No curves</h2><p>No run succeeded.</p></section>'
     return (
-        f'<section aria-label="Curves">{legend(analysis)}'
-        f'<div class="charts">{throughput_figure(analysis)}{latency_figure(analysis)}</div></section>'
+        f'<section id="curves" aria-label="Curves">{legend(analysis, filters)}'
+        f'<div class="charts">{throughput_figure(analysis, filters)}{latency_figure(analysis, filters)}</div></section>'
     )
 
 
-def _every_run(analysis: Analysis) -> str:
+def _every_run(analysis: Analysis, filters: Filters) -> str:
     parts = []
     if analysis.good:
         note = '<p class="note">Click a head to sort.</p>'
-        parts.append(f'<section class="card"><h2>Every run</h2>{note}{row_tables(analysis)}</section>')
+        parts.append(
+            f'<section class="card" id="runs"><h2>Every run</h2>{note}{row_tables(analysis, filters)}</section>'
+        )
     if analysis.failed:
-        parts.append(f'<section class="card" id="failed"><h2>Failed runs</h2>{failed_table(analysis)}</section>')
+        table = failed_table(analysis, filters)
+        parts.append(f'<section class="card" id="failed"><h2>Failed runs</h2>{table}</section>')
     return "".join(parts)
 
 
@@ -183,20 +232,22 @@ def _fact(name: str, value: Any) -> str:
     return f"{value / 2**30:.1f} GiB" if name == "memory_bytes" else plain(value)
 
 
-def _settings(rows: Sequence[Row], sweep: Mapping[str, Any]) -> str:
+def _settings(rows: Sequence[Row], sweeps: Sequence[Sweep]) -> str:
     """Every setting, with all its values where the rows differ, then how the sweep was made."""
     facts = {}
     for name in RunSpec.__dataclass_fields__:
-        values = {row[f"settings_{name}"] for row in rows if f"settings_{name}" in row}
+        values = {facet(row, name) for row in rows if f"settings_{name}" in row}
         if values:
             ordered = sorted(values, key=lambda value: (value is None, value))  # none after every number
             facts[setting_name(name)] = ", ".join(setting_text(name, value) for value in ordered)
-    grid = sweep.get("grid")
-    if isinstance(grid, Mapping):
-        facts["repeats"] = plain(grid.get("repeats"))
-        facts["order"] = f"shuffled, seed {plain(grid.get('seed'))}"
-    if sweep.get("command"):
-        facts["command"] = plain(sweep["command"])
+    for number, sweep in enumerate(sweeps):
+        which = f" of {letter(number)}" if len(sweeps) > 1 else ""
+        grid = sweep.facts.get("grid")
+        if isinstance(grid, Mapping):
+            facts[f"repeats{which}"] = plain(grid.get("repeats"))
+            facts[f"order{which}"] = f"shuffled, seed {plain(grid.get('seed'))}"
+        if sweep.facts.get("command"):
+            facts[f"command{which}"] = plain(sweep.facts["command"])
     return f'<div class="card"><h2>Settings</h2>{_facts(facts)}</div>'
 
 
@@ -206,11 +257,11 @@ def _facts(facts: Mapping[str, str]) -> str:
 
 
 def _method(analysis: Analysis) -> str:
+    spread = any(len(row.get("hosts") or ()) > 1 for row in analysis.rows)
     notes = [
         *analysis.remarks(),
-        "Every run is a producer process and a consumer process of its own on this machine; each point is one"
-        " throughput run (as fast as it goes, after a warm-up that is not counted) and, unless left out, one latency"
-        " run (at a fixed rate).",
+        f"{_PROCESSES[spread]}; each point is one throughput run (as fast as it goes, after a warm-up that is not"
+        " counted) and, unless left out, one latency run (at a fixed rate).",
         "Latency is open loop: the clock of a record starts when it was due, not when the producer got round to it, so"
         " a stall counts against every record it held up.",
         "Marks are medians over the repeats; whiskers reach from the least to the greatest. Repeats are whole passes"
@@ -220,9 +271,12 @@ def _method(analysis: Analysis) -> str:
         " machine and its load; compare what was measured side by side.",
     ]
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    return f'<section class="card"><h2>Notes on the method</h2><ul class="plain">{items}</ul></section>'
+    return f'<section class="card" id="method"><h2>Notes on the method</h2><ul class="plain">{items}</ul></section>'
 
 
-def _footer(sweep: Mapping[str, Any]) -> str:
-    made = f" · started {sweep['started_at']}" if sweep.get("started_at") else ""
+def _footer(sweeps: Sequence[Sweep]) -> str:
+    if len(sweeps) > 1:
+        return "Written by netstack-bench · the same rows are in rows.parquet in each folder"
+    facts = sweeps[0].facts
+    made = f" · started {facts['started_at']}" if facts.get("started_at") else ""
     return f"Written by netstack-bench{made} · the same rows are in rows.parquet beside this page"

@@ -13,8 +13,10 @@ from netstack.units import format_size, three_digits
 
 from ..words import setting_text
 from .buffers import BufferCurve, BufferPoint, backpressure, buffers_text, bytes_text
-from .charts import NARROW_PX, WIDE_PX, swatch, timeout_label
+from .charts import NARROW_PX, WIDE_PX, buttons, timeout_label
 from .curve import CurveChart, Upright, draw_curves
+from .facets import facets_attribute
+from .filters import Filters
 from .svg import Mark, Series
 
 _FIRST_SERIES: Final = 1000  # the lines of the other charts count from 0
@@ -25,12 +27,12 @@ _MOST_DIRECT_LABELS: Final = 8
 _HEADROOM: Final = 2.5
 
 
-def buffers_section(curves: Sequence[BufferCurve]) -> str:
+def buffers_section(curves: Sequence[BufferCurve], filters: Filters) -> str:
     """Throughput against the number of receive buffers of the gate."""
     if not curves:
         return ""
     series = {exclusive: number for number, exclusive in enumerate(_exclusives(curves))}
-    figures = [_figure(curve, series) for curve in curves]
+    figures = [_figure(curve, series, filters) for curve in curves]
     more = ""
     if len(figures) > _MOST_OPEN:
         folded = "".join(figures[_MOST_OPEN:])
@@ -43,8 +45,8 @@ def buffers_section(curves: Sequence[BufferCurve]) -> str:
         '<p class="note">Throughput against the receive buffers of the gate (channels &times; exclusive + floating), in'
         " MB/s on the wire: headers and length prefixes included. A line for each number of exclusive buffers a"
         " channel.</p>"
-        f'{_legend(series)}<div class="charts">{"".join(figures[:_MOST_OPEN])}</div>{more}'
-        f'<div class="card buffers-table">{_table(curves)}</div></section>'
+        f'{_legend(series, filters)}<div class="charts">{"".join(figures[:_MOST_OPEN])}</div>{more}'
+        f'<div class="card buffers-table">{_table(curves, filters)}</div></section>'
     )
 
 
@@ -57,21 +59,36 @@ def _style(number: int) -> tuple[int, int, int]:
     return number % _HUES, number // _HUES % _DASHES, number
 
 
-def _legend(series: dict[int, int]) -> str:
-    items = "".join(
-        f'<li><button type="button" disabled aria-pressed="true" data-series="{_FIRST_SERIES + number}">'
-        f"{swatch(*_style(number))}{_label(exclusive)}</button></li>"
+def _legend(series: dict[int, int], filters: Filters) -> str:
+    return buttons(
+        (_FIRST_SERIES + number, _style(number), _label(exclusive), _exclusive_facets(exclusive, filters))
         for exclusive, number in series.items()
     )
-    return f'<ul class="legend" aria-label="Lines: click to hide or show">{items}</ul>'
+
+
+def _exclusive_facets(exclusive: int, filters: Filters) -> str:
+    return filters.settings({"exclusive_buffers": exclusive})
+
+
+def _facets(curve: BufferCurve, filters: Filters) -> str:
+    """The choices of all of a curve."""
+    link = curve.link
+    names = {
+        "record_bytes": link.record_bytes,
+        "channels": link.channels,
+        "buffer_timeout_s": link.timeout_s,
+        "round_trip_s": link.round_trip_s,
+        "link_bytes_per_s": link.link_bytes_per_s,
+    }
+    return " ".join(filter(None, (filters.settings(names), filters.of(dict(link.extras)))))
 
 
 def _label(exclusive: int) -> str:
     return f"{exclusive:,} exclusive"
 
 
-def _figure(curve: BufferCurve, series: dict[int, int]) -> str:
-    chart = _chart(curve, series)
+def _figure(curve: BufferCurve, series: dict[int, int], filters: Filters) -> str:
+    chart = _chart(curve, series, filters)
     direct = len(chart.series) <= _MOST_DIRECT_LABELS
     wide = draw_curves(chart, width=WIDE_PX[0], height=WIDE_PX[1], direct_labels=direct)
     narrow = draw_curves(chart, width=NARROW_PX[0], height=NARROW_PX[1], direct_labels=False)
@@ -82,19 +99,21 @@ def _figure(curve: BufferCurve, series: dict[int, int]) -> str:
             " Upright: the bandwidth-delay product."
         )
     return (
-        f'<figure class="card"><figcaption><h3>{escape(_upper(curve.link.label))}</h3><span class="note">{note}</span>'
-        f'</figcaption><div class="wide">{wide}</div><div class="narrow">{narrow}</div></figure>'
+        f'<figure class="card"{facets_attribute(_facets(curve, filters))}>'
+        f'<figcaption><h3>{escape(_upper(curve.link.label))}</h3><span class="note">{note}</span></figcaption>'
+        f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div></figure>'
     )
 
 
-def _chart(curve: BufferCurve, series: dict[int, int]) -> CurveChart:
+def _chart(curve: BufferCurve, series: dict[int, int], filters: Filters) -> CurveChart:
     totals = curve.totals
     lines = []
     for exclusive in _exclusives([curve]):
         points = curve.of_exclusive(exclusive)
-        marks = tuple(_mark(curve, points[total]) if total in points else None for total in totals)
+        marks = tuple(_mark(curve, points[total], filters) if total in points else None for total in totals)
         hue, dash, shape = _style(series[exclusive])
-        lines.append(Series(_label(exclusive), _FIRST_SERIES + series[exclusive], hue, dash, shape, marks))
+        number, facets = _FIRST_SERIES + series[exclusive], _exclusive_facets(exclusive, filters)
+        lines.append(Series(_label(exclusive), number, hue, dash, shape, marks, facets))
     highest = max(point.wire.high for point in curve.points)
     upright, expected = None, []
     if curve.link.round_trip_s:
@@ -128,7 +147,7 @@ def _formula(curve: BufferCurve) -> str:
     return f"= {curve.rate_text} \u00d7 {round_trip} \u00f7 {format_size(curve.link.segment_bytes, space=' ')}"
 
 
-def _mark(curve: BufferCurve, point: BufferPoint) -> Mark:
+def _mark(curve: BufferCurve, point: BufferPoint, filters: Filters) -> Mark:
     told = [
         f"{point.total:,} buffers: {_sum(curve, point)}",
         f"{three_digits(point.wire.median)} MB/s, {curve.reached(point):.0%} of {curve.rate_text}",
@@ -141,7 +160,8 @@ def _mark(curve: BufferCurve, point: BufferPoint) -> Mark:
     waited = backpressure(point)
     if waited is not None:
         told.append(f"producer back-pressured {waited:.0%} of the time")
-    return Mark(point.wire.median, point.wire.low, point.wire.high, "\n".join(told))
+    shown = filters.settings({"floating_buffers": point.floating})
+    return Mark(point.wire.median, point.wire.low, point.wire.high, "\n".join(told), facets=shown)
 
 
 def _sum(curve: BufferCurve, point: BufferPoint) -> str:
@@ -149,7 +169,7 @@ def _sum(curve: BufferCurve, point: BufferPoint) -> str:
     return f"{each} exclusive + {point.floating:,} floating"
 
 
-def _table(curves: Sequence[BufferCurve]) -> str:
+def _table(curves: Sequence[BufferCurve], filters: Filters) -> str:
     """Every point, for those who do not see the curves, and to sort by."""
     links = [curve.link for curve in curves]
     several = len({(link.record_bytes, link.channels, link.timeout_s, link.extras) for link in links}) > 1
@@ -168,11 +188,20 @@ def _table(curves: Sequence[BufferCurve]) -> str:
         ("back-pressured", False),
     ]
     head = "".join(f'<th scope="col"{" class=l" if left else ""}>{name}</th>' for name, left in heads)
-    rows = "".join(f"<tr>{''.join(_cells(curve, point, several))}</tr>" for curve in curves for point in curve.points)
+    rows = "".join(
+        f"<tr{facets_attribute(_point_facets(curve, point, filters))}>{''.join(_cells(curve, point, several))}</tr>"
+        for curve in curves
+        for point in curve.points
+    )
     return (
         f'<div class="scroll" tabindex="0"><table class="sortable"><caption class="vh">Throughput by number of buffers'
         f"</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
+
+
+def _point_facets(curve: BufferCurve, point: BufferPoint, filters: Filters) -> str:
+    own = filters.settings({"exclusive_buffers": point.exclusive, "floating_buffers": point.floating})
+    return " ".join(filter(None, (_facets(curve, filters), own)))
 
 
 def _cells(curve: BufferCurve, point: BufferPoint, several: bool) -> list[str]:

@@ -17,11 +17,12 @@ from typing import Any, Final
 
 from netstack.units import format_size, three_digits
 
+from ..figure import Figure
 from ..spec import RunSpec
 from ..store import Row
 from ..words import setting, setting_name, setting_text
 from .charts import timeout_label
-from .points import Analysis, Figure, row_kind
+from .points import Analysis, facet, row_kind
 
 ENOUGH: Final = 0.9
 """The part of the rate that counts as reaching it."""
@@ -258,7 +259,7 @@ def _link(row: Row, extras: Iterable[str]) -> Link:
         row["settings_channels"],
         setting(row, "buffer_timeout_s"),
         setting(row, "segment_size_bytes"),
-        tuple((name, setting_text(name, setting(row, name))) for name in extras),
+        tuple((name, setting_text(name, facet(row, name))) for name in extras),
     )
 
 

@@ -7,13 +7,16 @@ Rules: the tabs of one chart share one value axis where they share a unit, so th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Final
 
 from netstack.units import format_count, format_duration, three_digits
 
-from .points import Analysis, Figure, Line, micro
+from ..figure import Figure
+from .facets import facets_attribute
+from .filters import Filters
+from .points import Analysis, Line, micro
 from .svg import Chart, Mark, Series, draw, marker
 
 WIDE_PX: Final = (580, 380)
@@ -25,15 +28,21 @@ _DASHES: Final = 4
 _LINEAR_UP_TO: Final = 25.0  # times between the most and the least, beyond which the low lines would lie on the axis
 
 
-def legend(analysis: Analysis) -> str:
+def legend(analysis: Analysis, filters: Filters) -> str:
     """One button a line; without a script it is a plain legend."""
-    items = []
-    for number, (line, (hue, dash, shape)) in enumerate(styles(analysis).items()):
-        items.append(
-            f'<li><button type="button" disabled aria-pressed="true" data-series="{number}">'
-            f"{swatch(hue, dash, shape)}{escape(line.label)}</button></li>"
-        )
-    return f'<ul class="legend" aria-label="Lines: click to hide or show">{"".join(items)}</ul>'
+    return buttons(
+        (number, style, line.label, filters.line(line)) for number, (line, style) in enumerate(styles(analysis).items())
+    )
+
+
+def buttons(lines: Iterable[tuple[int, tuple[int, int, int], str, str]]) -> str:
+    """A legend of (number, style, label, choices) of each line."""
+    items = "".join(
+        f'<li{facets_attribute(facets)}><button type="button" disabled aria-pressed="true" data-series="{number}">'
+        f"{swatch(*style)}{escape(label)}</button></li>"
+        for number, style, label, facets in lines
+    )
+    return f'<ul class="legend" aria-label="Lines: click to hide or show">{items}</ul>'
 
 
 def swatch(hue: int, dash: int, shape: int) -> str:
@@ -45,7 +54,17 @@ def swatch(hue: int, dash: int, shape: int) -> str:
 
 
 def styles(analysis: Analysis) -> dict[Line, tuple[int, int, int]]:
-    """(hue, dash, shape) of each line: hue says the record size, dash the channels, shape is its own."""
+    """(hue, dash, shape) of each line: hue says the record size, dash the channels, shape is its own.
+
+    With several sweeps in one page hue and shape say the settings, and dash the sweep.
+    """
+    sweeps = sorted({line.sweep for line in analysis.lines})
+    if len(sweeps) > 1:
+        works = list(dict.fromkeys(line.work for line in analysis.lines))
+        return {
+            line: (works.index(line.work) % _HUES, sweeps.index(line.sweep) % _DASHES, works.index(line.work))
+            for line in analysis.lines
+        }
     sizes = list(dict.fromkeys(line.record_bytes for line in analysis.lines))
     counts = sorted({line.channels for line in analysis.lines})
     return {
@@ -54,7 +73,7 @@ def styles(analysis: Analysis) -> dict[Line, tuple[int, int, int]]:
     }
 
 
-def throughput_figure(analysis: Analysis) -> str:
+def throughput_figure(analysis: Analysis, filters: Filters) -> str:
     """Records a second and payload, against the timeout."""
     panels = []
     for name, tab, unit in (("records_per_s", "records/s", "records/s"), ("payload_mb_per_s", "payload MB/s", "MB/s")):
@@ -70,12 +89,12 @@ def throughput_figure(analysis: Analysis) -> str:
         title = (
             f"Throughput in {unit} against buffer timeout, {scale} scale; one line per record size and channel count"
         )
-        panels.append((tab, _drawings(analysis, title, read, scale, values, write, unit=unit)))
+        panels.append((tab, _drawings(analysis, filters, title, read, scale, values, write, unit=unit)))
     note = "Median of the runs without a rate limit. Higher is better."
-    return _figure("throughput", "Throughput against buffer timeout", note, panels)
+    return tabbed("throughput", "Throughput against buffer timeout", note, panels)
 
 
-def latency_figure(analysis: Analysis) -> str:
+def latency_figure(analysis: Analysis, filters: Filters) -> str:
     """Percentiles against the timeout, on a logarithmic axis that all of them share."""
     every: list[float] = []
     for name, _ in PERCENTILES:
@@ -91,12 +110,14 @@ def latency_figure(analysis: Analysis) -> str:
                 f"Latency {tab} against buffer timeout, logarithmic scale; one line per record size and channel count"
             )
             guides = [timeout * 1e6 if timeout else None for timeout in analysis.timeouts]
-            panels.append((tab, _drawings(analysis, title, read, "log", every, micro, unit=tab, guides=guides)))
+            panels.append(
+                (tab, _drawings(analysis, filters, title, read, "log", every, micro, unit=tab, guides=guides))
+            )
     rates = " and ".join(f"{rate:,.0f}" for rate in analysis.latency_rates)
     note = f"Open loop at {rates} records/s; lower is better. Grey dashes: the timeout itself."
     if any(analysis.cut_short(line, timeout) for line in analysis.lines for timeout in analysis.timeouts):
         note += " Hollow marks: a lower bound (see notes)."
-    return _figure("latency", "Latency against buffer timeout", note, panels)
+    return tabbed("latency", "Latency against buffer timeout", note, panels)
 
 
 def timeout_label(timeout_s: float | None) -> str:
@@ -115,6 +136,7 @@ def _scale(values: list[float]) -> str:
 
 def _drawings(
     analysis: Analysis,
+    filters: Filters,
     title: str,
     read: Callable[[Line, float | None], Figure | None],
     scale: str,
@@ -142,8 +164,9 @@ def _drawings(
             kept = analysis.kept(line, timeout) if guides is None else None
             if kept is not None and timeout != analysis.reference:
                 told.append(f"{kept:.0%} of that at {timeout_label(analysis.reference)}")
-            marks.append(Mark(figure.median, figure.low, figure.high, "\n".join(told), hollow))
-        series.append(Series(line.label, number, hue, dash, shape, tuple(marks)))
+            shown = filters.timeout(timeout)
+            marks.append(Mark(figure.median, figure.low, figure.high, "\n".join(told), hollow, shown))
+        series.append(Series(line.label, number, hue, dash, shape, tuple(marks), filters.line(line)))
     chart = Chart(
         title=title,
         categories=[timeout_label(timeout) for timeout in analysis.timeouts],
@@ -159,19 +182,28 @@ def _drawings(
     return f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>'
 
 
-def _figure(name: str, title: str, note: str, panels: list[tuple[str, str]]) -> str:
+def tabbed(name: str, title: str, note: str, panels: Sequence[tuple[str, str]]) -> str:
     """A figure with its tabs: radio buttons and the style sheet, so they work without a script."""
     if not panels:
         return f'<figure class="card"><h2>{title}</h2><p class="note">No such run succeeded.</p></figure>'
-    picks = "".join(
-        f'<input class="pick" type="radio" name="{name}" id="{name}-{number}"{" checked" if number == 1 else ""}>'
-        for number in range(1, len(panels) + 1)
-    )
-    labels = "".join(f'<label for="{name}-{number}">{escape(tab)}</label>' for number, (tab, _) in enumerate(panels, 1))
-    drawn = "".join(f'<div class="panel p{number}">{svg}</div>' for number, (_, svg) in enumerate(panels, 1))
     caption = f'<h2>{title}</h2><span class="note">{escape(note)}</span>'
-    tabs = f'<legend class="vh">What to show</legend>{picks}<div class="tabs">{labels}</div>'
+    drawn = "".join(panel(number, svg) for number, (_, svg) in enumerate(panels, 1))
     return (
         f'<figure class="card" id="{name}"><figcaption>{caption}</figcaption>'
-        f"<fieldset>{tabs}{drawn}</fieldset></figure>"
+        f"<fieldset>{tabs(name, [tab for tab, _ in panels])}{drawn}</fieldset></figure>"
     )
+
+
+def tabs(name: str, labels: Sequence[str]) -> str:
+    """The radio buttons that choose one of the panels behind them in the same fieldset, at any depth."""
+    picks = "".join(
+        f'<input class="pick" type="radio" name="{name}" id="{name}-{number}"{" checked" if number == 1 else ""}>'
+        for number in range(1, len(labels) + 1)
+    )
+    shown = "".join(f'<label for="{name}-{number}">{escape(label)}</label>' for number, label in enumerate(labels, 1))
+    return f'<legend class="vh">What to show</legend>{picks}<div class="tabs">{shown}</div>'
+
+
+def panel(number: int, content: str) -> str:
+    """What the tab of this number, from 1, shows."""
+    return f'<div class="panel p{number}">{content}</div>'

@@ -42,7 +42,7 @@
     button.disabled = false;
     button.addEventListener("click", () => {
       const on = button.getAttribute("aria-pressed") !== "true";
-      button.setAttribute("aria-pressed", String(on));
+      for (const twin of all(`.legend [data-series="${number}"]`)) twin.setAttribute("aria-pressed", String(on));
       light(null);
       for (const each of all(`.charts [data-series="${number}"]`)) each.classList.toggle("off", !on);
     });

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from netstack.units import format_count, format_duration, format_latency, format_size
 
+from ..figure import Figure
 from ..grid import Kind, run_kind
 from ..store import Row
 from ..words import plain, setting, setting_name, setting_text
@@ -27,24 +28,7 @@ PREFIX_BYTES: Final = 4  # length prefix of a record on the wire
 
 _EFFORT: Final = frozenset({"records", "seconds", "warmup_s", "rate_per_s"})  # how long and how hard, not what
 _AXES: Final = frozenset({"record_bytes", "channels", "buffer_timeout_s"})
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One number measured `count` times."""
-
-    median: float
-    low: float
-    high: float
-    count: int
-
-    @classmethod
-    def of(cls, values: Iterable[float | None]) -> Figure | None:
-        """The median and the range of what is there; None when nothing is."""
-        present = sorted(value for value in values if value is not None and math.isfinite(value))
-        if not present:
-            return None
-        return cls(statistics.median(present), present[0], present[-1], len(present))
+_TAGS: Final = {"sweep": "", "engine_kind": "local"}  # what rows may differ in besides settings, with its default
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +50,16 @@ class Line:
         """For legends and tables."""
         more = "".join(f" · {setting_name(name)} {text}" for name, text in self.extras)
         return f"{format_size(self.record_bytes, space=' ')} · {self.channels:,} ch{more}"
+
+    @property
+    def sweep(self) -> str:
+        """The letter of the sweep it belongs to; empty where there is but one."""
+        return dict(self.extras).get("sweep", "")
+
+    @property
+    def work(self) -> Line:
+        """The same settings, whatever the sweep."""
+        return Line(self.record_bytes, self.channels, tuple(each for each in self.extras if each[0] != "sweep"))
 
     @property
     def words(self) -> str:
@@ -92,7 +86,7 @@ class Analysis:
             line = Line(
                 row["settings_record_bytes"],
                 row["settings_channels"],
-                tuple((name, setting_text(name, setting(row, name))) for name in self.varying),
+                tuple((name, setting_text(name, facet(row, name))) for name in self.varying),
             )
             self._groups.setdefault((row_kind(row), line, row.get("settings_buffer_timeout_s")), []).append(row)
         self.lines = sorted({line for _, line, _ in self._groups}, key=_line_order)
@@ -118,9 +112,15 @@ class Analysis:
         """A figure of the throughput runs of one point."""
         return Figure.of(row.get(name) for row in self._groups.get(("throughput", line, timeout_s), ()))
 
-    def latency(self, line: Line, timeout_s: float | None, name: str = "p50") -> Figure | None:
-        """A percentile, in microseconds, of the latency runs of one point."""
-        return Figure.of(row.get(f"latency_us_{name}") for row in self._groups.get(("latency", line, timeout_s), ()))
+    def latency(
+        self, line: Line, timeout_s: float | None, name: str = "p50", *, kind: Kind = "latency", of: str = "latency_us"
+    ) -> Figure | None:
+        """A percentile, in microseconds, of the latency runs of one point, or of those of another kind."""
+        return Figure.of(row.get(f"{of}_{name}") for row in self.runs(kind, line, timeout_s))
+
+    def runs(self, kind: Kind, line: Line, timeout_s: float | None) -> Sequence[Row]:
+        """The rows of one point, a repeat each."""
+        return self._groups.get((kind, line, timeout_s), ())
 
     def kept(self, line: Line, timeout_s: float | None) -> float | None:
         """Throughput at this timeout as a part of the same line's at the reference timeout."""
@@ -239,10 +239,17 @@ def micro(microseconds: float) -> str:
     return format_latency(microseconds).replace("us", "µs")
 
 
+def facet(row: Mapping[str, Any], name: str) -> Any:
+    """What a row has for a setting, or for another name that splits lines: the sweep, the kind of engine."""
+    value = row.get(name) or _TAGS[name] if name in _TAGS else setting(row, name)
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+
 def varying_settings(rows: Sequence[Row]) -> list[str]:
-    """Settings beyond the axes in which the rows differ: they split lines and stand in their labels."""
+    """What the rows differ in beyond the axes: it splits lines and stands in their labels."""
     names = sorted({name.removeprefix("settings_") for row in rows for name in row if name.startswith("settings_")})
-    return [name for name in names if name not in _AXES | _EFFORT and len({setting(row, name) for row in rows}) > 1]
+    further = [name for name in names if name not in _AXES | _EFFORT]
+    return [name for name in [*_TAGS, *further] if len({facet(row, name) for row in rows}) > 1]
 
 
 def _line_order(line: Line) -> tuple[Any, ...]:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final, Literal
 
+from .facets import facets_attribute
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:
@@ -25,6 +27,9 @@ class Mark:
         high: most of the repeats.
         told: the text of the tooltip; lines are separated by newlines.
         hollow: drawn empty, for a value that is only a bound.
+        facets: the choices it belongs to (`filters`).
+        group: the frontier it may be on; empty for none.
+        tag: what stands beside it while it is on its frontier.
     """
 
     value: float
@@ -32,11 +37,17 @@ class Mark:
     high: float
     told: str
     hollow: bool = False
+    facets: str = ""
+    group: str = ""
+    tag: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line: `hue` picks the colour, `dash` the stroke, `shape` the marker; `number` ties it to the legend."""
+    """One line: `hue` picks the colour, `dash` the stroke, `shape` the marker; `number` ties it to the legend.
+
+    `facets` are the choices all of it belongs to (`filters`).
+    """
 
     label: str
     number: int
@@ -44,6 +55,7 @@ class Series:
     dash: int
     shape: int
     marks: tuple[Mark | None, ...]
+    facets: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +87,7 @@ SHAPES: Final = 8
 _MARKER_PX: Final = 4.6
 _DODGE_PX: Final = 7.0
 _MOST_DIRECT_LABELS: Final = 8
+_LONGEST_DIRECT_LABEL: Final = 26  # letters; longer ones would take the room of the curves
 _LABEL_GAP_PX: Final = 14.0
 
 
@@ -87,12 +100,12 @@ def draw(chart: Chart, *, width: int, height: int, direct_labels: bool) -> str:
         height: likewise.
         direct_labels: name the lines at their right end, where there is room.
     """
-    direct = direct_labels and 0 < len(chart.series) <= _MOST_DIRECT_LABELS
     longest = max((len(series.label) for series in chart.series), default=0)
+    direct = direct_labels and 0 < len(chart.series) <= _MOST_DIRECT_LABELS and longest <= _LONGEST_DIRECT_LABEL
     ticks = nice_ticks(chart.scale, *chart.domain)
     plot = Plot(
         left=14 + 6.4 * max(len(chart.tick(tick)) for tick in ticks),
-        right=width - (14 + 6.2 * min(longest, 22) if direct else 10),
+        right=width - (14 + 6.9 * longest if direct else 10),
         top=12,
         bottom=height - 46,
         scale=chart.scale,
@@ -243,7 +256,8 @@ def _series(series: Series, plot: Plot, count: int, place: int) -> str:
 
 def grouped(series: Series, parts: Sequence[str]) -> str:
     """A line and its marks, with what the style sheet and the script know them by."""
-    return f'<g class="series h{series.hue} d{series.dash}" data-series="{series.number}">{"".join(parts)}</g>'
+    shown = facets_attribute(series.facets)
+    return f'<g class="series h{series.hue} d{series.dash}" data-series="{series.number}"{shown}>{"".join(parts)}</g>'
 
 
 def point(mark: Mark, shape: int, x: float, plot: Plot) -> str:
@@ -255,10 +269,12 @@ def point(mark: Mark, shape: int, x: float, plot: Plot) -> str:
         ends = "".join(f"M{x - 3:.1f} {end:.1f}h6" for end in (top, bottom))
         whisker = f'<path class="whisker" d="M{x:.1f} {top:.1f}V{bottom:.1f}{ends}"/>'
     told = escape(mark.told)
+    group = f' data-group="{mark.group}"' if mark.group else ""
+    tag = f'<text class="tag" x="{x + 8:.1f}" y="{y + 15:.1f}">{escape(mark.tag)}</text>' if mark.tag else ""
     return (
         f'<g class="pt{" hollow" if mark.hollow else ""}" tabindex="0" role="img" aria-label="{told}"'
-        f' data-told="{told}"><title>{told}</title>'
-        f'<circle class="hit" cx="{x:.1f}" cy="{y:.1f}" r="13"/>{whisker}{marker(shape, x, y)}</g>'
+        f' data-told="{told}"{group}{facets_attribute(mark.facets)}><title>{told}</title>'
+        f'<circle class="hit" cx="{x:.1f}" cy="{y:.1f}" r="13"/>{whisker}{marker(shape, x, y)}{tag}</g>'
     )
 
 
@@ -279,7 +295,7 @@ def names(ends: Sequence[tuple[float, float, Series]], plot: Plot) -> list[str]:
     heights = spread_out([at for _, at, _ in ordered], _LABEL_GAP_PX, plot.top, plot.bottom)
     x = plot.right + 10
     return [
-        f'<g class="name h{each.hue}" data-series="{each.number}">'
+        f'<g class="name h{each.hue}" data-series="{each.number}"{facets_attribute(each.facets)}>'
         f'<path class="hair" d="M{from_x + 8:.1f} {at:.1f}L{x - 3:.1f} {y:.1f}"/>'
         f'<text x="{x:.1f}" y="{y + 4:.1f}">{escape(each.label)}</text></g>'
         for y, (from_x, at, each) in zip(heights, ordered, strict=True)

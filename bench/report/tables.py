@@ -14,9 +14,11 @@ from typing import Any, Final
 from netstack.units import format_count, format_size, three_digits
 
 from ..store import Row
-from ..words import setting, setting_name, setting_text
+from ..words import setting_name, setting_text
 from .charts import styles, swatch, timeout_label
-from .points import Analysis, micro, row_kind, timeout_order
+from .facets import facets_attribute
+from .filters import Filters
+from .points import Analysis, facet, micro, row_kind, timeout_order
 
 _LONGEST_TIMEOUT: Final = 1e12  # stands for `none` when sorting: after every real one
 _OPEN_UP_TO: Final = 40  # rows: longer tables start folded
@@ -32,26 +34,31 @@ class _Column:
     left: bool = False
 
 
-def kept_table(analysis: Analysis) -> str:
+def kept_table(analysis: Analysis, filters: Filters) -> str:
     """Throughput at each timeout as a part of that at the reference; empty without a reference."""
     reference = analysis.reference
     if reference is None or len(analysis.timeouts) < 2:
         return ""
-    heads = "".join(f'<th scope="col" class="c">{escape(timeout_label(timeout))}</th>' for timeout in analysis.timeouts)
+    shown = {timeout: facets_attribute(filters.timeout(timeout)) for timeout in analysis.timeouts}
+    heads = "".join(
+        f'<th scope="col" class="c"{shown[timeout]}>{escape(timeout_label(timeout))}</th>'
+        for timeout in analysis.timeouts
+    )
     body = []
     for line, (hue, dash, shape) in styles(analysis).items():
         cells = []
         for timeout in analysis.timeouts:
             kept = analysis.kept(line, timeout)
             if kept is None:
-                cells.append('<td class="c">&ndash;</td>')
+                cells.append(f'<td class="c"{shown[timeout]}>&ndash;</td>')
             else:
-                cells.append(f'<td class="cell" style="--v:{min(kept, 1.0):.3f}">{kept:.0%}</td>')
+                cells.append(f'<td class="cell"{shown[timeout]} style="--v:{min(kept, 1.0):.3f}">{kept:.0%}</td>')
         name = f"{swatch(hue, dash, shape)}{escape(line.label)}"
-        body.append(f'<tr><th scope="row" class="l">{name}</th>{"".join(cells)}</tr>')
+        row = facets_attribute(filters.line(line))
+        body.append(f'<tr{row}><th scope="row" class="l">{name}</th>{"".join(cells)}</tr>')
     first = '<th scope="col" class="l">record size · channels</th>'
     return (
-        f'<section class="card"><h2>Throughput kept, against {timeout_label(reference)}</h2>'
+        f'<section class="card" id="kept"><h2>Throughput kept, against {timeout_label(reference)}</h2>'
         '<p class="note">Records a second at each buffer timeout as a part of the same line&rsquo;s at '
         f"{timeout_label(reference)}: the price of promptness.</p>"
         f'<div class="scroll"><table class="heat"><thead><tr>{first}{heads}</tr></thead>'
@@ -59,30 +66,32 @@ def kept_table(analysis: Analysis) -> str:
     )
 
 
-def row_tables(analysis: Analysis) -> str:
+def row_tables(analysis: Analysis, filters: Filters) -> str:
     """Every row that succeeded, in one table for throughput and one for latency."""
     parts = []
     for kind, columns in (("throughput", _THROUGHPUT), ("latency", _LATENCY)):
         rows = [row for row in analysis.good if row_kind(row) == kind]
         if rows:
             rows.sort(key=lambda row: _place(row, analysis.varying))
-            table = _table(_SETTINGS + _extras(analysis) + columns + _LAST, rows)
+            table = _table(_SETTINGS + _extras(analysis) + columns + _LAST, rows, filters)
             opened = " open" if len(rows) <= _OPEN_UP_TO else ""
             parts.append(f"<details{opened}><summary>{kind.title()} runs ({len(rows)})</summary>{table}</details>")
     return "".join(parts)
 
 
-def failed_table(analysis: Analysis) -> str:
+def failed_table(analysis: Analysis, filters: Filters) -> str:
     """What failed and why."""
     columns = (
         *_SETTINGS,
+        *_extras(analysis),
         _Column("measuring", lambda row: row_kind(row), left=True),
         _Column("error", lambda row: row.get("error") or "not everything was delivered", left=True),
     )
-    return _table(columns, sorted(analysis.failed, key=lambda row: _place(row, analysis.varying)), "bad")
+    rows = sorted(analysis.failed, key=lambda row: _place(row, analysis.varying))
+    return _table(columns, rows, filters, "bad")
 
 
-def _table(columns: tuple[_Column, ...], rows: list[Row], style: str = "") -> str:
+def _table(columns: tuple[_Column, ...], rows: list[Row], filters: Filters, style: str = "") -> str:
     heads = "".join(f'<th scope="col"{" class=l" if column.left else ""}>{column.head}</th>' for column in columns)
     body = []
     for row in rows:
@@ -92,7 +101,8 @@ def _table(columns: tuple[_Column, ...], rows: list[Row], style: str = "") -> st
             sort = "" if column.sort is None else f' data-v="{"" if value is None else escape(str(value))}"'
             wrap = "wrap" if column.head == "error" else "l" if column.left else ""
             cells.append(f"<td{f' class={wrap}' if wrap else ''}{sort}>{escape(column.show(row))}</td>")
-        body.append(f"<tr{f' class={style}' if style else ''}>{''.join(cells)}</tr>")
+        shown = facets_attribute(filters.row(row))
+        body.append(f"<tr{f' class={style}' if style else ''}{shown}>{''.join(cells)}</tr>")
     return (
         f'<div class="scroll" tabindex="0"><table class="sortable"><thead><tr>{heads}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div>"
@@ -117,8 +127,8 @@ def _extras(analysis: Analysis) -> tuple[_Column, ...]:
     def column(name: str) -> _Column:
         return _Column(
             escape(setting_name(name)),
-            lambda row: setting_text(name, setting(row, name)),
-            lambda row: setting(row, name),
+            lambda row: setting_text(name, facet(row, name)),
+            lambda row: facet(row, name),
             left=True,
         )
 
@@ -126,7 +136,7 @@ def _extras(analysis: Analysis) -> tuple[_Column, ...]:
 
 
 def _place(row: Row, varying: Sequence[str]) -> tuple[Any, ...]:
-    others = [setting(row, name) for name in varying]
+    others = [facet(row, name) for name in varying]
     return (
         timeout_order(row.get("settings_buffer_timeout_s")),
         row.get("settings_record_bytes") or 0,
@@ -163,6 +173,7 @@ _LATENCY: Final = (
     _number("p90", "latency_us_p90", micro),
     _number("p99", "latency_us_p99", micro),
     _number("p99.9", "latency_us_p999", micro),
+    _number("p99.99", "latency_us_p9999", micro),
     _number("max", "latency_us_max", micro),
 )
 _LAST: Final = (_number("records", "records", lambda count: f"{count:,.0f}"),)

@@ -318,7 +318,7 @@ async def open_daemon(
         address: `host:port`, or a URL.
         secret: shared with the daemon.
         name: of this coordinator, for the daemon's log; the host's name if not given.
-        heartbeat_timeout_s: a daemon that is silent for so long is lost.
+        heartbeat_timeout_s: a daemon that is silent for so long is lost; less if the daemon is less patient.
         connect_timeout_s: dialling, proof and greetings together.
 
     Raises:
@@ -363,4 +363,7 @@ async def _enter(
             f"{place} runs netstack {greeting.build} with control protocol {greeting.version}, and this is {build} with"
             f" {VERSION}: install one release on every host, and restart the daemon"
         )
+    told_s = greeting.facts.get("heartbeat_timeout_s")
+    if isinstance(told_s, int | float) and told_s > 0:
+        link.heartbeat_timeout_s = min(heartbeat_timeout_s, told_s)  # it wants to hear from us as often as that
     return link, greeting.facts

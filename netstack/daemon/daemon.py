@@ -137,6 +137,7 @@ class TaskManagerDaemon:
         self._coordinators: dict[DaemonLink, None] = {}
         self._began_s = trio.current_time()
         self._runs_ended = 0
+        self._served = trio.Event()
 
     async def serve(self, listener: Listener, *, takes_data: bool) -> None:
         """Accepts until cancelled.
@@ -148,6 +149,10 @@ class TaskManagerDaemon:
         async with trio.open_nursery() as nursery:
             while True:
                 nursery.start_soon(self._handle, await listener.accept(), takes_data)
+
+    async def wait_served(self) -> None:
+        """Waits until, for the first time, a coordinator has come and none is left. Cancellation: nothing changed."""
+        await self._served.wait()
 
     # For sessions.
 
@@ -228,6 +233,7 @@ class TaskManagerDaemon:
             "kernel": platform.release(),
             "cpus": os.cpu_count() or 1,
             "allow": list(self._allowed.prefixes),
+            "heartbeat_timeout_s": self.config.heartbeat_timeout_s,
             "platform": sys.platform,
         }
 
@@ -282,6 +288,8 @@ class TaskManagerDaemon:
                 nursery.cancel_scope.cancel()
         finally:
             del self._coordinators[link]
+            if not self._coordinators:
+                self._served.set()
 
 
 @asynccontextmanager

@@ -21,9 +21,11 @@ from ..buffer.pool import BufferListener, LocalBufferPool, NetworkBufferPool
 from ..buffer.segment import Segment
 from ..errors import ChannelFailed, ErrorCode, RemoteProtocolError, channel_error
 from ..events import Alignment, CheckpointBarrier, DataType, EndOfData, EndOfPartition, decode_event
+from ..wire.codec import Inflate
 from ..wire.credit import MAX_CREDIT, ReceiveCredit
 from .capture import InputCapture
 from .gate import SingleInputGate
+from .parts import CompressedBuffer, buffers_of
 from .statistics import ChannelStatistics
 
 _DATA: Final = DataType.DATA
@@ -77,6 +79,7 @@ class RemoteInputChannel:
         "_expected_sequence",
         "_floating",
         "_gate",
+        "_has_compressed",
         "_initial_credit",
         "_link",
         "_network",
@@ -152,6 +155,7 @@ class RemoteInputChannel:
         self._queue: deque[Buffer] = _NO_QUEUE
         self._priority_count = 0
         self._capture: InputCapture | None = None
+        self._has_compressed = False
         self._event_bytes = 0
         self._expected_sequence = 0
         self._error: Exception | None = None
@@ -203,11 +207,7 @@ class RemoteInputChannel:
             free = self._exclusive.pop()
             is_floating = False
         else:
-            raise ChannelFailed(
-                ErrorCode.CREDIT_VIOLATION,
-                f"a data buffer came (sequence {sequence}) although the producer had no credit left",
-                channel=str(self),
-            )
+            raise self._without_credit(sequence)
         self._expected_sequence = (sequence + 1) & 0xFFFFFFFF  # it travels as 32 bits
         self._buffers += 1
         self._bytes += length
@@ -232,6 +232,47 @@ class RemoteInputChannel:
         if self.credit.use() and self._link is not None:
             self._link.want_announcement(self)
         return free
+
+    def on_parts(
+        self, sequence: int, backlog: int, body: memoryview, sizes: tuple[int, ...], inflate: Inflate | None
+    ) -> None:
+        """Data buffers that came in one frame: as many sequence numbers, one credit, one buffer of ours.
+
+        Compressed ones are decompressed one by one as they are polled, so that they take no more memory than others.
+
+        Raises:
+            ChannelFailed: out of sequence, or no credit was left for it, or it cannot be part of a checkpoint.
+        """
+        if sequence != self._expected_sequence:
+            raise self._out_of_sequence(sequence)
+        is_floating = bool(self._floating)
+        if not self.free_buffers:
+            raise self._without_credit(sequence)
+        if inflate is not None:
+            self._has_compressed = True
+            if self._capture is not None:
+                raise self._compressed_checkpoint()
+        segment = self._floating.pop() if is_floating else self._exclusive.pop()
+        length = len(body)
+        segment.memory[:length] = body
+        self._expected_sequence = (sequence + len(sizes)) & 0xFFFFFFFF
+        self._buffers += len(sizes)
+        self._bytes += length
+        whole = Buffer(segment.memory[:length], length, _DATA, self, segment, is_floating)
+        made = buffers_of(whole, sequence, sizes, inflate)
+        if self._capture is not None and self._capture.is_open:
+            self._capture.add(whole.memory)
+        if made:
+            if self._queue is _NO_QUEUE:
+                self._queue = deque()
+            was_empty = not self._queue
+            self._queue.extend(made)
+            if was_empty:
+                self._gate.enqueue(self)
+        whole.recycle()
+        self.on_backlog(backlog)
+        if self.credit.use() and self._link is not None:
+            self._link.want_announcement(self)
 
     def on_event(self, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         """An in-band event; it took no buffer.
@@ -346,6 +387,8 @@ class RemoteInputChannel:
                 raise self._error
             return None
         buffer = queue.popleft()
+        if self._has_compressed and isinstance(buffer, CompressedBuffer):
+            buffer = self._inflated(buffer)
         if queue:
             buffer.more_available = True
             buffer.next_is_event = queue[0].data_type is not _DATA
@@ -502,6 +545,8 @@ class RemoteInputChannel:
 
     def _note_barrier(self, barrier: CheckpointBarrier, sequence: int) -> None:
         if barrier.alignment is not Alignment.AT_LEAST_ONCE:
+            if self._has_compressed:
+                raise self._compressed_checkpoint()
             self._captured().on_barrier(barrier.checkpoint_id, sequence)
 
     def _give_up_floating(self) -> None:
@@ -521,6 +566,28 @@ class RemoteInputChannel:
                 self._link.hold_announcement(self)
             if self.credit.is_scheduled and self.credit.unannounced > len(self._queue):
                 self._link.announce_now()
+
+    def _inflated(self, compressed: CompressedBuffer) -> Buffer:
+        try:
+            return compressed.inflated()
+        except RemoteProtocolError as error:
+            compressed.recycle()
+            self._error = ChannelFailed(error.code, error.text, channel=str(self))
+            raise self._error from error
+
+    def _compressed_checkpoint(self) -> ChannelFailed:
+        return ChannelFailed(
+            ErrorCode.UNEXPECTED_FRAME,
+            "compressed buffers and a barrier that may overtake them on one channel; switch the compression off",
+            channel=str(self),
+        )
+
+    def _without_credit(self, sequence: int) -> ChannelFailed:
+        return ChannelFailed(
+            ErrorCode.CREDIT_VIOLATION,
+            f"a data buffer came (sequence {sequence}) although the producer had no credit left",
+            channel=str(self),
+        )
 
     def _out_of_sequence(self, sequence: int) -> ChannelFailed:
         return channel_error(

@@ -7,8 +7,8 @@ Rules:
 - The connection's reader never waits for a channel: every data frame finds a buffer, because its credit was reserved.
 - Credits are built when the socket has room, for all channels at once, so they coalesce by themselves. So do sizes of
   buffers: of several for one channel the newest is sent.
-- A frame for a channel that left crossed its cancel: dropped. One for a number that was never opened breaks the
-  protocol.
+- A frame for a channel that left crossed its cancel: dropped (and answered by another where a producer may overlook
+  one, `Codec.repeats_cancel`). One for a number that was never opened breaks the protocol.
 - One channel's failure (sequence, credit, checksum) resets that channel alone.
 """
 
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from ..buffer.segment import Segment
 from ..errors import ChannelFailed, ConnectionLost, ErrorCode, RemoteProtocolError, channel_error
 from ..events import DataType
-from ..wire.codec import Codec
+from ..wire.codec import Codec, Inflate
 from ..wire.connection import FEATURE_CHECKSUM, OutgoingBatch
 from ..wire.frames import (
     Acknowledge,
@@ -107,7 +107,7 @@ class ChannelReceiver:
         """A data buffer landed in `segment`."""
         found = self._channels.get(channel)
         if found is None:
-            self._check_known(channel)
+            self._drop(channel)
             return segment
         try:
             if self._checksum and zlib.crc32(segment.memory[:length]) != checksum:
@@ -126,12 +126,39 @@ class ChannelReceiver:
         """An in-band event."""
         found = self._channels.get(channel)
         if found is None:
-            self._check_known(channel)
+            self._drop(channel)
             return
         try:
-            found.on_event(sequence, backlog, data_type, payload)
+            handled_as, native = self._codec.decode_event(data_type, payload)
+            found.on_event(sequence, backlog, handled_as, native)
+        except RemoteProtocolError as error:
+            self._reset(found, ChannelFailed(error.code, error.text, channel=str(found)))
         except ChannelFailed as error:
             self._reset(found, error)
+
+    def on_parts(
+        self,
+        channel: int,
+        sequence: int,
+        backlog: int,
+        body: memoryview,
+        sizes: tuple[int, ...],
+        inflate: Inflate | None,
+    ) -> None:
+        """Data buffers that came in one frame."""
+        found = self._channels.get(channel)
+        if found is None:
+            self._drop(channel)
+            return
+        try:
+            found.on_parts(sequence, backlog, body, sizes, inflate)
+        except ChannelFailed as error:
+            self._reset(found, error)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no channel is open."""
+        return not self._channels
 
     def on_frame(self, frame: Frame) -> None:
         """What a producer may say."""
@@ -170,7 +197,7 @@ class ChannelReceiver:
             pairs = []
             for channel in waiting[:CREDIT_PAIRS_A_FRAME]:
                 count = channel.credit.take()
-                if count and not channel.is_released:
+                if count and channel.number in self._channels:  # some producers take credit for others ill
                     channel.announcements += 1
                     pairs.append((channel.number, count))
             del waiting[:CREDIT_PAIRS_A_FRAME]
@@ -243,8 +270,11 @@ class ChannelReceiver:
         channel.fail(error)
         self._send(CancelChannel(channel.number))
 
-    def _check_known(self, number: int) -> None:
+    def _drop(self, number: int) -> None:
+        """A buffer came for a channel that left, or never was."""
         if number >= self._next_number:
             raise RemoteProtocolError(
                 ErrorCode.UNKNOWN_CHANNEL, f"{self.peer} sent a buffer for channel {number}, which was never opened"
             )
+        if self._codec.repeats_cancel:
+            self._send(CancelChannel(number))

@@ -22,8 +22,8 @@ from typing import Final, Protocol, final
 from ..buffer.buffer import Buffer, BufferSource, Notify
 from ..buffer.segment import Segment
 from ..errors import ChannelFailed, ErrorCode, LocalProtocolError, RemoteProtocolError
-from ..events import DataType
-from ..wire.codec import Codec
+from ..events import DataType, Event
+from ..wire.codec import Codec, Inflate
 from ..wire.connection import FEATURE_CHECKSUM, OutgoingBatch
 from ..wire.credit import MAX_CREDIT, SendCredit
 from ..wire.frames import (
@@ -37,9 +37,16 @@ from ..wire.frames import (
     NewBufferSize,
     OpenChannel,
     Resume,
+    SegmentRequest,
+    TaskEvent,
 )
 
 _DATA: Final = DataType.DATA
+
+
+def nobody_listens(partition_id: str, event: Event) -> bool:
+    """No task takes events."""
+    return False
 
 
 class ViewProvider(Protocol):
@@ -139,6 +146,7 @@ class ChannelSender:
         max_channels: int,
         on_write_wanted: Callable[[], None],
         send: Callable[[Frame], None],
+        on_task_event: Callable[[str, Event], bool] = nobody_listens,
     ) -> None:
         """Starts without channels.
 
@@ -148,8 +156,11 @@ class ChannelSender:
             max_channels: bound on what one peer can make us remember.
             on_write_wanted: called when there is something to write.
             send: queues a control frame.
+            on_task_event: given an event for the task that produces a partition, by the partition's id; returns whether
+                anybody took it.
         """
         self._codec = codec
+        self._on_task_event = on_task_event
         self._views = views
         self._max_channels = max_channels
         self._on_write_wanted = on_write_wanted
@@ -215,6 +226,11 @@ class ChannelSender:
                 channel = self._find(number)
                 if channel is not None:
                     self._drop(channel)
+            case TaskEvent(number, partition_id, event):
+                if not self._on_task_event(partition_id, event):
+                    self._refuse(number, ErrorCode.UNEXPECTED_FRAME, f"no task of {partition_id!r} takes events")
+            case SegmentRequest():
+                pass  # for tiered storage; what is pipelined comes in its order
             case _:
                 raise RemoteProtocolError(
                     ErrorCode.UNEXPECTED_FRAME, f"a consumer does not send {type(frame).__name__} frames"
@@ -229,6 +245,23 @@ class ChannelSender:
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         """Consumers send no in-band events."""
         raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"a consumer sent an event for channel {channel}")
+
+    def on_parts(
+        self,
+        channel: int,
+        sequence: int,
+        backlog: int,
+        body: memoryview,
+        sizes: tuple[int, ...],
+        inflate: Inflate | None,
+    ) -> None:
+        """Consumers send no data (the assembler has refused it already)."""
+        raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"a consumer sent data buffers for channel {channel}")
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no channel is open."""
+        return not self._channels
 
     def on_closed(self, error: Exception | None) -> None:
         """The connection is gone: every subpartition counts as consumed."""
@@ -268,6 +301,15 @@ class ChannelSender:
                     first.append(channel)
                 else:
                     ready.append(channel)
+            if buffer.data_type is not _DATA:
+                header, payload = self._codec.encode_event(
+                    channel.number, buffer.data_type, buffer.sequence, buffer.backlog, bytes(buffer.contiguous())
+                )
+                buffer.recycle()
+                batch.add_control(header)
+                batch.add_control(payload)
+                has_room = batch.has_room
+                continue
             has_room = batch.add_buffer(
                 encode(
                     channel.number,
@@ -325,6 +367,15 @@ class ChannelSender:
             )
             return
         self._highest_number = max(self._highest_number, number)
+        if frame.subpartitions != 1:
+            self._send(
+                ChannelError(
+                    number,
+                    ErrorCode.SUBPARTITION_OUT_OF_RANGE,
+                    f"{frame.subpartitions} subpartitions in one channel; ask for each in a channel of its own",
+                )
+            )
+            return
         if len(self._channels) >= self._max_channels:
             self._send(ChannelError(number, ErrorCode.CHANNEL_IN_USE, f"more than {self._max_channels} channels"))
             return
@@ -374,6 +425,14 @@ class ChannelSender:
             )
         return channel
 
+    def _refuse(self, number: int, code: ErrorCode, text: str) -> None:
+        """Tells that a channel is broken, whether or not it was opened."""
+        channel = self._channels.get(number)
+        if channel is not None:
+            self._fail(channel, code, text)
+        else:
+            self._send(ChannelError(number, code, text))
+
     def _fail(self, channel: SendingChannel, code: ErrorCode, text: str) -> None:
         if channel.number in self._channels:
             self._drop(channel)
@@ -401,8 +460,6 @@ class ChannelSender:
 
 
 def _crc32(buffer: Buffer) -> int:
-    if buffer.data_type is not DataType.DATA:
-        return 0
     if buffer.pieces is None:
         return zlib.crc32(buffer.memory)
     value = 0

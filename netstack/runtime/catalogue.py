@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final, Literal
 
-from .task_manager import TaskManagerStatistics
+from .statistics import TaskManagerStatistics
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import trio
 
 from ..errors import ConfigError, ConnectionLost, ErrorCode, RemoteProtocolError
 from ..transport import ByteStream
+from ..wire.codec_native import PROOF_MAGIC
 
 MAX_FRAME_BYTES: Final = 4 << 20
 """Jobs are the largest documents; a malicious length must not make us take memory."""
@@ -87,6 +88,11 @@ class FrameStream:
             if len(self._received) >= _LENGTH.size:
                 (length,) = _LENGTH.unpack_from(self._received)
                 if length > self.limit_bytes:
+                    if self._received.startswith(PROOF_MAGIC):
+                        raise RemoteProtocolError(
+                            ErrorCode.NOT_NETSTACK,
+                            f"{self.peer} wants a shared secret to be proven first; give this side the same secret",
+                        )
                     raise RemoteProtocolError(
                         ErrorCode.FRAME_TOO_LARGE,
                         f"{self.peer} sent a control frame of {length} bytes; {self.limit_bytes} is the most",

@@ -3,15 +3,15 @@
 Takes: a listener, addresses of producers. Gives: pumps in motion; `ChannelReceiver`s to gates.
 
 Rules: one dialled connection per address, shared by every gate and counted by its channels; concurrent callers share
-one attempt; a failed attempt is not remembered. When the last channel leaves, the connection says goodbye.
+one attempt; a failed attempt is not remembered. When the last channel leaves, the connection says goodbye. With a
+secret both ends of a stream prove it before there is a pump; an accepted stream does so in a task of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from typing import Final, final
 
 import trio
@@ -20,49 +20,22 @@ from ..buffer.pool import NetworkBufferPool
 from ..buffer.requirements import LANDING_SEGMENTS
 from ..buffer.segment import Segment
 from ..config import NetworkConfig
-from ..errors import ConnectionLost, NetstackError, RemoteProtocolError
+from ..errors import AuthenticationFailed, ConnectionLost, NetstackError, RemoteProtocolError
 from ..inbound.receiver import ChannelReceiver
 from ..inbound.uncredited import UncreditedReceiver
-from ..outbound.sender import ChannelSender, SendingChannelStatistics, ViewProvider
+from ..outbound.sender import ChannelSender, ViewProvider
 from ..transport import ByteStream, Listener, transport_for
 from ..wire.codec_native import PROTOCOL_VERSION, NativeCodec
-from ..wire.connection import FEATURE_CHECKSUM, Connection, ConnectionStatistics
+from ..wire.connection import FEATURE_CHECKSUM, Connection
 from ..wire.frames import Frame, Hello
+from .admission import Admission
+from .authentication import Secret, prove_dialler
 from .buffers import wait_unpooled
 from .pump import Pump
+from .statistics import AcceptedStatistics, DialledStatistics
 
 SOFTWARE: Final = "netstack 0.2.0"
 KNOWN_FEATURES: Final = FEATURE_CHECKSUM
-
-
-@dataclass(frozen=True, slots=True)
-class AcceptedStatistics:
-    """A connection on which this TaskManager produces.
-
-    Attributes:
-        peer: who reads.
-        connection: bytes and calls.
-        channels: each open channel, with its credit.
-    """
-
-    peer: str
-    connection: ConnectionStatistics
-    channels: tuple[SendingChannelStatistics, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DialledStatistics:
-    """A connection on which this TaskManager consumes.
-
-    Attributes:
-        address: of the producer.
-        connection: bytes and calls.
-        channels: how many share it.
-    """
-
-    address: str
-    connection: ConnectionStatistics
-    channels: int
 
 
 @final
@@ -84,8 +57,35 @@ class NetworkEndpoint:
     """Accepts and dials."""
 
     def __init__(
-        self, config: NetworkConfig, pool: NetworkBufferPool, views: ViewProvider, nursery: trio.Nursery
+        self,
+        config: NetworkConfig,
+        pool: NetworkBufferPool,
+        views: ViewProvider,
+        nursery: trio.Nursery,
+        *,
+        secret: Secret | None = None,
+        admission: Admission | None = None,
+        greet: Callable[[ByteStream], Awaitable[None]] | None = None,
+        on_accepted_end: Callable[[], None] | None = None,
     ) -> None:
+        """Knows no connection yet.
+
+        Args:
+            config: timeouts.
+            pool: lends landing segments.
+            views: what is produced here.
+            nursery: runs the connections.
+            secret: proven on every dialled stream first; None proves none.
+            admission: what streams of `serve` must pass; None takes all: there is no secret, or whoever gives us the
+                streams has admitted them.
+            greet: says what else must be said on a dialled stream, after the proof and before the protocol; within
+                `connect_timeout_s`. The stream is closed when it raises.
+            on_accepted_end: told when the connection on an accepted stream is over: for streams admitted elsewhere.
+        """
+        self._secret = secret
+        self._admission = admission
+        self._greet = greet
+        self._on_accepted_end = on_accepted_end if admission is None else admission.left
         self._config = config
         self._pool = pool
         self._views = views
@@ -120,10 +120,23 @@ class NetworkEndpoint:
         """Accepts until cancelled, or until the listener is closed."""
         with contextlib.suppress(trio.ClosedResourceError):
             while True:
-                self.accept(await listener.accept())
+                stream = await listener.accept()
+                if self._admission is None:
+                    self.accept(stream)
+                else:
+                    self._nursery.start_soon(self._admit, stream, self._admission)
+
+    async def _admit(self, stream: ByteStream, admission: Admission) -> None:
+        with contextlib.suppress(AuthenticationFailed):  # closed, and counted by its reason
+            await admission.admit(stream)
+            if self._closing:
+                stream.close()
+                admission.left()
+            else:
+                self.accept(stream)
 
     def accept(self, stream: ByteStream) -> None:
-        """Produces on a connected stream."""
+        """Produces on a connected stream, which has been admitted."""
 
         def connect(on_write_wanted: Callable[[], None]) -> Connection:
             sender = ChannelSender(
@@ -157,6 +170,7 @@ class NetworkEndpoint:
 
         Raises:
             ConnectionLost: nobody answers there.
+            AuthenticationFailed: whoever answers does not prove the secret, or does not take our proof.
             RemoteProtocolError: whoever answers is no netstack, or not one of our version and segment size.
 
         Cancellation: the attempt goes on for other callers; without any it is given up.
@@ -178,6 +192,8 @@ class NetworkEndpoint:
             error = entry.error
             if isinstance(error, RemoteProtocolError):
                 raise RemoteProtocolError(error.code, error.text) from error
+            if isinstance(error, AuthenticationFailed):
+                raise AuthenticationFailed(error.reason, str(error)) from error
             if error is not None and not isinstance(error, ConnectionLost):
                 raise error
             if error is not None:
@@ -201,6 +217,7 @@ class NetworkEndpoint:
             )
             with trio.fail_after(self._config.connect_timeout_s):
                 stream = await transport_for(address).connect(address)
+                await self._introduce(stream)
                 lent, landing = landing, []
                 pump, receiver = self._consume(stream, address, entry, lent)
                 await pump.opened.wait()
@@ -223,6 +240,16 @@ class NetworkEndpoint:
                 if pump is not None:
                     pump.abort(entry.error)  # the hello may still come when nobody wants it any more
             entry.done.set()
+
+    async def _introduce(self, stream: ByteStream) -> None:
+        try:
+            if self._secret is not None:
+                await prove_dialler(stream, self._secret)
+            if self._greet is not None:
+                await self._greet(stream)
+        except BaseException:
+            stream.close()
+            raise
 
     def _consume(
         self, stream: ByteStream, address: str, entry: _Dialled, landing: list[Segment]
@@ -331,7 +358,8 @@ class NetworkEndpoint:
         pump.abort(ConnectionLost(f"{pump.stream.peer} said no hello within {self._config.handshake_timeout_s:g} s"))
 
     def _on_pump_closed(self, pump: Pump, error: Exception | None) -> None:
-        self._accepted.pop(pump, None)
+        if self._accepted.pop(pump, None) is not None and self._on_accepted_end is not None:
+            self._on_accepted_end()
         self._pumps.pop(pump, None)
         self._dirty.pop(pump, None)
         self._past_sent += pump.connection.bytes_sent

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ..inbound.statistics import GateStatistics
 from ..outbound.partition import ResultPartitionStatistics
 from .catalogue import CATALOGUE, Metric, Scope
-from .task_manager import TaskManagerStatistics
+from .statistics import TaskManagerStatistics
 
 
 class Sample(NamedTuple):

@@ -22,7 +22,7 @@ import trio
 
 from ..errors import ConfigError
 from .metrics import samples
-from .task_manager import TaskManagerStatistics
+from .statistics import TaskManagerStatistics
 
 try:
     from prometheus_client import CollectorRegistry, make_wsgi_app

@@ -7,33 +7,33 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
-from urllib.parse import urlsplit
 
 import trio
 
-from ..buffer.pool import NetworkBufferPool, NetworkBufferPoolStatistics
+from ..buffer.pool import NetworkBufferPool
 from ..buffer.requirements import gate_buffers, partition_buffers
 from ..config import NetworkConfig
-from ..errors import ChannelFailed, ConfigError, LocalProtocolError
+from ..errors import ConfigError, LocalProtocolError
 from ..ids import ChannelDescriptor, ResultPartitionType, partition_id
 from ..inbound.channel import RemoteInputChannel
 from ..inbound.gate import InputChannel, SingleInputGate
-from ..inbound.local_channel import LocalInputChannel
 from ..inbound.receiver import ChannelReceiver
-from ..inbound.statistics import GateStatistics
-from ..outbound.partition import ResultPartition, ResultPartitionStatistics
-from ..transport import Listener, transport_for
+from ..outbound.partition import ResultPartition
+from ..transport import ByteStream, Listener, transport_for
+from .admission import Admission
+from .authentication import Secret
 from .buffers import wait_unpooled
 from .debloating import GateDebloating
-from .endpoint import AcceptedStatistics, DialledStatistics, NetworkEndpoint
+from .endpoint import NetworkEndpoint
 from .flusher import Flusher
+from .local_channels import is_same_address, open_local_channel
 from .memory_watch import MemoryWatch
 from .partitions import PartitionRegistry
 from .pump import Pump
+from .statistics import TaskManagerStatistics
 
 if TYPE_CHECKING:
     from .prometheus import MetricsServer
@@ -43,39 +43,22 @@ GOODBYE_GRACE_S: Final = 1.0
 never."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskManagerStatistics:
-    """A snapshot of everything a TaskManager owns.
-
-    Attributes:
-        pool: its network buffers.
-        partitions: what is produced here.
-        accepted: connections on which it is read from.
-        dialled: connections on which it reads.
-        gates: open input gates, without those that are finished and closed.
-        bytes_sent: over all connections ever, headers and control frames included.
-        bytes_received: likewise.
-    """
-
-    pool: NetworkBufferPoolStatistics
-    partitions: tuple[ResultPartitionStatistics, ...]
-    accepted: tuple[AcceptedStatistics, ...]
-    dialled: tuple[DialledStatistics, ...]
-    gates: tuple[GateStatistics, ...]
-    bytes_sent: int
-    bytes_received: int
-
-    @property
-    def connections(self) -> int:
-        """Open connections, in either direction."""
-        return len(self.accepted) + len(self.dialled)
-
-
 @final
 class TaskManager:
     """See `open_task_manager`, which makes one (and is a partition's `PartitionHost`)."""
 
-    def __init__(self, config: NetworkConfig, listener: Listener, nursery: trio.Nursery) -> None:
+    def __init__(
+        self,
+        config: NetworkConfig,
+        listener: Listener,
+        nursery: trio.Nursery,
+        *,
+        secret: Secret | None = None,
+        admission: Admission | None = None,
+        greet: Callable[[ByteStream], Awaitable[None]] | None = None,
+        on_accepted_end: Callable[[], None] | None = None,
+    ) -> None:
+        """See `task_manager_on`."""
         self.config = config
         self.address = listener.address
         """The URL consumers dial."""
@@ -89,7 +72,17 @@ class TaskManager:
         self._registry = PartitionRegistry(
             timeout_s=config.partition_request_timeout_s, now=self.now, call_at=self.call_at
         )
-        self._endpoint = NetworkEndpoint(config, self._pool, self._registry, nursery)
+        self._admission = admission
+        self._endpoint = NetworkEndpoint(
+            config,
+            self._pool,
+            self._registry,
+            nursery,
+            secret=secret,
+            admission=admission,
+            greet=greet,
+            on_accepted_end=on_accepted_end,
+        )
         self.kick = self._endpoint.kick
         self.settle = self._endpoint.settle
         self._memory_watch = MemoryWatch()
@@ -152,6 +145,7 @@ class TaskManager:
 
         Raises:
             ConnectionLost: a producer cannot be reached.
+            AuthenticationFailed: a producer does not prove the secret, or does not take our proof.
             RemoteProtocolError: whoever answers is no netstack, or not one of our version and segment size.
             InsufficientBuffers: the buffers of the gate are not free.
             ConfigError: no descriptor, or an address that is no URL.
@@ -164,7 +158,8 @@ class TaskManager:
         self._check_open()
         if not descriptors:
             raise ConfigError("a gate needs at least one ChannelDescriptor")
-        local = {address for address in {descriptor.address for descriptor in descriptors} if self._is_local(address)}
+        addresses = {descriptor.address for descriptor in descriptors}
+        local = {address for address in addresses if is_same_address(self.address, address)}
         remote = sum(descriptor.address not in local for descriptor in descriptors)
         config = self.config
         buffers = gate_buffers(remote, config)
@@ -205,7 +200,7 @@ class TaskManager:
         try:
             for index, descriptor in enumerate(descriptors):
                 if descriptor.address in local:
-                    self._open_local(gate, index, descriptor)
+                    open_local_channel(gate, index, descriptor, self._registry)
                     self._announce_start_size(gate.channels[index])
                     continue
                 wanted = partition_id(descriptor.partition_id)
@@ -262,6 +257,7 @@ class TaskManager:
             gates=tuple(gate.statistics() for gate in self._gates),
             bytes_sent=sent,
             bytes_received=received,
+            admission=None if self._admission is None else self._admission.statistics(),
         )
 
     def tcp_facts(self) -> dict[str, str | int]:
@@ -285,31 +281,6 @@ class TaskManager:
             self._endpoint.abort()
         self._pool.destroy()
 
-    def _open_local(self, gate: SingleInputGate, index: int, descriptor: ChannelDescriptor) -> None:
-        channel = LocalInputChannel(
-            gate, index, partition_id=descriptor.partition_id, subpartition=descriptor.subpartition
-        )
-        gate.add_channel(channel)
-        failed: list[ChannelFailed] = []
-        at_once = True
-
-        def on_failed(error: ChannelFailed) -> None:
-            if at_once:
-                failed.append(error)
-            else:
-                channel.fail(error)
-
-        channel.withdraw = self._registry.open_view(
-            descriptor.partition_id,
-            descriptor.subpartition,
-            channel.on_data_available,
-            channel.on_view,
-            on_failed,
-        )
-        at_once = False
-        if failed:
-            raise failed[0]
-
     def _announce_start_size(self, channel: InputChannel) -> None:
         start_bytes = self.config.debloat_start_buffer_bytes
         if self.config.debloat_target_s is not None and start_bytes is not None:
@@ -324,23 +295,12 @@ class TaskManager:
         names = itertools.chain([name], (f"{name}#{number}" for number in itertools.count(2)))
         return next(candidate for candidate in names if candidate not in taken)
 
-    def _is_local(self, address: str) -> bool:
-        if address == self.address:
-            return True
-        mine, theirs = urlsplit(self.address), urlsplit(address)
-        if mine.scheme != theirs.scheme or mine.port is None or mine.port != theirs.port:
-            return False
-        # Bound to every address: any loopback name with our port is us.
-        return mine.hostname in _ANY and theirs.hostname in (*_ANY, *_LOOPBACK)
-
     def _check_open(self) -> None:
         if self._closed:
             raise LocalProtocolError("the TaskManager is closed; open a new one")
 
 
 _NAMED_PARTITIONS: Final = 3
-_ANY: Final = ("0.0.0.0", "::")
-_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 
 @asynccontextmanager
@@ -348,6 +308,7 @@ async def open_task_manager(
     address: str,
     config: NetworkConfig | None = None,
     *,
+    secret: Secret | None = None,
     metrics_address: str | None = None,
     detailed_metrics: bool = False,
 ) -> AsyncIterator[TaskManager]:
@@ -356,6 +317,9 @@ async def open_task_manager(
     Args:
         address: where producers of this TaskManager are reached; port 0 picks a free one (see `TaskManager.address`).
         config: memory, buffers, timeouts.
+        secret: what both ends of every connection must prove before anything else is read. None proves nothing:
+            whoever reaches the address reads what is produced here. That is allowed at any address; at one that is not
+            of this host alone the network must then keep strangers out.
         metrics_address: `host:port` at which Prometheus may read `/metrics`; port 0 picks a free one (see
             `TaskManager.metrics_address`). None serves nothing, and needs no prometheus_client.
         detailed_metrics: serves the shortest, longest and average queues, and the credit of every channel too.
@@ -369,35 +333,72 @@ async def open_task_manager(
     to peers.
     """
     settings = config or NetworkConfig()
+    admission = None if secret is None else Admission(secret, timeout_s=settings.handshake_timeout_s)
     listener = await transport_for(address).listen(address)
-    failed: BaseException | None = None
     metrics: MetricsServer | None = None
     try:
         if metrics_address is not None:
             from .prometheus import bind_metrics  # only who asks for it needs prometheus_client
 
             metrics = await bind_metrics(metrics_address, detailed=detailed_metrics)
-        async with trio.open_nursery() as nursery:
-            manager = TaskManager(settings, listener, nursery)
-            if metrics is not None:
-                manager.metrics_address = metrics.address
-                nursery.start_soon(metrics.serve, manager.statistics)
-            clean = False
-            try:
-                yield manager
-                clean = True
-            except trio.Cancelled:
-                raise
-            except BaseException as error:  # the caller's own: it leaves as it is, not inside this nursery's group
-                failed = error
-            finally:
-                listener.close()
-                with trio.CancelScope(shield=True):
-                    await manager.shut_down(graceful=clean)
-                nursery.cancel_scope.cancel()
+        async with task_manager_on(listener, settings, secret=secret, admission=admission, metrics=metrics) as manager:
+            yield manager
     finally:
         listener.close()
         if metrics is not None:
             metrics.close()
+
+
+@asynccontextmanager
+async def task_manager_on(
+    listener: Listener,
+    config: NetworkConfig,
+    *,
+    secret: Secret | None = None,
+    admission: Admission | None = None,
+    greet: Callable[[ByteStream], Awaitable[None]] | None = None,
+    on_accepted_end: Callable[[], None] | None = None,
+    metrics: MetricsServer | None = None,
+) -> AsyncIterator[TaskManager]:
+    """Opens a TaskManager whose streams somebody else accepts; `open_task_manager` for one that accepts its own.
+
+    Args:
+        listener: gives the streams of consumers; closed at the end.
+        config: memory, buffers, timeouts.
+        secret: proven on every stream that is dialled.
+        admission: what streams of the listener must pass; None if they have, or need not.
+        greet: what else is said on a dialled stream, see `NetworkEndpoint`.
+        on_accepted_end: told when the connection on a stream of the listener is over, if `admission` is None.
+        metrics: served meanwhile.
+
+    Cancellation and the end of the block: as in `open_task_manager`.
+    """
+    failed: BaseException | None = None
+    async with trio.open_nursery() as nursery:
+        manager = TaskManager(
+            config,
+            listener,
+            nursery,
+            secret=secret,
+            admission=admission,
+            greet=greet,
+            on_accepted_end=on_accepted_end,
+        )
+        if metrics is not None:
+            manager.metrics_address = metrics.address
+            nursery.start_soon(metrics.serve, manager.statistics)
+        clean = False
+        try:
+            yield manager
+            clean = True
+        except trio.Cancelled:
+            raise
+        except BaseException as error:  # the caller's own: it leaves as it is, not inside this nursery's group
+            failed = error
+        finally:
+            listener.close()
+            with trio.CancelScope(shield=True):
+                await manager.shut_down(graceful=clean)
+            nursery.cancel_scope.cancel()
     if failed is not None:
         raise failed

@@ -64,6 +64,7 @@ class JobVertex:
         parameters: plain data for it.
         profile: what a subtask needs.
         is_source: whether it reads nothing from other vertices.
+        functions: what each of `operators` runs, as `package.module:attribute`; empty where nobody said.
     """
 
     name: str
@@ -76,6 +77,7 @@ class JobVertex:
     parameters: dict[str, Any] = field(default_factory=dict)
     profile: ResourceProfile = UNKNOWN_PROFILE
     is_source: bool = False
+    functions: tuple[str, ...] = ()
 
 
 @final
@@ -88,12 +90,16 @@ class Dataset:
         producer: index of the vertex that writes it.
         type: how it is kept and consumed.
         is_broadcast: whether every consumer reads all of it.
+        operator: which operator of the producer's chain writes it; empty is its last.
+        side_output: tag of the records that go here; empty is the main output.
     """
 
     name: str
     producer: int
     type: ResultPartitionType
     is_broadcast: bool = False
+    operator: str = ""
+    side_output: str = ""
 
 
 @final
@@ -109,6 +115,8 @@ class JobEdge:
         input_number: which input of the consumer, from 1; the edges of a union share one.
         is_forward: whether it was asked for as forward: then both ends keep the same parallelism.
         buffer_timeout_s: longest a record waits for its buffer to fill; None is until it is full.
+        function: what the partitioners `hash` (the key of a record) and `custom` (its channel) call, as
+            `package.module:attribute`.
     """
 
     dataset: int
@@ -118,6 +126,7 @@ class JobEdge:
     input_number: int = 1
     is_forward: bool = False
     buffer_timeout_s: float | None = 0.1
+    function: str = ""
 
 
 @final
@@ -157,6 +166,9 @@ class JobGraph:
     edges: tuple[JobEdge, ...] = ()
     slot_sharing_groups: tuple[SlotSharingGroup, ...] = (SlotSharingGroup(),)
     is_dynamic: bool = False
+    _inputs: tuple[tuple[JobEdge, ...], ...] = field(init=False, repr=False, compare=False)
+    _outputs: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
+    _consumers: tuple[tuple[JobEdge, ...], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Refuses what is no graph in topological order."""
@@ -184,15 +196,30 @@ class JobGraph:
                     f"edge {self.datasets[edge.dataset].name!r} -> {self.vertices[edge.consumer].name!r} goes"
                     " backwards: vertices must be in topological order"
                 )
+        self._index()
 
     def inputs_of(self, vertex: int) -> tuple[JobEdge, ...]:
         """What a vertex reads, in order."""
-        return tuple(edge for edge in self.edges if edge.consumer == vertex)
+        return self._inputs[vertex]
 
     def outputs_of(self, vertex: int) -> tuple[int, ...]:
         """Indices of the datasets that a vertex writes."""
-        return tuple(index for index, dataset in enumerate(self.datasets) if dataset.producer == vertex)
+        return self._outputs[vertex]
 
     def consumers_of(self, dataset: int) -> tuple[JobEdge, ...]:
         """Who reads a dataset."""
-        return tuple(edge for edge in self.edges if edge.dataset == dataset)
+        return self._consumers[dataset]
+
+    def _index(self) -> None:
+        """Makes the three questions above cost nothing, however wide the job is."""
+        inputs: list[list[JobEdge]] = [[] for _ in self.vertices]
+        outputs: list[list[int]] = [[] for _ in self.vertices]
+        consumers: list[list[JobEdge]] = [[] for _ in self.datasets]
+        for index, dataset in enumerate(self.datasets):
+            outputs[dataset.producer].append(index)
+        for edge in self.edges:
+            inputs[edge.consumer].append(edge)
+            consumers[edge.dataset].append(edge)
+        object.__setattr__(self, "_inputs", tuple(map(tuple, inputs)))
+        object.__setattr__(self, "_outputs", tuple(map(tuple, outputs)))
+        object.__setattr__(self, "_consumers", tuple(map(tuple, consumers)))

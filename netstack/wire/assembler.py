@@ -6,7 +6,8 @@ frames to a `FrameSink`.
 Two ways of receiving, chosen by what came last:
 
 - *staging*: one window into a slab; frames are parsed in place and payloads copied out. Best for small frames, of which
-  one read brings many. The tail of a large payload is read straight into its segment.
+  one read brings many. The tail of a large payload is read straight into its segment. A frame that is not a plain
+  buffer is taken from the slab once all of it is there.
 - *bulk*: after a full buffer the next frames are expected to be full buffers too. The windows are then the rest of this
   payload, a header, a whole segment, a header, a whole segment, ...: one system call lands many buffers in place. If a
   header says otherwise, the bytes behind it are moved to the slab and parsed there; nothing is lost but the speed of
@@ -27,12 +28,13 @@ import numpy as np
 from ..buffer.segment import Segment
 from ..errors import ErrorCode, RemoteProtocolError
 from ..events import DataType
-from .codec import Codec, FrameKind
+from .codec import Codec, FrameKind, HeaderFields, Inflate
 from .frames import Frame
 
 STAGING_BYTES = 64 * 1024  # a few hundred small frames; larger ones land directly
 
 _BUFFER: Final = FrameKind.BUFFER  # an enum's attribute costs 50 ns a look-up
+_CONTROL: Final = FrameKind.CONTROL
 _DATA: Final = int(DataType.DATA)
 
 
@@ -46,6 +48,17 @@ class FrameSink(Protocol):
 
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         """An in-band event."""
+
+    def on_parts(
+        self,
+        channel: int,
+        sequence: int,
+        backlog: int,
+        body: memoryview,
+        sizes: tuple[int, ...],
+        inflate: Inflate | None,
+    ) -> None:
+        """Data buffers that came in one frame and took one credit; `sequence` is that of the first. See `Parts`."""
 
     def on_frame(self, frame: Frame) -> None:
         """A control frame."""
@@ -70,11 +83,19 @@ class FrameAssembler:
         self.on_buffer = sink.on_buffer
         """Where data buffers go; the connection shortens the way once it is open."""
         self._header_bytes = codec.header_bytes
+        self._shortest = codec.control_header_bytes
         self._max_buffer = max_buffer_bytes
         self._landing = landing
         self._full = len(landing[0].memory) if landing else 0
         bulk_bytes = len(landing) * (self._full + self._header_bytes)
-        self._slab_view: memoryview = np.empty(max(STAGING_BYTES, bulk_bytes), dtype=np.uint8).data
+        longest = self._header_bytes + max(
+            codec.max_control_bytes, codec.max_event_bytes + codec.max_split_bytes, bulk_bytes
+        )
+        if codec.max_split_bytes and landing:
+            longest = max(longest, self._header_bytes + codec.max_split_bytes + max_buffer_bytes)
+        # The slack lets a codec look at a whole header where a shorter one is.
+        self._slab_view: memoryview = np.empty(max(STAGING_BYTES, longest) + self._header_bytes, dtype=np.uint8).data
+        self._stop = STAGING_BYTES
         self._window = self._slab_view[:STAGING_BYTES]
         self._filled = 0  # staging: bytes in the slab that are not parsed yet
         self._headers = [memoryview(bytearray(self._header_bytes)) for _ in landing]
@@ -116,7 +137,7 @@ class FrameAssembler:
         if self._in_payload:
             # A payload shorter than a segment: the rest of it, and whatever follows goes to the slab.
             return [self._landing[self._cell].memory[self._have : self._fields[0]], self._window]
-        return [self._slab_view[self._filled : STAGING_BYTES]]
+        return [self._slab_view[self._filled : self._stop]]
 
     def advance(self, count: int) -> None:
         """`count` bytes were stored in the windows.
@@ -155,7 +176,15 @@ class FrameAssembler:
                 continue
             missing = header_bytes - self._have
             if count < missing:
-                self._have += count
+                have = self._have = self._have + count
+                header = self._headers[self._cell]
+                if have >= self._shortest and have >= self._codec.header_length(header, 0):
+                    # A shorter header: not what was expected, and nothing behind it may ever come.
+                    self._slab_view[:have] = header[:have]
+                    self._have = 0
+                    self._in_bulk = False
+                    self._filled = have
+                    self._parse_slab()
                 return
             count -= missing
             self._have = 0
@@ -201,11 +230,17 @@ class FrameAssembler:
         slab = self._slab_view
         filled = self._filled
         header_bytes = self._header_bytes
+        shortest = self._shortest
         parse = self._codec.parse_header
+        self._stop = STAGING_BYTES
         position = 0
-        while filled - position >= header_bytes:
-            kind, length, data_type, channel, sequence, backlog, checksum = parse(slab, position)
-            start = position + header_bytes
+        while True:
+            here = filled - position
+            if here < header_bytes and (here < shortest or here < self._codec.header_length(slab, position)):
+                break
+            fields = parse(slab, position)
+            kind, length, data_type, channel, sequence, backlog, checksum = fields
+            start = position + (shortest if kind is _CONTROL else header_bytes)
             here = filled - start
             if kind is _BUFFER and data_type == _DATA:
                 if length > self._max_buffer or not self._landing:
@@ -223,17 +258,12 @@ class FrameAssembler:
                 memory[:length] = slab[start:position]
                 self._deliver()
                 continue
-            limit = self._codec.max_event_bytes if kind is FrameKind.BUFFER else self._codec.max_control_bytes
-            if length > limit:
-                raise self._too_large("event" if kind is FrameKind.BUFFER else "control frame", channel, length, limit)
+            self._check_length(fields)
             if here < length:
+                self._stop = max(STAGING_BYTES, start - position + length)
                 break
             position = start + length
-            payload = bytes(slab[start:position])
-            if kind is FrameKind.BUFFER:
-                self._sink.on_event(channel, sequence, backlog, DataType(data_type), payload)
-            else:
-                self._sink.on_frame(self._codec.decode_control(data_type, channel, payload))
+            self._take_staged(fields, slab[start:position])
         left = filled - position
         if left and position:
             slab[:left] = bytes(slab[position:filled])
@@ -241,6 +271,46 @@ class FrameAssembler:
         # Only an empty slab may hand over to bulk: what is left of a header belongs in front of the next bytes.
         if left:
             self._in_bulk = False
+
+    def _check_length(self, fields: HeaderFields) -> None:
+        """Refuses a frame that is too long from its header alone."""
+        kind, length, data_type, channel, _, _, _ = fields
+        codec = self._codec
+        if kind is _CONTROL:
+            what, limit = "control frame", codec.max_control_bytes
+        elif data_type != _DATA:
+            what, limit = "event", codec.max_event_bytes
+        elif self._landing:
+            what, limit = "data buffer", self._max_buffer
+        else:
+            what, limit = "data buffer", 0
+        if kind is FrameKind.COMPOSITE and limit:
+            limit += codec.max_split_bytes
+        if length > limit:
+            raise self._too_large(what, channel, length, limit)
+
+    def _take_staged(self, fields: HeaderFields, payload: memoryview) -> None:
+        """A frame that is all there and no plain buffer."""
+        kind, _, data_type, channel, sequence, backlog, described = fields
+        if kind is _CONTROL:
+            frame = self._codec.decode_control(data_type, channel, bytes(payload))
+            if frame is not None:
+                self._sink.on_frame(frame)
+        elif kind is _BUFFER:
+            self._sink.on_event(channel, sequence, backlog, DataType(data_type), bytes(payload))
+        else:
+            parts = self._codec.split(described, payload)
+            if data_type == _DATA:
+                if len(parts.body) > self._max_buffer:
+                    raise self._too_large("data buffer", channel, len(parts.body), self._max_buffer)
+                self._sink.on_parts(channel, sequence, backlog, parts.body, parts.sizes, parts.inflate)
+                return
+            start = 0
+            for index, size in enumerate(parts.sizes):
+                event = bytes(parts.body[start : start + size])
+                start += size
+                number = (sequence + index) & 0xFFFFFFFF  # it travels as 32 bits
+                self._sink.on_event(channel, number, backlog, DataType(data_type), event)
 
     def _too_large(self, what: str, channel: int, length: int, limit: int) -> RemoteProtocolError:
         return RemoteProtocolError(

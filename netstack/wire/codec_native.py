@@ -12,9 +12,9 @@ import enum
 import struct
 from typing import Final, assert_never, final
 
-from ..errors import ErrorCode, RemoteProtocolError
+from ..errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from ..events import DataType
-from .codec import Codec, FrameKind, HeaderFields
+from .codec import Codec, FrameKind, HeaderFields, Parts
 from .frames import (
     Acknowledge,
     AddCredit,
@@ -30,10 +30,14 @@ from .frames import (
     Ping,
     Pong,
     Resume,
+    SegmentRequest,
+    TaskEvent,
 )
 
 PROTOCOL_VERSION: Final = 2
 MAGIC: Final = b"netstack"
+PROOF_MAGIC: Final = b"NSA1"
+"""What a peer says first that wants a shared secret proven before anything else (`SPEC.md`, section 15)."""
 MAX_TEXT_BYTES: Final = 1000  # of an error's text; enough for a cause, too little to be a burden
 
 # length u32 | kind u8 | data type u8 | reserved u16 | channel u32 | sequence u32 | backlog u32 | checksum u32
@@ -45,7 +49,8 @@ _CODE: Final = struct.Struct(">H")
 _TOKEN: Final = struct.Struct(">Q")
 _NUMBER: Final = struct.Struct(">I")
 
-_DATA_TYPES: Final = frozenset(int(data_type) for data_type in DataType if data_type is not DataType.ANNOUNCEMENT)
+_NOT_SENT: Final = (DataType.ANNOUNCEMENT, DataType.BLOCKING_EVENT)
+_DATA_TYPES: Final = frozenset(int(data_type) for data_type in DataType if data_type not in _NOT_SENT)
 
 
 class Kind(enum.IntEnum):
@@ -77,6 +82,7 @@ class NativeCodec(Codec):
     """See the module."""
 
     header_bytes = _HEADER.size
+    control_header_bytes = _HEADER.size
     max_control_bytes = 16 * 1024
     max_event_bytes = 16 * 1024
     max_credit_pairs = max_control_bytes // _PAIR.size
@@ -86,6 +92,16 @@ class NativeCodec(Codec):
     ) -> bytes:
         """The 24 bytes before a buffer's payload."""
         return _HEADER.pack(length, _BUFFER, data_type, 0, channel, sequence & 0xFFFFFFFF, backlog, checksum)
+
+    def encode_event(
+        self, channel: int, data_type: DataType, sequence: int, backlog: int, payload: bytes
+    ) -> tuple[bytes, bytes]:
+        """Header and payload: events travel in their native bytes."""
+        return self.encode_buffer_header(channel, data_type, sequence, backlog, len(payload), 0), payload
+
+    def header_length(self, data: memoryview, offset: int) -> int:
+        """Always the same."""
+        return _HEADER.size
 
     def parse_header(self, data: memoryview, offset: int) -> HeaderFields:
         """The fields of the header at `offset`."""
@@ -112,6 +128,14 @@ class NativeCodec(Codec):
                 ErrorCode.MALFORMED_FRAME,
                 f"control frame of type {control_type} with {len(payload)} bytes: {error}; {payload[:16].hex()}",
             ) from error
+
+    def decode_event(self, data_type: DataType, payload: bytes) -> tuple[DataType, bytes]:
+        """As it came; its channel reads it."""
+        return data_type, payload
+
+    def split(self, described: int, payload: memoryview) -> Parts:
+        """No header announces such a frame."""
+        raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"a composite frame of {len(payload)} bytes")
 
 
 def explain_foreign_bytes(first: bytes) -> str:
@@ -142,7 +166,7 @@ def _control_parts(frame: Frame) -> tuple[Kind, int, bytes]:
             return Kind.ACKNOWLEDGE, channel, b""
         case CancelChannel(channel):
             return Kind.CANCEL, channel, b""
-        case OpenChannel(channel, partition_id, subpartition, credit):
+        case OpenChannel(channel, partition_id, subpartition, credit):  # of one subpartition; nobody asks for more
             name = partition_id.encode()
             return Kind.OPEN, channel, _OPEN.pack(subpartition, credit, len(name)) + name
         case BacklogAnnouncement(channel, backlog):
@@ -162,6 +186,8 @@ def _control_parts(frame: Frame) -> tuple[Kind, int, bytes]:
             return Kind.PONG, 0, _TOKEN.pack(token)
         case Goodbye():
             return Kind.GOODBYE, 0, b""
+        case TaskEvent() | SegmentRequest():
+            raise LocalProtocolError(f"the native protocol has no {type(frame).__name__} frames; send it as records")
         case _:
             assert_never(frame)
 

@@ -6,7 +6,7 @@ half in `outbound.sender`, the consuming half in `inbound.receiver`), and pieces
 Rules:
 - Pull, never push: `collect` is called when the socket has room, and asks the endpoint for frames then. Nothing else
   queues, so memory is bounded whatever the peer does, and a priority event overtakes data right up to the socket.
-- Nothing but a hello is accepted before a hello.
+- Nothing but a hello is accepted before a hello; in a dialect without hellos the connection is open at once.
 - `RemoteProtocolError` from `advance` is final: tell the peer (`fail`), then close.
 """
 
@@ -23,8 +23,8 @@ from ..buffer.segment import Segment
 from ..errors import ErrorCode, RemoteProtocolError
 from ..events import DataType
 from .assembler import FrameAssembler
-from .codec import Codec
-from .codec_native import MAGIC, PROTOCOL_VERSION, explain_foreign_bytes
+from .codec import Codec, Inflate
+from .codec_native import MAGIC, PROOF_MAGIC, PROTOCOL_VERSION, explain_foreign_bytes
 from .frames import ConnectionFailure, Frame, Goodbye, Hello, Ping, Pong
 from .states import TRANSITIONS, Input, State
 
@@ -133,6 +133,21 @@ class Endpoint(Protocol):
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         """See `FrameSink.on_event`."""
 
+    def on_parts(
+        self,
+        channel: int,
+        sequence: int,
+        backlog: int,
+        body: memoryview,
+        sizes: tuple[int, ...],
+        inflate: Inflate | None,
+    ) -> None:
+        """See `FrameSink.on_parts`."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no channel is open."""
+
     def collect(self, batch: OutgoingBatch) -> None:
         """Adds frames that are ready, while `batch.has_room`."""
 
@@ -178,10 +193,10 @@ class Connection:
         on_write_wanted: Callable[[], None],
         now: float,
     ) -> None:
-        """Queues our hello.
+        """Queues our hello, if there is one to say.
 
         Args:
-            codec: the layout.
+            codec: the layout; for this connection only.
             endpoint: gets the frames.
             hello: what we say of ourselves.
             landing: where payloads land; empty on the producing side.
@@ -191,14 +206,14 @@ class Connection:
         """
         self.peer = peer
         self.peer_hello: Hello | None = None
-        self.state = State.GREETING
+        self.state = State.GREETING if codec.has_hello else State.OPEN
         self._codec = codec
         self._endpoint = endpoint
         self._hello = hello
         self._on_write_wanted = on_write_wanted
         self._assembler = FrameAssembler(codec, self, landing, hello.segment_size_bytes)
         self.windows = self._assembler.windows
-        self._control: deque[bytes] = deque([codec.encode_control(hello)])
+        self._control: deque[bytes] = deque()
         self._pong: Pong | None = None
         self._last_received = now
         self._ping_sent: float | None = None
@@ -209,6 +224,11 @@ class Connection:
         self.sends = 0
         self.receives = 0
         self._closed_told = False
+        if codec.has_hello:
+            self._control.append(codec.encode_control(hello))
+        else:
+            self._assembler.on_buffer = endpoint.on_buffer
+            endpoint.on_open(hello, 0)
 
     # Bytes in.
 
@@ -229,13 +249,21 @@ class Connection:
         """The peer's direction ended.
 
         Raises:
-            RemoteProtocolError: without a goodbye, or in the middle of a frame.
+            RemoteProtocolError: without a goodbye, or in the middle of a frame; where there are no goodbyes, while a
+                channel was open.
         """
         if self._assembler.mid_frame:
             raise RemoteProtocolError(
                 ErrorCode.TRUNCATED_STREAM,
                 f"{self.peer} ended the stream in the middle of a frame, after {self.bytes_received} bytes",
             )
+        if not self._codec.has_goodbye and self.state is State.OPEN:
+            if not self._endpoint.is_idle:
+                raise RemoteProtocolError(
+                    ErrorCode.TRUNCATED_STREAM,
+                    f"{self.peer} ended the stream while channels were open; its process was probably killed or lost",
+                )
+            self._go(Input.GOODBYE)
         if (self.state, Input.END_OF_STREAM) not in TRANSITIONS:
             raise RemoteProtocolError(
                 ErrorCode.TRUNCATED_STREAM,
@@ -258,8 +286,10 @@ class Connection:
                     ErrorCode.UNEXPECTED_FRAME,
                     f"{self.peer} causes answers faster than it reads them: {len(self._control)} control frames wait",
                 )
-            self._control.append(self._codec.encode_control(frame))
-            self._on_write_wanted()
+            encoded = self._codec.encode_control(frame)
+            if encoded:
+                self._control.append(encoded)
+                self._on_write_wanted()
 
     def collect(self) -> OutgoingBatch | None:
         """What to write now, or None. The batch's buffers must be released by the caller."""
@@ -281,7 +311,7 @@ class Connection:
     # Life.
 
     def heartbeat(self, now: float, interval_s: float, timeout_s: float) -> None:
-        """Pings a silent peer; call it about every `interval_s`.
+        """Pings a silent peer, where there are pings; call it about every `interval_s`.
 
         Raises:
             RemoteProtocolError: it has not been heard of for `timeout_s` although it was pinged.
@@ -291,13 +321,14 @@ class Connection:
             raise RemoteProtocolError(
                 ErrorCode.TIMED_OUT, f"{self.peer} did not answer for {silent:.1f} s; its host or the network is gone"
             )
-        if silent >= interval_s and self._ping_sent is None and self.state is State.OPEN:
+        is_due = silent >= interval_s and self._ping_sent is None
+        if is_due and self.state is State.OPEN and self._codec.has_heartbeat:
             self._ping_token += 1
             self._ping_sent = now
             self.send(Ping(self._ping_token))
 
     def fail(self, error: RemoteProtocolError) -> bytes:
-        """The frame that tells the peer why the connection ends."""
+        """The frame that tells the peer why the connection ends; no bytes if it cannot be told."""
         return self._codec.encode_control(ConnectionFailure(error.code, error.text))
 
     def close(self, error: Exception | None) -> list[Segment]:
@@ -334,6 +365,20 @@ class Connection:
         if self.state is not State.OPEN:
             raise self._unexpected(f"an event ({data_type.name})")
         self._endpoint.on_event(channel, sequence, backlog, data_type, payload)
+
+    def on_parts(
+        self,
+        channel: int,
+        sequence: int,
+        backlog: int,
+        body: memoryview,
+        sizes: tuple[int, ...],
+        inflate: Inflate | None,
+    ) -> None:
+        """Several data buffers in one frame."""
+        if self.state is not State.OPEN:
+            raise self._unexpected("data buffers")
+        self._endpoint.on_parts(channel, sequence, backlog, body, sizes, inflate)
 
     def on_frame(self, frame: Frame) -> None:
         """A control frame."""
@@ -399,6 +444,11 @@ class Connection:
             return
         first = (self._assembler.unparsed + bytes(self.windows()[0][:count]))[: len(expected)]
         wrong = any(first[i] != expected[i] for i in range(len(first)) if i not in _LENGTH_BYTES)
+        if wrong and first.startswith(PROOF_MAGIC):
+            raise RemoteProtocolError(
+                ErrorCode.NOT_NETSTACK,
+                f"{self.peer} wants a shared secret to be proven first; give this side the same secret",
+            )
         if wrong:
             raise RemoteProtocolError(
                 ErrorCode.NOT_NETSTACK,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ..errors import ErrorCode
+from ..events import Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,21 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class OpenChannel:
-    """Consumer asks for a subpartition, under a channel number of its choice, with its initial credit."""
+    """Consumer asks for a subpartition, under a channel number of its choice, with its initial credit.
+
+    Attributes:
+        channel: the number.
+        partition_id: of which partition.
+        subpartition: its index, or the first of several.
+        credit: data buffers that may be sent at once.
+        subpartitions: how many in a row are asked for under the one number.
+    """
 
     channel: int
     partition_id: str
     subpartition: int
     credit: int
+    subpartitions: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +94,24 @@ class NewBufferSize:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskEvent:
+    """Consumer tells the task that produces a partition something; an answer, if any, concerns the channel."""
+
+    channel: int
+    partition_id: str
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRequest:
+    """Consumer of tiered storage wants this segment of a subpartition next."""
+
+    channel: int
+    subpartition: int
+    segment_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class ChannelError:
     """A channel failed; the others go on."""
 
@@ -121,5 +149,5 @@ class Goodbye:
 
 Frame: TypeAlias = (
     "Hello | OpenChannel | AddCredit | Resume | Acknowledge | CancelChannel | BacklogAnnouncement"
-    " | NewBufferSize | ChannelError | ConnectionFailure | Ping | Pong | Goodbye"
+    " | NewBufferSize | TaskEvent | SegmentRequest | ChannelError | ConnectionFailure | Ping | Pong | Goodbye"
 )

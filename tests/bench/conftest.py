@@ -62,12 +62,16 @@ def fake_result(spec: RunSpec, *, salt: int = 0, noise: float = 0.03, faster: fl
         "wire_mb_per_s": rate * (spec.record_bytes + 4) / 1e6 * 1.001,
         "latency_us": {
             "p50": base + flush * 0.52,
+            "p75": base * 1.3 + flush * 0.77,
             "p90": base * 1.7 + flush * 0.91,
+            "p95": base * 2.2 + flush * 0.96,
             "p99": base * 4.1 + flush * 1.0,
             "p999": base * 9.0 + flush * 1.02,
+            "p9999": base * 15.0 + flush * 1.04,
             "max": base * 22.0 + flush * 1.05,
         },
         "latency_kind": "one way, from when a record was due",
+        "latency_samples": int((spec.rate_per_s or 1000) * seconds),
         "cpu_s_per_gb": {"producer": 2.3 / kept, "consumer": 1.8 / kept},
         "delivered": True,
         "buffers": framed // spec.segment_size_bytes + 1,
@@ -77,6 +81,7 @@ def fake_result(spec: RunSpec, *, salt: int = 0, noise: float = 0.03, faster: fl
         "debloated_buffer_bytes": None if spec.debloat_s is None else 4096,
         "backpressured_ms_per_s": {"soft": 120.0, "hard": 80.0},
         "idle_ms_per_s": 310.0,
+        "timeline": _timeline(rng, seconds),
         "metrics": {
             "producer": {
                 "netstack_output_full_flushes_total": framed // spec.segment_size_bytes,
@@ -106,6 +111,65 @@ def fake_result(spec: RunSpec, *, salt: int = 0, noise: float = 0.03, faster: fl
     }
 
 
+def _timeline(rng: random.Random, seconds: float) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for step in range(1, int(seconds / 0.1) + 1):
+        waited = 500 + 400 * math.sin(step / 2) * rng.uniform(0.5, 1.0)
+        common = {"t_s": step * 0.1, "host": "lab-<7>", "records": step * 1000}
+        found.append({**common, "task": "producer", "backpressured_ms_per_s": waited, "pool_usage": 0.7})
+        idle = {"idle_ms_per_s": 1000 - waited, "busy_ms_per_s": waited}
+        found.append({**common, "task": "consumer", **idle, "pool_usage": rng.uniform(0.0, 0.4)})
+    return found
+
+
+def on_hosts(rows: list[Row], hosts: tuple[str, ...]) -> list[Row]:
+    """The same rows as if measured all to all between hosts."""
+    found = []
+    for row in rows:
+        rng = random.Random(row["run_id"])
+        share = row["payload_mb_per_s"] / len(hosts) ** 2
+        pairs = [
+            {
+                "source_host": source,
+                "sink_host": sink,
+                "is_local": source == sink,
+                "records": 1000,
+                "payload_bytes": 1000 * row["settings_record_bytes"],
+                "payload_mb_per_s": share * rng.uniform(0.4, 1.6),
+                "latency_us": {
+                    name: row[f"latency_us_{name}"] * (0.3 if source == sink else rng.uniform(0.8, 2.0))
+                    for name in ("p50", "p90", "p99", "p999", "max")
+                },
+                "latency_uncertainty_us": 0.0 if source == sink else 45.0,
+            }
+            for source in hosts
+            for sink in hosts
+        ]
+        told = [
+            {
+                "host": host,
+                "address": f"10.0.0.{number}:6121",
+                "sources": 1,
+                "sinks": 2,
+                "records_per_s": row["records_per_s"] / len(hosts),
+                "payload_mb_per_s": share * len(hosts),
+                "cpu_s": 1.25,
+                "clock_offset_us": 130.0 * number * (-1) ** number,
+                "clock_uncertainty_us": 22.5 if number else 0.0,
+                "backpressured_ms_per_s": 400.0,
+                "idle_ms_per_s": None,
+            }
+            for number, host in enumerate(hosts)
+        ]
+        timeline = [
+            {**sample, "host": host, "t_s": sample["t_s"] + 0.01 * number}
+            for number, host in enumerate(hosts)
+            for sample in row["timeline"]
+        ]
+        found.append({**row, "engine_kind": "hosts", "pairs": pairs, "hosts": told, "timeline": timeline})
+    return found
+
+
 def _link_bytes_per_s(spec: RunSpec) -> float:
     """What the link carries, or what the buffers let on to it."""
     buffers = spec.channels * spec.exclusive_buffers + spec.floating_buffers
@@ -130,6 +194,11 @@ def fake_rows(grid: Grid | None = None, **figures: Any) -> list[Row]:
             }
         )
     return rows
+
+
+@pytest.fixture(name="on_hosts", scope="session")
+def _on_hosts() -> Callable[[list[Row], tuple[str, ...]], list[Row]]:
+    return on_hosts
 
 
 @pytest.fixture(name="in_one_process", scope="session")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -7,7 +8,7 @@ import trio
 import trio.lowlevel
 import trio.testing
 
-from bench.observed import Observation, observing
+from bench.observed import PERIOD_S, Observation, observing
 from bench.pacing import clock_ns
 from netstack import ChannelDescriptor, NetworkConfig, RecordReader, RecordWriter, TaskManager, open_task_manager
 
@@ -87,5 +88,37 @@ def test_counts_go_on_after_the_stop() -> None:
             await trio.lowlevel.checkpoint()
         await writer.emit(b"one")
         assert observation.result()["netstack_output_records_total"] == 1
+
+    run(work)
+
+
+def test_the_timeline_tells_stretch_by_stretch() -> None:
+    async def work(producer: TaskManager, consumer: TaskManager) -> None:
+        produced, consumed = (each.timeline() for each in await converse(producer, consumer, 0.1))
+        assert [sample["t_s"] for sample in produced] == sorted({sample["t_s"] for sample in produced})
+        assert produced[-1]["records"] == consumed[-1]["records"] == 200
+        assert all(
+            sample.keys() == {"t_s", "records", "pool_usage", "backpressured_ms_per_s"} for sample in produced
+        ), "a source is never idle for want of input"
+        assert all(
+            sample.keys() == {"t_s", "records", "pool_usage", "idle_ms_per_s", "busy_ms_per_s"} for sample in consumed
+        )
+        waited = [sample["backpressured_ms_per_s"] for sample in produced]
+        assert min(waited[1:]) > 900
+        assert max(waited) <= 1000
+
+    run(work)
+
+
+def test_a_long_timeline_keeps_every_second_sample() -> None:
+    async def work(producer: TaskManager, _consumer: TaskManager) -> None:
+        producer.create_partition("p", subpartitions=1)
+        async with observing(producer, clock_ns()) as observation:
+            await trio.sleep(1000 * PERIOD_S)
+        found = [sample["t_s"] for sample in observation.timeline()]
+        assert 100 < len(found) <= 240
+        steps = [after - before for before, after in itertools.pairwise(found)]
+        assert max(steps) == pytest.approx(8 * PERIOD_S)
+        assert found[-1] == pytest.approx(1000 * PERIOD_S, rel=0.01)
 
     run(work)

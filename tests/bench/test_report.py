@@ -10,9 +10,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from bench.figure import Figure
 from bench.grid import Grid
 from bench.report import Analysis, build_report, findings
-from bench.report.points import Figure, Line
+from bench.report.points import Line
 from bench.report.svg import Chart, Mark, Series, draw, marker, nice_ticks, spread_out
 from bench.store import Row
 

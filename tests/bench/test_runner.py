@@ -8,7 +8,7 @@ import pytest
 
 from bench.columns import COLUMNS
 from bench.engine import address_of, config_of
-from bench.runner import Progress, _connection_warnings, _steps_per_s, ratios, run_once, run_with_peers, with_length
+from bench.runner import Progress, _steps_per_s, connection_warnings, ratios, run_once, run_with_peers, with_length
 from bench.spec import RunSpec
 from bench.store import flatten
 from netstack.config import NetworkConfig
@@ -167,8 +167,8 @@ def test_the_bare_loop_uses_what_netstack_uses_on_loopback() -> None:
 
 @pytest.mark.parametrize(("control", "told"), [("bbr", True), ("cubic", False), (None, False)])
 def test_pacing_by_the_kernel_is_told(control: str | None, told: bool) -> None:
-    assert bool(_connection_warnings(RunSpec(), control)) is told
-    assert not _connection_warnings(RunSpec(rate_per_s=5), control)
+    assert bool(connection_warnings(RunSpec(), control)) is told
+    assert not connection_warnings(RunSpec(rate_per_s=5), control)
 
 
 def test_a_run_without_a_length_lasts_three_seconds() -> None:
@@ -198,7 +198,7 @@ def test_ratios_of_what_both_have() -> None:
 @pytest.mark.slow
 def test_a_row_fits_the_columns_of_a_sweep() -> None:
     row = flatten(run_once(RunSpec(records=1000), engine="raw"))
-    own = {"run_id", "repeat", "order", "kind", "started_at", "error"}
+    own = {"run_id", "repeat", "order", "kind", "started_at", "error", "hosts", "pairs"}
     assert row.keys() >= COLUMNS.keys() - own
 
 

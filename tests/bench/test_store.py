@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bench.columns import COLUMNS
+from bench.columns import COLUMNS, STRUCTS
 from bench.grid import Grid
 from bench.spec import RunSpec
 from bench.store import JOURNAL, PARQUET, Row, Store, StoreError, flatten, read_rows, read_sweep, replace_file
@@ -224,3 +224,38 @@ def test_metrics_become_columns_of_numbers(tmp_path: Path, fake_result: Callable
     assert types["metrics_producer_netstack_output_full_flushes_total"] == "int64"
     assert types["metrics_consumer_netstack_input_pool_usage_ratio"] == "double"
     assert types["settings_credit"] == "bool"
+
+
+def test_lists_of_objects_survive_the_way_through_parquet(tmp_path: Path) -> None:
+    import pyarrow.parquet as parquet
+
+    pair = {"source_host": "a", "sink_host": "b", "records": 3, "payload_mb_per_s": 1, "latency_us": {"p50": 2.5}}
+    row = {
+        "run_id": "a",
+        "repeat": 0,
+        "pairs": [{**pair, "further": "kept"}, {**pair, "latency_us": None}],
+        "timeline": [{"t_s": 0.5, "host": "a", "task": "source 0", "backpressured_ms_per_s": 250.0}],
+        "own_list": [{"x": 1}, {"x": 2.5, "deep": {"y": True}}],
+    }
+    with Store(tmp_path) as store:
+        store.append(row)
+        store.append({"run_id": "b", "repeat": 0, "hosts": []})
+        path = store.write_parquet()
+    kinds = {field.name: str(field.type) for field in parquet.read_schema(path)}
+    assert "latency_us: struct<p50: double" in kinds["pairs"]
+    assert kinds["own_list"].endswith("struct<deep: struct<y: bool>, x: double>>")
+    (tmp_path / JOURNAL).unlink()
+    read, other = read_rows(tmp_path)
+    first, second = read["pairs"]
+    assert (first["source_host"], first["records"], first["payload_mb_per_s"]) == ("a", 3, 1.0)
+    assert first["latency_us"]["p50"] == 2.5
+    assert first["latency_us"]["max"] is None
+    assert (first["further"], second["latency_us"]) == ("kept", None)
+    assert read["timeline"][0]["task"] == "source 0"
+    assert read["own_list"] == [{"deep": None, "x": 1.0}, {"deep": {"y": True}, "x": 2.5}]
+    assert (other["hosts"], other["pairs"]) == ([], None)
+
+
+def test_every_struct_is_of_known_types() -> None:
+    plain = {"string", "int64", "float64", "bool"}
+    assert all(kind in plain | STRUCTS.keys() for fields in STRUCTS.values() for kind in fields.values())

@@ -89,4 +89,5 @@ def test_what_a_type_means() -> None:
     assert [kind for kind in DataType if kind.blocks_upstream] == [
         DataType.ALIGNED_BARRIER,
         DataType.TIMEOUTABLE_ALIGNED_BARRIER,
+        DataType.BLOCKING_EVENT,
     ]

@@ -175,6 +175,7 @@ async def test_what_cannot_be_sent_is_refused_here() -> None:
         (struct.pack(">I", 3) + b"\xc1\xc1\xc1", "not msgpack"),
         (struct.pack(">I", 1 << 31), "FRAME_TOO_LARGE"),
         (struct.pack(">I", MAX_FRAME_BYTES + 1), "FRAME_TOO_LARGE"),
+        (b"NSA1" + bytes(32), "wants a shared secret to be proven first"),
     ],
 )
 @virtual

@@ -279,8 +279,11 @@ async def test_at_least_once_loses_nothing(tmp_path: Path) -> None:
     async with start(job) as run:
         await run.wait()
     storage = CheckpointStorage(tmp_path)
-    assert all(report.is_complete for report in run.history)
-    for report in run.history:
+    # Final states for several checkpoints are written at the same time: at the end a newer one may be complete first.
+    assert all(report.is_complete or report.reason.startswith("subsumed") for report in run.history)
+    complete = [report for report in run.history if report.is_complete]
+    assert len(complete) >= 4
+    for report in complete:
         positions = {
             snapshot.subtask: snapshot.operator
             for snapshot in storage.read(report.checkpoint_id)

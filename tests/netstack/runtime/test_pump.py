@@ -17,7 +17,7 @@ from netstack.runtime.pump import Pump
 from netstack.transport import ByteStream, Piece
 from netstack.wire.codec_native import PROTOCOL_VERSION, NativeCodec
 from netstack.wire.connection import Connection, OutgoingBatch
-from netstack.wire.frames import ConnectionFailure, Frame, Goodbye, Hello
+from netstack.wire.frames import AddCredit, ConnectionFailure, Frame, Goodbye, Hello
 
 CODEC = NativeCodec()
 HELLO = Hello(PROTOCOL_VERSION, 64, 0, "test")
@@ -34,6 +34,7 @@ class ScriptedStream(ByteStream):
         self.ended = False
         self.eof_sent = False
         self.broken: ConnectionLost | None = None
+        self.broken_for_writes: ConnectionLost | None = None
         self.closed = 0
         self._changed = trio.lowlevel.ParkingLot()
 
@@ -41,8 +42,9 @@ class ScriptedStream(ByteStream):
         self._changed.unpark_all()
 
     def try_send(self, pieces: Sequence[Piece]) -> int:
-        if self.broken is not None:
-            raise self.broken
+        broken = self.broken or self.broken_for_writes
+        if broken is not None:
+            raise broken
         data = b"".join(pieces)[: self.room]
         self.room -= len(data)
         self.sent += data
@@ -90,6 +92,8 @@ class FakeEndpoint:
         self.buffers: list[Buffer] = []
         self.recycled = 0
         self.closed: list[Exception | None] = []
+        self.heard = 0
+        self.on_data: Callable[[], None] = lambda: None
 
     def add(self, data: bytes) -> None:
         self.buffers.append(Buffer(memoryview(data), len(data), DataType.DATA, self))
@@ -106,6 +110,8 @@ class FakeEndpoint:
     def on_buffer(
         self, channel: int, sequence: int, backlog: int, segment: Segment, length: int, checksum: int
     ) -> Segment:
+        self.heard += 1
+        self.on_data()
         return segment
 
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
@@ -297,6 +303,32 @@ def test_a_broken_read_closes(stage: Stage) -> None:
     stage.stream.broken = ConnectionLost("reset by peer")
     stage.pump.read_now()
     assert stage.closed == [stage.stream.broken]
+
+
+@pytest.mark.parametrize("cut", [0, 10], ids=["whole", "torn"])
+def test_a_write_in_the_middle_of_a_read_waits_for_its_end(stage: Stage, cut: int) -> None:
+    """Credit is announced while data is taken in, and the peer has just died: the read keeps its memory."""
+
+    @in_trio
+    def run(stage: Stage) -> None:
+        stage.open()
+        stage.pump.write_now()
+
+        def announce() -> None:
+            stage.stream.broken_for_writes = ConnectionLost("reset by peer")
+            stage.pump.connection.send(AddCredit(((0, 1),)))
+            stage.pump.write_between_reads()
+
+        stage.endpoint.on_data = announce
+        frame = CODEC.encode_buffer_header(0, DataType.DATA, 0, 0, 40, 0) + bytes(40)
+        stage.stream.incoming += (frame * 3)[: len(frame) * 3 - cut]
+        stage.pump.read_now()
+        assert stage.endpoint.heard == (2 if cut else 3)
+        assert stage.closed == [stage.stream.broken_for_writes]  # told when the read was over
+        assert len(stage.pump.landing) == 2
+        assert len(set(map(id, stage.pump.landing))) == 2
+
+    run(stage)
 
 
 @in_trio

@@ -54,7 +54,8 @@ control_frames: st.SearchStrategy[Frame] = st.one_of(
     st.just(Goodbye()),
 )
 
-ON_THE_WIRE = [data_type for data_type in DataType if data_type is not DataType.ANNOUNCEMENT]
+NOT_SENT = (DataType.ANNOUNCEMENT, DataType.BLOCKING_EVENT)
+ON_THE_WIRE = [data_type for data_type in DataType if data_type not in NOT_SENT]
 
 
 def decoded(data: bytes) -> Frame:

@@ -21,7 +21,7 @@ from netstack.inbound.receiver import ChannelReceiver
 from netstack.outbound.partition import ResultPartition
 from netstack.outbound.sender import ChannelSender
 from netstack.wire import connection as connection_module
-from netstack.wire.codec_native import PROTOCOL_VERSION, NativeCodec
+from netstack.wire.codec_native import PROOF_MAGIC, PROTOCOL_VERSION, NativeCodec
 from netstack.wire.connection import (
     FEATURE_CHECKSUM,
     GATHER_BYTES,
@@ -295,6 +295,14 @@ def test_foreign_protocols_are_recognised_at_every_cut(name: str) -> None:
     rig = Rig()
     with pytest.raises(RemoteProtocolError) as caught:
         feed_pieces(rig.connection, reads(stream, 1))
+    assert caught.value.code is ErrorCode.NOT_NETSTACK
+
+
+@pytest.mark.parametrize("piece", [1, 5, 36])
+def test_a_peer_that_wants_a_secret_is_understood(piece: int) -> None:
+    rig = Rig()
+    with pytest.raises(RemoteProtocolError, match="wants a shared secret to be proven first") as caught:
+        feed_pieces(rig.connection, reads(PROOF_MAGIC + bytes(32), piece))
     assert caught.value.code is ErrorCode.NOT_NETSTACK
 
 

@@ -1,0 +1,29 @@
+"""One number measured several times: its median and its range.
+
+Takes: values, some of which may be missing. Gives: a `Figure`, or None when nothing is there.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number measured `count` times."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Figure | None:
+        """The median and the range of what is there; None when nothing is."""
+        present = sorted(value for value in values if value is not None and math.isfinite(value))
+        if not present:
+            return None
+        return cls(statistics.median(present), present[0], present[-1], len(present))

@@ -1,0 +1,282 @@
+"""What daemons run for the benchmark: a source, a relay, a sink; only netstack's public calls in between.
+
+Takes: a deployed `Task` (parameters: the settings; where a sink's channels come from). Gives: records, and each
+task's side of the conversation with the coordinator:
+
+    task         ready                                  gate open, or partition there
+    coordinator  go      start_ns, starts               start of the run and of each group's source, in its clock
+    task         progress                               every 0.25 s
+    source       stopped records, stopped_ns, samples   the last record is written; then it waits until all is consumed
+    sink         ended                                  every channel has ended
+    coordinator  finish  stop_ns, samples               when the first source stopped, emit times, in the sink's clock
+    task         returns its result
+
+Samples are pairs of int64 arrays, as bytes: indexes of records, and when they were emitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import trio
+
+from netstack import ArrayReader, RecordReader, RecordWriter
+from netstack.daemon.task import Task
+from netstack.inbound.gate import SingleInputGate
+from netstack.outbound.selector import ChannelSelector
+
+from ..arrivals import Int64s, warm_ns
+from ..engine import emit_all, take_all
+from ..histogram import Histogram
+from ..observed import EARLY_NS
+from ..pacing import Pacer, Sampler, clock_ns
+from ..source import Source, span_records
+from .spec import MeshSpec
+from .telling import Meter, telling
+from .verify import GroupVerifier, SinkVerifier
+
+_SPREAD: Final = 2_654_435_761  # of Knuth: its multiples modulo anything small come in no pattern
+
+
+async def source(task: Task) -> dict[str, Any]:
+    """Writes until the run is over, then waits until all of it has been consumed."""
+    spec = _spec_of(task)
+    (partition,) = task.partitions
+    writer = RecordWriter(
+        partition, format="arrow" if spec.emit == "arrow" else "bytes", buffer_timeout_s=spec.buffer_timeout_s
+    )
+    io = SourceIo(spec)
+    start_ns = int((await _go(task))["start_ns"])
+    io.begin(start_ns)
+    meter = Meter(start_ns, lambda: io.sent_records, partition=partition)
+    async with telling(task, meter):
+        await emit_all(spec, io, writer)
+    waits = meter.sample()
+    congestion_control = task.manager.tcp_facts().get("congestion_control")  # while the connections are there
+    task.send(
+        {
+            "event": "stopped",
+            "records": io.sent_records,
+            "stopped_ns": io.stopped_ns,
+            "samples": [values.tobytes() for values in io.sampler.samples()],
+        }
+    )
+    await writer.finish()
+    await writer.wait_consumed()
+    statistics = partition.statistics()
+    return {
+        "waits": waits,
+        "records": io.sent_records,
+        "expected": io.source.expected(io.sent_records),
+        "buffers": statistics.buffers,
+        "buffer_bytes": statistics.bytes,
+        "congestion_control": congestion_control,
+        **_host_facts(task, meter),
+    }
+
+
+async def relay(task: Task) -> dict[str, Any]:
+    """Returns what it reads of each source to the sink beside that source, in the same order."""
+    spec = _spec_of(task)
+    (partition,) = task.partitions
+    gate = await task.open_gate()
+    selector = BackSelector()
+    writer = RecordWriter(partition, selector=selector, buffer_timeout_s=spec.buffer_timeout_s)
+    start_ns = int((await _go(task))["start_ns"])
+    meter = Meter(start_ns, lambda: partition.counters.records, partition=partition, gate=gate)
+    async with telling(task, meter):
+        if spec.emit == "batch":
+            await _relay_arrays(spec, gate, selector, writer)
+        else:
+            await _relay_records(gate, selector, writer)
+    waits = meter.sample()
+    await writer.finish()
+    await writer.wait_consumed()
+    return {"waits": waits, **_host_facts(task, meter)}
+
+
+async def sink(task: Task) -> dict[str, Any]:
+    """Reads until every channel has ended, and proves what came."""
+    spec = _spec_of(task)
+    verifier = SinkVerifier(spec, spec.lanes, task.parameters["lane_bases"])
+    gate = await task.open_gate()
+    go = await _go(task)
+    start_ns = int(go["start_ns"])
+    for group, began_ns in zip(verifier.groups, go["starts"], strict=True):
+        group.begin(began_ns, _warm_from_ns(spec, began_ns))
+    meter = Meter(start_ns, lambda: verifier.received_records, gate=gate)
+    async with telling(task, meter):
+        await take_all(spec, verifier, gate)
+    waits = meter.sample()
+    facts = _host_facts(task, meter)
+    verifier.finish()
+    statistics = gate.statistics()
+    task.send({"event": "ended", "records": verifier.received_records})
+    finish = await task.receive()
+    return {
+        "waits": waits,
+        "records": verifier.received_records,
+        "last_ns": max(group.arrivals.last_ns for group in verifier.groups),
+        "credits": sum(channel.announced_credit for channel in statistics.channels) if spec.credit else None,
+        "debloated_buffer_bytes": statistics.debloated_buffer_bytes,
+        "deliveries": [group.delivery().as_dict() for group in verifier.groups],
+        "pairs": _pairs(spec, verifier.groups, task.parameters["group_hosts"], start_ns, finish),
+        **facts,
+    }
+
+
+class SourceIo:
+    """Hands a source its records: when they are due, and which of them are sampled.
+
+    Attributes:
+        source: makes the records.
+        sampler: emit times of sampled records, where records are not due at times of their own.
+    """
+
+    def __init__(self, spec: MeshSpec) -> None:
+        self.source = Source(spec.record_bytes, span_records(spec))
+        self.sampler = Sampler()
+        self._spec = spec
+        self._pacer: Pacer | None = None
+        self._spans = 0
+
+    def begin(self, start_ns: int) -> None:
+        """Sets when record 0 is due."""
+        spec = self._spec
+        self._pacer = Pacer(
+            start_ns=start_ns,
+            most=span_records(spec),
+            records=spec.records,
+            seconds=spec.seconds,
+            rate_per_s=spec.rate_per_s,
+        )
+
+    @property
+    def sent_records(self) -> int:
+        """Handed out so far."""
+        return self._pacer.sent_records if self._pacer else 0
+
+    @property
+    def stopped_ns(self) -> int:
+        """When the run was over; 0 before."""
+        return self._pacer.stopped_ns if self._pacer else 0
+
+    async def next_span_async(self) -> tuple[int, int] | None:
+        """Waits until records are due: (index of the first, how many); None when the run is over.
+
+        Other tasks of the daemon run while it waits. Cancellation: nothing was handed out.
+        """
+        assert self._pacer is not None, "begin comes first"
+        first = self._pacer.sent_records
+        count = await self._pacer.next_span_async()
+        if not count:
+            return None
+        if self._spec.rate_per_s is None:
+            self.sampler.offer(first + self._sampled(count))
+        return first, count
+
+    def _sampled(self, count: int) -> int:
+        """Which record of a span is sampled: all lanes have to be, and spans are often multiples of their number."""
+        if self._spec.emit == "arrow":  # all of a batch goes the same way
+            return 0
+        self._spans += 1
+        return (self._spans * _SPREAD >> 16) % min(count, self._spec.lanes)
+
+
+class BackSelector(ChannelSelector):
+    """Whatever is written goes to the subpartition with the number of the channel it was read from.
+
+    Attributes:
+        target: that number.
+    """
+
+    target = 0
+
+    def select(self, record: Any) -> int:
+        """The target."""
+        return self.target
+
+    def select_batch(self, array: npt.NDArray[Any]) -> int:
+        """The target, for the whole array."""
+        return self.target
+
+
+async def _relay_arrays(spec: MeshSpec, gate: SingleInputGate, selector: BackSelector, writer: RecordWriter) -> None:
+    reader = ArrayReader(gate, record_bytes=spec.record_bytes)
+    async for array in reader:
+        selector.target = reader.channel_index
+        await writer.emit_batch(array)
+
+
+async def _relay_records(gate: SingleInputGate, selector: BackSelector, writer: RecordWriter) -> None:
+    """As bytes, whatever they are: a columnar batch is one record."""
+    reader = RecordReader(gate)
+    async for record in reader:
+        selector.target = reader.channel_index
+        try:
+            writer.emit_nowait(record)
+        except trio.WouldBlock:
+            await writer.emit(record)
+
+
+def _pairs(
+    spec: MeshSpec, groups: Sequence[GroupVerifier], hosts: Sequence[int], start_ns: int, finish: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """What came of each host: of its sources, or by way of its relays."""
+    stop_ns = int(finish["stop_ns"])
+    found: dict[int, dict[str, Any]] = {}
+    latencies: dict[int, Histogram] = {}
+    for group, host, samples in zip(groups, hosts, finish["samples"], strict=True):
+        pair = found.setdefault(
+            host, {"host": host, "records": 0, "window_records_per_s": 0.0, "window_s": 0.0, "steady": True}
+        )
+        window = group.arrivals.window(start_ns, stop_ns, spec.warmup_s)
+        pair["records"] += group.received_records
+        pair["window_records_per_s"] += window.records_per_s
+        pair["window_s"] = max(pair["window_s"], window.seconds)
+        pair["steady"] = pair["steady"] and window.steady
+        latencies.setdefault(host, Histogram()).merge(_latency(spec, group, samples, start_ns, stop_ns))
+    return [{**pair, "latency": latencies[host].to_dict()} for host, pair in found.items()]
+
+
+def _latency(spec: MeshSpec, group: GroupVerifier, samples: list[bytes], start_ns: int, stop_ns: int) -> Histogram:
+    if spec.rate_per_s is not None:
+        return group.latency
+    indexes, times = (np.frombuffer(values, dtype=np.int64) for values in samples)
+    keys: Int64s = group.sample_keys(indexes)
+    found = group.arrivals.sampled_latency(keys, times, warm_ns(start_ns, stop_ns, spec.warmup_s))
+    # So short a run that its only samples were taken in the warm-up has those.
+    return found if found.count else group.arrivals.sampled_latency(keys, times, 0)
+
+
+def _warm_from_ns(spec: MeshSpec, start_ns: int) -> int:
+    """From which due time on latencies count."""
+    seconds = spec.seconds or 0.0
+    if spec.records is not None and spec.rate_per_s is not None:
+        seconds = spec.records / spec.rate_per_s
+    return warm_ns(start_ns, start_ns + int(seconds * 1e9), spec.warmup_s)
+
+
+async def _go(task: Task) -> dict[str, Any]:
+    """Says that this task is set up, and waits until shortly before the start."""
+    task.send({"event": "ready"})
+    message = await task.receive()
+    await trio.sleep(max(0, int(message["start_ns"]) - EARLY_NS - clock_ns()) / 1e9)
+    return message
+
+
+def _host_facts(task: Task, meter: Meter) -> dict[str, Any]:
+    """What all tasks of a host share; the last of them to end has the final figures."""
+    statistics = task.manager.statistics()
+    return {
+        "cpu_s": meter.cpu_s(),
+        "bytes_sent": statistics.bytes_sent,
+        "bytes_received": statistics.bytes_received,
+    }
+
+
+def _spec_of(task: Task) -> MeshSpec:
+    return MeshSpec(**task.parameters["spec"])

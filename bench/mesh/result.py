@@ -1,0 +1,340 @@
+"""The document of one run over hosts: what `bench.runner` tells of a run, and rows for hosts, pairs and time.
+
+Takes: the results of all tasks, clocks, the timeline (`Outcome`). Gives: plain JSON values.
+
+Rules:
+- Rates are counted where records arrive, between the end of the warm-up and the moment the first source stopped;
+  those of pairs add up to those of hosts, and these to the run's.
+  those of pairs add up to those of hosts, and these to the run's.
+  one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from ..histogram import Histogram
+from ..host import host_facts, version
+from ..runner import connection_warnings, pace_warnings, paced_window
+from ..source import Source
+from .clocks import HostClock, latency_correction_ns, latency_uncertainty_ns
+from .matrix import RELAY, SINK, SOURCE, Matrix, Placement
+from .timeline import Timeline
+from .verify import Delivery, order_of, problems
+
+Rows = list[dict[str, Any]]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One daemon, as it was found.
+
+    Attributes:
+        address: `host:port` of its control port.
+        facts: what it said of itself.
+        clock: its clock over the run.
+    """
+
+    address: str
+    facts: Mapping[str, Any]
+    clock: HostClock
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Everything that is known after a run.
+
+    Attributes:
+        matrix: where everything was.
+        hosts: in the order of the settings.
+        start_ns: of the run, in the coordinator's clock, as `stopped_ns`.
+        stopped_ns: when each source stopped.
+        results: what every task returned (`bench.mesh.invokables`).
+        timeline: what all tasks told meanwhile.
+    """
+
+    matrix: Matrix
+    hosts: tuple[Host, ...]
+    start_ns: int
+    stopped_ns: tuple[int, ...]
+    results: Mapping[Placement, Mapping[str, Any]]
+    timeline: Timeline
+
+    def of(self, task: str, host: int | None = None) -> list[Mapping[str, Any]]:
+        """The results of a task's subtasks, of one host or of all."""
+        return [self.results[each] for each in self.matrix.of_task(task) if host in (None, each.host)]
+
+    @property
+    def names(self) -> list[str]:
+        """A short name for each host: the one it has, where no two have the same."""
+        names = [str(host.facts.get("hostname") or host.address) for host in self.hosts]
+        return names if len(set(names)) == len(names) else [host.address for host in self.hosts]
+
+
+@final
+@dataclass(slots=True)
+class _Pair:
+    """What came from one host to another, over all their subtasks."""
+
+    records: int = 0
+    records_per_s: float = 0.0
+    seconds: float = 0.0
+    steady: bool = True
+    latency: Histogram = field(default_factory=Histogram)
+
+
+def document_of(outcome: Outcome, engine_kind: str) -> dict[str, Any]:
+    """The document.
+
+    Args:
+        outcome: of a run in which every task returned.
+        engine_kind: what brought the daemons up.
+    """
+    spec = outcome.matrix.spec
+    pairs = _pairs(outcome)
+    records = sum(pair.records for pair in pairs.values())
+    payload_bytes = records * spec.record_bytes
+    seconds, records_per_s = _window(outcome, pairs, records)
+    latency = Histogram()
+    for pair in pairs.values():
+        latency.merge(pair.latency)
+    wire_bytes = round(sum(_host_most(outcome, index, "bytes_sent") for index in range(len(outcome.hosts))))
+    payload_mb_per_s = records_per_s * spec.record_bytes / 1e6
+    wrong = _problems(outcome)
+    one_way, there_and_back = (Histogram(), latency) if spec.relay else (latency, Histogram())
+    kind = "open-loop" if spec.rate_per_s is not None else "sampled under load"
+    sources, sinks = outcome.of(SOURCE), outcome.of(SINK)
+    buffers = sum(each["buffers"] for each in sources)
+    controls = sorted({each["congestion_control"] for each in sources} - {None})
+    debloated = [each["debloated_buffer_bytes"] for each in sinks if each["debloated_buffer_bytes"] is not None]
+    steady = all(pair.steady for pair in pairs.values())
+    return {
+        "engine": "netstack",
+        "engine_kind": engine_kind,
+        "delivered": not wrong,
+        "records": records,
+        "seconds": seconds,
+        "records_per_s": records_per_s,
+        "payload_mb_per_s": payload_mb_per_s,
+        "wire_mb_per_s": payload_mb_per_s * wire_bytes / payload_bytes if wire_bytes and payload_bytes else None,
+        "latency_us": one_way.summary_us(),
+        "round_trip_latency_us": there_and_back.summary_us(),
+        "latency_kind": kind if latency.count else None,
+        "latency_samples": latency.count,
+        "cpu_s_per_gb": _cpu_s_per_gb(outcome, payload_bytes / 1e9),
+        "payload_bytes": payload_bytes,
+        "wire_bytes": wire_bytes,
+        "buffers": buffers,
+        "credits": sum(each["credits"] for each in sinks) if spec.credit else None,
+        "congestion_control": ", ".join(controls) or None,
+        "average_buffer_fill": sum(each["buffer_bytes"] for each in sources) / (buffers * spec.segment_size_bytes)
+        if buffers
+        else None,
+        "debloated_buffer_bytes": round(sum(debloated) / len(debloated)) if debloated else None,
+        "backpressured_ms_per_s": {kind: _ms_per_s(sources, f"{kind}_s") for kind in ("soft", "hard")},
+        "idle_ms_per_s": _ms_per_s(sinks, "idle_s"),
+        "metrics": {"producer": None, "consumer": None},
+        "hosts": _host_rows(outcome, pairs),
+        "pairs": _pair_rows(outcome, pairs),
+        "timeline": outcome.timeline.samples(lambda host: outcome.names[host]),
+        "matrix": outcome.matrix.as_rows(),
+        "clock": _clock_rows(outcome),
+        "warnings": [
+            *(f"delivery: {text}" for text in wrong),
+            *_pace_warnings(outcome, steady),
+            *(text for control in controls for text in connection_warnings(spec, control)),
+            *_clock_warnings(outcome),
+        ],
+        "settings": spec.as_dict(),
+        "host": host_facts(),
+        "version": version(),
+    }
+
+
+def _pairs(outcome: Outcome) -> dict[tuple[int, int], _Pair]:
+    """By source host and sink host; with relays, by the host of both ends and that of the relay."""
+    found: dict[tuple[int, int], _Pair] = {}
+    spec = outcome.matrix.spec
+    clocks = [host.clock for host in outcome.hosts]
+    middle_ns = (outcome.start_ns + max(outcome.stopped_ns)) // 2
+    for sink in outcome.matrix.of_task(SINK):
+        for told in outcome.results[sink]["pairs"]:
+            key = (sink.host, told["host"]) if spec.relay else (told["host"], sink.host)
+            pair = found.setdefault(key, _Pair())
+            pair.records += told["records"]
+            pair.records_per_s += told["window_records_per_s"]
+            pair.seconds = max(pair.seconds, told["window_s"])
+            pair.steady = pair.steady and told["steady"]
+            latency = Histogram.from_dict(told["latency"])
+            if spec.rate_per_s is not None and not spec.relay:
+                latency = latency.shifted(latency_correction_ns(clocks[key[0]], clocks[key[1]], middle_ns))
+            pair.latency.merge(latency)
+    return found
+
+
+def _window(outcome: Outcome, pairs: Mapping[tuple[int, int], _Pair], records: int) -> tuple[float, float]:
+    """Length of the measured window and the rate in it; a paced run counts whole, and so do its pairs."""
+    rate_per_s = outcome.matrix.spec.rate_per_s
+    if rate_per_s is None:
+        return max(pair.seconds for pair in pairs.values()), sum(pair.records_per_s for pair in pairs.values())
+    last_ns = max(
+        each_ns - outcome.hosts[sink.host].clock.before.offset_ns
+        for sink in outcome.matrix.of_task(SINK)
+        if (each_ns := outcome.results[sink]["last_ns"])
+    )
+    together = rate_per_s * len(outcome.stopped_ns)
+    window = paced_window(together, records, outcome.start_ns, max(outcome.stopped_ns), last_ns)
+    for pair in pairs.values():
+        pair.records_per_s = pair.records / window["seconds"]
+    return window["seconds"], records / window["seconds"]
+
+
+def _problems(outcome: Outcome) -> list[str]:
+    """Everything wrong with the delivery, source by source."""
+    matrix, spec = outcome.matrix, outcome.matrix.spec
+    upstream = matrix.upstream()
+    found = []
+    for source in matrix.of_task(SOURCE):
+        came = {}
+        for sink in matrix.of_task(SINK):
+            told = outcome.results[sink]["deliveries"]
+            for group, whose in enumerate(matrix.sources_of(sink.subtask)):
+                if whose == source.subtask:
+                    name = f"{sink} by way of {upstream[group]}" if spec.relay else str(sink)
+                    came[name] = Delivery.from_dict(told[group])
+        expected = Source(spec.record_bytes, 1).expected(outcome.results[source]["records"])
+        found += problems(str(source), expected, came, order=order_of(spec), lanes=spec.lanes)
+    return found
+
+
+def _host_rows(outcome: Outcome, pairs: Mapping[tuple[int, int], _Pair]) -> Rows:
+    rows = []
+    spec = outcome.matrix.spec
+    for index, (host, name) in enumerate(zip(outcome.hosts, outcome.names, strict=True)):
+        here = outcome.matrix.on_host(index)
+        ends = [pair for (source, sink), pair in pairs.items() if index == (source if spec.relay else sink)]
+        records = sum(pair.records for pair in ends)
+        records_per_s = sum(pair.records_per_s for pair in ends)
+        middle_ns = (host.clock.before.at_ns + (host.clock.after or host.clock.before).at_ns) // 2
+        rows.append(
+            {
+                "host": name,
+                "address": host.address,
+                "sources": sum(each.task == SOURCE for each in here),
+                "sinks": sum(each.task == SINK for each in here),
+                "records": records,
+                "bytes": records * spec.record_bytes,
+                "records_per_s": records_per_s,
+                "payload_mb_per_s": records_per_s * spec.record_bytes / 1e6,
+                "cpu_s": _host_most(outcome, index, "cpu_s"),
+                "clock_offset_us": host.clock.offset_ns(middle_ns) / 1000,
+                "clock_uncertainty_us": host.clock.uncertainty_ns / 1000,
+                "backpressured_ms_per_s": _ms_per_s(outcome.of(SOURCE, index), "soft_s", "hard_s"),
+                "idle_ms_per_s": _ms_per_s(outcome.of(SINK, index), "idle_s"),
+            }
+        )
+    return rows
+
+
+def _pair_rows(outcome: Outcome, pairs: Mapping[tuple[int, int], _Pair]) -> Rows:
+    spec, names = outcome.matrix.spec, outcome.names
+    rows = []
+    for (source, sink), pair in sorted(pairs.items()):
+        clocks = outcome.hosts[source].clock, outcome.hosts[sink].clock
+        row = {
+            "source_host": names[source],
+            "sink_host": names[sink],
+            "is_local": source == sink,
+            "records": pair.records,
+            "payload_bytes": pair.records * spec.record_bytes,
+            "records_per_s": pair.records_per_s,
+            "payload_mb_per_s": pair.records_per_s * spec.record_bytes / 1e6,
+        }
+        one_way = Histogram() if spec.relay else pair.latency
+        row["latency_us"] = one_way.summary_us()
+        row["latency_uncertainty_us"] = None if spec.relay else latency_uncertainty_ns(*clocks) / 1000
+        if spec.relay:
+            row["round_trip_latency_us"] = pair.latency.summary_us()
+        rows.append(row)
+    return rows
+
+
+def _clock_rows(outcome: Outcome) -> Rows:
+    """What was measured of each clock."""
+    return [
+        {
+            "host": name,
+            "offset_before_us": host.clock.before.offset_ns / 1000,
+            "offset_after_us": (host.clock.after or host.clock.before).offset_ns / 1000,
+            "round_trip_us": 2 * host.clock.uncertainty_ns / 1000,
+        }
+        for host, name in zip(outcome.hosts, outcome.names, strict=True)
+    ]
+
+
+def _cpu_s_per_gb(outcome: Outcome, gigabytes: float) -> dict[str, float | None]:
+    """Of all daemons; of each role where every daemon has only one."""
+    used: dict[tuple[Any, ...], tuple[bool, bool, float]] = {}
+    for index, host in enumerate(outcome.hosts):
+        # Daemons in one process count its time once.
+        process = host.facts.get("hostname"), host.facts.get("pid") or host.address
+        writes, reads, cpu_s = used.get(process, (False, False, 0.0))
+        used[process] = (
+            writes or bool(outcome.of(SOURCE, index)),
+            reads or bool(outcome.of(SINK, index)) or bool(outcome.of(RELAY, index)),
+            max(cpu_s, _host_most(outcome, index, "cpu_s")),
+        )
+    total = sum(cpu_s for *_, cpu_s in used.values())
+    is_split = all(writes != reads for writes, reads, _ in used.values())
+    producer = sum(cpu_s for writes, _, cpu_s in used.values() if writes) if is_split else None
+    consumer = total - producer if producer is not None else None
+    return {
+        name: cpu_s / gigabytes if gigabytes and cpu_s is not None else None
+        for name, cpu_s in (("producer", producer), ("consumer", consumer), ("total", total))
+    }
+
+
+def _pace_warnings(outcome: Outcome, steady: bool) -> list[str]:
+    """Of the sources: those too short for a window once, those that did not keep their rate each."""
+    spec = outcome.matrix.spec
+    sent_s = [(stopped_ns - outcome.start_ns) / 1e9 for stopped_ns in outcome.stopped_ns]
+    if spec.rate_per_s is None:
+        return pace_warnings(spec, steady, 0, min(sent_s))
+    return [
+        f"{each}: {text}"
+        for each, seconds in zip(outcome.matrix.of_task(SOURCE), sent_s, strict=True)
+        for text in pace_warnings(spec, steady, outcome.results[each]["records"], seconds)
+    ]
+
+
+def _clock_warnings(outcome: Outcome) -> list[str]:
+    """Clocks that ran apart by more than the measurements may be wrong."""
+    found = []
+    for host, name in zip(outcome.hosts, outcome.names, strict=True):
+        clock = host.clock
+        drift_ns = (clock.after or clock.before).offset_ns - clock.before.offset_ns
+        if abs(drift_ns) > 2 * clock.uncertainty_ns:
+            found.append(
+                f"the clock of {name} moved by {drift_ns / 1000:.0f} us against this host's during the run; one-way"
+                " latencies are corrected for its mean"
+            )
+    return found
+
+
+def _host_most(outcome: Outcome, host: int, name: str) -> float:
+    """A figure that all tasks of a host share, from the last that told it."""
+    return max(float(outcome.results[each][name]) for each in outcome.matrix.on_host(host))
+
+
+def _ms_per_s(results: Iterable[Mapping[str, Any]], *names: str) -> float | None:
+    """Waits a second of the tasks' own work, their mean; None without tasks."""
+    found = [
+        1000 * sum(each["waits"][name] for name in names) / each["waits"]["t_s"]
+        for each in results
+        if each["waits"]["t_s"] > 0
+    ]
+    return min(1000.0, sum(found) / len(found)) if found else None

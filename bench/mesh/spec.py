@@ -1,0 +1,143 @@
+"""What is measured over which hosts: the settings of a run, and how many sources and sinks each host has.
+
+Takes: `--hosts` as text, the settings of a run. Gives: `HostSpec`, `MeshSpec`; `ConfigError` for what a mesh cannot do.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from netstack.errors import ConfigError
+
+from ..spec import RunSpec
+
+_EXAMPLE: Final = "write it like 10.0.0.1:6121, 10.0.0.1:6121=4 or 10.0.0.1:6121=2/1"
+_HOST: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s:=/\[\]]+):(?P<port>\d+)(?:=(?P<counts>[^=]*))?")
+_COUNTS: Final = re.compile(r"(\d+)(?:/(\d+))?")
+_MOST_SUBTASKS: Final = 1024  # of one kind on one host; beyond it is a slip of the keyboard
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class HostSpec:
+    """One daemon and what runs there.
+
+    Attributes:
+        address: `host:port` of its control port.
+        sources: source subtasks.
+        sinks: sink subtasks.
+    """
+
+    address: str
+    sources: int = 1
+    sinks: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> HostSpec:
+        """`HOST:PORT`, `HOST:PORT=PARALLELISM` or `HOST:PORT=SOURCES/SINKS`.
+
+        Raises:
+            ConfigError: it is none of these; the text says which part is wrong.
+        """
+        match = _HOST.fullmatch(text.strip())
+        if match is None:
+            raise ConfigError(f"--hosts {text.strip()!r}: not HOST:PORT[=PARALLELISM]; {_EXAMPLE}")
+        port = int(match["port"])
+        if not 1 <= port <= 65535:
+            raise ConfigError(f"--hosts {text.strip()!r}: port {port}; give 1 to 65535")
+        address = f"{match['host']}:{port}"
+        if match["counts"] is None:
+            return cls(address)
+        counts = _COUNTS.fullmatch(match["counts"])
+        if counts is None:
+            raise ConfigError(
+                f"--hosts {text.strip()!r}: {match['counts']!r} is neither PARALLELISM nor SOURCES/SINKS; {_EXAMPLE}"
+            )
+        sources = int(counts[1])
+        sinks = sources if counts[2] is None else int(counts[2])
+        if not sources + sinks:
+            raise ConfigError(f"--hosts {text.strip()!r}: nothing would run there; leave it out")
+        if max(sources, sinks) > _MOST_SUBTASKS:
+            raise ConfigError(f"--hosts {text.strip()!r}: at most {_MOST_SUBTASKS} sources and sinks a host")
+        return cls(address, sources, sinks)
+
+    def __str__(self) -> str:
+        return f"{self.address}={self.sources}/{self.sinks}"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshSpec(RunSpec):
+    """Settings of one run over several hosts; `rate_per_s` and `records` are of each source.
+
+    Attributes:
+        hosts: as given to `--hosts`, an element each.
+        relay: records make a round trip: source, relay (on every host), and back to a sink beside their source.
+    """
+
+    hosts: tuple[str, ...]
+    relay: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot work, naming the flag."""
+        RunSpec.__post_init__(self)
+        object.__setattr__(self, "hosts", tuple(self.hosts))  # a list, when it comes from JSON
+        for is_asked, flag, why in (
+            (self.transport != "tcp", "--transport unix", "hosts are reached by TCP; leave it out"),
+            (self.input_path is not None, "--input", "the hosts do not have the file; generated records only"),
+            (
+                self.is_impaired,
+                "--round-trip and --link-rate",
+                "a link between hosts is as long and as fast as it is; shape it there, or measure without --hosts",
+            ),
+        ):
+            if is_asked:
+                raise ConfigError(f"{flag} with --hosts: {why}")
+        hosts = self.parsed_hosts
+        if not hosts:
+            raise ConfigError("--hosts is empty; give HOST:PORT of at least one netstack taskmanager")
+        addresses = [host.address for host in hosts]
+        for address in addresses:
+            if addresses.count(address) > 1:
+                raise ConfigError(f"--hosts names {address} twice; for more subtasks there write {address}=2")
+        for what, count in (("source", self.sources), ("sink", self.sinks)):
+            if not count:
+                raise ConfigError(f"--hosts has no {what} at all; {_EXAMPLE}")
+        if self.relay:
+            for host in hosts:
+                if host.sources != host.sinks:
+                    raise ConfigError(
+                        f"--relay with {host}: records come back to a sink beside their source, so give as many sinks"
+                        f" as sources ({host.address}={host.sources or host.sinks})"
+                    )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every setting, defaults included, as plain JSON values."""
+        return {**RunSpec.as_dict(self), "hosts": list(self.hosts)}
+
+    @property
+    def parsed_hosts(self) -> tuple[HostSpec, ...]:
+        """The hosts, in the order given."""
+        return tuple(HostSpec.parse(text) for text in self.hosts)
+
+    @property
+    def sources(self) -> int:
+        """Source subtasks on all hosts together."""
+        return sum(host.sources for host in self.parsed_hosts)
+
+    @property
+    def sinks(self) -> int:
+        """Sink subtasks on all hosts together."""
+        return sum(host.sinks for host in self.parsed_hosts)
+
+    @property
+    def lanes(self) -> int:
+        """Subpartitions that a source writes; its records go round all of them."""
+        return self.sinks * self.channels
+
+
+def split_hosts(text: str) -> tuple[str, ...]:
+    """The elements of `--hosts a:6121,b:6121`."""
+    return tuple(part for part in (each.strip() for each in text.split(",")) if part)

@@ -1,0 +1,114 @@
+"""What people see of a run over hosts: the matrix before it, a table of hosts and one of pairs after it.
+
+Takes: a `MeshSpec`, the document of a run. Gives: text on a console.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from netstack.units import format_count, format_latency, three_digits
+
+from .matrix import Matrix
+from .spec import MeshSpec
+
+_MOST_PAIRS: Final = 36  # more than that nobody reads in a terminal
+_TASKS: Final = ("sources", "relays", "sinks")
+
+
+def print_matrix(spec: MeshSpec, console: Console) -> None:
+    """Which subtask sits where."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    shown = [task for task in _TASKS if task != "relays" or spec.relay]
+    for head in ("host", *shown):
+        table.add_column(head)
+    for row in Matrix(spec).as_rows():
+        table.add_row(escape(row["address"]), *(_numbers(row[task]) for task in shown))
+    console.print(table)
+    ends = f"{_count(spec.sources, 'source')} to {_count(spec.sinks, 'relay' if spec.relay else 'sink')}"
+    back = " and back" if spec.relay else ""
+    console.print(f"all-to-all: {ends}{back}, {_count(spec.channels, 'channel')} from each to each")
+
+
+def print_hosts(result: Mapping[str, Any], console: Console) -> None:
+    """The rows of hosts and pairs."""
+    hosts, pairs = result.get("hosts"), result.get("pairs")
+    if not hosts or not pairs:
+        return
+    console.print()
+    console.print(_hosts(hosts))
+    console.print()
+    if len(pairs) > _MOST_PAIRS:
+        console.print(f"{len(pairs)} pairs of hosts; --json lists them")
+    else:
+        console.print(_pairs(pairs))
+
+
+def _hosts(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table(
+        ("host",),
+        ("sources", "sinks", "records/s", "payload MB/s", "CPU s", "back-pressured ms/s", "idle ms/s", "clock us"),
+    )
+    for row in rows:
+        offset, unsure = row["clock_offset_us"], row["clock_uncertainty_us"]
+        table.add_row(
+            escape(str(row["host"])),
+            str(row["sources"]),
+            str(row["sinks"]),
+            _shown(row["records_per_s"], format_count),
+            _shown(row["payload_mb_per_s"], three_digits),
+            _shown(row["cpu_s"], three_digits),
+            _shown(row["backpressured_ms_per_s"], three_digits),
+            _shown(row["idle_ms_per_s"], three_digits),
+            f"{offset:,.0f} \u00b1 {unsure:,.0f}",
+        )
+    return table
+
+
+def _pairs(rows: Sequence[Mapping[str, Any]]) -> Table:
+    back = any("round_trip_latency_us" in row for row in rows)
+    kind = "round_trip_latency_us" if back else "latency_us"
+    told = "round trip" if back else "latency"
+    heads = ("records/s", "payload MB/s", f"{told} p50", f"{told} p99", f"{told} max")
+    table = _table(("from", "by way of" if back else "to"), heads if back else (*heads, "\u00b1"))
+    for row in rows:
+        latency = row[kind]
+        cells = [
+            escape(str(row["source_host"])),
+            escape(str(row["sink_host"])) + (" (local)" if row["is_local"] else ""),
+            _shown(row["records_per_s"], format_count),
+            _shown(row["payload_mb_per_s"], three_digits),
+            *(_shown(latency[name], format_latency) for name in ("p50", "p99", "max")),
+        ]
+        unsure = row["latency_uncertainty_us"]
+        table.add_row(*cells, *(() if back else ("" if row["is_local"] else _shown(unsure, format_latency),)))
+    return table
+
+
+def _table(left: Sequence[str], right: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head in left:
+        table.add_column(head)
+    for head in right:
+        table.add_column(head, justify="right")
+    return table
+
+
+def _numbers(subtasks: Sequence[int]) -> str:
+    """`0`, `0-3`: the subtasks of a host follow each other."""
+    if not subtasks:
+        return "\u2013"
+    return str(subtasks[0]) if len(subtasks) == 1 else f"{subtasks[0]}-{subtasks[-1]}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _shown(value: Any, write: Any) -> str:
+    return "\u2013" if value is None else str(write(value))

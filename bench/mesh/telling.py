@@ -1,0 +1,101 @@
+"""What a benchmark task tells its coordinator while it runs: how far it is, and what it waited for.
+
+Takes: a task, its partition or gate, a count of records. Gives: a progress message every `PERIOD_S`, the waits of the
+whole run at its end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final, final
+
+import trio
+
+from netstack.daemon.task import Task
+from netstack.inbound.gate import SingleInputGate
+from netstack.outbound.partition import ResultPartition
+
+from ..host import cpu_seconds
+from ..pacing import clock_ns
+
+PERIOD_S: Final = 0.25
+"""How often a task tells how far it is."""
+
+_COST: Final = 0.01  # of the time, at most, for looking at the statistics of many channels
+
+
+@final
+class Meter:
+    """How far one task is, and what it waited for since it was made.
+
+    Args:
+        start_ns: of the run, in this host's clock.
+        records: written or read so far.
+        partition: it writes.
+        gate: it reads.
+    """
+
+    def __init__(
+        self,
+        start_ns: int,
+        records: Callable[[], int],
+        *,
+        partition: ResultPartition | None = None,
+        gate: SingleInputGate | None = None,
+    ) -> None:
+        self._start_ns = start_ns
+        self._records = records
+        self._partition = partition
+        self._gate = gate
+        self._before = self._waited()
+        self._cpu_before_s = cpu_seconds()
+
+    def sample(self) -> dict[str, Any]:
+        """Seconds since the start, records, seconds waited (of what it does not do, nothing), usage of its pool."""
+        usage = 0.0
+        if self._partition is not None:
+            usage = self._partition.pool.statistics().usage
+        elif self._gate is not None:
+            usage = self._gate.statistics().in_pool_usage
+        waited = {name: value - self._before[name] for name, value in self._waited().items()}
+        return {
+            "t_s": (clock_ns() - self._start_ns) / 1e9,
+            "records": self._records(),
+            **waited,
+            "pool_usage": usage,
+        }
+
+    def cpu_s(self) -> float:
+        """CPU seconds of this process since the meter was made, whatever it did besides."""
+        return cpu_seconds() - self._cpu_before_s
+
+    def _waited(self) -> dict[str, float]:
+        found = {}
+        if self._partition is not None:
+            now_s = self._partition.host.now()
+            found["soft_s"] = self._partition.soft_backpressured.total_s(now_s)
+            found["hard_s"] = self._partition.hard_backpressured.total_s(now_s)
+        if self._gate is not None:
+            found["idle_s"] = self._gate.idle.total_s(self._gate.now())
+        return found
+
+
+@asynccontextmanager
+async def telling(task: Task, meter: Meter) -> AsyncIterator[None]:
+    """Tells how far a task is while the block runs.
+
+    Cancellation: nothing is left behind.
+    """
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_tell, task, meter)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def _tell(task: Task, meter: Meter) -> None:
+    while True:
+        began = time.perf_counter()
+        task.send({"event": "progress", **meter.sample()})
+        await trio.sleep(max(PERIOD_S, (time.perf_counter() - began) / _COST))

@@ -1,0 +1,65 @@
+"""How a run went, over time: what every task told of itself, as rates.
+
+Takes: progress messages with running totals. Gives: a sample for each stretch between two of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, Final, final
+
+from .matrix import Placement
+
+_MOST: Final = 240  # samples of one task; a longer run keeps every second one, as often as it takes
+
+
+@final
+class Timeline:
+    """Running totals of all tasks."""
+
+    def __init__(self) -> None:
+        self._told: dict[Placement, list[Mapping[str, Any]]] = {}
+
+    def add(self, place: Placement, message: Mapping[str, Any]) -> None:
+        """A progress message of a task (`telling.Meter.sample`)."""
+        told = self._told.setdefault(place, [])
+        told.append(message)
+        if len(told) > _MOST:
+            del told[1::2]  # totals lose nothing
+
+    def samples(self, host_of: Callable[[int], str]) -> list[dict[str, Any]]:
+        """One for each stretch of each task, in the order of time.
+
+        Returns:
+            Each has `t_s` (its end, seconds from the start), `host`, `task`, `records` (so far), `pool_usage` (at that
+            moment, 0 to 1), and over the stretch, null where a task does not write, or not read:
+            `backpressured_ms_per_s`, `idle_ms_per_s`, `busy_ms_per_s`.
+        """
+        found = [
+            {"t_s": round(after["t_s"], 4), "host": host_of(place.host), "task": str(place), **_stretch(before, after)}
+            for place, told in self._told.items()
+            for before, after in itertools.pairwise(told)
+            if after["t_s"] > max(before["t_s"], 0.0)
+        ]
+        return sorted(found, key=lambda sample: float(sample["t_s"]))
+
+
+def _stretch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """What happened from one message to the next; what was before the start does not count."""
+    seconds = after["t_s"] - max(before["t_s"], 0.0)
+
+    def ms_per_s(*names: str) -> float | None:
+        if names[0] not in after:
+            return None
+        waited_s = sum(float(after[name]) - float(before[name]) for name in names)
+        return round(min(1000.0, 1000 * waited_s / seconds), 2)
+
+    backpressured, idle = ms_per_s("soft_s", "hard_s"), ms_per_s("idle_s")
+    return {
+        "records": after["records"],
+        "backpressured_ms_per_s": backpressured,
+        "busy_ms_per_s": None if idle is None else round(max(0.0, 1000 - idle - (backpressured or 0.0)), 2),
+        "idle_ms_per_s": idle,
+        "pool_usage": round(after["pool_usage"], 4),
+    }

@@ -1,0 +1,192 @@
+"use strict";
+// The choice of settings: hides what is not chosen, and draws again what hangs on what is left. Also the fields that
+// choose one view of a section, and the values under the pointer in charts over time. Nothing is fetched from anywhere.
+(() => {
+  const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+  const SVG = "http://www.w3.org/2000/svg";
+  const isGone = (element) => element.closest(".out, .off") !== null;
+  const spot = (point) => {
+    const hit = point.querySelector(".hit");
+    return [Number(hit.getAttribute("cx")), Number(hit.getAttribute("cy"))];
+  };
+
+  // Lines go through the marks that are left; as they were drawn when nothing is missing.
+  const rejoin = () => {
+    for (const series of all("svg .series")) {
+      const line = series.querySelector(".line");
+      const points = all(".pt", series);
+      if (!line || !points.length) continue;
+      line.dataset.whole ??= line.getAttribute("d");
+      const left = points.filter((point) => !point.classList.contains("out"));
+      const path = left.map(spot).map(([x, y], number) => `${number ? "L" : "M"}${x} ${y}`).join("");
+      line.setAttribute("d", left.length === points.length ? line.dataset.whole : path);
+      const name = all(`.name[data-series="${series.dataset.series}"]`, series.ownerSVGElement);
+      for (const each of name) each.classList.toggle("loose", points.at(-1).classList.contains("out"));
+    }
+  };
+
+  // Most to the right, least in height: to the right of a corner nothing is as low.
+  const frontiers = () => {
+    for (const stairs of all("svg .stairs")) {
+      const group = `.pt[data-group="${stairs.dataset.group}"]`;
+      const points = all(group, stairs.ownerSVGElement).filter((point) => !isGone(point)).map((point) => [...spot(point), point]);
+      points.sort(([x, y], [u, v]) => u - x || v - y);
+      const corners = [];
+      for (const [x, y, point] of points) {
+        const isCorner = !corners.length || y > corners[0][1];
+        point.classList.toggle("corner", isCorner);
+        if (isCorner) corners.unshift([x, y]);
+      }
+      stairs.classList.toggle("off", !corners.length);
+      if (!corners.length) continue;
+      const [[x, y], ...rest] = corners;
+      const steps = rest.map(([u, v]) => `V${v}H${u}`).join("");
+      stairs.querySelector(".frontier").setAttribute("d", `M${stairs.dataset.left} ${y}H${x}${steps}V${stairs.dataset.top}`);
+      stairs.querySelector("text").setAttribute("x", corners.at(-1)[0] - 4);
+    }
+  };
+
+  const panel = document.querySelector("#choose");
+  const boxes = panel ? all("input", panel) : [];
+  const hideUnchosen = () => {
+    const off = new Set(boxes.filter((box) => !box.checked).map((box) => box.value));
+    for (const part of all("[data-f]")) {
+      part.classList.toggle("out", part.dataset.f.split(" ").some((token) => off.has(token)));
+    }
+    if (panel) {
+      const output = panel.querySelector("output");
+      const shown = all("#runs tbody tr").filter((row) => !row.classList.contains("out")).length;
+      const runs = output.dataset.runs;
+      output.textContent = shown === Number(runs) ? `all ${runs} runs shown` : `${shown} of ${runs} runs shown`;
+    }
+  };
+
+  const views = all(".views").map((root) => ({
+    root,
+    select: root.querySelector("select"),
+    parts: all(":scope > .view", root),
+    none: root.querySelector(".none"),
+  }));
+  const open = ({ select, parts }, number) => {
+    if (select) select.value = String(number);
+    for (const [place, part] of parts.entries()) part.open = place === number;
+  };
+  const allowed = (parts) => [...parts.keys()].filter((number) => !parts[number].classList.contains("out"));
+  const choosable = () => {
+    for (const view of views) {
+      const places = allowed(view.parts);
+      for (const [number, option] of [...(view.select?.options ?? [])].entries()) {
+        option.hidden = option.disabled = !places.includes(number);
+      }
+      const now = view.parts.findIndex((part) => part.open);
+      if (places.length && !places.includes(now)) open(view, places[0]);
+      view.none.hidden = places.length > 0;
+      view.none.textContent = "Nothing was measured with the settings chosen.";
+    }
+  };
+
+  const refresh = () => {
+    hideUnchosen();
+    choosable();
+    rejoin();
+    frontiers();
+    document.documentElement.dataset.shown = panel?.querySelector("output").textContent ?? "";
+  };
+
+  if (panel) {
+    panel.hidden = false;
+    panel.open = window.innerWidth > 620;
+    for (const box of boxes) {
+      const group = boxes.filter((other) => other.closest("fieldset") === box.closest("fieldset"));
+      box.addEventListener("click", (event) => {
+        if (event.altKey) for (const other of group) other.checked = other === box;
+        if (!group.some((other) => other.checked)) box.checked = true; // nothing at all is no choice
+        refresh();
+      });
+    }
+    panel.querySelector("form").addEventListener("reset", () => setTimeout(refresh));
+  }
+  for (const view of views) {
+    view.root.classList.add("chosen");
+    if (!view.select) continue;
+    view.root.querySelector(".pickview").hidden = false;
+    view.select.addEventListener("change", () => open(view, Number(view.select.value)));
+    for (const button of all("[data-step]", view.root)) {
+      button.addEventListener("click", () => {
+        const places = allowed(view.parts);
+        const now = places.indexOf(view.parts.findIndex((part) => part.open));
+        if (places.length) open(view, places[(now + Number(button.dataset.step) + places.length) % places.length]);
+      });
+    }
+  }
+  for (const button of all(".legend button")) button.addEventListener("click", frontiers);
+
+  // Charts over time: a line at the pointer, and what each task did there. Left and right move it from the keyboard.
+  const tip = document.querySelector("#tip");
+  for (const svg of all("svg.bare")) {
+    const [left, right, top, bottom] = svg.dataset.box.split(" ").map(Number);
+    const [first, last, low, high] = svg.dataset.span.split(" ").map(Number);
+    const cursor = document.createElementNS(SVG, "g");
+    cursor.setAttribute("hidden", "");
+    svg.append(cursor);
+    svg.setAttribute("tabindex", "0");
+    const lines = all(".series", svg).map((series) => ({
+      series,
+      points: series.querySelector(".line").getAttribute("d").slice(1).split("L").map((pair) => pair.split(" ").map(Number)),
+    }));
+    const named = (number) => document.querySelector(`.legend [data-series="${number}"]`)?.textContent ?? "";
+    let at = null;
+    const show = (x) => {
+      at = Math.min(Math.max(x, left), right);
+      const shown = lines.filter(({ series }) => !isGone(series));
+      const near = shown.map(({ series, points }) => ({
+        series,
+        point: points.reduce((best, point) => (Math.abs(point[0] - at) < Math.abs(best[0] - at) ? point : best)),
+      }));
+      if (!near.length) return;
+      const line = document.createElementNS(SVG, "line");
+      for (const [name, value] of Object.entries({ class: "cursor", x1: at, x2: at, y1: top, y2: bottom })) line.setAttribute(name, value);
+      const dots = near.map(({ series, point }) => {
+        const dot = document.createElementNS(SVG, "circle");
+        const hue = [...series.classList].find((name) => /^h\d$/.test(name));
+        for (const [name, value] of Object.entries({ cx: point[0], cy: point[1], r: 4, class: "dot" })) dot.setAttribute(name, value);
+        const group = document.createElementNS(SVG, "g");
+        group.setAttribute("class", hue);
+        group.append(dot);
+        return group;
+      });
+      cursor.replaceChildren(line, ...dots);
+      cursor.removeAttribute("hidden");
+      const seconds = first + ((at - left) / (right - left)) * (last - first);
+      const part = (y) => `${Math.round(100 * (low + ((bottom - y) / (bottom - top)) * (high - low)))}%`;
+      tip.textContent = [`${seconds.toFixed(2)} s`, ...near.map(({ series, point }) => `${named(series.dataset.series)}  ${part(point[1])}`)].join("\n");
+      tip.hidden = false;
+      const box = svg.getBoundingClientRect();
+      const width = document.documentElement.clientWidth;
+      const here = box.left + (at / svg.viewBox.baseVal.width) * box.width;
+      const beside = here + 14 + tip.offsetWidth > width ? here - 14 - tip.offsetWidth : here + 14;
+      tip.style.left = `${Math.max(4, beside) + window.scrollX}px`;
+      tip.style.top = `${box.top + window.scrollY + 12}px`;
+    };
+    const hide = () => {
+      cursor.setAttribute("hidden", "");
+      tip.hidden = true;
+    };
+    svg.addEventListener("pointermove", (event) => {
+      const box = svg.getBoundingClientRect();
+      show(((event.clientX - box.left) / box.width) * svg.viewBox.baseVal.width);
+    });
+    svg.addEventListener("pointerleave", hide);
+    svg.addEventListener("focus", () => show(at ?? left));
+    svg.addEventListener("blur", hide);
+    svg.addEventListener("keydown", (event) => {
+      const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (!step) return;
+      event.preventDefault();
+      show((at ?? left) + (step * (right - left)) / 60);
+    });
+  }
+
+  refresh();
+  document.documentElement.dataset.chosen = "done"; // what a test in a real browser looks at
+})();

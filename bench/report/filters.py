@@ -1,0 +1,120 @@
+"""What a reader may choose: which values of each setting that was swept are shown.
+
+Takes: an `Analysis`. Gives: the panel of choices, and the choices each part of the page belongs to.
+
+Rules: a part carries one token for each setting it is of (`0-2`: the first setting, its third value); the script hides
+whatever has a token that is not chosen. Without a script everything is shown, and the panel is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import Any, Final, final
+
+from netstack.units import format_size
+
+from ..words import setting_name, setting_text
+from .points import Analysis, Line, facet
+
+_AXES: Final = ("buffer_timeout_s", "record_bytes", "channels")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One setting with its values, in order, as text."""
+
+    name: str
+    values: tuple[str, ...]
+
+
+@final
+class Filters:
+    """Every setting with more than one value among the rows of a report."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        tags = [name for name in analysis.varying if name == "sweep"]
+        names = [*tags, *_AXES, *(name for name in analysis.varying if name not in tags)]
+        found = []
+        for name in names:
+            values = sorted({facet(row, name) for row in analysis.rows if _has(row, name)}, key=_order)
+            texts = dict.fromkeys(choice_text(name, value) for value in values)
+            if len(texts) > 1:
+                found.append(Choice(name, tuple(texts)))
+        self.choices: Final = tuple(found)
+        self._tokens = {
+            (choice.name, text): f"{number}-{place}"
+            for number, choice in enumerate(self.choices)
+            for place, text in enumerate(choice.values)
+        }
+
+    def of(self, texts: Mapping[str, str]) -> str:
+        """The choices of a part with these values, by the names of their settings."""
+        found = [self._tokens.get(item) for item in texts.items()]
+        return " ".join(token for token in found if token is not None)
+
+    def timeout(self, timeout_s: float | None) -> str:
+        """The choice of a buffer timeout."""
+        return self.of({"buffer_timeout_s": choice_text("buffer_timeout_s", timeout_s)})
+
+    def line(self, line: Line) -> str:
+        """The choices of everything on one line."""
+        axes = {name: choice_text(name, getattr(line, name)) for name in ("record_bytes", "channels")}
+        return self.of({**axes, **dict(line.extras)})
+
+    def point(self, line: Line, timeout_s: float | None) -> str:
+        """The choices of one point."""
+        return " ".join(filter(None, (self.timeout(timeout_s), self.line(line))))
+
+    def row(self, row: Mapping[str, Any]) -> str:
+        """The choices of one run."""
+        return self.of({choice.name: choice_text(choice.name, facet(row, choice.name)) for choice in self.choices})
+
+    def settings(self, settings: Mapping[str, Any]) -> str:
+        """The choices of settings by name; those that are not among them do not matter."""
+        return self.of({name: choice_text(name, value) for name, value in settings.items()})
+
+    def panel(self, runs: int) -> str:
+        """The panel, hidden until the script is there; empty where there is nothing to choose.
+
+        Args:
+            runs: how many runs the tables of the page list.
+        """
+        if not self.choices:
+            return ""
+        groups = "".join(self._group(number, choice) for number, choice in enumerate(self.choices))
+        return (
+            '<details id="choose" class="card" hidden><summary><span>Choose settings</span>'
+            f'<output id="shown" data-runs="{runs}">all {runs} runs shown</output></summary>'
+            f'<form><div class="groups">{groups}</div>'
+            '<p class="note"><button type="reset">Show everything</button> Alt + click shows one value only. '
+            "The axes stay as they are, so that what is shown can be compared.</p></form></details>"
+        )
+
+    def _group(self, number: int, choice: Choice) -> str:
+        chips = "".join(
+            f'<label><input type="checkbox" checked value="{number}-{place}"><span>{escape(text)}</span></label>'
+            for place, text in enumerate(choice.values)
+        )
+        return f"<fieldset><legend>{escape(setting_name(choice.name))}</legend>{chips}</fieldset>"
+
+
+def choice_text(name: str, value: Any) -> str:
+    """A value as the page writes it everywhere."""
+    if name == "channels" and value is not None:
+        return f"{value:,}"
+    if name == "record_bytes" and value is not None:
+        return format_size(value, space=" ")
+    return (
+        setting_text(name, value).replace("us", "\u00b5s") if name == "buffer_timeout_s" else setting_text(name, value)
+    )
+
+
+def _has(row: Mapping[str, Any], name: str) -> bool:
+    return name not in _AXES or f"settings_{name}" in row
+
+
+def _order(value: Any) -> tuple[bool, bool, Any]:
+    """Numbers by value, then text, `none` last."""
+    return value is None, isinstance(value, str), "" if value is None else value

@@ -1,0 +1,138 @@
+"""Throughput against latency: every setting a point, and the frontier that nothing measured goes beyond.
+
+Takes: an `Analysis`. Gives: one HTML figure; nothing with fewer than two points.
+
+Rules: a point's throughput comes from the runs without a rate, its latency from those with one (or, where there are
+none, from the samples under load). Record sizes are other work, so each has a frontier of its own, as has each sweep. A
+setting is on the frontier when no other of its group has both more throughput and less latency.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from netstack.units import format_count, format_size, three_digits
+
+from ..figure import Figure
+from ..grid import Kind
+from .charts import legend, styles, tabbed, timeout_label
+from .filters import Filters
+from .plane import Frontier, Plane, Track, draw_plane, pareto
+from .points import Analysis, Line, micro
+from .svg import Mark, Series, nice_ticks
+
+_WIDE_PX: Final = (1160, 430)
+_NARROW_PX: Final = (350, 380)
+_RATES: Final[tuple[tuple[str, str, Callable[[float], str]], ...]] = (
+    ("records_per_s", "records/s", format_count),
+    ("payload_mb_per_s", "MB/s", three_digits),
+)
+_LATENCIES: Final = ("p50", "p99")
+_LEAST_POINTS: Final = 2
+_LINEAR_UP_TO: Final = 8.0  # times between the most and the least throughput
+_MARGIN: Final = 1.08  # of the horizontal axis, so that marks do not stand on its ends
+
+_Point = tuple[Line, float | None, Figure, Figure]
+
+
+def frontier_section(analysis: Analysis, filters: Filters) -> str:
+    """Latency (p50, p99) against throughput (records, payload), each pair a tab."""
+    kinds: tuple[Kind, ...] = ("latency", "throughput")
+    kind = next((each for each in kinds if len(_points(analysis, each, "p50", "records_per_s")) >= _LEAST_POINTS), None)
+    if kind is None:
+        return ""
+    panels = []
+    for rate, unit, write in _RATES:
+        for percentile in _LATENCIES:
+            points = _points(analysis, kind, percentile, rate)
+            if len(points) >= _LEAST_POINTS:
+                plane = _plane(analysis, filters, points, percentile, unit, write)
+                wide = draw_plane(plane, width=_WIDE_PX[0], height=_WIDE_PX[1], direct_labels=False)
+                narrow = draw_plane(plane, width=_NARROW_PX[0], height=_NARROW_PX[1], direct_labels=False)
+                drawn = f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>'
+                panels.append((f"{percentile} · {unit}", drawn))
+    where = "at a fixed rate" if kind == "latency" else "under full load"
+    note = (
+        f"A mark for each setting: throughput as fast as it goes, latency {where}. Best is the lower right. The"
+        " staircase is the frontier of each record size, with its buffer timeouts: no setting measured is both faster"
+        " and prompter."
+    )
+    drawn = tabbed("frontier", "Throughput against latency", note, panels)
+    return f'<section>{legend(analysis, filters)}<div class="charts one">{drawn}</div></section>'
+
+
+def _points(analysis: Analysis, kind: Kind, percentile: str, rate: str) -> list[_Point]:
+    found = []
+    for line in analysis.lines:
+        for timeout in analysis.timeouts:
+            throughput = analysis.throughput(line, timeout, rate)
+            latency = analysis.latency(line, timeout, percentile, kind=kind)
+            if throughput and latency and throughput.median > 0 and latency.low > 0:
+                found.append((line, timeout, throughput, latency))
+    return found
+
+
+def _plane(
+    analysis: Analysis,
+    filters: Filters,
+    points: list[_Point],
+    percentile: str,
+    unit: str,
+    write: Callable[[float], str],
+) -> Plane:
+    rates = [throughput.median for _, _, throughput, _ in points]
+    is_log = max(rates) > _LINEAR_UP_TO * min(rates)
+    scale = math.log10 if is_log else float
+    ticks = nice_ticks("log" if is_log else "linear", min(rates) / _MARGIN, max(rates) * _MARGIN)
+    tracks: list[Track] = []
+    groups: dict[str, list[tuple[float, float]]] = {}
+    for number, (line, (hue, dash, shape)) in enumerate(styles(analysis).items()):
+        mine = [each for each in points if each[0] == line]
+        if not mine:
+            continue
+        group = _group(line)
+        marks = tuple(_mark(each, filters, group, percentile, unit, write) for each in mine)
+        series = Series(line.label, number, hue, dash, shape, marks, filters.line(line))
+        tracks.append(Track(series, tuple(scale(each[2].median) for each in mine), joined=False))
+        groups.setdefault(group, []).extend((scale(each[2].median), each[3].median) for each in mine)
+    sweeps = sorted({line.sweep for line in analysis.lines})
+    frontiers = []
+    for group, found in groups.items():
+        size, sweep = next((line.record_bytes, line.sweep) for line in analysis.lines if _group(line) == group)
+        label = f"{format_size(size, space=' ')}{f' · {sweep}' if sweep else ''}"
+        named = {"record_bytes": size, **({"sweep": sweep} if sweep else {})}
+        frontiers.append(Frontier(group, label, pareto(found), sweeps.index(sweep) % 4, filters.settings(named)))
+    latencies = [bound for *_, latency in points for bound in (latency.low, latency.high)]
+    return Plane(
+        title=f"Latency {percentile} against throughput in {unit}; one mark per setting, with the frontier",
+        axis=f"throughput, {unit}",
+        span=(scale(ticks[0]), scale(ticks[-1])),
+        below=[(scale(tick), write(tick)) for tick in ticks],
+        tracks=tracks,
+        scale="log",
+        domain=(min(latencies), max(latencies)),
+        tick=micro,
+        frontiers=frontiers,
+    )
+
+
+def _group(line: Line) -> str:
+    return f"{line.record_bytes}{line.sweep}"
+
+
+def _mark(
+    point: _Point, filters: Filters, group: str, percentile: str, unit: str, write: Callable[[float], str]
+) -> Mark:
+    line, timeout, throughput, latency = point
+    told = [
+        f"{line.label}, timeout {timeout_label(timeout)}",
+        f"{write(throughput.median)} {unit}",
+        f"{percentile} {micro(latency.median)}",
+    ]
+    if latency.count > 1:
+        told.append(f"{micro(latency.low)} to {micro(latency.high)} in {latency.count} runs")
+    shown = filters.timeout(timeout)
+    tag = timeout_label(timeout)
+    return Mark(latency.median, latency.low, latency.high, "\n".join(told), facets=shown, group=group, tag=tag)

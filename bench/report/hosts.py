@@ -1,0 +1,199 @@
+"""Who sends how much to whom: heat maps of host pairs, and a table of the hosts.
+
+Takes: an `Analysis` whose rows have `pairs` and `hosts`. Gives: one HTML section; nothing where none has.
+
+Rules: figures are medians over the repeats of a point. Latency is that of its latency runs where they have pairs, else
+of its throughput runs. A latency between two hosts is known only as well as their clocks agree, so its uncertainty
+stands beside it, and one that is not above its uncertainty is set apart. Shades are of one map: they do not compare
+settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any, Final
+
+from netstack.units import format_count, three_digits
+
+from ..figure import Figure
+from ..grid import Kind
+from ..store import Row
+from .charts import panel, tabs, timeout_label
+from .filters import Filters
+from .points import Analysis, Line, micro
+from .views import View, views
+
+_TABS: Final = ("throughput", "p50 latency", "p99 latency")
+_KINDS: Final[tuple[Kind, ...]] = ("throughput", "latency")
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """One pair: its value, its uncertainty, and whether both ends are the same host."""
+
+    value: float
+    uncertainty: float | None
+    is_local: bool
+
+
+_Map = dict[tuple[str, str], _Cell]
+
+
+def hosts_section(analysis: Analysis, filters: Filters) -> str:
+    """For each point the maps of throughput and latency, and its hosts."""
+    shown = []
+    for line in analysis.lines:
+        for timeout in analysis.timeouts:
+            content = _view(analysis, line, timeout)
+            if content:
+                label = f"{line.label}, timeout {timeout_label(timeout)}"
+                shown.append(View(label, filters.point(line, timeout), content))
+    if not shown:
+        return ""
+    return (
+        '<section id="hosts" aria-labelledby="hosts-head"><h2 id="hosts-head">Hosts and their pairs</h2>'
+        '<p class="note">Each row is a host that sends, each column one that receives. One-way latency needs both'
+        " clocks: what stands behind &plusmn; is how far their difference is known, and what is not above it is"
+        " slanted.</p>"
+        f'<fieldset class="card">{tabs("pair", _TABS)}{views("pairs", shown)}</fieldset></section>'
+    )
+
+
+def _view(analysis: Analysis, line: Line, timeout_s: float | None) -> str:
+    rows = {kind: analysis.runs(kind, line, timeout_s) for kind in _KINDS}
+    fast = _first([rows["throughput"], rows["latency"]], "pairs")
+    prompt = _first([rows["latency"], rows["throughput"]], "pairs")
+    hosts = _first([rows["throughput"], rows["latency"]], "hosts")
+    parts = []
+    if fast:
+        maps = (
+            (_pairs(fast, _throughput), "MB/s of payload", three_digits, ""),
+            (_pairs(prompt, _percentile("p50")), "one-way latency, p50", micro, " warm"),
+            (_pairs(prompt, _percentile("p99")), "one-way latency, p99", micro, " warm"),
+        )
+        parts += [panel(number, _heat_map(*found)) for number, found in enumerate(maps, 1)]
+    if hosts:
+        parts.append(_host_table(hosts))
+    return "".join(parts)
+
+
+def _first(choices: Sequence[Sequence[Row]], name: str) -> list[Row]:
+    """The rows of the first kind of runs that have this list."""
+    return next((found for rows in choices if (found := [row for row in rows if row.get(name)])), [])
+
+
+def _throughput(pair: Mapping[str, Any]) -> float | None:
+    return pair.get("payload_mb_per_s")
+
+
+def _percentile(name: str) -> Callable[[Mapping[str, Any]], float | None]:
+    return lambda pair: (pair.get("latency_us") or {}).get(name)
+
+
+def _pairs(rows: Sequence[Row], read: Callable[[Mapping[str, Any]], float | None]) -> _Map:
+    """The median of each pair over the repeats."""
+    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        for pair in row["pairs"]:
+            found.setdefault((str(pair.get("source_host")), str(pair.get("sink_host"))), []).append(pair)
+    cells = {}
+    for ends, pairs in found.items():
+        value = Figure.of(read(pair) for pair in pairs)
+        unsure = Figure.of(pair.get("latency_uncertainty_us") for pair in pairs)
+        is_local = any(pair.get("is_local") for pair in pairs)
+        if value is not None:
+            cells[ends] = _Cell(value.median, None if unsure is None else unsure.median, is_local)
+    return cells
+
+
+def _heat_map(cells: _Map, what: str, write: Callable[[float], str], style: str) -> str:
+    if not cells:
+        return '<p class="note">Not measured.</p>'
+    sources = sorted({source for source, _ in cells})
+    sinks = sorted({sink for _, sink in cells})
+    values = [cell.value for cell in cells.values()]
+    low, high = min(values), max(values)
+    is_latency = bool(style)
+    heads = "".join(f'<th scope="col" class="c">{escape(sink)}</th>' for sink in sinks)
+    body = []
+    for source in sources:
+        row = "".join(_cell(cells.get((source, sink)), low, high, write, is_latency) for sink in sinks)
+        body.append(f'<tr><th scope="row" class="l">{escape(source)}</th>{row}</tr>')
+    scale = "" if low == high else f'<span class="ramp" aria-hidden="true"></span>{write(low)} to {write(high)}'
+    return (
+        f'<div class="scroll" tabindex="0"><table class="heat pairs{style}"><caption>{what}<span class="key">{scale}'
+        f'</span></caption><thead><tr><th scope="col" class="l">from \\ to</th>{heads}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
+def _cell(cell: _Cell | None, low: float, high: float, write: Callable[[float], str], is_latency: bool) -> str:
+    if cell is None:
+        return '<td class="c">&ndash;</td>'
+    part = (cell.value - low) / (high - low) if high > low else 0.5
+    notes, unsure = [], False
+    if is_latency and cell.uncertainty and not cell.is_local:
+        notes.append(f"&plusmn; {write(cell.uncertainty)}")
+        unsure = cell.value <= cell.uncertainty
+    if cell.is_local:
+        notes.append("local")
+    note = f"<small>{', '.join(notes)}</small>" if notes else ""
+    return f'<td class="cell{" unsure" if unsure else ""}" style="--v:{part:.3f}">{write(cell.value)}{note}</td>'
+
+
+def _host_table(rows: Sequence[Row]) -> str:
+    """What each host did, medians over the repeats; columns that no host has are left out."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        for host in row["hosts"]:
+            found.setdefault(str(host.get("host")), []).append(host)
+    columns = [
+        column
+        for column in _COLUMNS
+        if any(host.get(column[1]) is not None for hosts in found.values() for host in hosts)
+    ]
+    heads = "".join(f'<th scope="col">{head}</th>' for head, _, _ in columns)
+    body = []
+    for name, hosts in sorted(found.items()):
+        address = next((str(host["address"]) for host in hosts if host.get("address")), "")
+        cells = "".join(_host_cell(hosts, column, write) for _, column, write in columns)
+        told = f"{escape(name)}{f'<small>{escape(address)}</small>' if address and address != name else ''}"
+        body.append(f'<tr><th scope="row" class="l">{told}</th>{cells}</tr>')
+    return (
+        '<div class="scroll" tabindex="0"><table class="sortable hosts"><caption class="vh">Hosts</caption><thead><tr>'
+        f'<th scope="col" class="l">host</th>{heads}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
+    )
+
+
+def _host_cell(hosts: Sequence[Mapping[str, Any]], name: str, write: Callable[[float], str]) -> str:
+    figure = Figure.of(host.get(name) for host in hosts)
+    if figure is None:
+        return '<td data-v="">&ndash;</td>'
+    text = escape(write(figure.median))
+    if name == "clock_offset_us":
+        unsure = Figure.of(host.get("clock_uncertainty_us") for host in hosts)
+        text += f" &plusmn; {escape(micro(unsure.median))}" if unsure else ""
+    return f'<td data-v="{figure.median:g}">{text}</td>'
+
+
+def _offset(microseconds: float) -> str:
+    """A difference of clocks, which may be either way."""
+    return ("\u2212" if microseconds < 0 else "+" if microseconds > 0 else "") + micro(abs(microseconds))
+
+
+def _share(ms_per_s: float) -> str:
+    return f"{ms_per_s / 1000:.0%}"
+
+
+_COLUMNS: Final[tuple[tuple[str, str, Callable[[float], str]], ...]] = (
+    ("sources", "sources", lambda count: f"{count:,.0f}"),
+    ("sinks", "sinks", lambda count: f"{count:,.0f}"),
+    ("records/s", "records_per_s", format_count),
+    ("MB/s", "payload_mb_per_s", three_digits),
+    ("CPU s", "cpu_s", three_digits),
+    ("clock, to the first", "clock_offset_us", _offset),
+    ("back-pressured", "backpressured_ms_per_s", _share),
+    ("idle", "idle_ms_per_s", _share),
+)

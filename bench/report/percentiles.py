@@ -1,0 +1,198 @@
+"""Latency percentiles as curves: how far the tail is from the median, setting by setting.
+
+Takes: an `Analysis`. Gives: one HTML section; nothing where no run has a latency.
+
+Rules: the horizontal axis counts nines (90, 99, 99.9 ... are equally far apart), its last tick is the longest latency
+of the run. A chart for each line with a curve for each buffer timeout; with a single timeout one chart with a curve for
+each line. All charts share their axes. A percentile that rests on less than one record is hollow.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final
+
+from ..grid import Kind
+from ..histogram import PERCENTILES
+from .charts import NARROW_PX, WIDE_PX, buttons, styles, timeout_label
+from .filters import Filters
+from .plane import Plane, Track, draw_plane
+from .points import Analysis, Line, micro
+from .svg import Mark, Series
+
+_FIRST_SERIES: Final = 2000
+_HUES: Final = 8
+_DASHES: Final = 4
+_MOST_OPEN: Final = 4  # charts; more are folded
+_TICKS: Final = {"p50": "50", "p90": "90", "p99": "99", "p999": "99.9", "p9999": "99.99"}
+_NOTES: Final = {
+    "latency": "Open loop at {rates} records/s.",
+    "throughput": "Sampled under full load: mostly the time spent in queues.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """One curve: a point of the sweep, how it looks and what it is called."""
+
+    line: Line
+    timeout_s: float | None
+    number: int
+    style: tuple[int, int, int]
+    label: str
+    facets: str
+
+
+def percentiles_section(analysis: Analysis, filters: Filters) -> str:
+    """Every measured percentile, for each setting a curve."""
+    kind = _kind(analysis)
+    if kind is None:
+        return ""
+    names = [name for name in PERCENTILES if _values(analysis, kind, (name,))]
+    if len(names) < 2:
+        return ""
+    figures = [
+        _figure(analysis, kind, names, title, curves, filters.line(line) if line else "", filters)
+        for title, line, curves in _groups(analysis, kind, filters)
+    ]
+    more = ""
+    if len(figures) > _MOST_OPEN:
+        folded = "".join(figures[_MOST_OPEN:])
+        more = (
+            f'<details><summary>{len(figures) - _MOST_OPEN} more</summary><div class="charts">{folded}</div></details>'
+        )
+    rates = " and ".join(f"{rate:,.0f}" for rate in analysis.latency_rates)
+    return (
+        '<section id="percentiles" aria-labelledby="percentiles-head">'
+        '<h2 id="percentiles-head">Latency percentiles</h2>'
+        f'<p class="note">{_NOTES[kind].format(rates=rates)} To the right the rarer, slower records: each tick is ten'
+        " times rarer than the one before. Lower and flatter is better. Hollow: less than one record lies above.</p>"
+        f'{_legend(analysis, kind, filters)}<div class="charts">{"".join(figures[:_MOST_OPEN])}</div>{more}</section>'
+    )
+
+
+def nines(fraction: float) -> float:
+    """Where a percentile stands: 0.9 at 1, 0.99 at 2, 0.999 at 3."""
+    return -math.log10(1 - fraction)
+
+
+def _kind(analysis: Analysis) -> Kind | None:
+    """The runs whose latency is drawn: those at a rate, else those under load."""
+    kinds: tuple[Kind, ...] = ("latency", "throughput")
+    return next((kind for kind in kinds if _values(analysis, kind, ("p50",))), None)
+
+
+def _values(analysis: Analysis, kind: Kind, names: Sequence[str]) -> list[float]:
+    figures = [
+        analysis.latency(line, timeout, name, kind=kind)
+        for line in analysis.lines
+        for timeout in analysis.timeouts
+        for name in names
+    ]
+    return [bound for figure in figures if figure for bound in (figure.low, figure.high) if bound > 0]
+
+
+def _curves(analysis: Analysis, kind: Kind, filters: Filters) -> list[_Curve]:
+    """Every point with a latency: coloured by timeout, or as on the other charts where there is but one."""
+    looks = styles(analysis)
+    sweeps = sorted({line.sweep for line in analysis.lines})
+    several = len(analysis.timeouts) > 1
+    found = []
+    for place, line in enumerate(analysis.lines):
+        for number, timeout in enumerate(analysis.timeouts):
+            if analysis.latency(line, timeout, kind=kind) is None:
+                continue
+            facets = filters.point(line, timeout)
+            if several:
+                sweep = sweeps.index(line.sweep)
+                style = number % _HUES, sweep % _DASHES, number
+                label = _timeout_words(timeout, line.sweep)
+                found.append(_Curve(line, timeout, _FIRST_SERIES + number * len(sweeps) + sweep, style, label, facets))
+            else:
+                found.append(_Curve(line, timeout, _FIRST_SERIES + place, looks[line], line.label, facets))
+    return found
+
+
+def _timeout_words(timeout_s: float | None, sweep: str) -> str:
+    return f"{timeout_label(timeout_s)}{f' · {sweep}' if sweep else ''}"
+
+
+def _groups(analysis: Analysis, kind: Kind, filters: Filters) -> list[tuple[str, Line | None, list[_Curve]]]:
+    """The charts: what each is of, and its curves."""
+    curves = _curves(analysis, kind, filters)
+    if len(analysis.timeouts) < 2:
+        timeout = "".join(timeout_label(each) for each in analysis.timeouts)
+        return [(f"Buffer timeout {timeout}", None, curves)]
+    works = dict.fromkeys(curve.line.work for curve in curves)
+    return [(work.label, work, [curve for curve in curves if curve.line.work == work]) for work in works]
+
+
+def _legend(analysis: Analysis, kind: Kind, filters: Filters) -> str:
+    shown: dict[int, tuple[int, tuple[int, int, int], str, str]] = {}
+    for curve in _curves(analysis, kind, filters):
+        label = curve.label
+        facets = curve.facets
+        if len(analysis.timeouts) > 1:
+            label = f"timeout {label}"
+            own = {"sweep": curve.line.sweep} if curve.line.sweep else {}
+            facets = " ".join(filter(None, (filters.timeout(curve.timeout_s), filters.of(own))))
+        shown[curve.number] = curve.number, curve.style, label, facets
+    return buttons(shown[number] for number in sorted(shown))
+
+
+def _figure(
+    analysis: Analysis,
+    kind: Kind,
+    names: Sequence[str],
+    title: str,
+    curves: Sequence[_Curve],
+    facets: str,
+    filters: Filters,
+) -> str:
+    places = [nines(PERCENTILES[name]) for name in names]
+    end = math.floor(places[-1] + 1e-9) + 1.0
+    ticks = [(nines(PERCENTILES[name]), label) for name, label in _TICKS.items() if name in names]
+    every = [*names, "max"]
+    values = _values(analysis, kind, every)
+    tracks = []
+    for curve in curves:
+        marks = tuple(_mark(analysis, kind, curve, name) for name in every)
+        series = Series(curve.label, curve.number, *curve.style, marks, curve.facets)
+        tracks.append(Track(series, (*places, end)))
+    plane = Plane(
+        title=f"Latency by percentile, {title}, logarithmic scale; one curve per setting",
+        axis="percentile of the records",
+        span=(places[0], end),
+        below=[*ticks, (end, "max")],
+        tracks=tracks,
+        scale="log",
+        domain=(min(values), max(values)),
+        tick=micro,
+    )
+    wide = draw_plane(plane, width=WIDE_PX[0], height=WIDE_PX[1], direct_labels=len(analysis.timeouts) > 1)
+    narrow = draw_plane(plane, width=NARROW_PX[0], height=NARROW_PX[1], direct_labels=False)
+    shown = f' data-f="{facets}"' if facets else ""
+    return (
+        f'<figure class="card"{shown}><figcaption><h3>{escape(title)}</h3></figcaption>'
+        f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div></figure>'
+    )
+
+
+def _mark(analysis: Analysis, kind: Kind, curve: _Curve, name: str) -> Mark | None:
+    figure = analysis.latency(curve.line, curve.timeout_s, name, kind=kind)
+    if figure is None:
+        return None
+    samples = [row.get("latency_samples") for row in analysis.runs(kind, curve.line, curve.timeout_s)]
+    known = [count for count in samples if count is not None]
+    above = statistics.median(known) * (1 - PERCENTILES.get(name, 0.0)) if known else math.inf
+    head = f"p{100 * PERCENTILES[name]:g}" if name in PERCENTILES else "longest"
+    told = [f"{curve.line.label}, timeout {timeout_label(curve.timeout_s)}", f"{head} {micro(figure.median)}"]
+    if figure.count > 1:
+        told.append(f"{micro(figure.low)} to {micro(figure.high)} in {figure.count} runs")
+    if name != "max" and above < 1:
+        told.append(f"of {statistics.median(known):,.0f} records: less than one lies above")
+    return Mark(figure.median, figure.low, figure.high, "\n".join(told), name != "max" and above < 1)

@@ -1,0 +1,153 @@
+"""Charts over two value axes as SVG text: curves of percentiles, points with their frontier, series over time.
+
+Takes: a `Plane`. Gives: one `<svg>` element, complete without a script, with the classes that `svg` uses.
+
+Rules: places are in units of the horizontal axis as the caller made them (a logarithm, a number of nines, seconds), and
+so are its ticks; this module only scales.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final, Literal
+
+from .svg import Plot, Series, axes, grouped, names, nice_ticks, point
+
+_MOST_DIRECT_LABELS: Final = 8
+_LONGEST_DIRECT_LABEL: Final = 26
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """A series and where its marks stand; `joined` by a line or not."""
+
+    series: Series
+    places: tuple[float, ...]
+    joined: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """The staircase above which nothing of a group of marks lies: most to the right, least in height.
+
+    Attributes:
+        group: of the marks.
+        label: stands at its end.
+        corners: (place, value) of the marks on it, from left to right.
+        dash: of its stroke.
+        facets: the choices all of it belongs to (`filters`).
+    """
+
+    group: str
+    label: str
+    corners: tuple[tuple[float, float], ...]
+    dash: int = 0
+    facets: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plane:
+    """What to draw.
+
+    Attributes:
+        title: for those who hear the page.
+        axis: name of the horizontal axis.
+        span: its two ends.
+        below: (place, label) of its ticks.
+        tracks: the series.
+        scale: of the vertical axis; `log` needs values above 0.
+        domain: least and most value, before rounding to ticks.
+        tick: value to text on the vertical axis.
+        frontiers: staircases.
+        bare: lines without a mark for each point; the script tells values where the pointer is.
+    """
+
+    title: str
+    axis: str
+    span: tuple[float, float]
+    below: Sequence[tuple[float, str]]
+    tracks: Sequence[Track]
+    scale: Literal["linear", "log"]
+    domain: tuple[float, float]
+    tick: Callable[[float], str]
+    frontiers: Sequence[Frontier] = ()
+    bare: bool = False
+
+
+def draw_plane(plane: Plane, *, width: int, height: int, direct_labels: bool) -> str:
+    """The chart as one SVG element of this size; it scales with its container."""
+    ticks = nice_ticks(plane.scale, *plane.domain)
+    longest = max((len(track.series.label) for track in plane.tracks), default=0)
+    direct = direct_labels and 0 < len(plane.tracks) <= _MOST_DIRECT_LABELS and longest <= _LONGEST_DIRECT_LABEL
+    plot = Plot(
+        left=14 + 6.4 * max(len(plane.tick(tick)) for tick in ticks),
+        right=width - (14 + 6.9 * longest if direct else 14),
+        top=14,
+        bottom=height - 46,
+        scale=plane.scale,
+        low=ticks[0],
+        high=ticks[-1],
+    )
+    first, last = plane.span
+
+    def place(at: float) -> float:
+        return plot.left + (at - first) / (last - first) * (plot.right - plot.left)
+
+    drawn, ends = [], []
+    for track in plane.tracks:
+        found = [
+            (place(at), mark)
+            for at, mark in zip(track.places, track.series.marks, strict=True)
+            if mark is not None and (plane.scale == "linear" or mark.value > 0)
+        ]
+        parts = [] if plane.bare else [point(mark, track.series.shape, x, plot) for x, mark in found]
+        if track.joined and found:
+            line = "L".join(f"{x:.1f} {plot.y(mark.value):.1f}" for x, mark in found)
+            parts.insert(0, f'<path class="line" d="M{line}"/>')
+        if found:
+            ends.append((found[-1][0], plot.y(found[-1][1].value), track.series))
+            drawn.append(grouped(track.series, parts))
+    stairs = [_frontier(frontier, place, plot) for frontier in plane.frontiers]
+    facts = _plot_facts(plot, first, last, plane) if plane.bare else ""
+    return "".join(
+        (
+            f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(plane.title)}"{facts}'
+            ' xmlns="http://www.w3.org/2000/svg">',
+            f"<title>{escape(plane.title)}</title>",
+            *axes(plot, ticks, plane.tick, [(place(at), label) for at, label in plane.below], plane.axis),
+            *stairs,
+            *drawn,
+            *(names(ends, plot) if direct else ()),
+            "</svg>",
+        )
+    )
+
+
+def pareto(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """Those points to whose right nothing is as low, from left to right."""
+    found: list[tuple[float, float]] = []
+    for at, value in sorted(points, key=lambda each: (-each[0], each[1])):
+        if not found or value < found[-1][1]:
+            found.append((at, value))
+    return tuple(reversed(found))
+
+
+def _frontier(frontier: Frontier, place: Callable[[float], float], plot: Plot) -> str:
+    corners = [(place(at), plot.y(value)) for at, value in frontier.corners]
+    shown = f' data-f="{frontier.facets}"' if frontier.facets else ""
+    (first_x, first_y), (last_x, _) = corners[0], corners[-1]
+    steps = "".join(f"V{y:.1f}H{x:.1f}" for x, y in corners[1:])
+    path = f"M{plot.left:.1f} {first_y:.1f}H{first_x:.1f}{steps}V{plot.top:.1f}"
+    return (
+        f'<g class="stairs d{frontier.dash}" data-group="{frontier.group}" data-left="{plot.left:.1f}"'
+        f' data-top="{plot.top:.1f}"{shown}><path class="frontier" d="{path}"/>'
+        f'<text x="{last_x - 4:.1f}" y="{plot.top + 9:.1f}" text-anchor="end">{escape(frontier.label)}</text></g>'
+    )
+
+
+def _plot_facts(plot: Plot, first: float, last: float, plane: Plane) -> str:
+    """What the script needs to tell a value from a height."""
+    box = f"{plot.left:.1f} {plot.right:.1f} {plot.top:.1f} {plot.bottom:.1f}"
+    return f' class="bare" data-box="{box}" data-span="{first:g} {last:g} {plot.low:g} {plot.high:g}"'

@@ -1,0 +1,157 @@
+"""Several sweeps in one page: what each is called, what it was, and which differences are more than noise.
+
+Takes: a `Sweep` for each results folder. Gives: their rows together, and the sections that tell them apart.
+
+Rules: sweeps have letters, in the order they were given; rows carry theirs as `sweep`, by which lines and choices are
+told apart as by any setting. Differences are those of `bench.compare`, each sweep against the first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any, Final
+
+from netstack.errors import ConfigError
+from netstack.units import format_count, three_digits
+
+from ..compare import Comparison, Difference, compare
+from ..store import Row
+from .facets import facets_attribute
+from .filters import Filters
+from .points import facet, micro
+
+_OPEN_UP_TO: Final = 40  # rows of a table
+_SECOND: Final = re.compile(r"\bB\b")  # what `compare` calls its second side
+_SWATCH: Final = (
+    '<svg class="swatch d{dash}" viewBox="0 0 34 16" aria-hidden="true"><path class="line" d="M1 8H33"/></svg>'
+)
+_VERDICTS: Final = {"better": "better", "worse": "worse", "same": "within the noise"}
+_METRICS: Final = {
+    "records_per_s": "records/s",
+    "cpu_s_per_gb_producer": "CPU s/GB, producer",
+    "cpu_s_per_gb_consumer": "CPU s/GB, consumer",
+    "latency_us_p50": "latency p50",
+    "latency_us_p99": "latency p99",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The rows of one results folder.
+
+    Attributes:
+        name: what the reader knows it by: the folder.
+        rows: flat rows.
+        facts: what its `sweep.json` holds; may be empty.
+    """
+
+    name: str
+    rows: Sequence[Row]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def letter(number: int) -> str:
+    """A, B ... Z, AA, AB ..."""
+    return (letter(number // 26 - 1) if number >= 26 else "") + chr(ord("A") + number % 26)
+
+
+def together(sweeps: Sequence[Sweep]) -> list[Row]:
+    """All rows; with several sweeps each has the letter of its own."""
+    if len(sweeps) == 1:
+        return list(sweeps[0].rows)
+    return [{**row, "sweep": letter(number)} for number, sweep in enumerate(sweeps) for row in sweep.rows]
+
+
+def sweeps_table(sweeps: Sequence[Sweep], filters: Filters) -> str:
+    """Which letter is which folder; empty for a single sweep."""
+    if len(sweeps) == 1:
+        return ""
+    body = []
+    for number, sweep in enumerate(sweeps):
+        dash = _SWATCH.format(dash=number % 4)
+        times = sorted(str(row["started_at"]) for row in sweep.rows if row.get("started_at"))
+        failed = sum(bool(row.get("error")) or row.get("delivered") is False for row in sweep.rows)
+        cells = (
+            sweep.name,
+            times[0][:16].replace("T", " ") if times else "\u2013",
+            _values(sweep.rows, "version"),
+            _values(sweep.rows, "host_name"),
+            ", ".join(sorted({facet(row, "engine_kind") for row in sweep.rows})),
+            f"{len(sweep.rows)}{f', {failed} failed' if failed else ''}",
+        )
+        rest = "".join(
+            f'<td class="{"name" if place == 0 else "l"}">{escape(cell)}</td>' for place, cell in enumerate(cells)
+        )
+        shown = facets_attribute(filters.of({"sweep": letter(number)}))
+        body.append(f'<tr{shown}><th scope="row" class="l">{dash}{letter(number)}</th>{rest}</tr>')
+    heads = "".join(
+        f'<th scope="col" class="l">{head}</th>'
+        for head in ("", "folder", "started", "version", "host", "engine", "runs")
+    )
+    return (
+        f'<section class="card" id="sweeps"><h2>Sweeps</h2><div class="scroll" tabindex="0"><table class="sweeps">'
+        f"<thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table></div></section>"
+    )
+
+
+def compared_section(sweeps: Sequence[Sweep], filters: Filters) -> str:
+    """Each sweep against the first, point by point; empty for a single sweep."""
+    parts = [_against(sweeps[0], sweep, letter(number), filters) for number, sweep in enumerate(sweeps) if number]
+    if not parts:
+        return ""
+    return f'<section class="card" id="compared"><h2>Compared</h2>{"".join(parts)}</section>'
+
+
+def _values(rows: Sequence[Row], name: str) -> str:
+    return ", ".join(sorted({str(row[name]) for row in rows if row.get(name)})) or "\u2013"
+
+
+def _against(first: Sweep, other: Sweep, name: str, filters: Filters) -> str:
+    shown = facets_attribute(filters.of({"sweep": name}))
+    head = f"<h3>{name} against A</h3>"
+    try:
+        found = compare(first.rows, other.rows)
+    except ConfigError as error:
+        return f'<div class="against"{shown}>{head}<p class="note">{escape(_SECOND.sub(name, str(error)))}</p></div>'
+    summary = "".join(f"<li>{escape(_SECOND.sub(name, _spelt(line)))}</li>" for line in found.summary())
+    remarks = "".join(f"<li>{escape(_SECOND.sub(name, remark))}</li>" for remark in found.remarks)
+    return (
+        f'<div class="against"{shown}>{head}<ul class="plain">{summary}</ul>{_table(found, name, filters)}'
+        f'<details><summary>How it was judged</summary><ul class="plain">{remarks}</ul></details></div>'
+    )
+
+
+def _spelt(line: str) -> str:
+    metric, _, rest = line.partition(":")
+    return f"{_METRICS.get(metric, metric)}:{rest}".replace(" x A", " \u00d7 A")
+
+
+def _table(found: Comparison, name: str, filters: Filters) -> str:
+    most = max((abs(each.change) for each in found.differences), default=1.0) or 1.0
+    rows = "".join(_row(each, most, filters) for each in found.differences)
+    count = len(found.differences)
+    heads = (("setting", True), ("figure", True), ("A", False), (name, False), ("change", False), ("verdict", True))
+    head = "".join(f'<th scope="col"{" class=l" if left else ""}>{text}</th>' for text, left in heads)
+    opened = " open" if count <= _OPEN_UP_TO else ""
+    return (
+        f'<details{opened}><summary>Every figure ({count})</summary><div class="scroll" tabindex="0">'
+        f'<table class="sortable compared"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></details>'
+    )
+
+
+def _row(each: Difference, most: float, filters: Filters) -> str:
+    write = format_count if each.metric == "records_per_s" else micro if "latency" in each.metric else three_digits
+    shown = facets_attribute(filters.settings(each.settings))
+    part = min(1.0, abs(each.change) / most)
+    bar = f'<span class="bar {"up" if each.change > 0 else "down"}" style="--v:{part:.3f}" aria-hidden="true"></span>'
+    return (
+        f'<tr{shown} class="{each.verdict}"><td class="l">{escape(each.point)}</td>'
+        f'<td class="l">{_METRICS.get(each.metric, each.metric)}</td>'
+        f'<td data-v="{each.a.median:g}">{escape(write(each.a.median))}</td>'
+        f'<td data-v="{each.b.median:g}">{escape(write(each.b.median))}</td>'
+        f'<td class="change" data-v="{each.change:.6f}">{bar}{each.change:+.1%}</td>'
+        f'<td class="l">{_VERDICTS[each.verdict]}</td></tr>'
+    )

@@ -1,0 +1,166 @@
+"""Who waited for whom while the runs went on: a line for each task of each host, second by second.
+
+Takes: an `Analysis` whose rows have a `timeline`. Gives: one HTML section; nothing where none has.
+
+Rules: one run of each point is shown, the first repeat of its throughput runs (of its latency runs where there are no
+others). Long series are averaged to what a screen can show.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any, Final
+
+from ..grid import Kind
+from ..store import Row
+from .charts import buttons, panel, tabs, timeout_label
+from .filters import Filters
+from .plane import Plane, Track, draw_plane
+from .points import Analysis, Line
+from .svg import Mark, Series, nice_ticks
+from .views import View, views
+
+_WIDE_PX: Final = (1160, 330)
+_NARROW_PX: Final = (350, 300)
+_FIRST_SERIES: Final = 3000
+_HUES: Final = 8
+_MOST_SAMPLES: Final = 120  # of a line: more than that no screen shows apart
+_PARTS: Final = (
+    ("backpressured_ms_per_s", "back-pressured", 1000.0),
+    ("idle_ms_per_s", "idle", 1000.0),
+    ("busy_ms_per_s", "busy", 1000.0),
+    ("pool_usage", "pool usage", 1.0),
+)
+
+_Task = tuple[str, str]
+
+
+def timeline_section(analysis: Analysis, filters: Filters) -> str:
+    """Back-pressure, idleness, work and pool usage over time."""
+    runs = [
+        (line, timeout, row)
+        for line in analysis.lines
+        for timeout in analysis.timeouts
+        if (row := _run(analysis, line, timeout)) is not None
+    ]
+    if not runs:
+        return ""
+    parts = [part for part in _PARTS if any(_has(row, part[0]) for _, _, row in runs)]
+    tasks = sorted({_task(sample) for _, _, row in runs for sample in row["timeline"]})
+    numbers = {task: number for number, task in enumerate(tasks)}
+    alone = len({host for host, _ in tasks}) == 1
+    shown = [
+        View(_label(line, timeout, row), filters.point(line, timeout), _view(row, parts, numbers, alone))
+        for line, timeout, row in runs
+    ]
+    legend = buttons(
+        (_FIRST_SERIES + number, _style(number), _name(task, alone), "") for task, number in numbers.items()
+    )
+    return (
+        '<section id="timeline" aria-labelledby="timeline-head"><h2 id="timeline-head">Back-pressure over time</h2>'
+        '<p class="note">Of each stretch of a run, the part in which a task waited for buffers to write to'
+        " (back-pressured), waited for something to read (idle), or did neither (busy); and how many of its buffers"
+        " were in use. Who is back-pressured waits for whoever reads from it.</p>"
+        f'{legend}<div class="charts one"><fieldset class="card">{tabs("over-time", [tab for _, tab, _ in parts])}'
+        f"{views('over-time', shown)}</fieldset></div></section>"
+    )
+
+
+def _run(analysis: Analysis, line: Line, timeout_s: float | None) -> Row | None:
+    """The run of a point that is shown."""
+    kinds: tuple[Kind, ...] = ("throughput", "latency")
+    for kind in kinds:
+        rows = [row for row in analysis.runs(kind, line, timeout_s) if row.get("timeline")]
+        if rows:
+            return min(rows, key=lambda row: row.get("repeat") or 0)
+    return None
+
+
+def _label(line: Line, timeout_s: float | None, row: Row) -> str:
+    rate = row.get("settings_rate_per_s")
+    paced = "" if rate is None else f", at {rate:,.0f} records/s"
+    return f"{line.label}, timeout {timeout_label(timeout_s)}{paced}"
+
+
+def _has(row: Row, name: str) -> bool:
+    return any(sample.get(name) is not None for sample in row["timeline"])
+
+
+def _task(sample: Mapping[str, Any]) -> _Task:
+    return str(sample.get("host") or ""), str(sample.get("task") or "")
+
+
+def _name(task: _Task, alone: bool) -> str:
+    """The task, with its host where there are several."""
+    host, name = task
+    return name or host if alone else " / ".join(filter(None, task))
+
+
+def _style(number: int) -> tuple[int, int, int]:
+    """(hue, dash, shape); a second round of hues is dashed."""
+    return number % _HUES, number // _HUES % 4, number
+
+
+def _view(row: Row, parts: Sequence[tuple[str, str, float]], numbers: Mapping[_Task, int], alone: bool) -> str:
+    """The drawings of one run: a panel for each part, and what it comes to on average."""
+    last_s = max(float(sample["t_s"]) for sample in row["timeline"])
+    drawn = []
+    for number, (name, tab, whole) in enumerate(parts, 1):
+        found = {task: _samples(row, task, name, whole) for task in numbers}
+        present = {task: samples for task, samples in found.items() if samples}
+        if not present:
+            drawn.append(panel(number, '<p class="note">Not measured in this run.</p>'))
+            continue
+        tracks = [
+            Track(
+                Series(
+                    _name(task, alone),
+                    _FIRST_SERIES + numbers[task],
+                    *_style(numbers[task]),
+                    tuple(Mark(value, value, value, "") for _, value in samples),
+                ),
+                tuple(at for at, _ in samples),
+            )
+            for task, samples in present.items()
+        ]
+        highest = max(1.0, *(value for samples in present.values() for _, value in samples))
+        plane = Plane(
+            title=f"{tab}, part of the time, over the seconds of a run; one line per task",
+            axis="seconds from the start",
+            span=(0.0, last_s),
+            below=[(tick, f"{tick:g}") for tick in nice_ticks("linear", 0.0, last_s) if tick <= last_s],
+            tracks=tracks,
+            scale="linear",
+            domain=(0.0, highest),
+            tick=lambda value: f"{value:.0%}",
+            bare=True,
+        )
+        wide = draw_plane(plane, width=_WIDE_PX[0], height=_WIDE_PX[1], direct_labels=True)
+        narrow = draw_plane(plane, width=_NARROW_PX[0], height=_NARROW_PX[1], direct_labels=False)
+        means = "; ".join(
+            f"{_name(task, alone)} {statistics.fmean(value for _, value in samples):.0%}"
+            for task, samples in present.items()
+        )
+        told = f'<p class="note">On average: {escape(means)}.</p>'
+        drawn.append(panel(number, f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>{told}'))
+    return "".join(drawn)
+
+
+def _samples(row: Row, task: _Task, name: str, whole: float) -> list[tuple[float, float]]:
+    """(seconds, part) of one task, averaged where there are too many."""
+    found = [
+        (float(sample["t_s"]), float(sample[name]) / whole)
+        for sample in row["timeline"]
+        if _task(sample) == task and sample.get(name) is not None
+    ]
+    found.sort()
+    at_once = -(-len(found) // _MOST_SAMPLES) or 1
+    return [
+        (
+            found[min(first + at_once, len(found)) - 1][0],
+            statistics.fmean(each[1] for each in found[first : first + at_once]),
+        )
+        for first in range(0, len(found), at_once)
+    ]

@@ -1,0 +1,43 @@
+"""One part of the page for each point of the sweep, one of which is shown at a time.
+
+Takes: `View`s. Gives: HTML. Without a script they are a list to fold open; with it, a field to choose from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from .facets import facets_attribute
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is shown of one point: its name, the choices it belongs to, its HTML."""
+
+    label: str
+    facets: str
+    content: str
+
+
+def views(name: str, shown: Sequence[View]) -> str:
+    """The views of one section.
+
+    Args:
+        name: of the section, for identifiers.
+        shown: at least one; the first is open.
+    """
+    options = "".join(f'<option value="{number}">{escape(view.label)}</option>' for number, view in enumerate(shown))
+    choose = (
+        f'<div class="pickview" hidden><label for="{name}-view">Setting</label>'
+        f'<button type="button" data-step="-1" aria-label="The setting before">&lsaquo;</button>'
+        f'<select id="{name}-view">{options}</select>'
+        f'<button type="button" data-step="1" aria-label="The next setting">&rsaquo;</button></div>'
+    )
+    parts = "".join(
+        f'<details class="view"{" open" if number == 0 else ""}{facets_attribute(view.facets)}>'
+        f"<summary>{escape(view.label)}</summary>{view.content}</details>"
+        for number, view in enumerate(shown)
+    )
+    return f'<div class="views">{choose if len(shown) > 1 else ""}{parts}<p class="none note" hidden></p></div>'

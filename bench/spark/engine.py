@@ -1,0 +1,141 @@
+"""Makes single runs as barrier jobs of a Spark session.
+
+Takes: a session, where nodes go, `RunSpec`s. Gives: documents of runs as `bench.runner.run_once` does, and a row for
+every node of every run.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, final
+
+from ..mesh.matrix import Matrix
+from ..processes import MeasurementFailed
+from ..spec import RunSpec
+from .failures import first_failure, sentence
+from .jobs import JobTooSlow, run_job
+from .node import NodeJob, Row, run_node
+from .session import spark_errors
+from .settings import SparkSettings
+from .spec import SparkSpec
+
+_UNTIMED_S: Final = 600.0  # a run of so many records takes as long as it takes
+_TOKEN_BYTES: Final = 32
+_SPARK_S: Final = 20.0  # a barrier stage begins, and its tasks exchange addresses
+
+
+@final
+class SparkEngine:
+    """Runs on one session.
+
+    Args:
+        spark: the session; the package has been shipped to its executors.
+        settings: where nodes go.
+        on_nodes: told the rows of a run's nodes when it is over (`frames.NODE_SCHEMA`).
+    """
+
+    def __init__(
+        self, spark: Any, settings: SparkSettings, *, on_nodes: Callable[[list[Row]], None] = lambda rows: None
+    ) -> None:
+        self._context = spark.sparkContext
+        self._settings = settings
+        self._on_nodes = on_nodes
+        self._jobs = 0
+
+    def run_once(self, spec: RunSpec, /) -> dict[str, Any]:
+        """One run: one barrier job.
+
+        Raises:
+            MeasurementFailed: in one sentence.
+            KeyboardInterrupt: the job is cancelled; nothing is left of it.
+        """
+        if not isinstance(spec, SparkSpec):
+            spec = SparkSpec(**spec.as_dict(), nodes=self._settings.node_count)
+        job = self._job(spec)
+        rows = self._collect(spec, job)
+        failure = first_failure(rows)
+        if failure:
+            raise MeasurementFailed(failure)
+        document = rows[0]["document"]
+        self._on_nodes(node_rows(spec, rows, document))
+        return {
+            **document,
+            "settings": spec.as_dict(),
+            "spark": {"master": self._settings.master, "version": self._context.version, "nodes": spec.nodes},
+        }
+
+    def _job(self, spec: SparkSpec) -> NodeJob:
+        settings, matrix = self._settings, Matrix(spec.as_mesh())
+        return NodeJob(
+            settings=spec.run_settings(),
+            sources=spec.sources_per_node,
+            sinks=spec.sinks_per_node,
+            relay=spec.relay,
+            token=secrets.token_bytes(_TOKEN_BYTES),
+            memory_bytes=max(matrix.config(rank).memory_bytes for rank in range(spec.nodes)),
+            ports=settings.node_ports,
+            needs_distinct_hosts=settings.needs_distinct_hosts,
+            setup_timeout_s=settings.setup_timeout_s,
+            deadline_s=(spec.seconds or _UNTIMED_S) + settings.grace_s / 2,
+        )
+
+    def _collect(self, spec: SparkSpec, job: NodeJob) -> list[Row]:
+        context, nodes = self._context, spec.nodes
+        self._jobs += 1
+        group = f"netstack-{os.getpid()}-{id(self):x}-{self._jobs}"
+        deadline_s = _SPARK_S + job.setup_timeout_s + job.deadline_s
+
+        def work() -> list[Row]:
+            stage = context.parallelize(range(nodes), nodes).barrier()
+            rows: list[Row] = stage.mapPartitions(partial(run_node, job)).collect()
+            return rows
+
+        try:
+            rows = run_job(context, group, f"netstack-bench of {socket.gethostname()}", work, deadline_s=deadline_s)
+        except JobTooSlow as error:
+            raise MeasurementFailed(
+                f"a node is silent: {error}; is a host frozen, overloaded or cut off from the driver?"
+            ) from error
+        except spark_errors() as error:
+            told = sentence(error, nodes=nodes, python=os.environ.get("PYSPARK_PYTHON", sys.executable))
+            raise MeasurementFailed(told) from error
+        return sorted(rows, key=lambda row: int(row["rank"]))
+
+
+def node_rows(spec: SparkSpec, rows: list[Row], document: dict[str, Any]) -> list[Row]:
+    """What every node did: who it was, what the run says of its host.
+
+    Takes the latency buckets of hosts out of the document: that is where they belong.
+    """
+    found = []
+    for row, host in zip(rows, document["hosts"], strict=True):
+        found.append(
+            {
+                "run_id": spec.run_id,
+                **{name: row[name] for name in ("rank", "host", "hostname", "pid", "python", "build", "cpus", "load")},
+                "kind": row["kind"],
+                "error": row["error"],
+                **{name: host.get(name) for name in _OF_HOST},
+                "seconds": document["seconds"],
+                "hist": [{"b": int(bucket), "n": int(count)} for bucket, count in host.pop("latency_buckets", ())],
+            }
+        )
+    return found
+
+
+_OF_HOST: Final = (
+    "sources",
+    "sinks",
+    "records",
+    "bytes",
+    "records_per_s",
+    "payload_mb_per_s",
+    "cpu_s",
+    "clock_offset_us",
+    "clock_uncertainty_us",
+)

@@ -1,0 +1,76 @@
+"""A Spark job that can be stopped: it runs in a thread, and this one waits.
+
+Takes: what to run. Gives: its result; or cancels the job at the deadline, and on Ctrl-C.
+
+`collect()` in the main thread would swallow Ctrl-C: the JVM's answer is being read there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+_Result = TypeVar("_Result")
+
+_LOOK_S: Final = 0.1
+_CANCEL_S: Final = 10.0  # Spark kills Python workers two seconds after it cancelled their job
+
+
+class JobTooSlow(Exception):
+    """A job passed its deadline and was cancelled."""
+
+
+def run_job(
+    context: Any,
+    group: str,
+    description: str,
+    work: Callable[[], _Result],
+    *,
+    deadline_s: float,
+    tick: Callable[[float], None] = lambda elapsed_s: None,
+) -> _Result:
+    """Runs `work` as a job group.
+
+    Args:
+        context: the SparkContext.
+        group: unique among the jobs of the session.
+        description: for Spark's pages.
+        work: one action on an RDD.
+        deadline_s: then the job is cancelled.
+        tick: called ten times a second with the seconds so far; must not call Spark.
+
+    Raises:
+        JobTooSlow: at the deadline.
+        KeyboardInterrupt: after the job was cancelled.
+        BaseException: whatever `work` raised.
+    """
+    from pyspark import InheritableThread
+
+    results: list[_Result] = []
+    errors: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            context.setJobGroup(group, description)
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = InheritableThread(target=body, daemon=True)
+    began_s = time.monotonic()
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(_LOOK_S)
+            elapsed_s = time.monotonic() - began_s
+            tick(elapsed_s)
+            if elapsed_s > deadline_s:
+                raise JobTooSlow(f"no result after {deadline_s:g} s")
+    except BaseException:
+        context.cancelJobGroup(group)
+        thread.join(_CANCEL_S)
+        raise
+    if errors:
+        raise errors[0]
+    return results[0]

@@ -1,0 +1,219 @@
+"""One node of a run: a TaskManager daemon inside a task of a barrier stage; the first also leads the run.
+
+Takes: the job as plain data, an `allGather`. Gives: one row a node, also when something failed.
+
+In order: bind and listen; exchange addresses, once (each `allGather` costs a second, and is no start signal); the node
+of rank 0 connects to every daemon, its own included, and runs the same mesh as `--hosts` does; the others serve until
+it has gone. What goes wrong before the exchange travels inside it, so that every node learns of it at once.
+
+Rules: nothing depends on cleaning up: Spark ends a cancelled node by SIGKILL. Every wait has a deadline.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import trio
+
+from netstack.config import MIB
+from netstack.daemon.build import build_of, own_build
+from netstack.daemon.client import DaemonClient, open_daemon
+from netstack.daemon.daemon import DaemonConfig, TaskManagerDaemon, open_taskmanager_daemon
+from netstack.errors import NetstackError
+from netstack.runtime.authentication import Secret
+from netstack.runtime.causes import root_cause, told
+
+from ..mesh.coordinator import run_mesh
+from ..mesh.spec import MeshSpec
+
+SETUP: Final = "setup"
+FAULT: Final = "fault"
+TIMEOUT: Final = "timeout"
+PEER: Final = "peer"
+OK: Final = "ok"
+KINDS: Final = (SETUP, FAULT, TIMEOUT, PEER, OK)
+"""How a node ended, the likelier root cause first."""
+
+Row = dict[str, Any]
+AllGather = Callable[[str], Sequence[str]]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeJob:
+    """What every node of a run is given.
+
+    Attributes:
+        settings: a `RunSpec`, as plain data.
+        sources: source subtasks of each node.
+        sinks: sink subtasks of each node.
+        relay: whether records make a round trip.
+        token: shared by the nodes of this run only, at least 16 bytes.
+        memory_bytes: network buffers a node may use.
+        ports: first and last port a node may listen on; None is any.
+        needs_distinct_hosts: whether two nodes on one host are an error.
+        setup_timeout_s: for everything before the run.
+        deadline_s: for the run.
+    """
+
+    settings: dict[str, Any]
+    sources: int = 1
+    sinks: int = 1
+    relay: bool = False
+    token: bytes = b""
+    memory_bytes: int = 256 * MIB
+    ports: tuple[int, int] | None = None
+    needs_distinct_hosts: bool = False
+    setup_timeout_s: float = 20.0
+    deadline_s: float = 60.0
+
+
+def run_node(job: NodeJob, _: Iterator[Any]) -> Iterator[Row]:
+    """The barrier task: what `mapPartitions` is given."""
+    from pyspark import BarrierTaskContext
+
+    context = BarrierTaskContext.get()
+    rank = context.partitionId()
+    address = context.getTaskInfos()[rank].address.rpartition(":")[0]
+    host = "127.0.0.1" if address in ("", "localhost") else address
+    yield trio.run(Node(job, rank, host, context.allGather).work)
+
+
+@final
+class Node:
+    """One node.
+
+    Args:
+        job: as every node of the run has it.
+        rank: 0 leads.
+        host: the address others reach this host at.
+        all_gather: gives every node's message to every node, in the order of ranks; blocks. Called exactly once.
+    """
+
+    def __init__(self, job: NodeJob, rank: int, host: str, all_gather: AllGather) -> None:
+        self._job = job
+        self._rank = rank
+        self._host = host
+        self._all_gather = all_gather
+        self._row: Row = {
+            "rank": rank,
+            "host": host,
+            "hostname": socket.gethostname(),
+            "pid": os.getpid(),
+            "python": platform.python_version(),
+            "build": f"{own_build()}-{build_of('bench')}",
+            "cpus": os.cpu_count() or 1,
+            "load": os.getloadavg()[0],
+            "kind": OK,
+            "error": None,
+            "traceback": None,
+            "document": None,
+        }
+
+    async def work(self) -> Row:
+        """The node's row: always one, whatever happened after the addresses were exchanged."""
+        async with AsyncExitStack() as stack:
+            daemon: TaskManagerDaemon | None = None
+            try:
+                daemon = await self._listen(stack)
+            except (NetstackError, OSError) as error:
+                self._fail(SETUP, told(error))
+            peers = await self._meet(daemon)
+            problem = self._problem(peers)
+            if problem:
+                self._fail(SETUP, problem)
+            elif daemon is not None:
+                await self._run(daemon, [str(peer["address"]) for peer in peers])
+        return self._row
+
+    async def _listen(self, stack: AsyncExitStack) -> TaskManagerDaemon:
+        first, last = self._job.ports or (0, 0)
+        for port in range(first, last + 1):
+            config = DaemonConfig(
+                listen=f"tcp://{self._host}:{port}",
+                slots=max(self._job.sources, self._job.sinks, 1),
+                memory_bytes=self._job.memory_bytes,
+                secret=Secret(self._job.token),
+            )
+            try:
+                return await stack.enter_async_context(open_taskmanager_daemon(config))
+            except OSError:
+                if port == last:
+                    raise
+        raise AssertionError("the loop returns or raises")
+
+    async def _meet(self, daemon: TaskManagerDaemon | None) -> list[Row]:
+        """Exchanges who everybody is."""
+        place = "" if daemon is None else daemon.address.partition("://")[2]
+        hello = {name: self._row[name] for name in ("rank", "host", "hostname", "python", "build", "error")}
+        words = json.dumps({**hello, "address": place})
+        try:
+            said = await trio.to_thread.run_sync(self._all_gather, words, abandon_on_cancel=True)
+        except EOFError as error:
+            raise TimeoutError(
+                f"node {self._rank}: a peer did not arrive in time, or the job was cancelled"
+            ) from error  # Spark says no more than that
+        return [json.loads(each) for each in said]
+
+    def _problem(self, peers: Sequence[Row]) -> str:
+        """What makes the run impossible, as every node sees it; empty when nothing does."""
+        for peer in peers:
+            if peer["error"]:
+                return f"node {peer['rank']} at {peer['host']}: {peer['error']}"
+        for what in ("build", "python"):
+            found = {str(peer[what]): f"{peer['hostname']} ({peer['host']})" for peer in peers}
+            if len(found) > 1:
+                told = ", ".join(f"{value} on {where}" for value, where in found.items())
+                return f"nodes differ in their {what}: {told}; install the same on every worker"
+        hosts = [str(peer["host"]) for peer in peers]
+        if self._job.needs_distinct_hosts and len(set(hosts)) < len(hosts):
+            return (
+                f"two nodes are on one host ({', '.join(hosts)}): start a worker on every host, or allow it with"
+                " --shared-hosts"
+            )
+        return ""
+
+    async def _run(self, daemon: TaskManagerDaemon, addresses: Sequence[str]) -> None:
+        job = self._job
+        try:
+            with trio.fail_after(job.setup_timeout_s + job.deadline_s):
+                if self._rank:
+                    await daemon.wait_served()
+                else:
+                    self._row["document"] = await self._lead(addresses)
+        except trio.TooSlowError:
+            self._fail(TIMEOUT, f"node {self._rank} was not done after {job.setup_timeout_s + job.deadline_s:g} s")
+        except BaseException as error:
+            root = root_cause(error)
+            if not isinstance(root, Exception):
+                raise
+            self._fail(PEER if isinstance(root, OSError) else FAULT, told(root))
+            self._row["traceback"] = "".join(traceback.format_exception(root))
+
+    async def _lead(self, addresses: Sequence[str]) -> dict[str, Any]:
+        job = self._job
+        hosts = tuple(f"{address}={job.sources}/{job.sinks}" for address in addresses)
+        spec = MeshSpec(**job.settings, hosts=hosts, relay=job.relay)
+        async with AsyncExitStack() as stack:
+            daemons: list[DaemonClient] = []
+            for address in addresses:
+                client = open_daemon(
+                    address,
+                    secret=Secret(job.token),
+                    name="node 0",
+                    connect_timeout_s=job.setup_timeout_s,
+                )
+                daemons.append(await stack.enter_async_context(client))
+            return await run_mesh(spec, daemons, engine_kind="spark")
+
+    def _fail(self, kind: str, text: str) -> None:
+        if self._row["error"] is None:
+            self._row["kind"], self._row["error"] = kind, text

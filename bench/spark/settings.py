@@ -1,0 +1,119 @@
+"""How a sweep uses a Spark cluster: where, how many nodes, and the properties that make a barrier stage behave.
+
+Takes: the master's URL and numbers. Gives: `SparkSettings`, and the properties of a session.
+
+Why each property is set is beside it; without them a barrier stage waits minutes in silence for slots that never come,
+or puts two nodes on one host.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, final
+
+from netstack.errors import ConfigError
+
+_LOCAL: Final = re.compile(r"local\[(\d+)\]")
+DEFAULT_NODES: Final = 2
+_JVM_FLAGS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # starts in two thirds of the time
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkSettings:
+    """Where and how nodes are placed.
+
+    Attributes:
+        master: `local[N]` or `spark://HOST:PORT`.
+        nodes: TaskManagers, one per barrier task; None is N of `local[N]`, else 2.
+        executor_cores: CPUs of a node's executor; on a cluster the executor runs one node, so this many are its own.
+        executor_memory: of an executor's JVM, which only holds Python's hand.
+        shared_hosts: whether two nodes may sit on one host; always so in local mode.
+        node_ports: first and last port a node may listen on, for firewalls; None is any.
+        setup_timeout_s: for sockets and for the exchange of addresses.
+        grace_s: beyond a run's own length, until the driver cancels its job.
+        wait_for_executors_s: how long a session waits until all executors have come.
+        app_name: in Spark's pages.
+        log_file: where Spark's own output goes; None is a temporary file that is named in errors.
+    """
+
+    master: str = f"local[{DEFAULT_NODES}]"
+    nodes: int | None = None
+    executor_cores: int = 1
+    executor_memory: str = "512m"
+    shared_hosts: bool = False
+    node_ports: tuple[int, int] | None = None
+    setup_timeout_s: float = 20.0
+    grace_s: float = 40.0
+    wait_for_executors_s: float = 60.0
+    app_name: str = "netstack-bench"
+    log_file: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses a master that has no barrier stages or numbers that cannot be."""
+        if self.master.startswith("local") and not self.is_local:
+            raise ConfigError(f"--master {self.master}: write local[N] with N nodes, such as local[2]")
+        if not self.is_local and "://" not in self.master:
+            raise ConfigError(f"--master {self.master}: give local[N] or spark://HOST:PORT")
+        if self.node_count < 1:
+            raise ConfigError(f"--nodes {self.nodes}: the least is 1")
+        if self.is_local and self.node_count > self._local_slots:
+            raise ConfigError(
+                f"--nodes {self.nodes} with --master {self.master}: a barrier stage needs all its slots at once; give"
+                f" --master local[{self.nodes}]"
+            )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether Spark runs inside this process's JVM."""
+        return _LOCAL.fullmatch(self.master) is not None
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes a run has."""
+        if self.nodes is not None:
+            return self.nodes
+        return self._local_slots if self.is_local else DEFAULT_NODES
+
+    @property
+    def needs_distinct_hosts(self) -> bool:
+        """Whether two nodes on one host are an error."""
+        return not (self.is_local or self.shared_hosts)
+
+    @property
+    def _local_slots(self) -> int:
+        found = _LOCAL.fullmatch(self.master)
+        return int(found.group(1)) if found else 0
+
+    def properties(self) -> dict[str, str]:
+        """Spark's properties for a session."""
+        cores, nodes = self.executor_cores, self.node_count
+        found = {
+            "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",  # 15 s, 40 times: ten minutes of silence
+            "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "20",
+            "spark.barrier.sync.timeout": f"{max(30, int(self.setup_timeout_s) + 10)}s",  # a year
+            "spark.dynamicAllocation.enabled": "false",  # barrier stages refuse it
+            "spark.stage.maxConsecutiveAttempts": "1",  # a benchmark that failed is not run again
+            "spark.task.maxFailures": "1",
+            "spark.driver.memory": "512m",
+            "spark.sql.shuffle.partitions": str(min(nodes, 4)),
+            "spark.sql.adaptive.enabled": "false",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",  # it writes over our bar
+            "spark.driver.extraJavaOptions": _JVM_FLAGS,
+            "spark.executor.extraJavaOptions": _JVM_FLAGS,
+        }
+        if self.is_local:
+            found["spark.driver.host"] = "127.0.0.1"
+            found["spark.driver.bindAddress"] = "127.0.0.1"
+        else:
+            found |= {
+                "spark.executor.cores": str(cores),
+                "spark.task.cpus": str(cores),  # one slot per executor
+                "spark.cores.max": str(nodes * cores),  # one executor per node, which the master spreads over workers
+                "spark.executor.memory": self.executor_memory,
+                "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+                "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{self.wait_for_executors_s:g}s",
+            }
+        return found

@@ -1,0 +1,62 @@
+"""The package under test as one zip that executors can import, made from the driver's own copy.
+
+Takes: the installed or checked-out packages. Gives: a zip with their Python source and the entry points by which
+transports are found; `SparkContext.addPyFile` puts it first in the path of every executor.
+
+A wheel would be ignored there without a word; what a zip cannot hold (trio, numpy, msgpack and lz4 have compiled parts
+or data) has to be installed on the workers: the same virtual environment, named by `PYSPARK_PYTHON`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import zipfile
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Final
+
+from netstack.daemon.build import build_of, own_build
+from netstack.errors import ConfigError
+
+PACKAGES: Final = ("netstack", "transports", "bench")
+_DATED: Final = (1980, 1, 1, 0, 0, 0)  # equal source makes an equal zip
+
+
+def make_zip(folder: Path) -> Path:
+    """Writes the zip; its name holds the build, so that executors never keep an older one.
+
+    Args:
+        folder: where to.
+
+    Raises:
+        ConfigError: a package is not there as files.
+    """
+    path = folder / f"netstack-{own_build()}-{build_of('bench')}.zip"
+    info = distribution("netstack")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package in PACKAGES:
+            root = _folder_of(package)
+            for source in sorted(root.rglob("*")):
+                if source.is_file() and "__pycache__" not in source.parts:
+                    _write(archive, f"{package}/{source.relative_to(root).as_posix()}", source.read_bytes())
+        facts = f"netstack-{info.version}.dist-info"
+        for name in ("METADATA", "entry_points.txt"):
+            text = info.read_text(name)
+            if text is None:
+                raise ConfigError(f"the installed netstack has no {name}: install it again with pip")
+            _write(archive, f"{facts}/{name}", text.encode())
+    return path
+
+
+def _folder_of(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    if not places or not Path(places[0]).is_dir():
+        raise ConfigError(f"package {package!r} is not there as files, so it cannot be sent to executors")
+    return Path(places[0])
+
+
+def _write(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+    entry = zipfile.ZipInfo(name, _DATED)
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    archive.writestr(entry, data)

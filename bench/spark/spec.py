@@ -1,0 +1,60 @@
+"""The settings of one run on Spark: those of every run, and how many nodes with how many subtasks.
+
+Takes: settings. Gives: `SparkSpec`, whose hash names the run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from netstack.errors import ConfigError
+
+from ..mesh.spec import MeshSpec
+from ..spec import RunSpec
+
+_NOWHERE_PORT: Final = 6121  # nodes have no address before they run
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkSpec(RunSpec):
+    """One run; `rate_per_s` and `records` are of each source.
+
+    Attributes:
+        nodes: TaskManagers, one in each barrier task.
+        sources_per_node: source subtasks of each.
+        sinks_per_node: sink subtasks of each.
+        relay: records make a round trip.
+    """
+
+    nodes: int = 2
+    sources_per_node: int = 1
+    sinks_per_node: int = 1
+    relay: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuses what a mesh cannot do, naming the flag."""
+        RunSpec.__post_init__(self)
+        for flag, value in (
+            ("--nodes", self.nodes),
+            ("--parallelism", min(self.sources_per_node, self.sinks_per_node)),
+        ):
+            if value < 1:
+                raise ConfigError(f"{flag} {value}: the least is 1")
+        try:
+            self.as_mesh()
+        except ConfigError as error:
+            raise ConfigError(str(error).replace("with --hosts", "with --engine spark")) from None
+
+    def run_settings(self) -> dict[str, Any]:
+        """What every node has to know, as plain data."""
+        names = {field.name for field in dataclasses.fields(RunSpec)}
+        return {name: value for name, value in self.as_dict().items() if name in names}
+
+    def as_mesh(self) -> MeshSpec:
+        """The same run, over hosts that do not exist."""
+        each = f"={self.sources_per_node}/{self.sinks_per_node}"
+        hosts = tuple(f"node{rank}:{_NOWHERE_PORT}{each}" for rank in range(self.nodes))
+        return MeshSpec(**self.run_settings(), hosts=hosts, relay=self.relay)

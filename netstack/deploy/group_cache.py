@@ -1,0 +1,100 @@
+"""A TaskManager's cache of deserialised values, by job and key: bounded in number, size and age.
+
+Takes: values and the time. Gives: them again, until they are evicted.
+
+Rules: least recently used goes first; what was not used for `expire_after_s` is gone; all of a job goes at once when
+the job leaves the TaskManager.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Generic, TypeVar, final
+
+from ..errors import ConfigError
+
+Value = TypeVar("Value")
+
+
+@final
+@dataclass(slots=True)
+class _Cached(Generic[Value]):
+    value: Value
+    size_bytes: int
+    used_s: float
+
+
+@final
+class GroupCache(Generic[Value]):
+    """Values of jobs.
+
+    All times are seconds of one monotonic clock of the caller's.
+
+    Args:
+        max_entries: at most so many values.
+        max_bytes: at most so much in total, by the sizes given to `put`; None is without a bound. A larger value than
+            that is not kept.
+        expire_after_s: a value that was not used for so long is dropped.
+
+    Raises:
+        ConfigError: a bound that keeps nothing.
+    """
+
+    def __init__(self, *, max_entries: int = 100, max_bytes: int | None = None, expire_after_s: float = 300.0) -> None:
+        if max_entries < 1 or (max_bytes is not None and max_bytes < 1) or not expire_after_s > 0:
+            raise ConfigError(
+                f"max_entries={max_entries}, max_bytes={max_bytes}, expire_after_s={expire_after_s}; give more than 0"
+            )
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._expire_after_s = expire_after_s
+        self._cached: OrderedDict[tuple[str, str], _Cached[Value]] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        """How many values are held, expired ones that nobody asked for included."""
+        return len(self._cached)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all values, by the sizes given to `put`."""
+        return self._bytes
+
+    def get(self, job: str, key: str, now_s: float) -> Value | None:
+        """The value, if it is there; it is used by that."""
+        self._expire(now_s)
+        cached = self._cached.get((job, key))
+        if cached is None:
+            return None
+        cached.used_s = now_s
+        self._cached.move_to_end((job, key))
+        return cached.value
+
+    def put(self, job: str, key: str, value: Value, now_s: float, size_bytes: int = 0) -> None:
+        """Stores a value; others go when there are too many or too much."""
+        self._expire(now_s)
+        self._drop((job, key))
+        if self._max_bytes is not None and size_bytes > self._max_bytes:
+            return
+        self._cached[job, key] = _Cached(value, size_bytes, now_s)
+        self._bytes += size_bytes
+        while len(self._cached) > self._max_entries or (self._max_bytes is not None and self._bytes > self._max_bytes):
+            self._drop(next(iter(self._cached)))
+
+    def clear(self, job: str) -> None:
+        """Drops all values of a job."""
+        for found in [found for found in self._cached if found[0] == job]:
+            self._drop(found)
+
+    def _expire(self, now_s: float) -> None:
+        while self._cached:
+            oldest, cached = next(iter(self._cached.items()))
+            if now_s - cached.used_s < self._expire_after_s:
+                return
+            self._drop(oldest)
+
+    def _drop(self, found: tuple[str, str]) -> None:
+        cached = self._cached.pop(found, None)
+        if cached is not None:
+            self._bytes -= cached.size_bytes

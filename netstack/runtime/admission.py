@@ -1,0 +1,142 @@
+"""Who may stay connected: bounds in number and time on peers that have not proven themselves, and on all.
+
+Takes: accepted streams. Gives: the same streams, proven; or closes them with the reason.
+
+Rules:
+- Who is silent keeps nobody out: when too many have not proven themselves, the one that has had the longest time for it
+  gives way to the newcomer.
+- At most `max_connections + max_unproven` streams are open at once.
+- Each `admit` runs in a task of its own; none waits for another.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+import trio
+
+from ..errors import AuthenticationFailed, ConfigError, Refusal
+from ..transport import ByteStream
+from .authentication import Secret, Token, prove_acceptor
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionStatistics:
+    """A snapshot.
+
+    Attributes:
+        connections: admitted and not left yet.
+        unproven: that have not proven themselves yet.
+        admitted: ever.
+        refused: ever, by reason; every reason is there.
+    """
+
+    connections: int
+    unproven: int
+    admitted: int
+    refused: Mapping[Refusal, int]
+
+
+@final
+class Admission:
+    """The door of one acceptor, or of several that share its bounds."""
+
+    def __init__(
+        self,
+        secret: Secret | None,
+        *,
+        max_connections: int = 1024,
+        max_unproven: int = 64,
+        timeout_s: float,
+        token: Token = secrets.token_bytes,
+    ) -> None:
+        """Nobody is in.
+
+        Args:
+            secret: to be proven by both ends; None admits everybody for whom there is room.
+            max_connections: admitted at once.
+            max_unproven: at once.
+            timeout_s: for the proof.
+            token: makes nonces.
+
+        Raises:
+            ConfigError: a bound below 1, a timeout that is not above 0.
+        """
+        for name, value in (("max_connections", max_connections), ("max_unproven", max_unproven)):
+            if value < 1:
+                raise ConfigError(f"{name}={value}; the least is 1")
+        if not timeout_s > 0:
+            raise ConfigError(f"timeout_s={timeout_s} for the proof of a secret; give a number of seconds above 0")
+        self._secret = secret
+        self._max_connections = max_connections
+        self._max_unproven = max_unproven
+        self._timeout_s = timeout_s
+        self._token = token
+        self._connections = 0
+        self._unproven: dict[trio.CancelScope, None] = {}  # oldest first
+        self._admitted = 0
+        self._refused = dict.fromkeys(Refusal, 0)
+
+    async def admit(self, stream: ByteStream) -> None:
+        """Returns when the peer has proven itself; `left` must then be called once when its connection has ended.
+
+        Raises:
+            AuthenticationFailed: it did not, or there is no room; the stream is closed.
+
+        Cancellation: the stream is closed.
+        """
+        try:
+            self._check_room(stream)
+            if self._secret is None:
+                await trio.lowlevel.checkpoint()
+            else:
+                await self._prove(stream, self._secret)
+            self._check_room(stream)
+        except BaseException as error:
+            stream.close()
+            if isinstance(error, AuthenticationFailed):
+                self._refused[error.reason] += 1
+            raise
+        self._connections += 1
+        self._admitted += 1
+
+    def left(self) -> None:
+        """A connection that was admitted has ended."""
+        self._connections -= 1
+
+    def statistics(self) -> AdmissionStatistics:
+        """A snapshot; O(1)."""
+        return AdmissionStatistics(self._connections, len(self._unproven), self._admitted, dict(self._refused))
+
+    async def _prove(self, stream: ByteStream, secret: Secret) -> None:
+        if len(self._unproven) >= self._max_unproven:
+            oldest = next(iter(self._unproven))
+            del self._unproven[oldest]
+            oldest.cancel()
+        scope = trio.CancelScope(deadline=trio.current_time() + self._timeout_s)
+        self._unproven[scope] = None
+        try:
+            with scope:
+                await prove_acceptor(stream, secret, token=self._token)
+        finally:
+            is_crowded_out = scope not in self._unproven
+            self._unproven.pop(scope, None)
+        if not scope.cancelled_caught:
+            return
+        if is_crowded_out:
+            raise AuthenticationFailed(
+                Refusal.CROWDED_OUT,
+                f"{stream.peer} did not prove the shared secret before {self._max_unproven} newer connections came",
+            )
+        raise AuthenticationFailed(
+            Refusal.TOO_SLOW, f"{stream.peer} did not prove the shared secret within {self._timeout_s:g} s"
+        )
+
+    def _check_room(self, stream: ByteStream) -> None:
+        if self._connections >= self._max_connections:
+            raise AuthenticationFailed(
+                Refusal.FULL, f"{stream.peer} finds {self._connections} connections here, which is the most; try later"
+            )

@@ -1,0 +1,65 @@
+"""Channels within one TaskManager: which addresses are its own, and how such a channel is opened.
+
+Takes: addresses, descriptors. Gives: `LocalInputChannel`s that read a subpartition without a connection.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlsplit
+
+from ..errors import ChannelFailed
+from ..ids import ChannelDescriptor
+from ..inbound.gate import SingleInputGate
+from ..inbound.local_channel import LocalInputChannel
+from ..outbound.sender import ViewProvider
+
+_ANY: Final = ("0.0.0.0", "::")
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+
+
+def is_same_address(mine: str, theirs: str) -> bool:
+    """Whether whoever dials `theirs` reaches the TaskManager that listens at `mine`, as far as the text tells."""
+    if mine == theirs:
+        return True
+    here, there = urlsplit(mine), urlsplit(theirs)
+    if here.scheme != there.scheme or here.port is None or here.port != there.port:
+        return False
+    # Bound to every address: any loopback name with our port is us.
+    return here.hostname in _ANY and there.hostname in (*_ANY, *_LOOPBACK)
+
+
+def open_local_channel(gate: SingleInputGate, index: int, descriptor: ChannelDescriptor, views: ViewProvider) -> None:
+    """Adds a channel to a gate.
+
+    Args:
+        gate: that reads.
+        index: of the channel in it.
+        descriptor: what it reads.
+        views: of the same TaskManager.
+
+    Raises:
+        ChannelFailed: the subpartition is gone or consumed already. A partition that does not come in time fails the
+            channel later.
+    """
+    channel = LocalInputChannel(gate, index, partition_id=descriptor.partition_id, subpartition=descriptor.subpartition)
+    gate.add_channel(channel)
+    failed: list[ChannelFailed] = []
+    at_once = True
+
+    def on_failed(error: ChannelFailed) -> None:
+        if at_once:
+            failed.append(error)
+        else:
+            channel.fail(error)
+
+    channel.withdraw = views.open_view(
+        descriptor.partition_id,
+        descriptor.subpartition,
+        channel.on_data_available,
+        channel.on_view,
+        on_failed,
+    )
+    at_once = False
+    if failed:
+        raise failed[0]

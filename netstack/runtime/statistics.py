@@ -1,0 +1,75 @@
+"""What a TaskManager tells of itself and of its connections.
+
+Takes: snapshots of its parts. Gives: values to `metrics` and to reports.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..buffer.pool import NetworkBufferPoolStatistics
+from ..inbound.statistics import GateStatistics
+from ..outbound.partition import ResultPartitionStatistics
+from ..outbound.sender import SendingChannelStatistics
+from ..wire.connection import ConnectionStatistics
+from .admission import AdmissionStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedStatistics:
+    """A connection on which this TaskManager produces.
+
+    Attributes:
+        peer: who reads.
+        connection: bytes and calls.
+        channels: each open channel, with its credit.
+    """
+
+    peer: str
+    connection: ConnectionStatistics
+    channels: tuple[SendingChannelStatistics, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DialledStatistics:
+    """A connection on which this TaskManager consumes.
+
+    Attributes:
+        address: of the producer.
+        connection: bytes and calls.
+        channels: how many share it.
+    """
+
+    address: str
+    connection: ConnectionStatistics
+    channels: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskManagerStatistics:
+    """A snapshot of everything a TaskManager owns.
+
+    Attributes:
+        pool: its network buffers.
+        partitions: what is produced here.
+        accepted: connections on which it is read from.
+        dialled: connections on which it reads.
+        gates: open input gates, without those that are finished and closed.
+        bytes_sent: over all connections ever, headers and control frames included.
+        bytes_received: likewise.
+        admission: who was let in and who was not; None if everybody is, or somebody else decides.
+    """
+
+    pool: NetworkBufferPoolStatistics
+    partitions: tuple[ResultPartitionStatistics, ...]
+    accepted: tuple[AcceptedStatistics, ...]
+    dialled: tuple[DialledStatistics, ...]
+    gates: tuple[GateStatistics, ...]
+    bytes_sent: int
+    bytes_received: int
+    admission: AdmissionStatistics | None = None
+
+    @property
+    def connections(self) -> int:
+        """Open connections, in either direction."""
+        return len(self.accepted) + len(self.dialled)

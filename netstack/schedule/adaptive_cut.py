@@ -1,0 +1,163 @@
+"""Cuts a row of sizes into stretches for subtasks: as many as fit a volume each, or as many as are allowed.
+
+Takes: sizes in order, the volume per subtask, the least and most stretches. Gives: where each stretch starts.
+
+Rules: a stretch grows while its bytes stay within the limit; it always takes its first element. More bytes per stretch
+never give more stretches, so the limit for a wanted number is found by bisection.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Protocol, final
+
+
+class Row(Protocol):
+    """Something in order that can be cut between any two of its elements."""
+
+    smallest_bytes: int
+    """Size of the smallest element."""
+    total_bytes: int
+    """Size of all of them."""
+
+    def __len__(self) -> int: ...
+
+    def cut(self, limit_bytes: int) -> list[int]:
+        """The first element of each stretch, when none but a single element may exceed the limit."""
+
+
+@final
+class PlainRow:
+    """Elements of which each adds its own size.
+
+    Args:
+        sizes: in bytes.
+        longest: most elements in a stretch.
+    """
+
+    __slots__ = ("_ends", "_longest", "smallest_bytes", "total_bytes")
+
+    def __init__(self, sizes: Sequence[int], longest: int) -> None:
+        self._ends = [0]
+        for size in sizes:
+            self._ends.append(self._ends[-1] + size)
+        self._longest = max(longest, 1)
+        self.smallest_bytes = min(sizes)
+        self.total_bytes = self._ends[-1]
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def cut(self, limit_bytes: int) -> list[int]:
+        """See `Row`."""
+        ends, count, longest = self._ends, len(self), self._longest
+        starts = []
+        start = 0
+        while start < count:
+            starts.append(start)
+            fitting = bisect_right(ends, ends[start] + limit_bytes, start + 1, min(start + longest, count) + 1) - 1
+            start = max(fitting, start + 1)
+        return starts
+
+
+@final
+class PairedRow:
+    """Elements that combine pieces of several inputs; a piece counts once in a stretch, however often it comes up.
+
+    Args:
+        pieces: for each input, the piece in each element.
+        sizes: for each input, the bytes of each piece.
+        longest: most elements in a stretch.
+    """
+
+    __slots__ = ("_elements", "_longest", "_sizes", "smallest_bytes", "total_bytes")
+
+    def __init__(self, pieces: Sequence[Sequence[int]], sizes: Sequence[Sequence[int]], longest: int) -> None:
+        self._elements = list(zip(*pieces, strict=True))
+        self._sizes = sizes
+        self._longest = max(longest, 1)
+        whole = [self._size(element) for element in self._elements]
+        self.smallest_bytes = min(whole)
+        self.total_bytes = sum(whole)
+
+    def __len__(self) -> int:
+        return len(self._elements)
+
+    def cut(self, limit_bytes: int) -> list[int]:
+        """See `Row`."""
+        starts: list[int] = []
+        seen: list[set[int]] = []
+        total = 0
+        for at, element in enumerate(self._elements):
+            added = sum(
+                sizes[piece]
+                for piece, sizes, known in zip(element, self._sizes, seen, strict=False)
+                if piece not in known
+            )
+            if not starts or total + added > limit_bytes or at - starts[-1] >= self._longest:
+                starts.append(at)
+                total = self._size(element)
+                seen = [set() for _ in element]
+            else:
+                total += added
+            for piece, known in zip(element, seen, strict=True):
+                known.add(piece)
+        return starts
+
+    def _size(self, element: Sequence[int]) -> int:
+        return sum(sizes[piece] for piece, sizes in zip(element, self._sizes, strict=True))
+
+
+def cut_by_size(row: Row, volume_bytes: int, least: int, most: int) -> list[int] | None:
+    """Cuts a row into stretches of a volume each, or where that gives an illegal number, as near to it as possible.
+
+    Args:
+        row: at least one element.
+        volume_bytes: what a subtask should have.
+        least: fewest stretches.
+        most: most stretches.
+
+    Returns:
+        The first element of each stretch; None when no limit gives a legal number.
+    """
+    starts = row.cut(volume_bytes)
+    if len(starts) < least:
+        lowest = min(row.smallest_bytes, volume_bytes)
+        limit = _largest(lowest, volume_bytes, lambda limit: len(row.cut(limit)) >= least)
+        # Several limits give that number; the smallest of them gives the most even stretches.
+        count = len(row.cut(limit))
+        starts = row.cut(_smallest(lowest, limit, lambda limit: len(row.cut(limit)) == count))
+    elif len(starts) > most:
+        starts = row.cut(_smallest(volume_bytes, row.total_bytes, lambda limit: len(row.cut(limit)) <= most))
+    return starts if least <= len(starts) <= most else None
+
+
+def cut_by_number(elements: int, least: int, most: int) -> list[int] | None:
+    """Cuts a row into stretches of about equally many elements, as many stretches as are allowed; None if too few."""
+    if elements < least:
+        return None
+    stretches = min(elements, most)
+    return [stretch * elements // stretches for stretch in range(stretches)]
+
+
+def _largest(low: int, high: int, is_legal: Callable[[int], bool]) -> int:
+    """The largest legal number of [low, high], where whatever is below a legal one is legal; low - 1 if none is."""
+    while low <= high:
+        middle = (low + high) // 2
+        if is_legal(middle):
+            low = middle + 1
+        else:
+            high = middle - 1
+    return high
+
+
+def _smallest(low: int, high: int, is_legal: Callable[[int], bool]) -> int:
+    """The smallest legal number of [low, high], where whatever is above a legal one is legal; high + 1 if none is."""
+    while low <= high:
+        middle = (low + high) // 2
+        if is_legal(middle):
+            high = middle - 1
+        else:
+            low = middle + 1
+    return low

@@ -1,0 +1,375 @@
+"""Which operators run in one thread: the conditions, the chains that follow, and for any edge why.
+
+Takes: a `StreamGraph`. Gives: its `Chaining`: chains in topological order, and `explain(edge)`.
+
+Rules: eleven conditions, C1 to C11, each of which is one line of one table; an edge is chained when all hold. C1 is
+waived for a source that becomes an input of its target's chain. Nothing here recurses: 100,000 operators are one chain.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, final
+
+from .stream_graph import ChainingStrategy, ExchangeMode, Partitioner, StreamEdge, StreamGraph, StreamNode
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition, for one edge.
+
+    Attributes:
+        number: `C1` to `C11`.
+        holds: whether it allows the chaining.
+        text: what it looked at, such as `parallelism 1 and 2 differ`.
+        is_waived: it does not hold and need not, as the source becomes an input of the chain.
+    """
+
+    number: str
+    holds: bool
+    text: str
+    is_waived: bool = False
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why an edge was chained, or not.
+
+    Attributes:
+        source: name of the operator that writes.
+        target: name of the operator that reads.
+        is_chained: whether both run in one thread.
+        is_source_input: whether the source is an input of its target's chain.
+        conditions: all of them, C1 first.
+    """
+
+    source: str
+    target: str
+    is_chained: bool
+    is_source_input: bool
+    conditions: tuple[Condition, ...]
+
+    @property
+    def deciding(self) -> tuple[Condition, ...]:
+        """The conditions that decided: those that forbid it; of a chained edge all."""
+        if self.is_chained:
+            return self.conditions
+        return tuple(condition for condition in self.conditions if not condition.holds and not condition.is_waived)
+
+    @property
+    def reason(self) -> str:
+        """The decision in a line."""
+        if self.is_source_input:
+            return "chained as a source input of its target: C1 is waived, all other conditions hold"
+        if self.is_chained:
+            return "chained: all conditions hold"
+        return "not chained: " + "; ".join(f"{condition.number} {condition.text}" for condition in self.deciding)
+
+    def __str__(self) -> str:
+        lines = [f"{self.source} -> {self.target}: {self.reason}"]
+        for condition in self.conditions:
+            sign = "waived" if condition.is_waived else "yes" if condition.holds else "no"
+            lines.append(f"  {condition.number:<3} {sign:<6} {condition.text}")
+        return "\n".join(lines)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Operators that one task runs: a tree.
+
+    Attributes:
+        head: index of the node where its records come in.
+        nodes: all of them but chained sources, the head first, every node before those it feeds.
+        sources: indices of the sources that are inputs of the head.
+    """
+
+    head: int
+    nodes: tuple[int, ...]
+    sources: tuple[int, ...] = ()
+
+
+@final
+class Chaining:
+    """The chains of a stream graph.
+
+    Attributes:
+        graph: what was chained.
+        chains: in topological order.
+        chain_of: for every node the index of its chain.
+    """
+
+    __slots__ = ("_heads", "_source_inputs", "_streams", "chain_of", "chains", "graph")
+
+    def __init__(self, graph: StreamGraph) -> None:
+        """Decides every edge; in time proportional to their number."""
+        self.graph = graph
+        self._streams = Counter((edge.target, edge.input_number) for edge in graph.edges)
+        self._heads: list[int] = []
+        self._source_inputs = [False] * len(graph.nodes)
+        for node in range(len(graph.nodes)):
+            self._heads.append(self._head(node))
+        numbers: dict[int, int] = {}  # a head's own index never exceeds those behind it, so this order is topological
+        sources: dict[int, list[int]] = {}
+        for node, head in enumerate(self._heads):
+            if self._source_inputs[node]:
+                sources.setdefault(graph.outputs_of(node)[0].target, []).append(node)
+            elif node == head:
+                numbers[node] = len(numbers)
+        self.chain_of = tuple(
+            numbers[graph.outputs_of(node)[0].target if self._source_inputs[node] else head]
+            for node, head in enumerate(self._heads)
+        )
+        self.chains = tuple(Chain(head, self._members(head), tuple(sources.get(head, ()))) for head in numbers)
+
+    def is_chained(self, edge: StreamEdge) -> bool:
+        """Whether both ends of an edge run in one thread."""
+        return self._source_inputs[edge.source] or self._is_in_chain(edge)
+
+    def chained_outputs(self, node: int) -> tuple[int, ...]:
+        """Indices of the nodes behind this one in its chain."""
+        return tuple(edge.target for edge in self.graph.outputs_of(node) if self._is_in_chain(edge))
+
+    def network_edges(self) -> tuple[StreamEdge, ...]:
+        """The edges that were not chained, in the order they were made."""
+        return tuple(edge for edge in self.graph.edges if not self.is_chained(edge))
+
+    def is_start(self, node: int) -> bool:
+        """Whether a node begins its chain."""
+        return self._heads[node] == node and not self._source_inputs[node]
+
+    def is_end(self, node: int) -> bool:
+        """Whether nothing is chained behind a node."""
+        return not self._source_inputs[node] and not self.chained_outputs(node)
+
+    def name(self, chain: Chain) -> str:
+        """`A -> B`, `A -> (B, C)`, and `X [s1, s2]` of one with sources as inputs."""
+        parts: list[str] = []
+        stack: list[str | int] = [chain.head]
+        while stack:
+            item = stack.pop()
+            if isinstance(item, str):
+                parts.append(item)
+                continue
+            parts.append(self.graph.nodes[item].name)
+            if item == chain.head and chain.sources:
+                parts.append(f" [{', '.join(self.graph.nodes[source].name for source in chain.sources)}]")
+            behind = self.chained_outputs(item)
+            if len(behind) == 1:
+                stack += (behind[0], " -> ")
+            elif behind:
+                stack.append(")")
+                for number, node in enumerate(reversed(behind)):
+                    stack += (node, " -> (" if number == len(behind) - 1 else ", ")
+        return "".join(parts)
+
+    def explain(self, edge: StreamEdge) -> Explanation:
+        """Why an edge was chained, or why not: all conditions, and which of them decided."""
+        is_source_input = self._source_inputs[edge.source]
+        conditions = []
+        for number, holds, text in _CONDITIONS:
+            answer = holds(self, edge)
+            conditions.append(
+                Condition(number, answer, text(self, edge), not answer and number == "C1" and is_source_input)
+            )
+        nodes = self.graph.nodes
+        return Explanation(
+            nodes[edge.source].name,
+            nodes[edge.target].name,
+            self.is_chained(edge),
+            is_source_input,
+            tuple(conditions),
+        )
+
+    def explain_between(self, source: str, target: str) -> tuple[Explanation, ...]:
+        """The same for every edge from one operator to another, by their names.
+
+        Raises:
+            ConfigError: there is no such operator.
+        """
+        first, second = self.graph.named(source), self.graph.named(target)
+        return tuple(self.explain(edge) for edge in self.graph.outputs_of(first) if edge.target == second)
+
+    def streams_of_input(self, edge: StreamEdge) -> int:
+        """How many edges share the input that an edge goes to: more than one is a union."""
+        return self._streams[edge.target, edge.input_number]
+
+    def head_of(self, node: int) -> StreamNode:
+        """Where the chain of a node begins."""
+        return self.graph.nodes[self._heads[node]]
+
+    def _is_in_chain(self, edge: StreamEdge) -> bool:
+        return not self._source_inputs[edge.source] and self._heads[edge.target] != edge.target
+
+    def _head(self, node: int) -> int:
+        """The head of the chain a node is in; those of lower index are known already."""
+        inputs = self.graph.inputs_of(node)
+        for edge in inputs:
+            self._source_inputs[edge.source] = self._is_source_input(edge)
+        if len(inputs) != 1 or self._source_inputs[inputs[0].source]:
+            return node
+        return self._heads[inputs[0].source] if self._allowed(inputs[0]) else node
+
+    def _is_source_input(self, edge: StreamEdge) -> bool:
+        return (
+            self.graph.nodes[edge.source].is_chainable_source
+            and self.graph.nodes[edge.target].strategy is ChainingStrategy.HEAD_WITH_SOURCES
+            and len(self.graph.outputs_of(edge.source)) == 1
+            and self._allowed(edge, waived="C1")
+        )
+
+    def _allowed(self, edge: StreamEdge, waived: str = "") -> bool:
+        return all(number == waived or holds(self, edge) for number, holds, _ in _CONDITIONS)
+
+    def _members(self, head: int) -> tuple[int, ...]:
+        """Depth first, as they are called."""
+        members: list[int] = []
+        stack = [head]
+        while stack:
+            node = stack.pop()
+            members.append(node)
+            stack.extend(reversed(self.chained_outputs(node)))
+        return tuple(members)
+
+
+# Each condition: its number, the question, and what was looked at in words that fit both answers.
+
+
+def _ends(chaining: Chaining, edge: StreamEdge) -> tuple[StreamNode, StreamNode]:
+    return chaining.graph.nodes[edge.source], chaining.graph.nodes[edge.target]
+
+
+def _single_input(chaining: Chaining, edge: StreamEdge) -> bool:
+    return len(chaining.graph.inputs_of(edge.target)) == 1
+
+
+def _single_input_text(chaining: Chaining, edge: StreamEdge) -> str:
+    count = len(chaining.graph.inputs_of(edge.target))
+    return f"{_ends(chaining, edge)[1].name} has {count} input edge{'s' if count != 1 else ''}"
+
+
+def _enabled(chaining: Chaining, edge: StreamEdge) -> bool:
+    return chaining.graph.settings.is_chaining_enabled
+
+
+def _enabled_text(chaining: Chaining, edge: StreamEdge) -> str:
+    return f"chaining is {'on' if _enabled(chaining, edge) else 'off'} for the job"
+
+
+def _same_group(chaining: Chaining, edge: StreamEdge) -> bool:
+    source, target = _ends(chaining, edge)
+    return source.slot_sharing_group == target.slot_sharing_group
+
+
+def _same_group_text(chaining: Chaining, edge: StreamEdge) -> str:
+    return _compared("slot sharing group", *(node.slot_sharing_group for node in _ends(chaining, edge)))
+
+
+def _operators(chaining: Chaining, edge: StreamEdge) -> bool:
+    return all(node.has_operator for node in _ends(chaining, edge))
+
+
+def _operators_text(chaining: Chaining, edge: StreamEdge) -> str:
+    without = [node.name for node in _ends(chaining, edge) if not node.has_operator]
+    return f"{' and '.join(without)} has no operator" if without else "both have an operator"
+
+
+def _may_yield(chaining: Chaining, edge: StreamEdge) -> bool:
+    return not (_ends(chaining, edge)[1].is_yielding and chaining.head_of(edge.source).is_legacy_source)
+
+
+def _may_yield_text(chaining: Chaining, edge: StreamEdge) -> str:
+    target, head = _ends(chaining, edge)[1], chaining.head_of(edge.source)
+    yields = f"{target.name} {'yields' if target.is_yielding else 'does not yield'}"
+    source = "a legacy source" if head.is_legacy_source else "no legacy source"
+    return f"{yields}, and the chain before it begins with {head.name}, {source}"
+
+
+def _upstream(chaining: Chaining, edge: StreamEdge) -> bool:
+    return _ends(chaining, edge)[0].strategy is not ChainingStrategy.NEVER
+
+
+def _upstream_text(chaining: Chaining, edge: StreamEdge) -> str:
+    source = _ends(chaining, edge)[0]
+    return f"{source.name} before it has strategy {source.strategy.name}"
+
+
+def _downstream(chaining: Chaining, edge: StreamEdge) -> bool:
+    source, target = _ends(chaining, edge)
+    return target.strategy is ChainingStrategy.ALWAYS or (
+        target.strategy is ChainingStrategy.HEAD_WITH_SOURCES and source.is_chainable_source
+    )
+
+
+def _downstream_text(chaining: Chaining, edge: StreamEdge) -> str:
+    source, target = _ends(chaining, edge)
+    text = f"{target.name} has strategy {target.strategy.name}"
+    if target.strategy is ChainingStrategy.HEAD_WITH_SOURCES:
+        text += f", and {source.name} is {'a' if source.is_chainable_source else 'no'} new-style source"
+    return text
+
+
+def _same_parallelism(chaining: Chaining, edge: StreamEdge) -> bool:
+    source, target = _ends(chaining, edge)
+    return source.parallelism == target.parallelism
+
+
+def _same_parallelism_text(chaining: Chaining, edge: StreamEdge) -> str:
+    values = (node.parallelism if node.parallelism > 0 else "undecided" for node in _ends(chaining, edge))
+    return _compared("parallelism", *values)
+
+
+def _same_max_parallelism(chaining: Chaining, edge: StreamEdge) -> bool:
+    source, target = _ends(chaining, edge)
+    return chaining.graph.settings.chains_different_max_parallelism or source.max_parallelism == target.max_parallelism
+
+
+def _same_max_parallelism_text(chaining: Chaining, edge: StreamEdge) -> str:
+    if chaining.graph.settings.chains_different_max_parallelism:
+        return "max parallelism may differ"
+    return _compared("max parallelism", *(node.max_parallelism or "not set" for node in _ends(chaining, edge)))
+
+
+def _forward(chaining: Chaining, edge: StreamEdge) -> bool:
+    if edge.partitioner is Partitioner.FORWARD_CONSECUTIVE_HASH:
+        return True
+    is_forward = edge.partitioner in (Partitioner.FORWARD, Partitioner.FORWARD_UNSPECIFIED)
+    return is_forward and edge.mode is not ExchangeMode.BATCH
+
+
+def _forward_text(chaining: Chaining, edge: StreamEdge) -> str:
+    return f"partitioner is {edge.partitioner.value.replace('_', ' ')}, exchange mode {edge.mode.name}"
+
+
+def _no_union(chaining: Chaining, edge: StreamEdge) -> bool:
+    return chaining.streams_of_input(edge) == 1
+
+
+def _no_union_text(chaining: Chaining, edge: StreamEdge) -> str:
+    target = _ends(chaining, edge)[1]
+    return f"input {edge.input_number} of {target.name} is {'one stream' if _no_union(chaining, edge) else 'a union'}"
+
+
+def _compared(what: str, first: object, second: object) -> str:
+    return f"{what} is {first} on both sides" if first == second else f"{what} differs: {first} and {second}"
+
+
+_CONDITIONS: Final[
+    tuple[tuple[str, Callable[[Chaining, StreamEdge], bool], Callable[[Chaining, StreamEdge], str]], ...]
+] = (
+    ("C1", _single_input, _single_input_text),
+    ("C2", _enabled, _enabled_text),
+    ("C3", _same_group, _same_group_text),
+    ("C4", _operators, _operators_text),
+    ("C5", _may_yield, _may_yield_text),
+    ("C6", _upstream, _upstream_text),
+    ("C7", _downstream, _downstream_text),
+    ("C8", _same_parallelism, _same_parallelism_text),
+    ("C9", _same_max_parallelism, _same_max_parallelism_text),
+    ("C10", _forward, _forward_text),
+    ("C11", _no_union, _no_union_text),
+)

@@ -1,0 +1,187 @@
+"""What a scheduler is told: frozen events, each with the time at which it is handed over.
+
+Takes: nothing. Gives: classes to `scheduler` and to whoever drives one.
+
+Rules: times are seconds of one monotonic clock of the caller's and never go back. Subtasks and partitions are the
+numbers of `topology`. What a TaskManager reports names the attempt it is about: of another attempt it is stale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+from ..deploy.shuffle import TaskManagerLocation
+from .arrays import IndexArray
+from .execution_states import ExecutionInput
+from .job_graph import ANY_PROFILE, ResourceProfile
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StartJob:
+    """Begin to schedule."""
+
+    now_s: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TaskManagerRegistered:
+    """A TaskManager is there, and gives all its slots to the job.
+
+    Attributes:
+        now_s: when.
+        location: its name, which no TaskManager had before, and its address.
+        slots: how many slots.
+        profile: of each of them.
+    """
+
+    now_s: float
+    location: TaskManagerLocation
+    slots: int
+    profile: ResourceProfile = ANY_PROFILE
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TaskManagerLost:
+    """A TaskManager has disconnected, or was declared dead by somebody else. Of an unknown one it means nothing."""
+
+    now_s: float
+    taskmanager: str
+    reason: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class HeartbeatReceived:
+    """A TaskManager has answered."""
+
+    now_s: float
+    taskmanager: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class HeartbeatFailed:
+    """A request for a heartbeat could not be delivered."""
+
+    now_s: float
+    taskmanager: str
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class TasksReported:
+    """Tasks have got on: a TaskManager's report about any number of them.
+
+    Attributes:
+        now_s: when.
+        what: `INITIALIZE`, `RUN`, `FINISH` or `CANCELED`.
+        subtasks: ascending; none twice.
+        attempts: the attempt of each.
+        produced_bytes: with `FINISH` in an adaptive job: the bytes of each subpartition, by partition.
+    """
+
+    now_s: float
+    what: ExecutionInput
+    subtasks: IndexArray
+    attempts: npt.NDArray[np.uint32]
+    produced_bytes: Mapping[int, npt.NDArray[np.int64]] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TaskFailed:
+    """A task has ended with an error.
+
+    Attributes:
+        now_s: when.
+        subtask: which.
+        attempt: of it.
+        cause: error and text.
+        missing_partition: the partition that it could not read, when that was the cause.
+        missing_attempt: the attempt of its producer.
+        is_recoverable: False fails the job, whatever the restart strategy says.
+    """
+
+    now_s: float
+    subtask: int
+    attempt: int
+    cause: str
+    missing_partition: int | None = None
+    missing_attempt: int = 0
+    is_recoverable: bool = True
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GlobalFailure:
+    """Something failed that concerns all of the job: every subtask restarts."""
+
+    now_s: float
+    cause: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CheckpointStored:
+    """A checkpoint is complete; tasks deployed from now on begin with it."""
+
+    now_s: float
+    checkpoint_id: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CancelJob:
+    """The user wants the job to stop."""
+
+    now_s: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TimerDue:
+    """The time of a `StartTimer` has come."""
+
+    now_s: float
+    timer: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """`Scheduler.next_deadline` has come."""
+
+    now_s: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Proceed:
+    """The answer to `Continue`: go on with the next piece of work."""
+
+    now_s: float
+
+
+Event: TypeAlias = (
+    StartJob
+    | TaskManagerRegistered
+    | TaskManagerLost
+    | HeartbeatReceived
+    | HeartbeatFailed
+    | TasksReported
+    | TaskFailed
+    | GlobalFailure
+    | CheckpointStored
+    | CancelJob
+    | TimerDue
+    | Tick
+    | Proceed
+)

@@ -1,0 +1,127 @@
+"""What a scheduler wants done: frozen instructions.
+
+Takes: nothing. Gives: classes from `scheduler` to whoever drives it.
+
+Rules: instructions are carried out in order, and before the next event is handed over, as far as they look into the
+scheduler (`Deploy` does); sending may take its time. Those that are about many subtasks hold arrays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+from .arrays import IndexArray
+from .execution_states import JobState
+from .slots import PhysicalSlot
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RequireSlots:
+    """So many slots are wanted and not there; replaces what was said before."""
+
+    missing: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ReturnSlots:
+    """Nobody has wanted these for a while: give them back to their TaskManagers."""
+
+    slots: tuple[PhysicalSlot, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Deploy:
+    """Send these subtasks to their slots; `Scheduler.descriptors` makes what to send.
+
+    Attributes:
+        subtasks: ascending.
+        attempts: one each.
+        slots: one each.
+        restore: the checkpoint that they begin with; None is empty.
+    """
+
+    subtasks: IndexArray
+    attempts: npt.NDArray[np.uint32]
+    slots: tuple[PhysicalSlot, ...]
+    restore: int | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Cancel:
+    """Tell TaskManagers to stop these tasks, and report `CANCELED`.
+
+    Attributes:
+        subtasks: which.
+        attempts: one each.
+        slots: where each is.
+    """
+
+    subtasks: IndexArray
+    attempts: npt.NDArray[np.uint32]
+    slots: tuple[PhysicalSlot, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class ReleasePartitions:
+    """Nobody will read these any more: have their TaskManagers drop them.
+
+    Attributes:
+        partitions: their numbers.
+        attempts: the attempt of each producer.
+        taskmanagers: the name of the TaskManager of each.
+    """
+
+    partitions: IndexArray
+    attempts: npt.NDArray[np.uint32]
+    taskmanagers: tuple[str, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StartTimer:
+    """Hand over `TimerDue` with this number after this time."""
+
+    timer: int
+    delay_s: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class AskHeartbeats:
+    """Ask these TaskManagers whether they are there."""
+
+    taskmanagers: tuple[str, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class EndJob:
+    """The job has ended; nothing of it runs any more. Given once.
+
+    Attributes:
+        state: FINISHED, CANCELED or FAILED.
+        reason: why it failed; empty otherwise.
+    """
+
+    state: JobState
+    reason: str = ""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """There is more to do: hand over `Proceed`, after the events that wait."""
+
+
+Instruction: TypeAlias = (
+    RequireSlots | ReturnSlots | Deploy | Cancel | ReleasePartitions | StartTimer | AskHeartbeats | EndJob | Continue
+)

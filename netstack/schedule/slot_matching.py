@@ -1,0 +1,98 @@
+"""Which request gets which slot: near its inputs, as it comes, or so that TaskManagers get equally many tasks.
+
+Takes: requests, free slots, loads, locations. Gives: preferred locations, a request for one slot, or matches for all.
+
+Rules: ties go to whoever comes first. Balancing serves all requests or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+from .free_slots import FreeSlots
+from .job_graph import ResourceProfile
+from .resource_mapping import can_serve, map_resources
+from .slots import Location, PhysicalSlot, SlotMatch, SlotRequest
+
+MAX_CONSUMERS_TO_CONSIDER: Final = 8
+"""A partition group with more consumers than this says nothing about where a consumer should be."""
+MAX_LOCATIONS_TO_CONSIDER: Final = 8
+"""An input with more known producers than this is near nothing in particular."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class InputLocations:
+    """Where one consumed partition group is.
+
+    Attributes:
+        consumers: how many subtasks consume it.
+        producers: the locations of its producers that have one.
+    """
+
+    consumers: int
+    producers: Sequence[Location]
+
+
+def preferred_locations(state: Location | None, inputs: Iterable[InputLocations]) -> tuple[Location, ...]:
+    """Where a subtask would like to be: at its state, else at the input that comes from the fewest places.
+
+    Args:
+        state: where its state is (its previous attempt), if anywhere.
+        inputs: the partition groups it consumes, in order; of equally good ones the later wins.
+    """
+    if state is not None:
+        return (state,)
+    best: tuple[Location, ...] = ()
+    for consumed in inputs:
+        if consumed.consumers > MAX_CONSUMERS_TO_CONSIDER or len(consumed.producers) > MAX_LOCATIONS_TO_CONSIDER:
+            continue
+        if consumed.producers and (not best or len(set(consumed.producers)) <= len(set(best))):
+            best = tuple(consumed.producers)
+    return best
+
+
+def choose_request(slot: PhysicalSlot, pending: Iterable[SlotRequest]) -> SlotRequest | None:
+    """Who gets a slot that was just offered, unless tasks are balanced: the first request that it serves."""
+    return next((request for request in pending if can_serve(slot.profile, request.profile)), None)
+
+
+def match_balanced(
+    requests: Sequence[SlotRequest], slots: Sequence[PhysicalSlot], loads: Mapping[str, int] | None = None
+) -> list[SlotMatch]:
+    """Serves requests so that TaskManagers get about equally many tasks: the largest first, where there is least.
+
+    Greedy, so not always the best there is. Costs O(n log n).
+
+    Args:
+        requests: in the order in which they were made.
+        slots: the free ones, in the order in which their TaskManagers registered; ties go to the earlier TaskManager,
+            then to the lower index.
+        loads: tasks that each TaskManager has already; without one, 0.
+
+    Returns:
+        One match per request, or nothing if there is a request that would go without.
+    """
+    mapping = map_resources((request.profile for request in requests), (slot.profile for slot in slots))
+    if mapping is None:
+        return []
+    tasks = {slot.location.taskmanager: 0 for slot in slots} | dict(loads or {})
+    free = FreeSlots(slots)
+    for taskmanager, load in tasks.items():
+        free.set_load(taskmanager, load)
+    matches = []
+    for request in sorted(requests, key=lambda request: -request.load):
+
+        def allowed(profile: ResourceProfile, wanted: ResourceProfile = request.profile) -> bool:
+            return mapping.allows(wanted, profile)
+
+        slot = free.least_loaded(allowed)
+        assert slot is not None  # the mapping keeps one for every request
+        free.remove(slot)
+        mapping.take(request.profile, slot.profile)
+        tasks[slot.location.taskmanager] += request.load
+        free.set_load(slot.location.taskmanager, tasks[slot.location.taskmanager])
+        matches.append(SlotMatch(request, slot))
+    return matches

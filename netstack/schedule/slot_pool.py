@@ -1,0 +1,220 @@
+"""Requests that wait for slots, and slots that wait for requests, of one job.
+
+Takes: requests, slots as they are offered and lost, and the time. Gives: matches; who waited too long; which slots to
+give back; when to ask again.
+
+Rules:
+- In the modes NONE and SLOTS a request takes the best free slot at once, and a new slot serves the first request that
+  it suits.
+- In mode TASKS nothing is matched until what the job wants has been the same for a while and there are as many free
+  slots as requests. Then all of them are matched, or none.
+- Nothing here looks at a clock: every call is told the time, and `next_deadline_s` says when `advance` may have news.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import final
+
+from ..errors import LocalProtocolError
+from .free_slots import FreeSlots
+from .resource_mapping import map_resources
+from .slot_matching import choose_request, match_balanced
+from .slots import LoadBalanceMode, PhysicalSlot, SlotMatch, SlotRequest
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotPoolSettings:
+    """How long to wait for what.
+
+    Attributes:
+        max_interval_s: in mode TASKS, how long requests must stay the same before they are matched.
+        idle_timeout_s: a slot that nobody wants is given back after this long.
+        request_timeout_s: a request that nothing serves fails after this long.
+        waits_for_running: whether requests may wait for slots that others of the job still hold, as those of a batch
+            job do: then the timeout counts only while all its slots together could not serve them.
+    """
+
+    max_interval_s: float = 0.02
+    idle_timeout_s: float = 50.0
+    request_timeout_s: float = 300.0
+    waits_for_running: bool = False
+
+
+@final
+class SlotPool:
+    """The slots of one job.
+
+    Args:
+        mode: how requests and slots are matched.
+        settings: how long to wait.
+    """
+
+    def __init__(
+        self, mode: LoadBalanceMode = LoadBalanceMode.NONE, settings: SlotPoolSettings = SlotPoolSettings()
+    ) -> None:
+        self._mode = mode
+        self._settings = settings
+        self._pending: dict[int, SlotRequest] = {}
+        self._since_s: dict[int, float] = {}
+        self._changed_s = 0.0
+        self._free = FreeSlots()
+        self._free_since_s: dict[PhysicalSlot, float] = {}
+        self._held: dict[PhysicalSlot, SlotRequest] = {}
+        self._slots_of: dict[str, int] = {}
+        self._held_of: dict[str, int] = {}
+        self._tasks_of: dict[str, int] = {}
+
+    @property
+    def pending(self) -> tuple[SlotRequest, ...]:
+        """Requests without a slot, in the order in which they were made."""
+        return tuple(self._pending.values())
+
+    @property
+    def free(self) -> int:
+        """Slots that nobody has."""
+        return len(self._free)
+
+    def request(self, requests: Iterable[SlotRequest], now_s: float) -> list[SlotMatch]:
+        """Asks for slots; what is matched at once is returned.
+
+        Raises:
+            LocalProtocolError: a group asks again that is still waiting.
+        """
+        added = list(requests)
+        for request in added:
+            if request.group in self._pending:
+                raise LocalProtocolError(f"group {request.group} waits for a slot already; cancel that request first")
+            self._pending[request.group] = request
+            self._since_s[request.group] = now_s
+        self._changed_s = now_s
+        if self._mode is LoadBalanceMode.TASKS:
+            return self.advance(now_s)
+        matches = []
+        for request in added:
+            slot = self._free.choose(request, self._mode)
+            if slot is not None:
+                matches.append(self._match(request, slot))
+        return matches
+
+    def cancel(self, groups: Iterable[int], now_s: float) -> None:
+        """Withdraws requests that are still waiting; others are ignored."""
+        for group in groups:
+            if self._pending.pop(group, None) is not None:
+                del self._since_s[group]
+                self._changed_s = now_s
+
+    def offer(self, slots: Iterable[PhysicalSlot], now_s: float) -> list[SlotMatch]:
+        """A TaskManager has slots for this job."""
+        matches = []
+        for slot in slots:
+            taskmanager = slot.location.taskmanager
+            self._slots_of[taskmanager] = self._slots_of.get(taskmanager, 0) + 1
+            matches += self._add_free(slot, now_s)
+        return matches + self.advance(now_s)
+
+    def release(self, slot: PhysicalSlot, now_s: float) -> list[SlotMatch]:
+        """The group that held a slot needs it no more.
+
+        Raises:
+            LocalProtocolError: nobody holds it.
+        """
+        self._forget_held(slot)
+        self._changed_s = now_s
+        return self._add_free(slot, now_s) + self.advance(now_s)
+
+    def lose(self, slots: Iterable[PhysicalSlot]) -> list[SlotRequest]:
+        """Slots are gone, free or held; returns the requests that held them. Slots of others are ignored."""
+        failed = []
+        for slot in slots:
+            if slot in self._held:
+                failed.append(self._forget_held(slot))
+            elif self._free.remove(slot):
+                del self._free_since_s[slot]
+            else:
+                continue
+            self._slots_of[slot.location.taskmanager] -= 1
+            self._update_load(slot.location.taskmanager)
+        return failed
+
+    def slots_on(self, taskmanager: str) -> list[PhysicalSlot]:
+        """All slots of a TaskManager, free or held."""
+        return [slot for slot in (*self._free, *self._held) if slot.location.taskmanager == taskmanager]
+
+    def advance(self, now_s: float) -> list[SlotMatch]:
+        """Matches what can be matched by now; only mode TASKS leaves anything to this."""
+        is_stable = now_s - self._changed_s >= self._settings.max_interval_s
+        if self._mode is not LoadBalanceMode.TASKS or not is_stable or not 0 < len(self._pending) <= len(self._free):
+            return []
+        matches = match_balanced(tuple(self._pending.values()), tuple(self._free), self._tasks_of)
+        for match in matches:
+            self._match(match.request, match.slot)
+        return matches
+
+    def timed_out(self, now_s: float) -> list[SlotRequest]:
+        """Withdraws requests that waited too long, and returns them."""
+        if self._settings.waits_for_running and self._could_serve_all():
+            self._since_s = dict.fromkeys(self._since_s, now_s)
+            return []
+        limit_s = now_s - self._settings.request_timeout_s
+        late = [request for group, request in self._pending.items() if self._since_s[group] <= limit_s]
+        self.cancel([request.group for request in late], now_s)
+        return late
+
+    def idle(self, now_s: float) -> list[PhysicalSlot]:
+        """Takes slots out that nobody wanted for too long; they are to be given back."""
+        limit_s = now_s - self._settings.idle_timeout_s
+        unwanted = [slot for slot, since_s in self._free_since_s.items() if since_s <= limit_s]
+        self.lose(unwanted)
+        return unwanted
+
+    def next_deadline_s(self) -> float | None:
+        """When to call `advance`, `timed_out` and `idle` next, if nothing else happens; None is never."""
+        # Both are in order of time, so the first is the oldest.
+        deadlines = [since_s + self._settings.request_timeout_s for since_s in islice(self._since_s.values(), 1)]
+        deadlines += [since_s + self._settings.idle_timeout_s for since_s in islice(self._free_since_s.values(), 1)]
+        if self._mode is LoadBalanceMode.TASKS and 0 < len(self._pending) <= len(self._free):
+            deadlines.append(self._changed_s + self._settings.max_interval_s)
+        return min(deadlines, default=None)
+
+    def _could_serve_all(self) -> bool:
+        """Whether every waiting request could have one of the slots that exist, were they all free."""
+        slots = (slot.profile for slot in (*self._free, *self._held))
+        return not self._pending or map_resources((one.profile for one in self._pending.values()), slots) is not None
+
+    def _add_free(self, slot: PhysicalSlot, now_s: float) -> list[SlotMatch]:
+        self._free.add(slot)
+        self._free_since_s[slot] = now_s
+        self._update_load(slot.location.taskmanager)
+        if self._mode is LoadBalanceMode.TASKS:
+            return []
+        request = choose_request(slot, self._pending.values())
+        return [] if request is None else [self._match(request, slot)]
+
+    def _match(self, request: SlotRequest, slot: PhysicalSlot) -> SlotMatch:
+        taskmanager = slot.location.taskmanager
+        self._free.remove(slot)
+        del self._free_since_s[slot]
+        del self._pending[request.group]
+        del self._since_s[request.group]
+        self._held[slot] = request
+        self._held_of[taskmanager] = self._held_of.get(taskmanager, 0) + 1
+        self._tasks_of[taskmanager] = self._tasks_of.get(taskmanager, 0) + request.load
+        self._update_load(taskmanager)
+        return SlotMatch(request, slot)
+
+    def _forget_held(self, slot: PhysicalSlot) -> SlotRequest:
+        request = self._held.pop(slot, None)
+        if request is None:
+            raise LocalProtocolError(f"slot {slot.index} of {slot.location.taskmanager} is not held by this job")
+        self._held_of[slot.location.taskmanager] -= 1
+        self._tasks_of[slot.location.taskmanager] -= request.load
+        return request
+
+    def _update_load(self, taskmanager: str) -> None:
+        """In mode SLOTS a TaskManager's load is the share of its slots in use."""
+        if self._mode is LoadBalanceMode.SLOTS and self._slots_of[taskmanager]:
+            self._free.set_load(taskmanager, self._held_of.get(taskmanager, 0) / self._slots_of[taskmanager])

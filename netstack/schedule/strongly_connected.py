@@ -1,0 +1,117 @@
+"""Strongly connected and connected components of a graph in arrays, without recursion.
+
+Takes: the number of nodes, and edges as two arrays of node numbers. Gives: a label per node, equal within a component.
+
+Rules: the label of a component is its smallest node.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .arrays import IndexArray, index_array, offsets_of
+
+_TRIM_ROUNDS = 32  # a graph that is almost free of cycles is gone by then; Tarjan takes the rest
+
+
+def connected_components(nodes: int, one: IndexArray, other: IndexArray) -> IndexArray:
+    """Components of an undirected graph: every label is pulled down to the least one next to it, then jumped along.
+
+    Args:
+        nodes: their number.
+        one: an end of each edge.
+        other: its other end.
+    """
+    label = np.arange(nodes, dtype=np.int32)
+    while True:
+        at_one, at_other = label[one], label[other]
+        differ = np.flatnonzero(at_one != at_other)
+        if not differ.size:
+            return label
+        one, other = one[differ], other[differ]
+        high, low = np.maximum(at_one, at_other)[differ], np.minimum(at_one, at_other)[differ]
+        np.minimum.at(label, high, low)
+        while True:
+            jumped = label[label]
+            if np.array_equal(jumped, label):
+                break
+            label = jumped
+
+
+def strongly_connected_components(nodes: int, source: IndexArray, target: IndexArray) -> IndexArray:
+    """Components of a directed graph in which every node reaches every other (Tarjan 1972, with a stack of its own).
+
+    Args:
+        nodes: their number.
+        source: where each edge begins.
+        target: where it ends.
+    """
+    label = np.arange(nodes, dtype=np.int32)
+    own = source != target
+    source, target = _without_loose_ends(nodes, source[own], target[own])
+    if not source.size:
+        return label
+    kept, ends = np.unique(np.concatenate([source, target]), return_inverse=True)
+    order = np.argsort(ends[: source.size], kind="stable")
+    offsets = offsets_of(index_array(np.bincount(ends[: source.size], minlength=kept.size)))
+    component = _tarjan(offsets.tolist(), ends[source.size :][order].tolist())
+    least = np.full(kept.size, nodes, np.int32)
+    np.minimum.at(least, component, kept)
+    label[kept] = least[component]
+    return label
+
+
+def _without_loose_ends(nodes: int, source: IndexArray, target: IndexArray) -> tuple[IndexArray, IndexArray]:
+    """Edges that may lie on a cycle: nodes that nothing leads to, or that lead nowhere, are taken off by rounds."""
+    for _ in range(_TRIM_ROUNDS):
+        through = np.zeros(nodes, bool)
+        through[source] = True
+        into = np.zeros(nodes, bool)
+        into[target] = True
+        through &= into
+        stay = through[source] & through[target]
+        if stay.all():
+            break
+        source, target = source[stay], target[stay]
+    return source, target
+
+
+def _tarjan(offsets: list[int], targets: list[int]) -> IndexArray:
+    """The component of each node, numbered as they are completed; node n leads to targets[offsets[n]:offsets[n+1]]."""
+    nodes = len(offsets) - 1
+    visited_at = [0] * nodes  # from 1; 0 is not visited
+    low = [0] * nodes
+    component = [-1] * nodes
+    next_edge = offsets[:-1]
+    open_nodes: list[int] = []
+    visits = components = 0
+    for root in range(nodes):
+        if visited_at[root]:
+            continue
+        path = [root]
+        while path:
+            node = path[-1]
+            if not visited_at[node]:
+                visits += 1
+                visited_at[node] = low[node] = visits
+                open_nodes.append(node)
+            edge = next_edge[node]
+            if edge < offsets[node + 1]:
+                next_edge[node] = edge + 1
+                target = targets[edge]
+                if not visited_at[target]:
+                    path.append(target)
+                elif component[target] < 0 and visited_at[target] < low[node]:
+                    low[node] = visited_at[target]
+                continue
+            path.pop()
+            if path and low[node] < low[path[-1]]:
+                low[path[-1]] = low[node]
+            if low[node] == visited_at[node]:
+                while True:
+                    member = open_nodes.pop()
+                    component[member] = components
+                    if member == node:
+                        break
+                components += 1
+    return index_array(component)

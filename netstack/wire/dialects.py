@@ -1,0 +1,53 @@
+"""The dialects by name: who speaks to a netstack, and who to a Flink cluster.
+
+Takes: a name. Gives: codecs, one for each connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from ..errors import ConfigError
+from .codec import Codec
+from .codec_native import NativeCodec
+from .flink_consumer import FlinkConsumerCodec
+from .flink_layout import DIALECT as FLINK
+from .flink_producer import FlinkProducerCodec
+
+NATIVE: Final = "netstack"
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How the connections of one TaskManager speak.
+
+    Attributes:
+        name: as in `dialect_named`.
+        producer_codec: makes the codec of a connection that was accepted.
+        consumer_codec: makes the codec of a connection that was dialled.
+    """
+
+    name: str
+    producer_codec: Callable[[], Codec]
+    consumer_codec: Callable[[], Codec]
+
+
+def dialect_named(name: str, *, segment_size_bytes: int, new_id: Callable[[], bytes]) -> Dialect:
+    """The dialect of this name.
+
+    Args:
+        name: `NATIVE` or `FLINK`.
+        segment_size_bytes: of this TaskManager.
+        new_id: 16 random bytes, for a channel.
+
+    Raises:
+        ConfigError: no such dialect.
+    """
+    if name == NATIVE:
+        codec = NativeCodec()  # knows nothing of any connection
+        return Dialect(name, lambda: codec, lambda: codec)
+    if name == FLINK:
+        return Dialect(name, FlinkProducerCodec, lambda: FlinkConsumerCodec(new_id, segment_size_bytes))
+    raise ConfigError(f"dialect {name!r}; give {NATIVE!r} or {FLINK!r}")

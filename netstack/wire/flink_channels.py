@@ -1,0 +1,62 @@
+"""The names Flink gives to channels (16 bytes, chosen at random by consumers) and the numbers they have here.
+
+Takes: ids and numbers. Gives: the other of the two, to the codecs of one connection.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from ..errors import ErrorCode, RemoteProtocolError
+
+MAX_CHANNEL_IDS: Final = 200_000
+"""Opening 65,536 channels, each of which fails and is asked for again, takes no more; a peer beyond it fills memory."""
+
+
+@final
+class ChannelIds:
+    """Both ways, for one connection. A number is used once; an id that was forgotten and comes back gets a new one."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {}
+        self._ids: dict[int, bytes] = {}
+        self._next = 0
+
+    def number_of(self, channel_id: bytes) -> int | None:
+        """The number of a channel; None if nobody named it so far."""
+        return self._numbers.get(channel_id)
+
+    def id_of(self, number: int) -> bytes:
+        """The id of a channel that has one."""
+        return self._ids[number]
+
+    def has(self, number: int) -> bool:
+        """Whether the channel has an id."""
+        return number in self._ids
+
+    def bind(self, number: int, channel_id: bytes) -> None:
+        """Our own consumer opens a channel under this number."""
+        self._numbers[channel_id] = number
+        self._ids[number] = channel_id
+
+    def number_for(self, channel_id: bytes) -> int:
+        """The number of a channel that the peer names; a new one, if it has none.
+
+        Raises:
+            RemoteProtocolError: the peer names more channels than anybody has.
+        """
+        number = self._numbers.get(channel_id)
+        if number is None:
+            if len(self._numbers) >= MAX_CHANNEL_IDS:
+                raise RemoteProtocolError(
+                    ErrorCode.CHANNEL_IN_USE,
+                    f"more than {MAX_CHANNEL_IDS} channels on one connection that were not cancelled",
+                )
+            number = self._next
+            self._next += 1
+            self.bind(number, channel_id)
+        return number
+
+    def forget(self, number: int) -> None:
+        """The channel was cancelled: nobody names it any more."""
+        del self._numbers[self._ids.pop(number)]

@@ -1,0 +1,215 @@
+"""The producing side of Flink's dialect: reads requests, writes buffers. See `codec_flink`.
+
+Takes: frames of a consumer; buffers, events and errors to send. Gives: frames, and bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, final
+
+from ..errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from ..events import DataType, decode_event
+from . import flink_events
+from .codec import FrameKind, HeaderFields
+from .codec_flink import MAX_EVENT_BYTES, FlinkCodec, id_in, positive, route_of
+from .flink_errors import write_error
+from .flink_layout import (
+    ALIGNED_WATERMARK,
+    BUFFER,
+    FROM_CONSUMER,
+    INT,
+    INT_AND_ID,
+    MAGIC,
+    PLAIN_BUFFER,
+    PREFIX,
+    RECOVERY_COMPLETION,
+    REQUEST,
+    SEGMENT,
+    TASK_EVENT_TARGET,
+    UNALIGNED_WATERMARK,
+    Kind,
+    malformed,
+    parse_prefix,
+    whole_frame,
+)
+from .frames import (
+    Acknowledge,
+    AddCredit,
+    BacklogAnnouncement,
+    CancelChannel,
+    ChannelError,
+    ConnectionFailure,
+    Frame,
+    Goodbye,
+    NewBufferSize,
+    OpenChannel,
+    Resume,
+    SegmentRequest,
+    TaskEvent,
+)
+
+_BUFFER_BYTES: Final = BUFFER.size
+_pack_plain: Final = PLAIN_BUFFER.pack
+
+
+@final
+class FlinkProducerCodec(FlinkCodec):
+    """Of a connection on which we produce: reads requests, writes buffers."""
+
+    header_bytes = PREFIX.size
+    max_control_bytes = INT.size + MAX_EVENT_BYTES + TASK_EVENT_TARGET.size
+
+    def __init__(self) -> None:
+        """Knows no channel."""
+        super().__init__()
+        self._routes: dict[int, bytes] = {}  # by channel: what is the same in all of its buffers' headers
+        self._ranges: dict[int, int] = {}  # by channel: its subpartition
+
+    def encode_buffer_header(
+        self, channel: int, data_type: DataType, sequence: int, backlog: int, length: int, checksum: int
+    ) -> bytes:
+        """The 47 bytes before a data buffer."""
+        return _pack_plain(
+            _BUFFER_BYTES + length, self._routes[channel], sequence & 0xFFFFFFFF, backlog, data_type << 8, length
+        )
+
+    def encode_event(
+        self, channel: int, data_type: DataType, sequence: int, backlog: int, payload: bytes
+    ) -> tuple[bytes, bytes]:
+        """Header and Flink's bytes of an event."""
+        try:
+            event = flink_events.from_native(decode_event(payload))
+            body = flink_events.encode(event)
+        except ValueError as error:
+            raise LocalProtocolError(f"an event that Flink does not know: {error}") from error
+        code = int(data_type)
+        if isinstance(event, flink_events.WatermarkEvent) and data_type is DataType.EVENT:
+            code = UNALIGNED_WATERMARK
+        elif data_type is DataType.BLOCKING_EVENT:
+            is_watermark = isinstance(event, flink_events.WatermarkEvent)
+            code = ALIGNED_WATERMARK if is_watermark else RECOVERY_COMPLETION
+        header = _pack_plain(
+            BUFFER.size + len(body), self._routes[channel], sequence & 0xFFFFFFFF, backlog, code << 8, len(body)
+        )
+        return header, body
+
+    def encode_composite(
+        self, channel: int, data_type: DataType, sequence: int, backlog: int, parts: list[bytes], *, is_compressed: bool
+    ) -> bytes:
+        """A whole frame of several buffers, or compressed ones, as blocking partitions send them.
+
+        Args:
+            channel: for whom.
+            data_type: of all of them.
+            sequence: of the first.
+            backlog: buffers that wait behind it.
+            parts: each compressed, or an event, on its own.
+            is_compressed: whether `flink_compression.deflate` made them.
+        """
+        body = b"".join(parts)
+        sizes = b"".join(INT.pack(len(part)) for part in parts)
+        header = BUFFER.pack(
+            BUFFER.size + len(sizes) + len(body),
+            MAGIC,
+            Kind.BUFFER_RESPONSE,
+            self.ids.id_of(channel),
+            self._ranges[channel],
+            len(parts),
+            sequence & 0xFFFFFFFF,
+            backlog,
+            data_type,
+            is_compressed,
+            len(body),
+        )
+        return header + sizes + body
+
+    def encode_control(self, frame: Frame) -> bytes:
+        """What a producer says."""
+        match frame:
+            case BacklogAnnouncement(channel, backlog):
+                return whole_frame(Kind.BACKLOG_ANNOUNCEMENT, INT_AND_ID.pack(backlog, self.ids.id_of(channel)))
+            case ChannelError(channel, code, text):
+                # Without an id: it was cancelled meanwhile, and its consumer wants to know nothing more.
+                if not self.ids.has(channel):
+                    return b""
+                return whole_frame(Kind.ERROR_RESPONSE, write_error(code, text, self.ids.id_of(channel)))
+            case ConnectionFailure(code, text):
+                return whole_frame(Kind.ERROR_RESPONSE, write_error(code, text, None))
+            case _:
+                return b""
+
+    def parse_header(self, data: memoryview, offset: int) -> HeaderFields:
+        """The fields of a consumer's frame: nothing but control."""
+        length, kind = parse_prefix(data, offset, FROM_CONSUMER)
+        return FrameKind.CONTROL, length - PREFIX.size, kind, 0, 0, 0, 0
+
+    def decode_control(self, control_type: int, channel: int, payload: bytes) -> Frame | None:
+        """What a consumer says; None for a cancel or a size for a channel that is not there."""
+        kind = Kind(control_type)
+        try:
+            return self._decode(kind, payload)
+        except (struct.error, ValueError) as error:
+            raise malformed(f"a {kind.name} with {len(payload)} bytes: {error}; {payload[:16].hex()}") from error
+
+    def _decode(self, kind: Kind, body: bytes) -> Frame | None:
+        match kind:
+            case Kind.PARTITION_REQUEST:
+                return self._decode_request(body)
+            case Kind.TASK_EVENT_REQUEST:
+                return self._decode_task_event(body)
+            case Kind.CLOSE_REQUEST:
+                if body:
+                    raise ValueError("it has none")
+                return Goodbye()
+            case Kind.ADD_CREDIT:
+                credit, channel_id = INT_AND_ID.unpack(body)
+                return AddCredit(((self._known(kind, channel_id), positive(credit, "credit")),))
+            case Kind.NEW_BUFFER_SIZE:
+                size, channel_id = INT_AND_ID.unpack(body)
+                number = self.ids.number_of(channel_id)
+                return None if number is None else NewBufferSize(number, positive(size, "size"))
+            case Kind.SEGMENT_ID:
+                subpartition, segment, channel_id = SEGMENT.unpack(body)
+                number = self.ids.number_of(channel_id)
+                return None if number is None else SegmentRequest(number, subpartition, positive(segment, "segment"))
+            case Kind.CANCEL_PARTITION_REQUEST:
+                number = self.ids.number_of(id_in(body))
+                if number is None:
+                    return None
+                self.ids.forget(number)
+                self._routes.pop(number, None)
+                self._ranges.pop(number, None)
+                return CancelChannel(number)
+            case Kind.RESUME_CONSUMPTION:
+                return Resume(self._known(kind, id_in(body)))
+            case Kind.ACK_ALL_USER_RECORDS_PROCESSED:
+                return Acknowledge(self._known(kind, id_in(body)))
+            case _:
+                raise ValueError("a producer sends it")
+
+    def _decode_request(self, body: bytes) -> OpenChannel:
+        partition, first, last, channel_id, credit = REQUEST.unpack(body)
+        if not 0 <= first <= last or credit < 0:
+            raise ValueError(f"subpartitions {first} to {last} with a credit of {credit}")
+        number = self.ids.number_for(channel_id)
+        self._routes[number] = route_of(channel_id, first)
+        self._ranges[number] = first
+        return OpenChannel(number, partition.hex(), first, credit, last - first + 1)
+
+    def _decode_task_event(self, body: bytes) -> TaskEvent:
+        (length,) = INT.unpack_from(body)
+        target = body[INT.size + max(length, 0) :]
+        if length < 0 or len(target) != TASK_EVENT_TARGET.size:
+            raise ValueError(f"an event of {length} bytes")
+        partition, channel_id = TASK_EVENT_TARGET.unpack(target)
+        event = flink_events.to_native(flink_events.decode(body[INT.size : INT.size + length]))
+        return TaskEvent(self.ids.number_for(channel_id), partition.hex(), event)
+
+    def _known(self, kind: Kind, channel_id: bytes) -> int:
+        number = self.ids.number_of(channel_id)
+        if number is None:
+            raise RemoteProtocolError(
+                ErrorCode.UNKNOWN_CHANNEL, f"{kind.name} for channel {channel_id.hex()}, which is not open here"
+            )
+        return number

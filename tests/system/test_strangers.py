@@ -1,0 +1,193 @@
+"""Strangers over real TCP at a TaskManager that wants a shared secret: nobody gets in, nobody is in the way.
+
+The peers here are raw sockets; they compute proofs from section 15 of `wire/SPEC.md` and share no code with what they
+attack.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import hmac
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
+
+import pytest
+import trio
+
+from netstack import (
+    ChannelDescriptor,
+    NetworkConfig,
+    RecordReader,
+    RecordWriter,
+    Secret,
+    TaskManager,
+    open_task_manager,
+)
+
+KEY = b"correct horse battery staple"
+CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=64 * 1024, heartbeat_interval_s=None)
+ANY_PORT = "tcp://127.0.0.1:0"
+MAGIC = b"NSA1"
+HELLO = struct.pack(">IBBHIIII8sHIIB", 22, 0x6E, 0, 0, 0, 0, 0, 0, b"netstack", 2, 1024, 1, 3) + b"raw"
+
+
+def real(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    """Runs an async test in real time; what would hang fails after ten seconds."""
+
+    @functools.wraps(test)
+    def run() -> None:
+        async def main() -> None:
+            with trio.fail_after(10):
+                await test()
+
+        trio.run(main)
+
+    return run
+
+
+def proof(role: bytes, first: bytes, second: bytes, key: bytes = KEY) -> bytes:
+    return hmac.new(key, b"netstack " + role + first + second, hashlib.sha256).digest()
+
+
+async def dial(manager: TaskManager) -> trio.SocketStream:
+    port = urlsplit(manager.address).port
+    assert port is not None
+    return await trio.open_tcp_stream("127.0.0.1", port)
+
+
+async def receive(stream: trio.SocketStream, count: int) -> bytes:
+    """That many bytes, fewer if the stream ends."""
+    data = b""
+    while len(data) < count and (more := await stream.receive_some(count - len(data))):
+        data += more
+    return data
+
+
+async def rest(stream: trio.SocketStream) -> bytes:
+    """Everything until the end, however it comes."""
+    data = b""
+    try:
+        while more := await stream.receive_some(4096):
+            data += more
+    except trio.BrokenResourceError:
+        return data
+    return data
+
+
+async def read_a_record(producer: TaskManager, consumer: TaskManager, name: str) -> None:
+    """An honest peer is served."""
+    writer = RecordWriter(producer.create_partition(name, subpartitions=1), buffer_timeout_s=0)
+    gate = await consumer.open_gate([ChannelDescriptor(producer.address, name)])
+    await writer.emit(b"x")
+    await writer.finish()
+    assert [record async for record in RecordReader(gate)] == [b"x"]
+    gate.close()
+
+
+async def with_victim(attack: Callable[[TaskManager], Awaitable[None]]) -> None:
+    """An honest peer before and after an attack."""
+    secret = Secret(KEY)
+    async with (
+        open_task_manager(ANY_PORT, CONFIG, secret=secret) as victim,
+        open_task_manager(ANY_PORT, CONFIG, secret=secret) as honest,
+    ):
+        await read_a_record(victim, honest, "before")
+        await attack(victim)
+        await read_a_record(victim, honest, "after")
+
+
+@real
+async def test_who_knows_the_secret_gets_in_also_byte_by_byte_and_all_at_once() -> None:
+    async def attack(victim: TaskManager) -> None:
+        for piece in (1, 1000):
+            async with await dial(victim) as stream:
+                stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                nonce, greeting = bytes([piece % 256]) * 32, await receive(stream, 36)
+                theirs = greeting[4:]
+                assert greeting[:4] == MAGIC
+                # The hello comes sooner than the protocol allows: not a byte of it may get lost.
+                said = MAGIC + nonce + proof(b"dialler", nonce, theirs) + HELLO
+                for start in range(0, len(said), piece):
+                    await stream.send_all(said[start : start + piece])
+                assert await receive(stream, 32) == proof(b"acceptor", theirs, nonce)
+                answer = await receive(stream, 32)
+                assert answer[24:] == b"netstack"
+
+    await with_victim(attack)
+
+
+@real
+async def test_nothing_but_a_greeting_is_heard_without_the_secret() -> None:
+    async def attack(victim: TaskManager) -> None:
+        nonce = bytes(32)
+        for said in (
+            HELLO,
+            b"GET / HTTP/1.1\r\n\r\n",
+            bytes(1000),
+            MAGIC + nonce + bytes(32) + HELLO,
+            MAGIC + nonce + proof(b"dialler", nonce, nonce) + HELLO,
+            MAGIC + nonce + proof(b"acceptor", nonce, nonce, b"another key, long enough") + HELLO,
+        ):
+            async with await dial(victim) as stream:
+                await stream.send_all(said)
+                heard = await rest(stream)
+                assert heard[:4] == MAGIC[: len(heard)]
+                assert len(heard) <= 36
+        statistics = victim.statistics().admission
+        assert statistics is not None
+        assert sum(statistics.refused.values()) == 6
+
+    await with_victim(attack)
+
+
+@real
+async def test_its_own_words_and_old_ones_do_not_help() -> None:
+    async def attack(victim: TaskManager) -> None:
+        nonces = set()
+        for _ in range(3):
+            async with await dial(victim) as stream, await dial(victim) as other:
+                theirs, others = (await receive(stream, 36))[4:], (await receive(other, 36))[4:]
+                nonces |= {theirs, others}
+                await other.send_all(MAGIC + theirs + proof(b"dialler", theirs, others))
+                answer = await receive(other, 32)  # what it says to who belongs does not serve elsewhere
+                assert answer == proof(b"acceptor", others, theirs)
+                await stream.send_all(MAGIC + others + answer)
+                assert await rest(stream) == b""
+        assert len(nonces) == 6
+
+    await with_victim(attack)
+
+
+@real
+async def test_hundreds_that_say_nothing_are_in_nobodys_way() -> None:
+    async def attack(victim: TaskManager) -> None:
+        silent = []
+        for _ in range(300):
+            silent.append(await dial(victim))
+        statistics = victim.statistics().admission
+        assert statistics is not None
+        assert statistics.unproven <= 64
+        victim_and_honest_go_on.append(silent)
+
+    victim_and_honest_go_on: list[list[trio.SocketStream]] = []
+    await with_victim(attack)
+    for stream in victim_and_honest_go_on[0]:
+        await stream.aclose()
+
+
+@pytest.mark.parametrize("said", [0, 20, 36, 60])
+def test_a_reset_in_the_middle_is_the_strangers_own_business(said: int) -> None:
+    async def attack(victim: TaskManager) -> None:
+        stream = await dial(victim)
+        await stream.send_all((MAGIC + bytes(64))[:said])
+        stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await stream.aclose()
+
+    async def main() -> None:
+        with trio.fail_after(10):
+            await with_victim(attack)
+
+    trio.run(main)
