@@ -1,4 +1,4 @@
-"""The command line `netstack-bench`: run, sweep, report, compare, isolate, channels, checkpoints, recover.
+"""The command line `netstack-bench`: run, sweep, report, compare, isolate, channels, checkpoints, recover, scheduler.
 
 Takes: arguments. Gives: an exit code; results on standard output, everything else on standard error.
 
@@ -38,11 +38,14 @@ from .mesh.spec import MeshSpec, split_hosts
 from .mesh.tables import print_hosts, print_matrix
 from .peers import PEERS
 from .recover.command import recover
-from .report import findings
+from .report import Sweep, findings, together
 from .run_table import peer_rows, print_run
+from .scheduler.command import scheduler
 from .spec import RunSpec
 from .store import Row, Store, StoreError, read_rows, require_pyarrow
 from .sweep import (
+    COMPARISON,
+    REPORT,
     SweepResult,
     describe,
     expected_failure,
@@ -51,7 +54,7 @@ from .sweep import (
     run_sweep,
     succeeded,
     unwrapped_interrupt,
-    write_report,
+    write_combined_report,
 )
 
 _PEER_REPEATS = 5
@@ -237,15 +240,30 @@ def sweep(app: _App, /, output: Path | None, as_json: bool, **settings: Any) -> 
     return 1 if result.interrupted or result.failed else 0
 
 
-@cli.command(short_help="Rebuild the report of a results folder.")
-@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@cli.command(short_help="Rebuild the report of a results folder, or one page of several.")
+@click.argument(
+    "folders",
+    metavar="DIR...",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The page; report.html in DIR if not given, or comparison.html in the first of several.",
+)
 @json_flag
-def report(folder: Path, as_json: bool) -> int:
-    """Rebuilds report.html in the results folder DIR from the rows stored there."""
-    rows = _rows(folder)
-    path = write_report(folder, rows)
+def report(folders: tuple[Path, ...], output: Path | None, as_json: bool) -> int:
+    """Rebuilds report.html in the results folder DIR from the rows stored there.
+
+    Several results folders become one page: over each other in every chart, and each compared with the first.
+    """
+    sweeps = {folder: _rows(folder) for folder in folders}
+    rows = together([Sweep(str(folder), found) for folder, found in sweeps.items()])
+    path = write_combined_report(output or folders[0] / (REPORT if len(sweeps) == 1 else COMPARISON), sweeps)
     failed = sum(not succeeded(row) for row in rows)
-    _print_sweep(SweepResult(folder, path, rows, len(rows), len(rows), 0, failed, False), as_json)
+    _print_sweep(SweepResult(folders[0], path, rows, len(rows), len(rows), 0, failed, False), as_json)
     return 0
 
 
@@ -274,6 +292,7 @@ cli.add_command(isolate)
 cli.add_command(channels)
 cli.add_command(checkpoints)
 cli.add_command(recover)
+cli.add_command(scheduler)
 
 
 def _where(runners: Runners, settings: dict[str, Any]) -> tuple[dict[str, Any] | None, _RunOnce]:

@@ -33,7 +33,7 @@ def print_run(result: Mapping[str, Any], spec: RunSpec, console: Console) -> Non
         table.add_column("ratio", justify="right", style="bold")
     for label, path, write in _FIGURES:
         values = [_at(row, path) for row in (result, *peers.values())]
-        if all(value is None for value in values):
+        if all(value is None or write(value) is None for value in values):
             continue
         cells = [_shown(values[0], write)]
         for row, value in zip(peers.values(), values[1:], strict=True):

@@ -286,6 +286,8 @@ def _kind(values: Sequence[Any]) -> str:
     if found == {dict} and any(values):
         return "struct"
     elements = [each for value in values for each in value] if found == {list} else []
+    if elements and all(isinstance(each, str) for each in elements):
+        return "list<string>"
     return "list<struct>" if elements and _kind(elements) == "struct" else "string"
 
 

@@ -21,11 +21,12 @@ from typing import Any, Final, Protocol
 from netstack.errors import NetstackError
 
 from .grid import Grid, PlannedRun
-from .report import build_report
+from .report import Sweep, build_combined_report
 from .spec import RunSpec
 from .store import Row, Store, flatten, read_sweep, require_pyarrow, write_file
 
 REPORT: Final = "report.html"
+COMPARISON: Final = "comparison.html"
 _SHARED: Final = frozenset({"settings", "host", "version"})  # equal in every repeat
 
 
@@ -139,8 +140,21 @@ def write_report(folder: Path, rows: Sequence[Row]) -> Path:
     Raises:
         StoreError: it could not be written.
     """
-    page = build_report(rows, read_sweep(folder))
-    return write_file(folder, REPORT, lambda aside: aside.write_text(page, encoding="utf-8"))
+    return write_combined_report(folder / REPORT, {folder: rows})
+
+
+def write_combined_report(path: Path, sweeps: Mapping[Path, Sequence[Row]]) -> Path:
+    """One page of several results folders.
+
+    Args:
+        path: of the page.
+        sweeps: the rows of each folder, in the order in which they get their letters.
+
+    Raises:
+        StoreError: it could not be written.
+    """
+    page = build_combined_report([Sweep(str(folder), rows, read_sweep(folder)) for folder, rows in sweeps.items()])
+    return write_file(path.parent, path.name, lambda aside: aside.write_text(page, encoding="utf-8"))
 
 
 def measure(run: PlannedRun, run_once: RunOnce, started_at: str) -> Row:

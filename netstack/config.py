@@ -11,6 +11,7 @@ from .errors import ConfigError
 
 KIB = 1024
 MIB = 1024 * KIB
+NATIVE_DIALECT = "netstack"
 _DURATIONS = (
     "buffers_request_timeout_s",
     "debloat_period_s",
@@ -58,6 +59,9 @@ class NetworkConfig:
         spill_threshold_bytes: a spanning record larger than this is gathered in a temporary file.
         spill_directory: where; None is the system's temporary folder.
         checksum: whether this side asks for a CRC-32 over the payload of every buffer (about 15 % of throughput).
+        dialect: how its connections speak: "netstack" to others of its kind, "flink-2.3.0" to the task managers of a
+            Flink cluster, with the same segment size. Flink's dialect has no checksums, no pings and no way without
+            credits.
     """
 
     segment_size_bytes: int = 32 * KIB
@@ -84,6 +88,7 @@ class NetworkConfig:
     spill_threshold_bytes: int = 5 * MIB
     spill_directory: str | None = None
     checksum: bool = False
+    dialect: str = NATIVE_DIALECT
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot work, naming each."""
@@ -124,6 +129,11 @@ class NetworkConfig:
             raise ConfigError(
                 "credit_based=False with heartbeat_interval_s: a connection that is not read from answers no pings and"
                 " would be declared lost; set heartbeat_interval_s=None"
+            )
+        if self.dialect != NATIVE_DIALECT and (self.checksum or not self.credit_based):
+            raise ConfigError(
+                f"dialect={self.dialect!r} with checksum={self.checksum}, credit_based={self.credit_based}: it has no"
+                " checksums, and credit is part of it; set checksum=False and credit_based=True"
             )
         start = self.debloat_start_buffer_bytes
         smallest, largest = self.debloat_min_buffer_bytes, self.segment_size_bytes

@@ -5,6 +5,7 @@ Importing Hypothesis also makes trio's scheduler deterministic (trio registers i
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 
@@ -31,8 +32,12 @@ def _missing(marker: str) -> str | None:
         return "needs Chromium: apt-get install chromium"
     if marker == "java" and shutil.which("java") is None:
         return "needs a Java runtime: apt-get install default-jre-headless"
+    if marker == "java" and importlib.util.find_spec("pyspark") is None:
+        return "needs pyspark: pip install 'netstack[spark]'"
     if marker == "root" and os.geteuid() != 0:
         return "needs root"
+    if marker == "root" and shutil.which("ip") is None:
+        return "needs the ip command: apt-get install iproute2"
     return None
 
 

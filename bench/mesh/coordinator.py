@@ -281,10 +281,11 @@ class _Conversation:
             deadline_s = min(until_s, stalled_at_s)
             with trio.move_on_at(deadline_s) as scope:
                 host, news = await self._news.receive()
+            if not scope.cancelled_caught:
                 await self._take(host, news)
-            if scope.cancelled_caught:
-                if deadline_s == until_s:
-                    raise self._failed(f"not every task {what} in time: {self._waiting_for()}")
+            elif deadline_s == until_s:
+                raise self._failed(f"not every task {what} in time: {self._waiting_for()}")
+            else:
                 raise self._failed(f"no record arrived for {self._patience_s():g} s: {self._waiting_for()}")
 
     async def _take(self, host: int, news: TaskSaid | TaskEnded | TaskFailed | NetstackError) -> None:

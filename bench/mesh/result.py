@@ -5,8 +5,8 @@ Takes: the results of all tasks, clocks, the timeline (`Outcome`). Gives: plain 
 Rules:
 - Rates are counted where records arrive, between the end of the warm-up and the moment the first source stopped;
   those of pairs add up to those of hosts, and these to the run's.
-  those of pairs add up to those of hosts, and these to the run's.
-  one of them.
+- `latency_us` is one way, by clocks that were compared; `round_trip_latency_us` (with relays) is by one clock. A run
+  has one of them.
 """
 
 from __future__ import annotations

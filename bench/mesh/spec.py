@@ -14,7 +14,7 @@ from netstack.errors import ConfigError
 from ..spec import RunSpec
 
 _EXAMPLE: Final = "write it like 10.0.0.1:6121, 10.0.0.1:6121=4 or 10.0.0.1:6121=2/1"
-_HOST: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s:=/\[\]]+):(?P<port>\d+)(?:=(?P<counts>[^=]*))?")
+_HOST: Final = re.compile(r"(?P<host>\[[0-9A-Za-z:.%_-]+\]|[^\s:=/\[\]]+):(?P<port>\d+)(?:=(?P<counts>[^=]*))?")
 _COUNTS: Final = re.compile(r"(\d+)(?:/(\d+))?")
 _MOST_SUBTASKS: Final = 1024  # of one kind on one host; beyond it is a slip of the keyboard
 

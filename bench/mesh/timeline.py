@@ -20,13 +20,19 @@ class Timeline:
 
     def __init__(self) -> None:
         self._told: dict[Placement, list[Mapping[str, Any]]] = {}
+        self._heard: dict[Placement, int] = {}
+        self._every: dict[Placement, int] = {}
 
     def add(self, place: Placement, message: Mapping[str, Any]) -> None:
         """A progress message of a task (`telling.Meter.sample`)."""
         told = self._told.setdefault(place, [])
-        told.append(message)
+        number = self._heard.get(place, 0)
+        self._heard[place] = number + 1
+        if number % self._every.setdefault(place, 1) == 0:
+            told.append(message)
         if len(told) > _MOST:
-            del told[1::2]  # totals lose nothing
+            del told[1::2]  # they are totals: what the others hold lacks nothing
+            self._every[place] *= 2
 
     def samples(self, host_of: Callable[[int], str]) -> list[dict[str, Any]]:
         """One for each stretch of each task, in the order of time.
@@ -47,7 +53,7 @@ class Timeline:
 
 def _stretch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
     """What happened from one message to the next; what was before the start does not count."""
-    seconds = after["t_s"] - max(before["t_s"], 0.0)
+    seconds = float(after["t_s"]) - max(float(before["t_s"]), 0.0)
 
     def ms_per_s(*names: str) -> float | None:
         if names[0] not in after:

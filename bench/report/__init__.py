@@ -72,13 +72,15 @@ def build_combined_report(sweeps: Sequence[Sweep]) -> str:
     by_timeout = not curves or len(analysis.timeouts) > 1
     several = len(sweeps) > 1
     title = " · ".join(sweep.name for sweep in sweeps) if several else _host_name(rows)
+    buffers = ("buffers", "Buffers", buffers_section(curves, filters))
     sections = [
         ("compared", "Compared", compared_section(sweeps, filters)),
+        *([] if by_timeout else [buffers]),
         ("curves", "Curves", _curves(analysis, filters) if by_timeout else ""),
         ("kept", "Kept", kept_table(analysis, filters)),
         ("frontier", "Frontier", frontier_section(analysis, filters)),
         ("percentiles", "Percentiles", percentiles_section(analysis, filters)),
-        ("buffers", "Buffers", buffers_section(curves, filters)),
+        *([buffers] if by_timeout else []),
         ("hosts", "Hosts", hosts_section(analysis, filters)),
         ("timeline", "Over time", timeline_section(analysis, filters)),
         ("runs", "Every run", _every_run(analysis, filters)),
@@ -235,7 +237,8 @@ def _fact(name: str, value: Any) -> str:
 def _settings(rows: Sequence[Row], sweeps: Sequence[Sweep]) -> str:
     """Every setting, with all its values where the rows differ, then how the sweep was made."""
     facts = {}
-    for name in RunSpec.__dataclass_fields__:
+    present = (name.removeprefix("settings_") for row in rows for name in row if name.startswith("settings_"))
+    for name in dict.fromkeys((*RunSpec.__dataclass_fields__, *present)):
         values = {facet(row, name) for row in rows if f"settings_{name}" in row}
         if values:
             ordered = sorted(values, key=lambda value: (value is None, value))  # none after every number

@@ -25,6 +25,7 @@ PERCENTILES: Final = (("p50", "p50"), ("p90", "p90"), ("p99", "p99"), ("p999", "
 
 _HUES: Final = 8
 _DASHES: Final = 4
+_MOST_BUTTONS: Final = 12  # of a legend: more are folded
 _LINEAR_UP_TO: Final = 25.0  # times between the most and the least, beyond which the low lines would lie on the axis
 
 
@@ -37,12 +38,14 @@ def legend(analysis: Analysis, filters: Filters) -> str:
 
 def buttons(lines: Iterable[tuple[int, tuple[int, int, int], str, str]]) -> str:
     """A legend of (number, style, label, choices) of each line."""
-    items = "".join(
+    items = [
         f'<li{facets_attribute(facets)}><button type="button" disabled aria-pressed="true" data-series="{number}">'
         f"{swatch(*style)}{escape(label)}</button></li>"
         for number, style, label, facets in lines
-    )
-    return f'<ul class="legend" aria-label="Lines: click to hide or show">{items}</ul>'
+    ]
+    shown = f'<ul class="legend" aria-label="Lines: click to hide or show">{"".join(items)}</ul>'
+    folded = f"<details><summary>The {len(items)} lines</summary>{shown}</details>"
+    return folded if len(items) > _MOST_BUTTONS else shown
 
 
 def swatch(hue: int, dash: int, shape: int) -> str:
@@ -54,21 +57,21 @@ def swatch(hue: int, dash: int, shape: int) -> str:
 
 
 def styles(analysis: Analysis) -> dict[Line, tuple[int, int, int]]:
-    """(hue, dash, shape) of each line: hue says the record size, dash the channels, shape is its own.
+    """(hue, dash, shape) of each line: hue says the record size and what else differs, dash the channels.
 
-    With several sweeps in one page hue and shape say the settings, and dash the sweep.
+    With several sweeps in one page hue and shape say the settings, and dash the sweep. Else each shape is a line's own.
     """
     sweeps = sorted({line.sweep for line in analysis.lines})
     if len(sweeps) > 1:
-        works = list(dict.fromkeys(line.work for line in analysis.lines))
+        places = {work: place for place, work in enumerate(dict.fromkeys(line.work for line in analysis.lines))}
         return {
-            line: (works.index(line.work) % _HUES, sweeps.index(line.sweep) % _DASHES, works.index(line.work))
+            line: (places[line.work] % _HUES, sweeps.index(line.sweep) % _DASHES, places[line.work])
             for line in analysis.lines
         }
-    sizes = list(dict.fromkeys(line.record_bytes for line in analysis.lines))
+    works = list(dict.fromkeys((line.record_bytes, line.extras) for line in analysis.lines))
     counts = sorted({line.channels for line in analysis.lines})
     return {
-        line: (sizes.index(line.record_bytes) % _HUES, counts.index(line.channels) % _DASHES, number)
+        line: (works.index((line.record_bytes, line.extras)) % _HUES, counts.index(line.channels) % _DASHES, number)
         for number, line in enumerate(analysis.lines)
     }
 

@@ -20,12 +20,13 @@ from netstack.units import format_count, three_digits
 from ..figure import Figure
 from ..grid import Kind
 from ..store import Row
-from .charts import panel, tabs, timeout_label
+from .charts import timeout_label
 from .filters import Filters
 from .points import Analysis, Line, micro
 from .views import View, views
 
-_TABS: Final = ("throughput", "p50 latency", "p99 latency")
+_MANY: Final = 6  # sinks: more of them stand closer
+_ROUND_TRIP: Final = ("p50", "p99", "max")
 _KINDS: Final[tuple[Kind, ...]] = ("throughput", "latency")
 
 
@@ -57,7 +58,7 @@ def hosts_section(analysis: Analysis, filters: Filters) -> str:
         '<p class="note">Each row is a host that sends, each column one that receives. One-way latency needs both'
         " clocks: what stands behind &plusmn; is how far their difference is known, and what is not above it is"
         " slanted.</p>"
-        f'<fieldset class="card">{tabs("pair", _TABS)}{views("pairs", shown)}</fieldset></section>'
+        f'<div class="card">{views("pairs", shown)}</div></section>'
     )
 
 
@@ -69,14 +70,22 @@ def _view(analysis: Analysis, line: Line, timeout_s: float | None) -> str:
     parts = []
     if fast:
         maps = (
-            (_pairs(fast, _throughput), "MB/s of payload", three_digits, ""),
-            (_pairs(prompt, _percentile("p50")), "one-way latency, p50", micro, " warm"),
-            (_pairs(prompt, _percentile("p99")), "one-way latency, p99", micro, " warm"),
+            _heat_map(_pairs(fast, _throughput), "MB/s of payload", three_digits, ""),
+            _heat_map(_pairs(prompt, _percentile("p50")), "One-way latency, p50", micro, " warm"),
+            _heat_map(_pairs(prompt, _percentile("p99")), "One-way latency, p99", micro, " warm"),
         )
-        parts += [panel(number, _heat_map(*found)) for number, found in enumerate(maps, 1)]
+        parts.append(f'<div class="maps">{"".join(maps)}</div>')
+    parts.append(_round_trips(prompt or fast or [*rows["latency"], *rows["throughput"]]))
     if hosts:
         parts.append(_host_table(hosts))
     return "".join(parts)
+
+
+def _round_trips(rows: Sequence[Row]) -> str:
+    """The latency of round trips, which needs one clock only."""
+    found = [(name, Figure.of(row.get(f"round_trip_latency_us_{name}") for row in rows)) for name in _ROUND_TRIP]
+    told = ", ".join(f"{name} {micro(figure.median)}" for name, figure in found if figure)
+    return f'<p class="note">Round trips, by one clock: {escape(told)}.</p>' if told else ""
 
 
 def _first(choices: Sequence[Sequence[Row]], name: str) -> list[Row]:
@@ -110,12 +119,13 @@ def _pairs(rows: Sequence[Row], read: Callable[[Mapping[str, Any]], float | None
 
 def _heat_map(cells: _Map, what: str, write: Callable[[float], str], style: str) -> str:
     if not cells:
-        return '<p class="note">Not measured.</p>'
+        return ""
     sources = sorted({source for source, _ in cells})
     sinks = sorted({sink for _, sink in cells})
     values = [cell.value for cell in cells.values()]
     low, high = min(values), max(values)
     is_latency = bool(style)
+    many = " many" if len(sinks) > _MANY else ""
     heads = "".join(f'<th scope="col" class="c">{escape(sink)}</th>' for sink in sinks)
     body = []
     for source in sources:
@@ -123,7 +133,7 @@ def _heat_map(cells: _Map, what: str, write: Callable[[float], str], style: str)
         body.append(f'<tr><th scope="row" class="l">{escape(source)}</th>{row}</tr>')
     scale = "" if low == high else f'<span class="ramp" aria-hidden="true"></span>{write(low)} to {write(high)}'
     return (
-        f'<div class="scroll" tabindex="0"><table class="heat pairs{style}"><caption>{what}<span class="key">{scale}'
+        f'<div class="map" tabindex="0"><table class="heat pairs{style}{many}"><caption>{what}<span class="key">{scale}'
         f'</span></caption><thead><tr><th scope="col" class="l">from \\ to</th>{heads}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )

@@ -88,6 +88,7 @@ _MARKER_PX: Final = 4.6
 _DODGE_PX: Final = 7.0
 _MOST_DIRECT_LABELS: Final = 8
 _LONGEST_DIRECT_LABEL: Final = 26  # letters; longer ones would take the room of the curves
+_TAG_PX: Final = 48.0
 _LABEL_GAP_PX: Final = 14.0
 
 
@@ -270,12 +271,19 @@ def point(mark: Mark, shape: int, x: float, plot: Plot) -> str:
         whisker = f'<path class="whisker" d="M{x:.1f} {top:.1f}V{bottom:.1f}{ends}"/>'
     told = escape(mark.told)
     group = f' data-group="{mark.group}"' if mark.group else ""
-    tag = f'<text class="tag" x="{x + 8:.1f}" y="{y + 15:.1f}">{escape(mark.tag)}</text>' if mark.tag else ""
+    tag = _tag(mark.tag, x, y, plot) if mark.tag else ""
     return (
         f'<g class="pt{" hollow" if mark.hollow else ""}" tabindex="0" role="img" aria-label="{told}"'
         f' data-told="{told}"{group}{facets_attribute(mark.facets)}><title>{told}</title>'
         f'<circle class="hit" cx="{x:.1f}" cy="{y:.1f}" r="13"/>{whisker}{marker(shape, x, y)}{tag}</g>'
     )
+
+
+def _tag(text: str, x: float, y: float, plot: Plot) -> str:
+    """Below a mark to its right, or to its left where there is no room."""
+    is_left = x > plot.right - _TAG_PX
+    at = f'x="{x - 8:.1f}" text-anchor="end"' if is_left else f'x="{x + 8:.1f}"'
+    return f'<text class="tag" {at} y="{y + 15:.1f}">{escape(text)}</text>'
 
 
 def _direct_labels(series: Sequence[Series], plot: Plot) -> list[str]:

@@ -26,7 +26,6 @@ from .spec import SparkSpec
 
 _UNTIMED_S: Final = 600.0  # a run of so many records takes as long as it takes
 _TOKEN_BYTES: Final = 32
-_SPARK_S: Final = 20.0  # a barrier stage begins, and its tasks exchange addresses
 
 
 @final
@@ -88,7 +87,7 @@ class SparkEngine:
         context, nodes = self._context, spec.nodes
         self._jobs += 1
         group = f"netstack-{os.getpid()}-{id(self):x}-{self._jobs}"
-        deadline_s = _SPARK_S + job.setup_timeout_s + job.deadline_s
+        deadline_s = self._settings.start_timeout_s + job.setup_timeout_s + job.deadline_s
 
         def work() -> list[Row]:
             stage = context.parallelize(range(nodes), nodes).barrier()

@@ -22,7 +22,7 @@ from netstack.errors import ConfigError
 
 from ..processes import MeasurementFailed
 from .settings import SparkSettings
-from .ship import make_zip
+from .ship import ship
 
 _JAVA_AT_LEAST: Final = 17
 _JVM_END_S: Final = 10.0
@@ -63,7 +63,7 @@ def open_session(settings: SparkSettings) -> Iterator[Any]:
         log = Path(settings.log_file or Path(tempfile.gettempdir()) / f"netstack-spark-{os.getpid()}.log")
         session = _start(settings, Path(scratch), log)
         try:
-            session.sparkContext.addPyFile(str(make_zip(Path(scratch))))
+            ship(session.sparkContext)
             yield session
         finally:
             with quiet_stderr(log):

@@ -31,6 +31,7 @@ class SparkSettings:
         executor_memory: of an executor's JVM, which only holds Python's hand.
         shared_hosts: whether two nodes may sit on one host; always so in local mode.
         node_ports: first and last port a node may listen on, for firewalls; None is any.
+        start_timeout_s: for a barrier stage to begin.
         setup_timeout_s: for sockets and for the exchange of addresses.
         grace_s: beyond a run's own length, until the driver cancels its job.
         wait_for_executors_s: how long a session waits until all executors have come.
@@ -44,6 +45,7 @@ class SparkSettings:
     executor_memory: str = "512m"
     shared_hosts: bool = False
     node_ports: tuple[int, int] | None = None
+    start_timeout_s: float = 20.0
     setup_timeout_s: float = 20.0
     grace_s: float = 40.0
     wait_for_executors_s: float = 60.0
@@ -91,7 +93,7 @@ class SparkSettings:
         cores, nodes = self.executor_cores, self.node_count
         found = {
             "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",  # 15 s, 40 times: ten minutes of silence
-            "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "20",
+            "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "2" if self.is_local else "20",
             "spark.barrier.sync.timeout": f"{max(30, int(self.setup_timeout_s) + 10)}s",  # a year
             "spark.dynamicAllocation.enabled": "false",  # barrier stages refuse it
             "spark.stage.maxConsecutiveAttempts": "1",  # a benchmark that failed is not run again

@@ -9,31 +9,56 @@ or data) has to be installed on the workers: the same virtual environment, named
 
 from __future__ import annotations
 
+import atexit
+import hashlib
 import importlib.util
+import io
+import shutil
+import tempfile
 import zipfile
 from importlib.metadata import distribution
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from netstack.daemon.build import build_of, own_build
 from netstack.errors import ConfigError
 
 PACKAGES: Final = ("netstack", "transports", "bench")
 _DATED: Final = (1980, 1, 1, 0, 0, 0)  # equal source makes an equal zip
 
 
-def make_zip(folder: Path) -> Path:
-    """Writes the zip; its name holds the build, so that executors never keep an older one.
+def ship(context: Any) -> str:
+    """Sends the zip to all executors of a session, once.
 
     Args:
-        folder: where to.
+        context: a SparkContext.
+
+    Returns:
+        The name of the zip, which holds a hash of its content.
 
     Raises:
         ConfigError: a package is not there as files.
     """
-    path = folder / f"netstack-{own_build()}-{build_of('bench')}.zip"
+    data = zip_bytes()
+    name = f"netstack-{hashlib.sha256(data).hexdigest()[:16]}.zip"
+    if not any(str(known).endswith(f"/{name}") for known in context.listFiles):
+        # Executors that come later fetch it too, so it stays as long as this process.
+        folder = Path(tempfile.mkdtemp(prefix="netstack-spark-ship-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        path = folder / name
+        path.write_bytes(data)
+        context.addPyFile(str(path))
+    return name
+
+
+def zip_bytes() -> bytes:
+    """The zip.
+
+    Raises:
+        ConfigError: a package is not there as files.
+    """
     info = distribution("netstack")
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in PACKAGES:
             root = _folder_of(package)
             for source in sorted(root.rglob("*")):
@@ -45,7 +70,7 @@ def make_zip(folder: Path) -> Path:
             if text is None:
                 raise ConfigError(f"the installed netstack has no {name}: install it again with pip")
             _write(archive, f"{facts}/{name}", text.encode())
-    return path
+    return made.getvalue()
 
 
 def _folder_of(package: str) -> Path:

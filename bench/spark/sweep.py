@@ -29,7 +29,7 @@ from ..sweep import run_sweep as run_grid
 from .engine import SparkEngine
 from .frames import node_frame, per_setting, with_sweep, write_partition
 from .settings import SparkSettings
-from .ship import make_zip
+from .ship import ship
 from .spec import SparkSpec
 
 NODES_JOURNAL: Final = "nodes.jsonl"
@@ -68,15 +68,17 @@ def run_sweep(
     _warn_of(spark)
     grid = settings if isinstance(settings, Grid) else Grid.of(settings)
     grid = on_spark(grid, where.node_count)
-    with tempfile.TemporaryDirectory(prefix="netstack-spark-") as scratch:
-        spark.sparkContext.addPyFile(str(make_zip(Path(scratch))))
-        with Store(Path(folder) if folder is not None else Path(scratch) / "sweep") as store:
-            recorder = Recorder(store.folder, progress)
-            engine = SparkEngine(spark, where, on_nodes=recorder.add)
-            result = run_grid(grid, store, engine.run_once, command="bench.spark.sweep.run_sweep", progress=recorder)
-            if result.interrupted:
-                raise KeyboardInterrupt
-            return node_frame(spark, recorder.rows())
+    ship(spark.sparkContext)
+    with (
+        tempfile.TemporaryDirectory(prefix="netstack-spark-") as scratch,
+        Store(Path(folder) if folder is not None else Path(scratch) / "sweep") as store,
+    ):
+        recorder = Recorder(store.folder, progress)
+        engine = SparkEngine(spark, where, on_nodes=recorder.add)
+        result = run_grid(grid, store, engine.run_once, command="bench.spark.sweep.run_sweep", progress=recorder)
+        if result.interrupted:
+            raise KeyboardInterrupt
+        return node_frame(spark, recorder.rows())
 
 
 def on_spark(grid: Grid, nodes: int) -> Grid:

@@ -2,7 +2,7 @@
 
 Takes: arguments. Gives: an exit code; results on standard output, everything else on standard error.
 
-Rules: `--json` prints exactly one JSON document on standard output, also when the command fails (then it has `error`).
+Rules: `--json` (or `--format json`) prints exactly one JSON document on standard output, also when the command fails (then it has `error`).
 Exit code 0: success. 1: the answer is no. 2: bad usage.
 """
 
@@ -12,11 +12,13 @@ import json
 import sys
 from collections.abc import Sequence
 from importlib import metadata
+from itertools import pairwise
 
 import click
 
 from ..errors import ConfigError, NetstackError
 from .buffers import buffers
+from .plan import plan
 from .taskmanager import taskmanager
 
 
@@ -27,6 +29,7 @@ def cli() -> None:
 
 
 cli.add_command(buffers)
+cli.add_command(plan)
 cli.add_command(taskmanager)
 
 
@@ -40,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0, 1 or 2.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
-    as_json = "--json" in words
+    as_json = not {"--json", "--format=json"}.isdisjoint(words) or ("--format", "json") in pairwise(words)
     try:
         return int(cli.main(words, prog_name="netstack", standalone_mode=False) or 0)
     except click.UsageError as error:

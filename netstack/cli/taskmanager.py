@@ -31,6 +31,15 @@ _KINDS: Final[dict[str, Parsed]] = {
     "handshake_timeout_s": LENGTH,
     "heartbeat_timeout_s": LENGTH,
 }
+_TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "slots": (int,),
+    "memory_bytes": (int,),
+    "max_connections": (int,),
+    "max_unproven": (int,),
+    "handshake_timeout_s": (int, float),
+    "heartbeat_timeout_s": (int, float),
+    "allow": (str, list),
+}
 _FILE_NAMES: Final = {"memory": "memory_bytes", "handshake_timeout": "handshake_timeout_s"} | {
     "heartbeat_timeout": "heartbeat_timeout_s"
 }
@@ -95,6 +104,9 @@ def read_config(path: Path) -> dict[str, Any]:
                 value = _KINDS[field].convert(value, None, None)
             except click.UsageError as error:
                 raise ConfigError(f"{path}: {name}: {error.format_message()}") from error
+        kinds = _TYPES.get(field, (str,))
+        if type(value) not in kinds or (type(value) is list and not all(type(each) is str for each in value)):
+            raise ConfigError(f"{path}: {name} = {value!r:.60} is of the wrong type")
         settings[field] = value
     return settings
 
@@ -114,16 +126,13 @@ def daemon_config(settings: dict[str, Any]) -> DaemonConfig:
             chosen[name] = f"tcp://{chosen[name]}"
     allow = chosen.pop("allow", ())
     chosen["allow"] = (allow,) if isinstance(allow, str) else tuple(allow)
-    try:
-        return DaemonConfig(**chosen)
-    except TypeError as error:
-        raise ConfigError(f"a setting is of the wrong type: {error}") from error
+    return DaemonConfig(**chosen)
 
 
 async def _serve(config: DaemonConfig, metrics: str | None, as_json: bool) -> None:
-    async with open_taskmanager_daemon(config, metrics_address=metrics) as daemon:
-        _announce(daemon, as_json)
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with open_taskmanager_daemon(config, metrics_address=metrics) as daemon:
+            _announce(daemon, as_json)
             async for _ in signals:
                 break
 

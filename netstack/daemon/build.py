@@ -11,6 +11,7 @@ import importlib.util
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
+from zipfile import BadZipFile
 from zipfile import Path as ZipPath
 
 from ..errors import ConfigError
@@ -34,16 +35,16 @@ def build_of(package: str) -> str:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError) as error:
         raise ConfigError(f"package {package!r} cannot be looked at: {error}") from error
-    if spec is None or spec.origin is None:
+    if spec is None or (spec.origin is None and not spec.submodule_search_locations):
         raise ConfigError(f"package {package!r} is not installed here")
     digest = hashlib.sha256()
     try:
         for place in sorted(spec.submodule_search_locations or ()):
             for name, source in sorted(_sources(_traversable(place), "")):
                 digest.update(f"{name}\n".encode() + source.read_bytes() + b"\n")
-        if not spec.submodule_search_locations:
+        if spec.origin is not None and not spec.submodule_search_locations:
             digest.update(_traversable(spec.origin).read_bytes())
-    except OSError as error:
+    except (OSError, KeyError, BadZipFile) as error:
         raise ConfigError(f"the source of package {package!r} cannot be read: {error}") from error
     return digest.hexdigest()[:12]
 
@@ -64,5 +65,6 @@ def _traversable(place: str) -> Traversable:
     path = Path(place)
     for parent in (path, *path.parents):
         if parent.is_file() and parent != path:
-            return ZipPath(parent, f"{path.relative_to(parent).as_posix()}/")
+            inside = path.relative_to(parent).as_posix()
+            return ZipPath(parent, inside if inside.endswith(".py") else f"{inside}/")
     return path

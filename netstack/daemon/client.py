@@ -6,17 +6,18 @@ Takes: `host:port` of a daemon. Gives: `DaemonClient`, and `RemoteRun`s on it.
 from __future__ import annotations
 
 import itertools
+import math
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, TypeAlias, TypeVar, final
+from typing import Final, TypeAlias, final
 from urllib.parse import urlsplit
 
 import trio
 
 from .. import __version__
 from ..config import NetworkConfig
-from ..errors import ConnectionLost, DaemonRefused, NetstackError, RemoteProtocolError
+from ..errors import ConfigError, ConnectionLost, DaemonRefused, LocalProtocolError, NetstackError, RemoteProtocolError
 from ..runtime.authentication import Secret, prove_dialler
 from ..runtime.background import background_tasks
 from ..transport import ByteStream, transport_for
@@ -43,6 +44,7 @@ from .messages import (
     TaskFailed,
     TaskSaid,
     ToTask,
+    check_said,
     config_document,
 )
 from .routing import check_run_id, write_route
@@ -52,8 +54,11 @@ HEARTBEAT_TIMEOUT_S: Final = 10.0
 
 _ANY: Final = ("0.0.0.0", "::")
 
+EVENTS_AT_MOST: Final = 1 << 16
+"""A coordinator that leaves so many untaken has forgotten the run."""
+
 RunEvent: TypeAlias = TaskSaid | TaskEnded | TaskFailed
-_Kind = TypeVar("_Kind")
+RunMessage: TypeAlias = RunEvent | RunOpened | RunRefused | RunClosed | Deployed
 
 
 @final
@@ -71,17 +76,17 @@ class RemoteRun:
         self.host = host
         self.data_address = data_address
         self._link = link
-        self._inbox, self._messages = trio.open_memory_channel[Message](float("inf"))
-        self._events, self._pending = trio.open_memory_channel[RunEvent](float("inf"))
+        self._inbox, self._messages = trio.open_memory_channel[RunOpened | Deployed](math.inf)
+        self._events, self._pending = trio.open_memory_channel[RunEvent](EVENTS_AT_MOST)
         self._error: NetstackError | None = None
-        self._is_closed = False
+        self._over = trio.Event()
 
     async def deploy(self, tasks: Sequence[TaskDescriptor]) -> None:
         """Creates and starts all tasks of this daemon; returns when they have started.
 
         Raises:
             DaemonRefused: one of them cannot be; the run is closed there.
-            ConfigError: parameters that are no plain data, or a package that is not here.
+            ConfigError: parameters that are no plain data or too large, or a package that is not here.
             ConnectionLost: the daemon is gone.
 
         Cancellation: what the daemon makes of it is undone by `close`.
@@ -89,11 +94,15 @@ class RemoteRun:
         packages = sorted({root_package(task.invokable) for task in tasks})
         builds = {package: await trio.to_thread.run_sync(build_of, package) for package in packages}
         self._link.send(Deploy(self.run_id, builds, tuple(tasks)))
-        await self._answer(Deployed)
+        await self._answer()
 
     def tell(self, task: str, subtask: int, message: Plain) -> None:
-        """Says something to a task, for its `receive`; one that has ended hears nothing."""
-        self._link.send(ToTask(self.run_id, task, subtask, message))
+        """Says something to a task, for its `receive`; one that has ended hears nothing.
+
+        Raises:
+            ConfigError: it is no dict of plain data, or too large.
+        """
+        self._link.send(ToTask(self.run_id, task, subtask, check_said(message)))
 
     async def next_event(self) -> RunEvent:
         """What a task said, or how it ended, in order.
@@ -101,6 +110,7 @@ class RemoteRun:
         Raises:
             ConnectionLost: the daemon is gone, or silent for the heartbeat timeout.
             DaemonRefused: the run was closed there.
+            LocalProtocolError: events came faster than they were taken; the run is closed.
 
         Cancellation: nothing is lost; ask again.
         """
@@ -116,54 +126,52 @@ class RemoteRun:
 
         Cancellation: the daemon closes the run all the same.
         """
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self._link.send(CloseRun(self.run_id))
-        try:
-            await self._answer(RunClosed)
-        except (ConnectionLost, DaemonRefused, RemoteProtocolError):
-            return
+        if not self._over.is_set():
+            self._link.send(CloseRun(self.run_id))
+        await self._over.wait()
 
     # For the client.
 
     async def opened(self) -> None:
-        """Waits for the daemon's answer to `OpenRun`."""
-        await self._answer(RunOpened)
+        """Waits for the daemon's answer to `OpenRun`; raises as `DaemonClient.open_run`."""
+        await self._answer()
 
-    def heard(self, message: Message) -> None:
+    def heard(self, message: RunMessage) -> None:
         """The daemon said something about this run."""
-        if isinstance(message, TaskSaid | TaskEnded | TaskFailed):
-            self._events.send_nowait(message)
-            return
-        if isinstance(message, RunClosed):
-            self.lost(DaemonRefused(f"{self.host} closed the run: {message.reason or 'it is over'}"))
-        self._inbox.send_nowait(message)
+        match message:
+            case RunClosed():
+                self.gone(DaemonRefused(f"{self.host} closed the run: {message.reason or 'it is over'}"))
+            case RunRefused():
+                self.gone(DaemonRefused(f"{self.host}: {message.text}"))
+            case RunOpened() | Deployed():
+                self._inbox.send_nowait(message)
+            case _ if self._error is None:
+                self._take(message)
 
-    def lost(self, error: NetstackError) -> None:
-        """No event will come any more."""
+    def gone(self, error: NetstackError) -> None:
+        """Nothing of it is left there, or the connection is gone: nothing at all will come any more."""
+        self._fail(error)
+        self._inbox.close()
+        self._over.set()
+
+    def _take(self, event: RunEvent) -> None:
+        try:
+            self._events.send_nowait(event)
+        except trio.WouldBlock:
+            self._fail(LocalProtocolError(f"{self.host}: {EVENTS_AT_MOST} events wait to be taken; call next_event"))
+            self._link.send(CloseRun(self.run_id))
+
+    def _fail(self, error: NetstackError) -> None:
         if self._error is None:
             self._error = error
             self._events.close()
 
-    def gone(self, error: NetstackError) -> None:
-        """The connection is gone: nothing at all will come any more."""
-        self.lost(error)
-        self._inbox.close()
-
-    async def _answer(self, kind: type[_Kind]) -> _Kind:
-        while True:
-            try:
-                message = await self._messages.receive()
-            except trio.EndOfChannel:
-                raise self._why() from None
-            if isinstance(message, kind):
-                return message
-            if isinstance(message, RunRefused):
-                self.lost(DaemonRefused(f"{self.host}: {message.text}"))
-                raise self._why()
-            if isinstance(message, RunClosed):
-                raise self._why()
+    async def _answer(self) -> None:
+        """Waits for the next one: a run is opened first, then its deployments are answered in order."""
+        try:
+            await self._messages.receive()
+        except trio.EndOfChannel:
+            raise self._why() from None
 
     def _why(self) -> NetstackError:
         error = self._error or ConnectionLost(f"{self.host}: the connection is closed")
@@ -180,8 +188,9 @@ class DaemonClient:
             cpus, kernel, allow.
     """
 
-    def __init__(self, address: str, link: DaemonLink, facts: Plain) -> None:
-        self.address = address
+    def __init__(self, url: str, link: DaemonLink, facts: Plain) -> None:
+        self.address = url.partition("://")[2]
+        self._url = url
         self.facts = facts
         self._link = link
         self._runs: dict[str, RemoteRun] = {}
@@ -194,9 +203,13 @@ class DaemonClient:
 
         Raises:
             ConnectionLost: the daemon is gone.
+            ConfigError: not even one sample.
 
         Cancellation: nothing is left behind.
         """
+        if samples < 1:
+            raise ConfigError(f"samples={samples}; the least is 1")
+        self._check()
         exchanges = []
         for _ in range(samples):
             with trio.move_on_after(self._link.heartbeat_timeout_s) as silence:
@@ -232,13 +245,15 @@ class DaemonClient:
         Cancellation: the run is closed.
         """
         self._check()
+        if check_run_id(run_id) in self._runs:
+            raise DaemonRefused(f"{self.address}: run {run_id} is open over this connection already; choose another id")
         data = self._data_address()
-        run = RemoteRun(self._link, check_run_id(run_id), self.address, data)
-        self._runs[run_id] = run
+        run = RemoteRun(self._link, run_id, self.address, data)
         self._link.send(OpenRun(run_id, name, slots, slot_timeout_s, data, config_document(config)))
+        self._runs[run_id] = run
         try:
             await run.opened()
-        except BaseException:
+        except (trio.Cancelled, KeyboardInterrupt):
             self._link.send(CloseRun(run_id))
             raise
         return run
@@ -271,6 +286,7 @@ class DaemonClient:
                 self._heard(await self._link.receive())
         except (ConnectionLost, RemoteProtocolError, DaemonRefused) as error:
             self._error = ConnectionLost(f"{self.address}: {error}")
+            self._link.give_up()
             for run in self._runs.values():
                 run.gone(self._error)
             for waiting in self._statistics.values():
@@ -283,7 +299,7 @@ class DaemonClient:
             waiting = self._statistics.pop(message.token, None)
             if waiting is not None:
                 waiting.send_nowait(message.document)
-        elif isinstance(message, RunOpened | RunRefused | RunClosed | Deployed | TaskSaid | TaskEnded | TaskFailed):
+        elif isinstance(message, RunMessage):
             run = self._runs.get(message.run_id)
             if run is not None:
                 run.heard(message)
@@ -294,7 +310,7 @@ class DaemonClient:
         """Where its data port is, as seen from where it was reached."""
         data = urlsplit(str(self.facts.get("data") or ""))
         if not data.port:  # it has one port for everything
-            return f"tcp://{self.address}"
+            return self._url
         host = self.address.rpartition(":")[0] if data.hostname in _ANY else data.netloc.rpartition(":")[0]
         return f"tcp://{host}:{data.port}"
 
@@ -323,9 +339,9 @@ async def open_daemon(
 
     Raises:
         ConnectionLost: nobody answers.
-        AuthenticationFailed: the secrets differ, or one end has none.
+        AuthenticationFailed: the secrets differ, or the daemon has none.
         DaemonRefused: it is another release.
-        RemoteProtocolError: it is no daemon.
+        RemoteProtocolError: it is no daemon, or one that wants a secret.
 
     Cancellation, and the end of the block: the connection ends, and with it every run that was opened over it.
     """
@@ -340,7 +356,7 @@ async def open_daemon(
         except trio.TooSlowError:
             raise ConnectionLost(f"{place} did not answer within {connect_timeout_s:g} s") from None
         async with background_tasks() as nursery:
-            client = DaemonClient(place, link, facts)
+            client = DaemonClient(url, link, facts)
             nursery.start_soon(link.run)
             nursery.start_soon(client.listen)
             yield client

@@ -9,6 +9,7 @@ without a trace.
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 import platform
@@ -20,6 +21,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, final
+from urllib.parse import urlsplit
 
 import trio
 
@@ -49,7 +51,7 @@ from .statistics import merged, run_document
 
 LOGGER: Final = logging.getLogger("netstack.daemon")
 
-_LOOPBACK: Final = ("127.", "localhost", "[::1]", "::1")
+_NAME_CHARACTERS: Final = 200
 
 
 @final
@@ -103,8 +105,13 @@ class DaemonConfig:
 
 def is_private(url: str) -> bool:
     """Whether only this host reaches an address."""
-    scheme, _, place = url.partition("://")
-    return scheme in ("unix", "memory") or place.startswith(_LOOPBACK)
+    parts = urlsplit(url)
+    if parts.scheme in ("unix", "memory") or parts.hostname == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return False  # a name: whoever answers for it decides where it leads
 
 
 @final
@@ -125,6 +132,7 @@ class TaskManagerDaemon:
         self.metrics_address: str | None = None
         """`host:port` at which Prometheus finds the metrics; None if they are not served."""
         self._has_control = control is not None
+        self._build = own_build()  # now: files may be replaced while the old code runs
         self.slots = SlotPool(config.slots, config.memory_bytes)
         self._allowed = AllowList(config.allow)
         self._admission = Admission(
@@ -157,7 +165,7 @@ class TaskManagerDaemon:
     # For sessions.
 
     def make_run(self, message: OpenRun, link: DaemonLink) -> DaemonRun:
-        """A run, not working yet.
+        """A run that waits for its slots; its id is taken.
 
         Raises:
             DaemonRefused: its id is taken.
@@ -166,9 +174,9 @@ class TaskManagerDaemon:
         """
         if check_run_id(message.run_id) in self._runs:
             raise DaemonRefused(f"run {message.run_id} exists already; choose another id")
-        return DaemonRun(
+        run = DaemonRun(
             message.run_id,
-            message.name,
+            message.name[:_NAME_CHARACTERS],
             message.slots,
             config_of(message.config),
             message.data_address,
@@ -177,20 +185,15 @@ class TaskManagerDaemon:
             send=link.send,
             on_stream_end=self._admission.left,
         )
-
-    def add_run(self, run: DaemonRun) -> None:
-        """Its data connections are accepted from now on."""
-        if run.run_id in self._runs:
-            raise DaemonRefused(f"run {run.run_id} exists already; choose another id")
         self._runs[run.run_id] = run
-        LOGGER.info("run %s (%s) opened: %d slots", run.run_id, run.name, run.slots)
+        LOGGER.info("run %s (%s) wants %d slots", run.run_id, run.name, run.slots)
+        return run
 
     def remove_run(self, run: DaemonRun) -> None:
         """It is over."""
-        if self._runs.get(run.run_id) is run:
-            del self._runs[run.run_id]
-            self._runs_ended += 1
-            LOGGER.info("run %s (%s) closed: %s", run.run_id, run.name, run.reason or "over")
+        del self._runs[run.run_id]
+        self._runs_ended += 1
+        LOGGER.info("run %s (%s) closed: %s", run.run_id, run.name, run.reason or "over")
 
     def statistics(self) -> Plain:
         """Everything, as plain data.
@@ -215,13 +218,13 @@ class TaskManagerDaemon:
 
     def merged_statistics(self) -> TaskManagerStatistics:
         """All runs as one TaskManager, for Prometheus."""
-        return merged(self._runs.values(), self.config.memory_bytes)
+        return merged(self._runs.values(), self.config.memory_bytes, self._admission.statistics())
 
     def facts(self) -> Plain:
         """What a coordinator is told first."""
         return {
             "version": __version__,
-            "build": own_build(),
+            "build": self._build,
             "data": self.address if self._has_control else "",
             "slots": self.slots.slots,
             "free_slots": self.slots.free_slots,
@@ -267,7 +270,7 @@ class TaskManagerDaemon:
 
     async def _serve_coordinator(self, stream: ByteStream) -> None:
         link = DaemonLink(stream, heartbeat_timeout_s=self.config.heartbeat_timeout_s)
-        build = f"{__version__}+{own_build()}"
+        build = f"{__version__}+{self._build}"
         with trio.fail_after(self.config.handshake_timeout_s):
             greeting = await link.greet(build, socket.gethostname(), self.facts())
         if (greeting.version, greeting.build) != (VERSION, build):

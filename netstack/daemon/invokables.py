@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeAlias, final
 
 from ..errors import ConfigError
+from ..runtime.causes import told
 from ..runtime.operators import load
 from .build import build_of
 from .task import Task
@@ -59,24 +60,39 @@ class AllowList:
             ConfigError: it may not be run, is not there, or is no async function.
         """
         self.check(name)
-        found = load(name)
+        try:
+            found = load(name)
+        except ConfigError:
+            raise
+        except BaseException as error:  # a module may do anything while it is imported, sys.exit() included
+            raise ConfigError(f"{name!r:.120} cannot be imported: {told(error)}") from error
+        home = f"{getattr(found, '__module__', '')}:{getattr(found, '__qualname__', '')}"
+        if not home.startswith(self.prefixes):
+            raise ConfigError(
+                f"{name!r:.120} is {home}, which may not be run here: an allowed module that imports something does not"
+                " allow it"
+            )
         if not inspect.iscoroutinefunction(found):
             raise ConfigError(f"{name!r} is no `async def`; an invokable is `async def attribute(task: Task)`")
         return found
 
 
-def check_builds(theirs: dict[str, Any]) -> None:
+def check_builds(packages: Iterable[str], theirs: dict[str, Any]) -> None:
     """Compares the code behind the invokables with what the sender has. Reads files: call it in a thread.
 
+    Args:
+        packages: those that the invokables are in, allowed and loaded; what else the sender names is not looked at.
+        theirs: the sender's builds.
+
     Raises:
-        ConfigError: a package is another build here, or missing.
+        ConfigError: a package is another build here, or the sender does not name it.
     """
-    for package, build in theirs.items():
-        here = build_of(package)
-        if here != build:
+    for package in packages:
+        here, there = build_of(package), theirs.get(package)
+        if here != there:
             raise ConfigError(
-                f"package {package!r} is build {here} here, and {build} at the coordinator: install one release on"
-                " every host"
+                f"package {package!r} is build {here} here, and {there or 'not told'!s:.40} at the coordinator: install"
+                " one release on every host, and restart the daemons"
             )
 
 

@@ -25,6 +25,9 @@ from .messages import GREETING, VERSION, Message, Ping, Plain, Pong, Refused, de
 GREETING_BYTES: Final = 1 << 16
 """Longest document before the other end has said who it is."""
 
+_BUILD_CHARACTERS: Final = 64
+_NAME_CHARACTERS: Final = 256
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -64,18 +67,23 @@ class DaemonLink:
             RemoteProtocolError: it is no end of a daemon's connection.
         """
         self._frames.send([GREETING, VERSION, build, name, facts])
-        await self._frames.flush()
+        with contextlib.suppress(ConnectionLost):  # it may have said why before it went
+            await self._frames.flush()
         said = await self._frames.receive()
-        if len(said) != 5 or said[0] != GREETING:
+        if len(said) < 3 or said[0] != GREETING or type(said[1]) is not int:
             raise RemoteProtocolError(
                 ErrorCode.NOT_NETSTACK, f"{self.peer} does not speak the protocol of netstack taskmanager"
             )
+        if said[1] != VERSION:  # whatever else its greeting says
+            return Greeting(said[1], str(said[2])[:_BUILD_CHARACTERS], "", {})
+        if len(said) != 5:
+            raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"{self.peer} sent a greeting of {len(said)} parts")
         _, version, theirs, their_name, their_facts = said
-        if not (type(version) is int and type(theirs) is str and type(their_name) is str and type(their_facts) is dict):
+        if not (type(theirs) is str and type(their_name) is str and type(their_facts) is dict):
             raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"{self.peer} sent a greeting of other types")
         self._frames.limit_bytes = MAX_FRAME_BYTES
-        self.peer = self._frames.peer = f"{their_name} at {self.peer}"
-        return Greeting(version, theirs, their_name, their_facts)
+        self.peer = self._frames.peer = f"{their_name[:_NAME_CHARACTERS]} at {self.peer}"
+        return Greeting(version, theirs[:_BUILD_CHARACTERS], their_name, their_facts)
 
     def send(self, message: Message) -> None:
         """Hands over a message; never waits. Does nothing when the other end is gone, which `receive` tells.
@@ -101,9 +109,12 @@ class DaemonLink:
         Cancellation: nothing is lost; ask again.
         """
         while True:
+            heard_bytes = self._frames.received_bytes
             with trio.move_on_after(self.heartbeat_timeout_s) as silence:
                 message = decode(await self._frames.receive())
             if silence.cancelled_caught:
+                if self._frames.received_bytes > heard_bytes:  # part of a long message
+                    continue
                 raise ConnectionLost(
                     f"{self.peer} said nothing for {self.heartbeat_timeout_s:g} s: its host is down or cut off"
                 )
@@ -122,6 +133,9 @@ class DaemonLink:
         Returns:
             (our CLOCK_MONOTONIC before, theirs, ours after), in ns.
 
+        Raises:
+            ConnectionLost: the other end is gone.
+
         Cancellation: the answer is ignored when it comes.
         """
         awaited = _Awaited()
@@ -133,7 +147,14 @@ class DaemonLink:
             await awaited.event.wait()
         finally:
             self.pongs.pop(token, None)
+        if not awaited.arrived_ns:
+            raise ConnectionLost(f"{self.peer} is gone")
         return sent_ns, awaited.clock_ns, awaited.arrived_ns
+
+    def give_up(self) -> None:
+        """Nothing will be received any more: whoever waits for a pong learns of it."""
+        for awaited in self.pongs.values():
+            awaited.event.set()
 
     async def run(self) -> None:
         """Writes what is sent and shows signs of life, until cancelled; then the connection is closed."""

@@ -15,13 +15,16 @@ from typing import Any, Final, TypeAlias, cast, final
 
 from ..config import NetworkConfig
 from ..deploy.descriptors import PartitionDescriptor
-from ..errors import ErrorCode, RemoteProtocolError
+from ..errors import ConfigError, ErrorCode, RemoteProtocolError
 from ..ids import ChannelDescriptor, ResultPartitionType
 
 VERSION: Final = 1
 """Of the daemon's control protocol."""
 
 GREETING: Final = "netstack taskmanager"
+
+TEXT_CHARACTERS: Final = 8192
+"""Names and texts are cut here."""
 
 Plain: TypeAlias = dict[str, Any]
 
@@ -77,7 +80,7 @@ class OpenRun:
 
 @dataclass(frozen=True, slots=True)
 class Deploy:
-    """Create and start these tasks; answered by `Deployed`, or `RunRefused`.
+    """Create and start these tasks; answered by `Deployed`, or by the end of the run: `RunRefused`.
 
     Attributes:
         run_id: in which run.
@@ -102,7 +105,7 @@ class ToTask:
 
 @dataclass(frozen=True, slots=True)
 class CloseRun:
-    """Cancel what runs and release everything; answered by `RunClosed`."""
+    """Cancel what runs and release everything; answered by `RunClosed`, unless the run is over already."""
 
     run_id: str
 
@@ -140,7 +143,10 @@ class RunOpened:
 
 @dataclass(frozen=True, slots=True)
 class RunRefused:
-    """The run cannot be opened, or its tasks cannot be deployed; nothing of it is left."""
+    """The run cannot be opened, or its tasks cannot be deployed; nothing of it is left.
+
+    The last message of a run is this or `RunClosed`.
+    """
 
     run_id: str
     text: str
@@ -252,11 +258,7 @@ Message: TypeAlias = (
 
 def encode(message: Message) -> list[Any]:
     """A message as a document: its kind, then its fields."""
-    fields = (getattr(message, field.name) for field in dataclasses.fields(message))
-    return [
-        type(message).__name__,
-        *([_plain_task(task) for task in value] if _is_tasks(value) else value for value in fields),
-    ]
+    return [type(message).__name__, *(_written(getattr(message, field.name)) for field in dataclasses.fields(message))]
 
 
 def decode(document: list[Any]) -> Message:
@@ -293,8 +295,23 @@ def config_of(document: Plain) -> NetworkConfig:
     return NetworkConfig(**document)
 
 
-def _is_tasks(value: Any) -> bool:
-    return isinstance(value, tuple)
+def check_said(message: Any) -> Plain:
+    """What tasks and coordinators say to each other.
+
+    Raises:
+        ConfigError: it is no dict; whether its values are plain data is seen when it is sent.
+    """
+    if not isinstance(message, dict):
+        raise ConfigError(f"{message!r:.80} cannot be sent: give a dict of plain data")
+    return message
+
+
+def _written(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain_task(task) for task in value]
+    if isinstance(value, str):  # an error's text may be anything: too long, or half of a surrogate pair
+        return value[:TEXT_CHARACTERS].encode("utf-8", "replace").decode()
+    return value
 
 
 def _plain_task(task: TaskDescriptor) -> list[Any]:
@@ -343,8 +360,8 @@ def _is(kind: type[Any]) -> Callable[[Any], Any]:
 
 
 def _read_float(value: Any) -> float:
-    if type(value) not in (int, float):
-        raise TypeError(f"{value!r:.60} is no number")
+    if type(value) not in (int, float) or not value >= 0:
+        raise TypeError(f"{value!r:.60} is no number of seconds")
     return float(value)
 
 

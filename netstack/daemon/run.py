@@ -9,6 +9,7 @@ does not end the run: that is for the coordinator to decide, who knows what the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import final
@@ -16,20 +17,21 @@ from typing import final
 import trio
 
 from ..config import NetworkConfig
-from ..errors import ConfigError, LocalProtocolError
+from ..errors import ConfigError, NetstackError
 from ..runtime.authentication import Secret
 from ..runtime.causes import is_secondary, root_cause, told
 from ..runtime.task_manager import TaskManager, task_manager_on
 from ..transport import ByteStream
-from .invokables import AllowList, Invokable, check_builds
-from .messages import Deploy, Message, TaskDescriptor, TaskEnded, TaskFailed, TaskSaid
+from .invokables import AllowList, Invokable, check_builds, root_package
+from .messages import Deploy, Deployed, Message, RunOpened, TaskDescriptor, TaskEnded, TaskFailed, TaskSaid
 from .routing import RoutedListener, write_route
-from .task import Task
+from .slots import SlotPool
+from .task import INBOX_MESSAGES, Task
 
 
 @final
 class DaemonRun:
-    """One run, from `work` to its end.
+    """One run, from its wait for slots to its end.
 
     Attributes:
         run_id: unique.
@@ -74,6 +76,8 @@ class DaemonRun:
         self.began_s = trio.current_time()
         self.reason = ""
         """Why it was closed."""
+        self.refusal = ""
+        """Why it cannot be, or cannot go on; empty for one that was merely closed."""
         self.manager: TaskManager | None = None
         self._listener = RoutedListener(data_address, on_stream_end)
         self._on_stream_end = on_stream_end
@@ -83,15 +87,32 @@ class DaemonRun:
         self._running: dict[tuple[str, int], Task] = {}
         self._nursery: trio.Nursery | None = None
         self._closing = trio.Event()
+        self._waiting = trio.CancelScope()
 
-    async def work(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Holds everything of the run until it is closed.
+    async def live(self, pool: SlotPool, *, slot_timeout_s: float) -> None:
+        """Waits for slots and memory, then holds everything of the run until it is closed.
+
+        Args:
+            pool: of the daemon.
+            slot_timeout_s: how long to wait for what others hold.
 
         Raises:
-            NetstackError: before it has started: the settings do not work here.
+            DaemonRefused: there is not enough.
+            NetstackError: the settings do not work here.
 
         Cancellation: closes the run.
         """
+        has_slots = False
+        with self._waiting:
+            await pool.acquire(self.slots, self.config.memory_bytes, timeout_s=slot_timeout_s)
+            has_slots = True
+        if has_slots:
+            try:
+                await self._work()
+            finally:
+                pool.release(self.slots, self.config.memory_bytes)
+
+    async def _work(self) -> None:
         try:
             async with (
                 task_manager_on(
@@ -103,46 +124,60 @@ class DaemonRun:
                 ) as self.manager,
                 trio.open_nursery() as self._nursery,
             ):
-                task_status.started()
+                self._send(RunOpened(self.run_id))
                 await self._closing.wait()
                 self._nursery.cancel_scope.cancel()
         finally:
+            self._closing.set()
             self._listener.close()
 
     def close(self, reason: str) -> None:
-        """Ends it; idempotent. An empty reason is a run that is over."""
+        """Ends it, also while it waits for slots; idempotent. An empty reason is a run that is over."""
         if not self._closing.is_set():
             self.reason = reason
             self._closing.set()
+            self._waiting.cancel()
+
+    def refuse(self, why: str) -> None:
+        """Ends it because it cannot be, or cannot go on; the first reason counts."""
+        self.refusal = self.refusal or why
+        self.close(why)
 
     def accept(self, stream: ByteStream) -> None:
         """A data connection of the run."""
         self._listener.put(stream)
 
-    async def deploy(self, deploy: Deploy) -> None:
-        """Creates all tasks, then starts them.
-
-        Raises:
-            NetstackError: one of them cannot be; none was started, and the run is of no use any more.
-
-        Cancellation: likewise.
-        """
-        invokables = await trio.to_thread.run_sync(partial(self._load, deploy))
+    def deploy(self, deploy: Deploy) -> None:
+        """Creates all tasks, starts them, and tells the coordinator; refuses the run when one of them cannot be."""
         manager, nursery = self.manager, self._nursery
-        if manager is None or nursery is None or self._closing.is_set():
-            raise LocalProtocolError(f"run {self.name!r} is closing: {self.reason or 'it is over'}")
-        created = [Task(each, manager, partial(self._say, each)) for each in deploy.tasks]
+        if manager is None or nursery is None:
+            self.refuse(f"run {self.name!r} is not open yet; deploy when it is")
+        elif not self._closing.is_set():
+            nursery.start_soon(self._deploy, deploy, manager, nursery)
+
+    def tell(self, task: str, subtask: int, message: dict[str, object]) -> None:
+        """Passes a message to a task; one that has ended hears nothing."""
+        running = self._running.get((task, subtask))
+        if running is None:
+            return
+        try:
+            running.told(message)
+        except trio.WouldBlock:
+            self.refuse(f"task {running} does not take what it is told: {INBOX_MESSAGES} messages wait")
+
+    async def _deploy(self, deploy: Deploy, manager: TaskManager, nursery: trio.Nursery) -> None:
+        try:
+            invokables = await trio.to_thread.run_sync(partial(self._load, deploy), abandon_on_cancel=True)
+            created = [Task(each, manager, partial(self._say, each)) for each in deploy.tasks]
+        except NetstackError as error:
+            self.refuse(str(error) if isinstance(error, ConfigError) else told(error))
+            return
         for descriptor, task, invokable in zip(deploy.tasks, created, invokables, strict=True):
             key = descriptor.task, descriptor.subtask
             self._running[key] = task
             self.tasks[key] = "running"
             nursery.start_soon(self._run_task, key, task, invokable)
-
-    def tell(self, task: str, subtask: int, message: dict[str, object]) -> None:
-        """Passes a message to a task; one that has ended hears nothing."""
-        running = self._running.get((task, subtask))
-        if running is not None:
-            running.told(message)
+        self._send(Deployed(self.run_id))
 
     def _load(self, deploy: Deploy) -> Sequence[Invokable]:
         """In a thread: imports and reads files."""
@@ -151,7 +186,7 @@ class DaemonRun:
         if taken or len(set(keys)) < len(keys):
             raise ConfigError(f"run {self.name!r}: these tasks are deployed twice: {', '.join(taken) or keys}")
         found = [self._allowed.load(each.invokable) for each in deploy.tasks]
-        check_builds(deploy.builds)
+        check_builds(sorted({root_package(each.invokable) for each in deploy.tasks}), deploy.builds)
         return found
 
     async def _run_task(self, key: tuple[str, int], task: Task, invokable: Callable[[Task], Awaitable[object]]) -> None:
@@ -163,7 +198,7 @@ class DaemonRun:
             self.tasks[key] = "ended"
         except BaseException as error:
             root = root_cause(error)
-            if not isinstance(root, Exception):
+            if _is_ours(root):
                 raise
             failure = told(root)
             self.tasks[key] = "failed"
@@ -177,3 +212,13 @@ class DaemonRun:
 
     async def _say_route(self, stream: ByteStream) -> None:
         await write_route(stream, self.run_id)
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether an error that ends a task is the daemon's to handle: its own cancellation of the run, or Ctrl-C.
+
+    Everything else is the task's failure, `sys.exit()` in an invokable included.
+    """
+    if isinstance(error, trio.Cancelled):
+        return trio.current_effective_deadline() == -math.inf
+    return isinstance(error, KeyboardInterrupt)

@@ -8,29 +8,31 @@ coordinator that dies leaves nothing behind.
 
 from __future__ import annotations
 
-from typing import Protocol, final
+import logging
+from typing import Final, Protocol, final
 
 import trio
 
-from ..errors import ConnectionLost, DaemonRefused, NetstackError, RemoteProtocolError
-from ..runtime.causes import told
+from ..errors import ConfigError, ConnectionLost, DaemonRefused, ErrorCode, NetstackError, RemoteProtocolError
+from ..runtime.causes import root_cause, told
 from .link import DaemonLink
 from .messages import (
     AskStatistics,
     CloseRun,
     Deploy,
-    Deployed,
     Message,
     OpenRun,
     Plain,
     RunClosed,
-    RunOpened,
     RunRefused,
     Statistics,
     ToTask,
 )
 from .run import DaemonRun
 from .slots import SlotPool
+from .statistics import shortened
+
+LOGGER: Final = logging.getLogger("netstack.daemon")
 
 
 class RunHost(Protocol):
@@ -39,10 +41,7 @@ class RunHost(Protocol):
     slots: SlotPool
 
     def make_run(self, message: OpenRun, link: DaemonLink) -> DaemonRun:
-        """A run, not working yet. Raises `NetstackError` for one that cannot be."""
-
-    def add_run(self, run: DaemonRun) -> None:
-        """It works from now on."""
+        """A run that waits for its slots; its id is taken. Raises `NetstackError` for one that cannot be."""
 
     def remove_run(self, run: DaemonRun) -> None:
         """It is over."""
@@ -59,10 +58,9 @@ class Session:
         self._link = link
         self._host = host
         self._runs: dict[str, DaemonRun] = {}
-        self._opening: dict[str, trio.CancelScope] = {}
 
     async def serve(self) -> str:
-        """Carries out what comes, until the connection ends; returns why it did.
+        """Carries out what comes, until the connection ends; returns why it did, when no run of it is left.
 
         Cancellation: every run of the session is closed.
         """
@@ -74,8 +72,6 @@ class Session:
             except (ConnectionLost, RemoteProtocolError) as error:
                 reason = str(error)
             finally:
-                for scope in self._opening.values():
-                    scope.cancel()
                 for run in self._runs.values():
                     run.close(reason)
         return reason
@@ -83,70 +79,61 @@ class Session:
     def _carry_out(self, message: Message, nursery: trio.Nursery) -> None:
         match message:
             case OpenRun():
-                nursery.start_soon(self._run, message)
+                self._open(message, nursery)
             case Deploy():
-                nursery.start_soon(self._deploy, message)
+                run = self._runs.get(message.run_id)
+                if run is not None:
+                    run.deploy(message)
             case ToTask():
                 run = self._runs.get(message.run_id)
                 if run is not None:
                     run.tell(message.task, message.subtask, message.message)
             case CloseRun():
-                self._close(message.run_id)
+                run = self._runs.get(message.run_id)
+                if run is not None:
+                    run.close("")
             case AskStatistics():
-                self._link.send(Statistics(message.token, self._host.statistics()))
+                self._tell_statistics(message.token)
             case _:
-                pass  # of a later release
+                raise RemoteProtocolError(
+                    ErrorCode.UNEXPECTED_FRAME,
+                    f"{self._link.peer} sent what only a daemon says: {type(message).__name__}",
+                )
 
-    async def _run(self, message: OpenRun) -> None:
-        """All of a run's life."""
-        run_id = message.run_id
-        reason = ""
+    def _open(self, message: OpenRun, nursery: trio.Nursery) -> None:
         try:
-            with trio.CancelScope() as self._opening[run_id]:
-                run = self._host.make_run(message, self._link)
-                memory_bytes = run.config.memory_bytes
-                await self._host.slots.acquire(run.slots, memory_bytes, timeout_s=message.slot_timeout_s)
-                try:
-                    await self._hold(run)
-                finally:
-                    self._host.slots.release(run.slots, memory_bytes)
-                reason = run.reason
+            run = self._host.make_run(message, self._link)
         except (NetstackError, TypeError) as error:
-            self._link.send(RunRefused(run_id, told(error) if not isinstance(error, DaemonRefused) else str(error)))
+            self._link.send(RunRefused(message.run_id, explained(error)))
             return
-        finally:
-            self._opening.pop(run_id, None)
-        self._link.send(RunClosed(run_id, reason))
-
-    async def _hold(self, run: DaemonRun) -> None:
         self._runs[run.run_id] = run
-        self._host.add_run(run)
+        nursery.start_soon(self._live, run, message.slot_timeout_s)
+
+    async def _live(self, run: DaemonRun, slot_timeout_s: float) -> None:
+        """All of a run's life; says how it ended when nothing of it is left."""
         try:
-            async with trio.open_nursery() as nursery:
-                await nursery.start(run.work)
-                self._opening.pop(run.run_id, None)
-                self._link.send(RunOpened(run.run_id))
+            await run.live(self._host.slots, slot_timeout_s=slot_timeout_s)
+        except BaseException as error:
+            root = root_cause(error)
+            if not isinstance(root, Exception):
+                raise
+            if not isinstance(root, NetstackError):
+                LOGGER.exception("run %s (%s) broke", run.run_id, run.name)
+            run.refuse(explained(root))
         finally:
-            self._host.remove_run(run)
             del self._runs[run.run_id]
+            self._host.remove_run(run)
+        refusal = run.refusal
+        self._link.send(RunRefused(run.run_id, refusal) if refusal else RunClosed(run.run_id, run.reason))
 
-    async def _deploy(self, message: Deploy) -> None:
-        run = self._runs.get(message.run_id)
-        if run is None:
-            self._link.send(RunRefused(message.run_id, "there is no such run here; open it before you deploy"))
-            return
+    def _tell_statistics(self, token: int) -> None:
+        document = self._host.statistics()
         try:
-            await run.deploy(message)
-        except NetstackError as error:
-            self._link.send(RunRefused(message.run_id, told(error)))
-            run.close(told(error))
-        else:
-            self._link.send(Deployed(message.run_id))
+            self._link.send(Statistics(token, document))
+        except ConfigError:  # thousands of partitions: more than a frame holds
+            self._link.send(Statistics(token, shortened(document)))
 
-    def _close(self, run_id: str) -> None:
-        if run_id in self._opening:
-            self._opening[run_id].cancel()
-        elif run_id in self._runs:
-            self._runs[run_id].close("")
-        else:
-            self._link.send(RunClosed(run_id, "it was over already"))
+
+def explained(error: BaseException) -> str:
+    """An error as the coordinator is told it; those written for it need no class."""
+    return str(error) if isinstance(error, DaemonRefused | ConfigError) else told(error)

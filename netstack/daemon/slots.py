@@ -10,7 +10,7 @@ from typing import final
 
 import trio
 
-from ..errors import DaemonRefused
+from ..errors import ConfigError, DaemonRefused
 from ..units import format_size
 
 
@@ -35,9 +35,12 @@ class SlotPool:
 
         Raises:
             DaemonRefused: it wants more than there is in all, or it was not given back in time by others.
+            ConfigError: the timeout is below 0.
 
         Cancellation: nothing is held.
         """
+        if not timeout_s >= 0:
+            raise ConfigError(f"a slot timeout of {timeout_s} s; give 0 or more")
         if slots < 1 or slots > self.slots:
             raise DaemonRefused(
                 f"{slots} slots were asked for, and this daemon has {self.slots}: start it with --slots {slots}, or"

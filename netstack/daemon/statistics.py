@@ -12,6 +12,7 @@ from typing import Any, Final
 from ..buffer.pool import NetworkBufferPoolStatistics
 from ..config import NetworkConfig
 from ..ids import PartitionId
+from ..runtime.admission import AdmissionStatistics
 from ..runtime.metrics import as_dict
 from ..runtime.statistics import TaskManagerStatistics
 from .messages import Plain
@@ -26,9 +27,9 @@ def run_document(run: DaemonRun, now_s: float) -> Plain:
     """One run.
 
     Returns:
-        `run_id`, `name`, `slots`, `memory_bytes`, `age_s`, `tasks` ({name-subtask: state}), `metrics` (as in
-        `METRICS.md`, by partition and gate), `bytes_sent`, `bytes_received`, `channel_count`, `channels` (peer,
-        partition, subpartition, credit, buffers sent).
+        `run_id`, `name`, `slots`, `memory_bytes`, `age_s`, `tasks` ({name-subtask: state}); and once it has its slots
+        and memory: `metrics` (as in `METRICS.md`, by partition and gate), `bytes_sent`, `bytes_received`,
+        `channel_count`, `channels` (peer, partition, subpartition, credit, buffers sent).
     """
     document: Plain = {
         "run_id": run.run_id,
@@ -43,14 +44,29 @@ def run_document(run: DaemonRun, now_s: float) -> Plain:
     return document
 
 
-def merged(runs: Iterable[DaemonRun], memory_bytes: int) -> TaskManagerStatistics:
+def shortened(document: Plain) -> Plain:
+    """What a daemon says of itself, without what grows with partitions, channels and tasks; says so: `is_shortened`."""
+    runs = [{**run, "tasks": {}, "metrics": {}, "channels": []} for run in document["runs"]]
+    return {**document, "is_shortened": True, "runs": runs}
+
+
+def merged(
+    runs: Iterable[DaemonRun], memory_bytes: int, admission: AdmissionStatistics | None = None
+) -> TaskManagerStatistics:
     """All runs as if they were one TaskManager; partitions and gates are named `run/name`.
 
     Args:
-        runs: of the daemon.
+        runs: of the daemon; of several of one name all but the first are named `name#run_id`.
         memory_bytes: of the daemon.
+        admission: of the daemon.
     """
-    found = [(run.name, run.manager.statistics()) for run in runs if run.manager is not None]
+    found: list[tuple[str, TaskManagerStatistics]] = []
+    names: set[str] = set()
+    for run in runs:
+        if run.manager is not None:
+            name = run.name if run.name not in names else f"{run.name}#{run.run_id}"
+            names.add(name)
+            found.append((name, run.manager.statistics()))
     each = [statistics for _, statistics in found]
     return TaskManagerStatistics(
         pool=_pool([statistics.pool for statistics in each], memory_bytes),
@@ -68,6 +84,7 @@ def merged(runs: Iterable[DaemonRun], memory_bytes: int) -> TaskManagerStatistic
         ),
         bytes_sent=sum(statistics.bytes_sent for statistics in each),
         bytes_received=sum(statistics.bytes_received for statistics in each),
+        admission=admission,
     )
 
 

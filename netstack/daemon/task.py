@@ -9,7 +9,7 @@ the daemon's event loop, beside others: what computes for long holds everybody u
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import final
+from typing import Final, final
 
 import trio
 
@@ -17,7 +17,10 @@ from ..errors import ConfigError
 from ..inbound.gate import SingleInputGate
 from ..outbound.partition import ResultPartition
 from ..runtime.task_manager import TaskManager
-from .messages import Plain, TaskDescriptor
+from .messages import Plain, TaskDescriptor, check_said
+
+INBOX_MESSAGES: Final = 4096
+"""What a coordinator may say to a task before it listens."""
 
 
 @final
@@ -29,8 +32,8 @@ class Task:
         subtask: which of its subtasks, from 0.
         parameters: as deployed.
         manager: the TaskManager of the run; its statistics are those of all its tasks.
-        partitions: what it produces, ready to be written; those left open when it fails are failed, so that consumers
-            learn of it.
+        partitions: what it produces, ready to be written; those left unfinished when it ends are failed, so that
+            consumers learn of it.
     """
 
     def __init__(self, descriptor: TaskDescriptor, manager: TaskManager, send: Callable[[Plain], None]) -> None:
@@ -52,7 +55,7 @@ class Task:
         self._gates = descriptor.gates
         self._open: list[SingleInputGate] = []
         self._send = send
-        self._inbox, self._messages = trio.open_memory_channel[Plain](float("inf"))
+        self._inbox, self._messages = trio.open_memory_channel[Plain](INBOX_MESSAGES)
 
     def __str__(self) -> str:
         return f"{self.name}-{self.subtask}"
@@ -81,22 +84,32 @@ class Task:
         """Tells the coordinator something; never waits.
 
         Raises:
-            ConfigError: it is not plain data, or more than a frame holds.
+            ConfigError: it is no dict of plain data, or more than a frame holds.
         """
-        self._send(message)
+        self._send(check_said(message))
 
     async def receive(self) -> Plain:
         """The next message of the coordinator. Cancellation: nothing is lost."""
         return await self._messages.receive()
 
     def told(self, message: Plain) -> None:
-        """The coordinator said something. Called by the run."""
+        """The coordinator said something. Called by the run.
+
+        Raises:
+            WouldBlock: `INBOX_MESSAGES` wait already.
+        """
         self._inbox.send_nowait(message)
 
     def close(self, failure: str = "") -> None:
-        """Closes its gates; fails partitions that are unfinished. Called by the run when the invokable has ended."""
+        """Closes its gates; fails partitions that are unfinished. Called by the run when the invokable has ended.
+
+        A finished partition stays for its consumers, until the run is closed.
+
+        Args:
+            failure: why the task failed; empty when it returned.
+        """
         for gate in self._open:
             gate.close()
-        if failure:
-            for partition in self.partitions:
-                partition.fail(failure)
+        for partition in self.partitions:
+            if not partition.is_finished:
+                partition.fail(failure or f"task {self} ended and left it unfinished")

@@ -24,6 +24,9 @@ MAX_FRAME_BYTES: Final = 4 << 20
 
 MAX_UNSENT_BYTES: Final = 4 * MAX_FRAME_BYTES
 
+_WRITE_BYTES: Final = 1 << 18
+"""About what a socket takes at once: of a long outbox no more is copied than that."""
+
 _LENGTH: Final = struct.Struct(">I")
 
 
@@ -34,11 +37,14 @@ class FrameStream:
     Attributes:
         peer: who is at the other end, for messages; whoever greets may make it say more.
         limit_bytes: longest frame accepted; raised once a peer has said who it is.
+        received_bytes: so far: whoever waits for a long frame sees that it is coming.
     """
 
     def __init__(self, stream: ByteStream, *, limit_bytes: int = MAX_FRAME_BYTES) -> None:
         self.peer = stream.peer
         self.limit_bytes = limit_bytes
+        self.received_bytes = 0
+        self._is_given_up = False
         self._stream = stream
         self._outbox = bytearray()
         self._more = trio.Event()
@@ -65,13 +71,18 @@ class FrameStream:
             return
 
     def send(self, document: list[Any]) -> None:
-        """Hands over a document; never waits.
+        """Hands over a document; never waits. Of a peer that was given up nothing is kept.
 
         Raises:
             ConfigError: it is not plain data, or too large.
         """
-        self._outbox += pack(document)
+        frame = pack(document)
+        if self._is_given_up:
+            return
+        self._outbox += frame
         if len(self._outbox) > MAX_UNSENT_BYTES:
+            self._is_given_up = True
+            self._outbox.clear()
             self._stream.close()  # whoever receives here, or runs, is told
         self._more.set()
 
@@ -110,7 +121,7 @@ class FrameStream:
 
     async def _write(self) -> None:
         await self._stream.wait_writable()
-        sent = self._stream.try_send((bytes(self._outbox),))
+        sent = self._stream.try_send((bytes(memoryview(self._outbox)[:_WRITE_BYTES]),))
         del self._outbox[:sent]
 
     async def _read(self) -> None:
@@ -122,6 +133,7 @@ class FrameStream:
         if not count:
             raise ConnectionLost(f"{self.peer} ended its control stream: its process is gone, or was told to end")
         self._received += self._landing[:count]
+        self.received_bytes += count
 
 
 def pack(document: list[Any]) -> bytes:
@@ -132,7 +144,8 @@ def pack(document: list[Any]) -> bytes:
     """
     try:
         body: bytes = msgpack.packb(document)
-    except (TypeError, ValueError, OverflowError) as error:
+        msgpack.unpackb(body, strict_map_key=False)  # a dict by tuples can be packed, and would end the peer's stream
+    except (TypeError, ValueError, OverflowError, RecursionError, msgpack.UnpackException) as error:
         raise ConfigError(f"{document[0]} cannot be sent to another process: {error}; give plain data") from error
     if len(body) > MAX_FRAME_BYTES:
         raise ConfigError(

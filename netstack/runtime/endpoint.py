@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import secrets
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
@@ -20,13 +21,14 @@ from ..buffer.pool import NetworkBufferPool
 from ..buffer.requirements import LANDING_SEGMENTS
 from ..buffer.segment import Segment
 from ..config import NetworkConfig
-from ..errors import AuthenticationFailed, ConnectionLost, NetstackError, RemoteProtocolError
+from ..errors import AuthenticationFailed, ConfigError, ConnectionLost, NetstackError, RemoteProtocolError
 from ..inbound.receiver import ChannelReceiver
 from ..inbound.uncredited import UncreditedReceiver
 from ..outbound.sender import ChannelSender, ViewProvider
 from ..transport import ByteStream, Listener, transport_for
-from ..wire.codec_native import PROTOCOL_VERSION, NativeCodec
+from ..wire.codec_native import PROTOCOL_VERSION
 from ..wire.connection import FEATURE_CHECKSUM, Connection
+from ..wire.dialects import NATIVE, dialect_named
 from ..wire.frames import Frame, Hello
 from .admission import Admission
 from .authentication import Secret, prove_dialler
@@ -81,6 +83,9 @@ class NetworkEndpoint:
             greet: says what else must be said on a dialled stream, after the proof and before the protocol; within
                 `connect_timeout_s`. The stream is closed when it raises.
             on_accepted_end: told when the connection on an accepted stream is over: for streams admitted elsewhere.
+
+        Raises:
+            ConfigError: an unknown dialect, or a secret in one that proves none.
         """
         self._secret = secret
         self._admission = admission
@@ -90,7 +95,11 @@ class NetworkEndpoint:
         self._pool = pool
         self._views = views
         self._nursery = nursery
-        self._codec = NativeCodec()
+        self._dialect = dialect_named(
+            config.dialect, segment_size_bytes=config.segment_size_bytes, new_id=_new_channel_id
+        )
+        if secret is not None and config.dialect != NATIVE:
+            raise ConfigError(f"dialect {config.dialect!r} with a secret: its peers cannot prove one; set none")
         self._dirty: dict[Pump, None] = {}  # each once: where nobody writes records, nobody calls `kick`
         self._accepted: dict[Pump, ChannelSender] = {}
         self._dialled: dict[str, _Dialled] = {}
@@ -139,15 +148,16 @@ class NetworkEndpoint:
         """Produces on a connected stream, which has been admitted."""
 
         def connect(on_write_wanted: Callable[[], None]) -> Connection:
+            codec = self._dialect.producer_codec()
             sender = ChannelSender(
-                self._codec,
+                codec,
                 self._views,
                 max_channels=self._config.max_channels_per_connection,
                 on_write_wanted=on_write_wanted,
                 send=lambda frame: connection.send(frame),
             )
             connection = Connection(
-                self._codec,
+                codec,
                 sender,
                 hello=self._hello(),
                 landing=[],
@@ -262,8 +272,9 @@ class NetworkEndpoint:
             def send(frame: Frame) -> None:
                 connection.send(frame)
 
+            codec = self._dialect.consumer_codec()
             receiver = make(
-                self._codec,
+                codec,
                 peer=address,
                 on_write_wanted=on_write_wanted,
                 send=send,
@@ -271,7 +282,7 @@ class NetworkEndpoint:
                 write_now=lambda: pump.write_between_reads(),
             )
             connection = Connection(
-                self._codec,
+                codec,
                 receiver,
                 hello=self._hello(),
                 landing=landing,
@@ -379,6 +390,11 @@ class NetworkEndpoint:
     def _hello(self) -> Hello:
         asked = FEATURE_CHECKSUM if self._config.checksum else 0
         return Hello(PROTOCOL_VERSION, self._config.segment_size_bytes, KNOWN_FEATURES | asked << 16, SOFTWARE)
+
+
+def _new_channel_id() -> bytes:
+    """What a dialect without our numbers calls a channel: nobody else's id is the same."""
+    return secrets.token_bytes(16)
 
 
 def _lost_at_once(address: str, pump: Pump) -> Exception:

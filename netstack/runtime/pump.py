@@ -62,7 +62,7 @@ class Pump:
         self.is_dirty = False
         self.is_closed = False
         self.opened = trio.Event()
-        """Set when both hellos agree, or the connection failed."""
+        """Set when both hellos agree (at once where there are none), or the connection failed."""
         self.error: Exception | None = None
         self.landing: list[Segment] = []
         """The segments payloads landed in, once the connection is over; whoever lent them takes them back."""
@@ -81,6 +81,8 @@ class Pump:
         self._resumed = Signal()
         self._scope = trio.CancelScope()
         self.connection = connect(self._write_wanted)
+        if self.connection.state is not State.GREETING:
+            self.opened.set()
         self._write_wanted()
 
     # Called from anywhere; never wait, never raise.
@@ -258,7 +260,9 @@ class Pump:
     def _fail(self, error: NetstackError) -> None:
         if isinstance(error, RemoteProtocolError) and not self.is_closed and self._batch is None:
             with contextlib.suppress(ConnectionLost):  # broken as well: the peer cannot be told
-                self.stream.try_send([self.connection.fail(error)])
+                last_words = self.connection.fail(error)
+                if last_words:
+                    self.stream.try_send([last_words])
         self._close(error)
 
     def _close(self, error: Exception | None) -> None:

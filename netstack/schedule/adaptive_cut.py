@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Protocol, final
 
 
@@ -65,19 +66,26 @@ class PlainRow:
 class PairedRow:
     """Elements that combine pieces of several inputs; a piece counts once in a stretch, however often it comes up.
 
+    What a stretch has of one column is all combinations of some pieces of each input: with any less, a subtask would
+    read two pieces together that are another's to combine.
+
     Args:
+        columns: the column (subpartition) of each element, ascending; pieces of different columns are different.
         pieces: for each input, the piece in each element.
         sizes: for each input, the bytes of each piece.
         longest: most elements in a stretch.
     """
 
-    __slots__ = ("_elements", "_longest", "_sizes", "smallest_bytes", "total_bytes")
+    __slots__ = ("_columns", "_elements", "_longest", "_sizes", "smallest_bytes", "total_bytes")
 
-    def __init__(self, pieces: Sequence[Sequence[int]], sizes: Sequence[Sequence[int]], longest: int) -> None:
+    def __init__(
+        self, columns: Sequence[int], pieces: Sequence[Sequence[int]], sizes: Sequence[Sequence[int]], longest: int
+    ) -> None:
+        self._columns = columns
         self._elements = list(zip(*pieces, strict=True))
         self._sizes = sizes
         self._longest = max(longest, 1)
-        whole = [self._size(element) for element in self._elements]
+        whole = [sum(of[piece] for piece, of in zip(element, sizes, strict=True)) for element in self._elements]
         self.smallest_bytes = min(whole)
         self.total_bytes = sum(whole)
 
@@ -86,27 +94,31 @@ class PairedRow:
 
     def cut(self, limit_bytes: int) -> list[int]:
         """See `Row`."""
-        starts: list[int] = []
-        seen: list[set[int]] = []
-        total = 0
-        for at, element in enumerate(self._elements):
-            added = sum(
-                sizes[piece]
-                for piece, sizes, known in zip(element, self._sizes, seen, strict=False)
-                if piece not in known
-            )
-            if not starts or total + added > limit_bytes or at - starts[-1] >= self._longest:
-                starts.append(at)
-                total = self._size(element)
-                seen = [set() for _ in element]
-            else:
-                total += added
-            for piece, known in zip(element, seen, strict=True):
-                known.add(piece)
+        starts = []
+        start = 0
+        while start < len(self):
+            starts.append(start)
+            start = self._stop(start, limit_bytes)
         return starts
 
-    def _size(self, element: Sequence[int]) -> int:
-        return sum(sizes[piece] for piece, sizes in zip(element, self._sizes, strict=True))
+    def _stop(self, start: int, limit_bytes: int) -> int:
+        """Where the longest stretch from an element on ends."""
+        stop, total, column, combined = start, 0, -1, 0
+        here: list[set[int]] = [set() for _ in self._sizes]
+        for at in range(start, min(start + self._longest, len(self))):
+            if self._columns[at] != column:
+                if stop != at:
+                    break  # the last column is not all combinations, and never will be
+                column, combined, here = self._columns[at], 0, [set() for _ in self._sizes]
+            for piece, sizes, known in zip(self._elements[at], self._sizes, here, strict=True):
+                total += 0 if piece in known else sizes[piece]
+                known.add(piece)
+            if at > start and total > limit_bytes:
+                break
+            combined += 1
+            if combined == prod(len(known) for known in here):
+                stop = at + 1
+        return stop
 
 
 def cut_by_size(row: Row, volume_bytes: int, least: int, most: int) -> list[int] | None:
@@ -133,11 +145,10 @@ def cut_by_size(row: Row, volume_bytes: int, least: int, most: int) -> list[int]
     return starts if least <= len(starts) <= most else None
 
 
-def cut_by_number(elements: int, least: int, most: int) -> list[int] | None:
-    """Cuts a row into stretches of about equally many elements, as many stretches as are allowed; None if too few."""
-    if elements < least:
+def cut_by_number(elements: int, stretches: int) -> list[int] | None:
+    """Cuts a row into a number of stretches of about equally many elements; None if there are too few."""
+    if elements < stretches:
         return None
-    stretches = min(elements, most)
     return [stretch * elements // stretches for stretch in range(stretches)]
 
 

@@ -105,11 +105,15 @@ def decide(
         source = settings.default_source_parallelism or settings.max_parallelism
         return Decision(min(source, max_parallelism) if parallelism == UNDECIDED else parallelism)
     least, most = (min(bound, max_parallelism) for bound in settings.bounds)
-    wanted = parallelism if parallelism != UNDECIDED else _wanted(inputs, settings, least, most)
+    if parallelism != UNDECIDED:
+        least = most = parallelism
+    elif not settings.is_rounded:
+        # Nobody reads less than a subpartition, or than what else has to stay in one piece.
+        most = max(least, min([most, *(_capacity(given) for given in inputs if not _is_bound(given))]))
+    wanted = _wanted(inputs, settings, least, most)
     if settings.is_rounded:
         return Decision(wanted, tuple(even_input(given, wanted) for given in inputs))
-    has_pointwise = any(given.pattern is DistributionPattern.POINTWISE for given in inputs)
-    if parallelism != UNDECIDED or has_pointwise:
+    if any(given.pattern is DistributionPattern.POINTWISE for given in inputs):
         least = most = wanted
     return _cut_inputs(inputs, settings, least, most, wanted)
 
@@ -140,34 +144,42 @@ def nearest_power_of_two(number: int) -> int:
     return down if number < (down + up) // 2 else up
 
 
+def _is_bound(given: VertexInput) -> bool:
+    """Whether an input is cut together with others."""
+    return given.binds_inputs and given.pattern is DistributionPattern.ALL_TO_ALL
+
+
+def _capacity(given: VertexInput) -> int:
+    """The most subtasks that can each read something of an input."""
+    if given.is_broadcast:
+        return 1 << 30
+    stays_together = given.pattern is DistributionPattern.ALL_TO_ALL and (given.binds_keys or given.binds_inputs)
+    return given.sizes.subpartitions * (1 if stays_together else given.sizes.partitions)
+
+
 def _wanted(inputs: Sequence[VertexInput], settings: AdaptiveSettings, least: int, most: int) -> int:
     """The number of subtasks by bytes and volume alone, within bounds."""
-    shared = [given.sizes.total_bytes for given in inputs if not given.is_broadcast]
+    shared = [given for given in inputs if not given.is_broadcast]
     if not shared:
         return least
-    volume = settings.data_volume_per_task_bytes
+    volume, total = settings.data_volume_per_task_bytes, sum(given.sizes.total_bytes for given in shared)
     if settings.is_rounded:
         broadcast = sum(given.sizes.total_bytes for given in inputs if given.is_broadcast)
-        return rounded_parallelism(volume, broadcast, sum(shared), least, most)
-    return min(max(-(-sum(shared) // volume), least), most)
+        return rounded_parallelism(volume, broadcast, total, least, most)
+    return min(max(min([-(-total // volume), *map(_capacity, shared)]), least), most)
 
 
 def _cut_inputs(
     inputs: Sequence[VertexInput], settings: AdaptiveSettings, least: int, most: int, wanted: int
 ) -> Decision:
     """Cuts the inputs that belong together first: their cut decides how many subtasks the others are cut for."""
-    together = [
-        number
-        for number, given in enumerate(inputs)
-        if given.binds_inputs and given.pattern is DistributionPattern.ALL_TO_ALL
-    ]
+    together = [number for number, given in enumerate(inputs) if _is_bound(given)]
     total = sum(given.sizes.total_bytes for given in inputs)
 
     def volume(part_bytes: int) -> int:
         """The share of a subtask's volume for inputs of this size."""
-        return (
-            settings.data_volume_per_task_bytes * part_bytes // total if total else settings.data_volume_per_task_bytes
-        )
+        whole = settings.data_volume_per_task_bytes
+        return whole * part_bytes // total if total else whole
 
     infos: dict[int, InputInfo] = {}
     if together:

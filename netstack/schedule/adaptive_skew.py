@@ -8,7 +8,8 @@ Rules:
 - Keys that are correlated within an input (an aggregation) bind subpartition i of all its partitions together.
 - A subpartition that is much larger than the others is cut across partitions if nothing binds it together; whatever is
   bound to it in another input is then read by several subtasks.
-- Where no cut by bytes is legal, the number of pieces is shared out evenly, then the subpartitions.
+- Every combination of pieces that are bound to each other meets in exactly one subtask.
+- Where no cut by bytes is legal, the number of pieces is shared out evenly, or that of subpartitions.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def bound_inputs(
         volume_bytes: what a subtask should read of them.
         least: fewest subtasks.
         most: most subtasks.
-        fallback: how many, where no cut is legal.
+        fallback: how many, where no cut by bytes gives a legal number.
         settings: limits.
 
     Raises:
@@ -111,7 +112,9 @@ def bound_inputs(
     else:
         slices = {}
         row = PlainRow(np.sum([union.totals for union in unions.values()], axis=0).tolist(), longest)
-    starts = _cut(row, volume_bytes, least, most)
+    starts = cut_by_size(row, volume_bytes, least, most)
+    if starts is None and len(slices) < 2:
+        starts = cut_by_number(len(row), fallback)
     if starts is None:
         return [even_input(given, fallback) for given in inputs]
     stops = [*starts[1:], len(row)]
@@ -142,7 +145,7 @@ def single_input(given: VertexInput, volume_bytes: int, parallelism: int, settin
         row = PlainRow(sizes.by_subpartition().tolist(), settings.max_channels_per_task // sizes.partitions)
     else:
         row = PlainRow(sizes.by_partition().ravel().tolist(), settings.max_channels_per_task)
-    starts = _cut(row, volume_bytes, parallelism, parallelism)
+    starts = cut_by_size(row, volume_bytes, parallelism, parallelism) or cut_by_number(len(row), parallelism)
     if starts is None:
         return even_input(given, parallelism)
     stops = [*starts[1:], len(row)]
@@ -215,11 +218,6 @@ def _unions(inputs: Sequence[VertexInput], settings: CutSettings) -> dict[int, _
     return unions
 
 
-def _cut(row: Row, volume_bytes: int, least: int, most: int) -> list[int] | None:
-    by_size = cut_by_size(row, volume_bytes, least, most)
-    return cut_by_number(len(row), least, most) if by_size is None else by_size
-
-
 def _cut_across(column: int, sizes: Sequence[int], target_bytes: int) -> list[_Slice]:
     """Cuts one subpartition between partitions, into slices of less than the target where it can."""
     slices, start, total = [], 0, 0
@@ -252,7 +250,7 @@ def _row(combined: Sequence[Sequence[_Slice]], longest: int) -> PairedRow:
         for one, number in zip(slices, pieces[-1], strict=True):
             by_number[number] = one.size_bytes
         sizes.append(by_number)
-    return PairedRow(pieces, sizes, longest)
+    return PairedRow([one.subpartition for one in combined[0]], pieces, sizes, longest)
 
 
 def _pieces(slices: Sequence[_Slice], partitions: int) -> list[Piece]:

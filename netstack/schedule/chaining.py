@@ -342,7 +342,8 @@ def _forward(chaining: Chaining, edge: StreamEdge) -> bool:
 
 
 def _forward_text(chaining: Chaining, edge: StreamEdge) -> str:
-    return f"partitioner is {edge.partitioner.value.replace('_', ' ')}, exchange mode {edge.mode.name}"
+    mode = f", exchange mode {edge.mode.name}" if edge.mode is not ExchangeMode.UNDEFINED else ""
+    return f"partitioner is {edge.partitioner.value.replace('_', ' ')}{mode}"
 
 
 def _no_union(chaining: Chaining, edge: StreamEdge) -> bool:

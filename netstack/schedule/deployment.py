@@ -245,7 +245,7 @@ class Deployment:
         result_type = self._topology.groups.type_of(group)
         is_produced = self._topology.is_finished[rows]
         is_alive = self._executions.producing(self._topology.producer_of_partition[rows])
-        is_known = known(result_type, is_produced, self._tracker.is_tracked[rows], is_alive)
+        is_known = known(result_type, is_produced, self._tracker.is_registered[rows], is_alive)
         if result_type.is_hybrid and self._only_finished:
             is_known = is_known & is_produced
         if not self._is_batch and not is_known.all():

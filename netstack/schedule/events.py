@@ -32,18 +32,32 @@ class StartJob:
 @final
 @dataclass(frozen=True, slots=True)
 class TaskManagerRegistered:
-    """A TaskManager is there, and gives all its slots to the job.
+    """A TaskManager is there; it offers its slots next.
 
     Attributes:
         now_s: when.
-        location: its name, which no TaskManager had before, and its address.
-        slots: how many slots.
-        profile: of each of them.
+        location: its name, which no other TaskManager has, and its address.
     """
 
     now_s: float
     location: TaskManagerLocation
-    slots: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SlotsOffered:
+    """A TaskManager gives slots to the job, which keeps them until it says `ReturnSlots` or ends.
+
+    Attributes:
+        now_s: when.
+        taskmanager: its name. Of an unknown one it means nothing: it was lost meanwhile.
+        slots: which of its slots.
+        profile: of each of them.
+    """
+
+    now_s: float
+    taskmanager: str
+    slots: tuple[int, ...]
     profile: ResourceProfile = ANY_PROFILE
 
 
@@ -173,6 +187,7 @@ class Proceed:
 Event: TypeAlias = (
     StartJob
     | TaskManagerRegistered
+    | SlotsOffered
     | TaskManagerLost
     | HeartbeatReceived
     | HeartbeatFailed

@@ -10,7 +10,7 @@ next attempt. Arrays hold the code of a state: its place in the enum.
 from __future__ import annotations
 
 import enum
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -207,6 +207,34 @@ def next_states(states: StateCodes, what: ExecutionInput) -> StateCodes:
         wrong = int(states[np.argmax(following == _ILLEGAL)])
         raise LocalProtocolError(f"an execution that is {state_of(wrong).value} cannot take {what.value!r}")
     return following
+
+
+@final
+class JobStatus:
+    """Where one job stands, and why it will fail.
+
+    Attributes:
+        state: now.
+        reason: why it is failing or has failed; empty otherwise.
+    """
+
+    __slots__ = ("reason", "state")
+
+    def __init__(self) -> None:
+        self.state = JobState.CREATED
+        self.reason = ""
+
+    def change(self, what: JobInput) -> None:
+        """Moves it on.
+
+        Raises:
+            LocalProtocolError: the input is illegal in its state.
+        """
+        self.state = next_job_state(self.state, what)
+
+    def is_in(self, *states: JobState) -> bool:
+        """Whether it is in one of these states."""
+        return self.state in states
 
 
 def next_job_state(state: JobState, what: JobInput) -> JobState:

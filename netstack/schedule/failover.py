@@ -1,6 +1,6 @@
-"""Which subtasks restart when one has failed: its region, and every region that lost or will lose an input by that.
+"""Which subtasks restart when some have failed: their regions, and all that lost or will lose an input by that.
 
-Takes: the subtask that failed, and which partitions can still be read. Gives: the subtasks to restart.
+Takes: the subtasks that failed, and which partitions can still be read. Gives: the subtasks to restart.
 
 Rules:
 - A region that restarts produces again, so every region that reads from it restarts, finished or not.
@@ -41,11 +41,13 @@ class RegionFailover:
             np.bool_,
         )
 
-    def subtasks_to_restart(self, failed: int, is_tracked: FlagArray, missing: int | None = None) -> IndexArray:
+    def subtasks_to_restart(
+        self, failed: int | IndexArray, is_tracked: FlagArray, missing: int | None = None
+    ) -> IndexArray:
         """The closure of one failure.
 
         Args:
-            failed: the subtask.
+            failed: the subtask, or all that failed with one TaskManager.
             is_tracked: by partition: whether the scheduler knows of a TaskManager that has it and has not released it.
             missing: a partition that a consumer could not read, when that was the cause.
 
@@ -56,13 +58,15 @@ class RegionFailover:
             ConfigError: there is no such subtask, or `is_tracked` is not as long as there are partitions.
         """
         topology, regions = self._topology, self._regions
-        topology.place_of(failed)
+        seeds = np.unique(failed)
+        topology.place_of(int(seeds[0]))
+        topology.place_of(int(seeds[-1]))
         if is_tracked.size != topology.partition_count:
             raise ConfigError(f"is_tracked has {is_tracked.size} elements for {topology.partition_count} partitions")
         is_taken = np.zeros(len(regions), np.bool_)
         is_read = np.zeros(len(topology.groups), np.bool_)
         is_written = np.zeros(len(topology.groups), np.bool_)
-        frontier = index_array([regions.region_of[failed]])
+        frontier = regions.of_subtasks(index_array(seeds))
         while frontier.size:
             is_taken[frontier] = True
             subtasks = np.sort(regions.members_of_all(frontier).subtasks)

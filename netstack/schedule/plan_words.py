@@ -5,7 +5,7 @@ Takes: a `Plan`. Gives: short texts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from .job_graph import UNDECIDED, DistributionPattern, JobEdge
@@ -22,6 +22,12 @@ def letter(vertex: int) -> str:
         vertex, last = divmod(vertex - 1, 26)
         text = chr(ord("A") + last) + text
     return text
+
+
+def listed(texts: Sequence[str], most: int) -> str:
+    """With commas, and how many were left out."""
+    left = f" and {len(texts) - most:,} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + left
 
 
 def counted(count: int, what: str) -> str:
@@ -54,10 +60,9 @@ def parallelism_text(parallelism: int) -> str:
 
 
 def edge_text(plan: Plan, edge: JobEdge) -> str:
-    """`hash, all to all, pipelined_bounded`."""
-    dataset = plan.job.datasets[edge.dataset]
-    side = f" [{dataset.side_output}]" if dataset.side_output else ""
-    return f"{edge.partitioner}{side}, {_PATTERNS[edge.pattern]}, {dataset.type.value}"
+    """`hash, all to all`."""
+    side = plan.job.datasets[edge.dataset].side_output
+    return f"{edge.partitioner}, {_PATTERNS[edge.pattern]}" + (f", side output {side!r}" if side else "")
 
 
 def channels_text(plan: Plan, index: int) -> str:

@@ -45,9 +45,9 @@ class Restarts:
         """How many wait."""
         return len(self._restarts)
 
-    def grow(self, count: int) -> None:
-        """So many more subtasks."""
-        self._waits_in.extend_with(_NONE, count)
+    def grow(self, subtasks: int) -> None:
+        """There are so many subtasks by now."""
+        self._waits_in.extend_with(_NONE, subtasks - len(self._waits_in))
 
     def begin(self, recorded: RecordedVersions, is_running: FlagArray) -> int:
         """A restart of these subtasks; it waits for those of them that are running. Returns its timer."""
@@ -67,11 +67,13 @@ class Restarts:
             self._restarts[number].running -= count
         self._waits_in.view[subtasks] = _NONE
 
-    def due(self, timer: int) -> None:
-        """The delay of a restart has passed; a timer of a restart that is gone means nothing."""
+    def due(self, timer: int) -> bool:
+        """The delay of a restart has passed; False for a restart that is gone."""
         restart = self._restarts.get(timer)
-        if restart is not None:
-            restart.is_due = True
+        if restart is None:
+            return False
+        restart.is_due = True
+        return True
 
     def take_ready(self) -> list[RecordedVersions]:
         """Removes the restarts that may be carried out, in the order in which they began."""

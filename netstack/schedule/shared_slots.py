@@ -58,6 +58,11 @@ class SharedSlots:
         self._shared: dict[int, _SharedSlot] = {}
         self._is_anything_declared = any(vertex.profile != UNKNOWN_PROFILE for vertex in graph.vertices)
 
+    def extend(self, groups: ExecutionSlotSharingGroups) -> None:
+        """A dynamic job has got more subtasks; groups there were have kept their numbers and members."""
+        self._groups = groups
+        self._loads = groups.loads()
+
     def allocate(
         self, subtasks: Iterable[Subtask], preferred: Mapping[int, tuple[Location, ...]] | None = None
     ) -> tuple[list[LogicalSlot], list[SlotRequest]]:

@@ -41,16 +41,21 @@ class SlotAllocation:
         self._topology = topology
         self._shared = SharedSlots(job, groups)
         self._pool = pool
+        self._slots_of_taskmanager: dict[str, set[PhysicalSlot]] = {}
         self._bulk_of = GrowingArray(np.int64)
         self._slots: list[PhysicalSlot | None] = []
         self._members: dict[int, IndexArray] = {}
         self._missing: dict[int, int] = {}
         self._complete: list[int] = []
         self._next_bulk = 0
-        self.grow()
+        self._grow()
 
-    def grow(self) -> None:
-        """The topology has more subtasks."""
+    def extend(self, groups: ExecutionSlotSharingGroups) -> None:
+        """The topology has more subtasks; groups there were have kept their numbers."""
+        self._shared.extend(groups)
+        self._grow()
+
+    def _grow(self) -> None:
         added = self._topology.subtask_count - len(self._slots)
         self._bulk_of.extend_with(_NO_BULK, added)
         self._slots += [None] * added
@@ -71,9 +76,12 @@ class SlotAllocation:
         self._give(given)
         self._match(self._pool.request(requests, now_s), now_s)
 
-    def offer(self, slots: Iterable[PhysicalSlot], now_s: float) -> None:
-        """A TaskManager has these slots."""
-        self._match(self._pool.offer(slots, now_s), now_s)
+    def offer(self, taskmanager: str, slots: Iterable[PhysicalSlot], now_s: float) -> None:
+        """A TaskManager has these slots for the job; those that the job has already are skipped."""
+        known = self._slots_of_taskmanager.setdefault(taskmanager, set())
+        new = [slot for slot in slots if slot not in known]
+        known.update(new)
+        self._match(self._pool.offer(new, now_s), now_s)
 
     def withdraw(self, subtasks: IndexArray) -> None:
         """Subtasks do not wait any more; their bulks go on without them. Their shares are released apart."""
@@ -96,7 +104,7 @@ class SlotAllocation:
 
     def lose_taskmanager(self, taskmanager: str) -> IndexArray:
         """All slots of a TaskManager are gone; returns the subtasks that had a share of one, ascending."""
-        return self._lose(self._pool.lose(self._pool.slots_on(taskmanager)))
+        return self._lose(self._pool.lose(self._slots_of_taskmanager.pop(taskmanager, ())))
 
     def timed_out(self, now_s: float) -> IndexArray:
         """Gives up requests that waited too long; returns the subtasks that waited for them, ascending."""
@@ -107,8 +115,11 @@ class SlotAllocation:
         self._match(self._pool.advance(now_s), now_s)
 
     def idle(self, now_s: float) -> list[PhysicalSlot]:
-        """Takes slots out that nobody wants."""
-        return self._pool.idle(now_s)
+        """Takes slots out that nobody wants; they may be offered again."""
+        unwanted = self._pool.idle(now_s)
+        for slot in unwanted:
+            self._slots_of_taskmanager[slot.location.taskmanager].discard(slot)
+        return unwanted
 
     def next_deadline_s(self) -> float | None:
         """When `advance`, `timed_out` or `idle` may have something to say."""

@@ -21,6 +21,7 @@ were never asked for, with the connection; so does the producer's codec.
 
 from __future__ import annotations
 
+import struct
 from typing import Final
 
 from ..errors import ErrorCode, LocalProtocolError, RemoteProtocolError
@@ -28,7 +29,7 @@ from ..events import DataType, EndOfData, EndOfPartition, encode_event
 from . import flink_events
 from .codec import Codec, Parts
 from .flink_channels import ChannelIds
-from .flink_layout import ID_BYTES, MAGIC, PREFIX, ROUTE, Kind, malformed
+from .flink_layout import BUFFER, ID_BYTES, INT, MAGIC, PLAIN_DATA, PREFIX, ROUTE, Kind, malformed
 
 MAX_EVENT_BYTES: Final = 16 * 1024
 """Flink has no bound; its events have tens of bytes."""
@@ -85,6 +86,16 @@ class FlinkCodec(Codec):
 def route_of(channel_id: bytes, subpartition: int) -> bytes:
     """What is the same in the headers of all plain buffers of a channel."""
     return ROUTE.pack(MAGIC, Kind.BUFFER_RESPONSE, channel_id, subpartition, 0)
+
+
+def head_of(route: bytes, length: int) -> bytes:
+    """The first of the two fields that all plain data buffers of a channel and length have alike in their headers."""
+    return INT.pack(BUFFER.size + length) + route
+
+
+def tail_of(length: int) -> bytes:
+    """The second of them."""
+    return struct.pack(">HI", PLAIN_DATA, length)
 
 
 def id_in(body: bytes) -> bytes:

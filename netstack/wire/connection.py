@@ -224,6 +224,7 @@ class Connection:
         self.sends = 0
         self.receives = 0
         self._closed_told = False
+        self._has_left = False
         if codec.has_hello:
             self._control.append(codec.encode_control(hello))
         else:
@@ -250,7 +251,7 @@ class Connection:
 
         Raises:
             RemoteProtocolError: without a goodbye, or in the middle of a frame; where there are no goodbyes, while a
-                channel was open.
+                channel was open and we had not left.
         """
         if self._assembler.mid_frame:
             raise RemoteProtocolError(
@@ -258,7 +259,7 @@ class Connection:
                 f"{self.peer} ended the stream in the middle of a frame, after {self.bytes_received} bytes",
             )
         if not self._codec.has_goodbye and self.state is State.OPEN:
-            if not self._endpoint.is_idle:
+            if not (self._has_left or self._endpoint.is_idle):
                 raise RemoteProtocolError(
                     ErrorCode.TRUNCATED_STREAM,
                     f"{self.peer} ended the stream while channels were open; its process was probably killed or lost",
@@ -286,6 +287,7 @@ class Connection:
                     ErrorCode.UNEXPECTED_FRAME,
                     f"{self.peer} causes answers faster than it reads them: {len(self._control)} control frames wait",
                 )
+            self._has_left = self._has_left or isinstance(frame, Goodbye)
             encoded = self._codec.encode_control(frame)
             if encoded:
                 self._control.append(encoded)

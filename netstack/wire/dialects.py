@@ -9,14 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from ..config import NATIVE_DIALECT
 from ..errors import ConfigError
 from .codec import Codec
 from .codec_native import NativeCodec
 from .flink_consumer import FlinkConsumerCodec
-from .flink_layout import DIALECT as FLINK
+from .flink_layout import DIALECT
 from .flink_producer import FlinkProducerCodec
 
-NATIVE: Final = "netstack"
+NATIVE: Final = NATIVE_DIALECT
+FLINK: Final = DIALECT
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,5 +51,9 @@ def dialect_named(name: str, *, segment_size_bytes: int, new_id: Callable[[], by
         codec = NativeCodec()  # knows nothing of any connection
         return Dialect(name, lambda: codec, lambda: codec)
     if name == FLINK:
-        return Dialect(name, FlinkProducerCodec, lambda: FlinkConsumerCodec(new_id, segment_size_bytes))
+        return Dialect(
+            name,
+            lambda: FlinkProducerCodec(segment_size_bytes),
+            lambda: FlinkConsumerCodec(new_id, segment_size_bytes),
+        )
     raise ConfigError(f"dialect {name!r}; give {NATIVE!r} or {FLINK!r}")

@@ -2,8 +2,9 @@
 
 Takes: frames of a consumer to send; bytes of a producer. Gives: bytes; buffer headers, parts and frames.
 
-The header of a plain data buffer is one look-up: the 29 bytes in its middle (magic, kind, channel, subpartition, no
-parts) are the same for all of a channel, so they are checked and turned into its number in one step.
+The header of a plain data buffer is one look-up: its first 33 bytes (length, magic, kind, channel, subpartition, no
+parts) are the same for all buffers of a channel that are as long, so they are checked and turned into the channel's
+number in one step.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ..errors import ErrorCode, RemoteProtocolError
 from ..events import DataType
 from . import flink_events
 from .codec import FrameKind, HeaderFields, Parts
-from .codec_flink import FlinkCodec, positive, route_of
+from .codec_flink import FlinkCodec, head_of, positive, route_of, tail_of
 from .flink_compression import inflate
 from .flink_errors import read_error
 from .flink_layout import (
@@ -26,9 +27,11 @@ from .flink_layout import (
     FROM_PRODUCER,
     INT,
     INT_AND_ID,
+    KNOWN_BUFFER,
     MAX_INT,
     MAX_PARTS,
     PLAIN_BUFFER,
+    PLAIN_DATA,
     PREFIX,
     REQUEST,
     SEGMENT,
@@ -61,8 +64,9 @@ MAX_ERROR_BYTES: Final = 256 * 1024
 _BUFFER_BYTES: Final = BUFFER.size
 _BUFFER_FRAME: Final = FrameKind.BUFFER
 _DATA: Final = int(DataType.DATA)
-_PLAIN_DATA: Final = _DATA << 8  # data type and no compression, as one number
 _unpack_plain: Final = PLAIN_BUFFER.unpack_from
+_unpack_known: Final = KNOWN_BUFFER.unpack_from
+_MAX_KNOWN: Final = 4096  # pairs of channel and length whose headers are remembered
 
 
 @final
@@ -85,7 +89,9 @@ class FlinkConsumerCodec(FlinkCodec):
         self._new_id = new_id
         self._inflate = functools.partial(inflate, max_bytes=segment_size_bytes)
         self._by_route: dict[bytes, int] = {}
-        """Channels by the part of the header that is the same in all of their plain buffers, as they come as a rule."""
+        """Channels by the part of the header that is the same in all of their plain buffers."""
+        self._known: dict[bytes, tuple[int, int, bytes]] = {}
+        """Channel, length and the last field, by the first field of headers that were checked once."""
 
     def encode_control(self, frame: Frame) -> bytes:
         """What a consumer says. The first of an `OpenChannel` gives the channel its id."""
@@ -132,12 +138,12 @@ class FlinkConsumerCodec(FlinkCodec):
     def parse_header(self, data: memoryview, offset: int) -> HeaderFields:
         """The fields of a producer's frame."""
         try:
-            length, route, sequence, backlog, described, size = _unpack_plain(data, offset)
-            channel = self._by_route[route]
-        except (KeyError, struct.error):  # a rare kind of frame, or the last bytes of the slab
-            return self._parse_other(data, offset)
-        if described == _PLAIN_DATA and length == _BUFFER_BYTES + size and backlog <= MAX_INT:
-            return _BUFFER_FRAME, size, _DATA, channel, sequence, backlog, 0
+            head, sequence, backlog, tail = _unpack_known(data, offset)
+            channel, size, right = self._known[head]
+        except (KeyError, struct.error):  # a length or a frame that is rare, or the last bytes of the slab
+            return self._parse_plain(data, offset)
+        if tail == right and backlog <= 0x7FFFFFFF:
+            return _BUFFER_FRAME, size, 1, channel, sequence, backlog, 0
         return self._parse_other(data, offset)
 
     def decode_control(self, control_type: int, channel: int, payload: bytes) -> Frame | None:
@@ -165,6 +171,19 @@ class FlinkConsumerCodec(FlinkCodec):
                 f" it has {len(body)} bytes"
             )
         return Parts(body, sizes, self._inflate if is_compressed else None)
+
+    def _parse_plain(self, data: memoryview, offset: int) -> HeaderFields:
+        """A plain data buffer of another length, as a rule; its like are known from then on."""
+        if len(data) - offset >= _BUFFER_BYTES:
+            length, route, sequence, backlog, described, size = _unpack_plain(data, offset)
+            channel = self._by_route.get(route)
+            is_plain = described == PLAIN_DATA and length == _BUFFER_BYTES + size and backlog <= MAX_INT
+            if channel is not None and is_plain:
+                if len(self._known) >= _MAX_KNOWN:
+                    self._known.clear()
+                self._known[head_of(route, size)] = channel, size, tail_of(size)
+                return _BUFFER_FRAME, size, _DATA, channel, sequence, backlog, 0
+        return self._parse_other(data, offset)
 
     def _parse_other(self, data: memoryview, offset: int) -> HeaderFields:
         """Anything but a plain data buffer of a channel in its own subpartition."""

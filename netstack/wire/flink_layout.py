@@ -41,6 +41,11 @@ ROUTE: Final = struct.Struct(">IB16sii")
 """What stands in the middle of it and is the same in every plain buffer of a channel: magic to parts."""
 PLAIN_BUFFER: Final = struct.Struct(f">I{ROUTE.size}sIIHI")
 """The same header with that as one field, and data type and compression as one number."""
+KNOWN_BUFFER: Final = struct.Struct(f">{INT.size + ROUTE.size}sII6s")
+"""The same again with everything in one field that buffers of one length and channel have in common, but for the last
+six bytes (data type, compression, size), which are one field too."""
+PLAIN_DATA: Final = int(DataType.DATA) << 8
+"""Data type and no compression, as one number."""
 
 MAX_PARTS: Final = 4096
 """Of one frame. A segment of 32 KiB holds about 240 compressed buffers of zeros, and thousands of nothing else."""

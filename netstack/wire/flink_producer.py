@@ -6,13 +6,14 @@ Takes: frames of a consumer; buffers, events and errors to send. Gives: frames, 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Final, final
 
 from ..errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from ..events import DataType, decode_event
 from . import flink_events
 from .codec import FrameKind, HeaderFields
-from .codec_flink import MAX_EVENT_BYTES, FlinkCodec, id_in, positive, route_of
+from .codec_flink import MAX_EVENT_BYTES, FlinkCodec, head_of, id_in, positive, route_of, tail_of
 from .flink_errors import write_error
 from .flink_layout import (
     ALIGNED_WATERMARK,
@@ -20,8 +21,10 @@ from .flink_layout import (
     FROM_CONSUMER,
     INT,
     INT_AND_ID,
+    KNOWN_BUFFER,
     MAGIC,
     PLAIN_BUFFER,
+    PLAIN_DATA,
     PREFIX,
     RECOVERY_COMPLETION,
     REQUEST,
@@ -51,6 +54,7 @@ from .frames import (
 
 _BUFFER_BYTES: Final = BUFFER.size
 _pack_plain: Final = PLAIN_BUFFER.pack
+_pack_known: Final = KNOWN_BUFFER.pack
 
 
 @final
@@ -60,18 +64,27 @@ class FlinkProducerCodec(FlinkCodec):
     header_bytes = PREFIX.size
     max_control_bytes = INT.size + MAX_EVENT_BYTES + TASK_EVENT_TARGET.size
 
-    def __init__(self) -> None:
-        """Knows no channel."""
+    def __init__(self, segment_size_bytes: int) -> None:
+        """Knows no channel.
+
+        Args:
+            segment_size_bytes: what most buffers are filled to.
+        """
         super().__init__()
+        self._whole_bytes = segment_size_bytes
+        self._whole_tail = tail_of(segment_size_bytes)
+        self._whole_heads: dict[int, bytes] = {}  # by channel: the same in all of its whole buffers' headers
         self._routes: dict[int, bytes] = {}  # by channel: what is the same in all of its buffers' headers
-        self._ranges: dict[int, int] = {}  # by channel: its subpartition
+        self._subpartitions: dict[int, int] = {}  # by channel: the first it asked for
 
     def encode_buffer_header(
         self, channel: int, data_type: DataType, sequence: int, backlog: int, length: int, checksum: int
     ) -> bytes:
         """The 47 bytes before a data buffer."""
+        if length == self._whole_bytes:
+            return _pack_known(self._whole_heads[channel], sequence & 0xFFFFFFFF, backlog, self._whole_tail)
         return _pack_plain(
-            _BUFFER_BYTES + length, self._routes[channel], sequence & 0xFFFFFFFF, backlog, data_type << 8, length
+            _BUFFER_BYTES + length, self._routes[channel], sequence & 0xFFFFFFFF, backlog, PLAIN_DATA, length
         )
 
     def encode_event(
@@ -95,27 +108,36 @@ class FlinkProducerCodec(FlinkCodec):
         return header, body
 
     def encode_composite(
-        self, channel: int, data_type: DataType, sequence: int, backlog: int, parts: list[bytes], *, is_compressed: bool
+        self,
+        channel: int,
+        data_type: DataType,
+        sequence: int,
+        backlog: int,
+        parts: Sequence[bytes],
+        *,
+        is_compressed: bool = False,
+        has_sizes: bool = True,
     ) -> bytes:
-        """A whole frame of several buffers, or compressed ones, as blocking partitions send them.
+        """A whole frame of several buffers, or of compressed ones, as partitions that were kept in files are sent.
 
         Args:
             channel: for whom.
             data_type: of all of them.
             sequence: of the first.
-            backlog: buffers that wait behind it.
-            parts: each compressed, or an event, on its own.
+            backlog: buffers that wait behind the last.
+            parts: each compressed, or an event in Flink's bytes, on its own.
             is_compressed: whether `flink_compression.deflate` made them.
+            has_sizes: False for a lone part that is told by the size of the frame.
         """
         body = b"".join(parts)
-        sizes = b"".join(INT.pack(len(part)) for part in parts)
+        sizes = b"".join(INT.pack(len(part)) for part in parts) if has_sizes else b""
         header = BUFFER.pack(
-            BUFFER.size + len(sizes) + len(body),
+            _BUFFER_BYTES + len(sizes) + len(body),
             MAGIC,
             Kind.BUFFER_RESPONSE,
             self.ids.id_of(channel),
-            self._ranges[channel],
-            len(parts),
+            self._subpartitions[channel],
+            len(parts) if has_sizes else 0,
             sequence & 0xFFFFFFFF,
             backlog,
             data_type,
@@ -179,7 +201,8 @@ class FlinkProducerCodec(FlinkCodec):
                     return None
                 self.ids.forget(number)
                 self._routes.pop(number, None)
-                self._ranges.pop(number, None)
+                self._whole_heads.pop(number, None)
+                self._subpartitions.pop(number, None)
                 return CancelChannel(number)
             case Kind.RESUME_CONSUMPTION:
                 return Resume(self._known(kind, id_in(body)))
@@ -194,7 +217,8 @@ class FlinkProducerCodec(FlinkCodec):
             raise ValueError(f"subpartitions {first} to {last} with a credit of {credit}")
         number = self.ids.number_for(channel_id)
         self._routes[number] = route_of(channel_id, first)
-        self._ranges[number] = first
+        self._whole_heads[number] = head_of(self._routes[number], self._whole_bytes)
+        self._subpartitions[number] = first
         return OpenChannel(number, partition.hex(), first, credit, last - first + 1)
 
     def _decode_task_event(self, body: bytes) -> TaskEvent:

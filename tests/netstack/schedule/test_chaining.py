@@ -221,7 +221,7 @@ def test_all_that_is_told_of_an_edge() -> None:
         "  C7  yes    out has strategy ALWAYS",
         "  C8  yes    parallelism is 1 on both sides",
         "  C9  yes    max parallelism may differ",
-        "  C10 yes    partitioner is forward, exchange mode UNDEFINED",
+        "  C10 yes    partitioner is forward",
         "  C11 yes    input 1 of out is one stream",
     ]
     with pytest.raises(ConfigError, match="no operator of the name 'elsewhere'"):

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from netstack import ConfigError
+from netstack.schedule.arrays import index_array
 from netstack.schedule.failover import RegionFailover
 from netstack.schedule.regions import Regions
 from netstack.schedule.topology import Topology
@@ -29,7 +30,9 @@ class Job:
 
     def restarts(self, failed, missing=None):
         found = self.failover.subtasks_to_restart(
-            self.names().index(failed), self.is_tracked, None if missing is None else self.partition(missing)
+            index_array([self.names().index(failed)]),
+            self.is_tracked,
+            None if missing is None else self.partition(missing),
         )
         return " ".join(self.names()[subtask] for subtask in found.tolist())
 
@@ -113,14 +116,20 @@ def test_losses_cascade_through_many_stages():
 
 def test_the_headline_job_restarts_one_source_and_every_sink():
     job = Job("source(10000) -all,blocking-> sink(10000)")
-    found = job.failover.subtasks_to_restart(0, job.is_tracked)
+    found = job.failover.subtasks_to_restart(index_array([0]), job.is_tracked)
     assert found.size == 10_001
-    assert job.failover.subtasks_to_restart(10_000, job.is_tracked).tolist() == [10_000]
+    assert job.failover.subtasks_to_restart(index_array([10_000]), job.is_tracked).tolist() == [10_000]
+
+
+def test_several_that_failed_together():
+    job = Job(SIX)
+    found = job.failover.subtasks_to_restart(index_array([3, 5]), job.is_tracked)
+    assert [job.names()[subtask] for subtask in found.tolist()] == ["v4", "v6"]
 
 
 def test_what_does_not_exist_is_refused():
     job = Job("a(1) -all,blocking-> b(1)")
     with pytest.raises(ConfigError, match="no subtask 2"):
-        job.failover.subtasks_to_restart(2, job.is_tracked)
+        job.failover.subtasks_to_restart(index_array([2]), job.is_tracked)
     with pytest.raises(ConfigError, match="2 elements for 1 partitions"):
-        job.failover.subtasks_to_restart(0, np.ones(2, np.bool_))
+        job.failover.subtasks_to_restart(index_array([0]), np.ones(2, np.bool_))

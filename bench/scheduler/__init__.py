@@ -1,0 +1,1 @@
+"""`netstack-bench scheduler`: what scheduling a wide job costs, without any cluster."""

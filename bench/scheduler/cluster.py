@@ -1,0 +1,150 @@
+"""A cluster that consists of events: what a scheduler says is carried out at once, and every step of it is timed.
+
+Takes: a scheduler, and how many slots it gets. Gives: what happened, in numbers, and how long each step took.
+
+Rules: a step is one call of `handle` with what is done to carry out its instructions, so the time for which a
+scheduler's thread could hear nothing else; CPU time, for nothing waits. Time in the events stands still.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import thread_time_ns
+from typing import Final, final
+
+import numpy as np
+
+from netstack.deploy.shuffle import TaskManagerLocation
+from netstack.schedule.arrays import IndexArray
+from netstack.schedule.events import (
+    Event,
+    GlobalFailure,
+    Proceed,
+    SlotsOffered,
+    StartJob,
+    TaskManagerRegistered,
+    TasksReported,
+    TimerDue,
+)
+from netstack.schedule.execution_states import ExecutionInput
+from netstack.schedule.instructions import Cancel, Continue, Deploy, Instruction, ReleasePartitions, StartTimer
+from netstack.schedule.scheduler import Scheduler
+
+
+SLOTS_PER_TASKMANAGER: Final = 4
+
+_NOW_S: Final = 0.0
+
+
+@final
+@dataclass(slots=True)
+class Done:
+    """What a scheduler had done so far.
+
+    Attributes:
+        deployed: descriptors that were made.
+        deployed_bytes: their length.
+        canceled: tasks that were told to stop.
+        released: partitions that were dropped.
+        releases: instructions to drop partitions.
+        step_ns: how long each step took.
+    """
+
+    deployed: int = 0
+    deployed_bytes: int = 0
+    canceled: int = 0
+    released: int = 0
+    releases: int = 0
+    step_ns: list[int] = field(default_factory=list)
+
+
+@final
+class Cluster:
+    """As many TaskManagers as a job needs.
+
+    Args:
+        scheduler: of the job; it is not watched by heartbeats.
+        subtasks: of the job.
+        slots: in all.
+    """
+
+    def __init__(self, scheduler: Scheduler, subtasks: int, slots: int) -> None:
+        self.scheduler = scheduler
+        self.done = Done()
+        self.keeps_deployments = False
+        """Whether descriptors are left for `make_descriptors`, to be timed alone."""
+        self._kept: list[Deploy] = []
+        self._timers: list[int] = []
+        self._attempts = np.zeros(subtasks, np.uint32)
+        for first in range(0, slots, SLOTS_PER_TASKMANAGER):
+            number = first // SLOTS_PER_TASKMANAGER
+            host = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
+            location = TaskManagerLocation(f"taskmanager-{number}", f"tcp://{host}:6121", host)
+            here = range(min(SLOTS_PER_TASKMANAGER, slots - first))
+            self._tell(TaskManagerRegistered(_NOW_S, location))
+            self._tell(SlotsOffered(_NOW_S, location.name, tuple(here)))
+
+    def start(self) -> None:
+        """The job begins, and everything is deployed that can be."""
+        self._tell(StartJob(_NOW_S))
+
+    def report(self, what: ExecutionInput, subtasks: range) -> None:
+        """Tasks report, all at once."""
+        numbers = np.arange(subtasks.start, subtasks.stop, dtype=np.int32)
+        self._report(what, numbers)
+
+    def run(self, subtasks: range) -> None:
+        """Tasks that were deployed begin to run."""
+        self.report(ExecutionInput.INITIALIZE, subtasks)
+        self.report(ExecutionInput.RUN, subtasks)
+
+    def fail_globally(self) -> None:
+        """Everything is canceled, and restarts when the delay is over."""
+        self._tell(GlobalFailure(_NOW_S, "the coordinator has failed"))
+        while self._timers:
+            self._tell(TimerDue(_NOW_S, self._timers.pop()))
+
+    def make_descriptors(self) -> None:
+        """Makes and serialises the descriptors that were kept."""
+        for deploy in self._kept:
+            self._make(deploy)
+        self._kept.clear()
+
+    def _report(self, what: ExecutionInput, subtasks: IndexArray) -> None:
+        self._tell(TasksReported(_NOW_S, what, subtasks, self._attempts[subtasks]))
+
+    def _tell(self, event: Event | None) -> None:
+        """Hands an event over, and goes on until the scheduler has nothing left to do."""
+        canceled: list[IndexArray] = []
+        while event is not None:
+            began_ns = thread_time_ns()
+            instructions = self.scheduler.handle(event)
+            for instruction in instructions:
+                self._carry_out(instruction)
+            self.done.step_ns.append(thread_time_ns() - began_ns)
+            canceled += [instruction.subtasks for instruction in instructions if isinstance(instruction, Cancel)]
+            goes_on = any(isinstance(instruction, Continue) for instruction in instructions)
+            event = Proceed(_NOW_S) if goes_on else None
+        for subtasks in canceled:
+            self._report(ExecutionInput.CANCELED, subtasks)
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        match instruction:
+            case Deploy():
+                self._attempts[instruction.subtasks] = instruction.attempts
+                if self.keeps_deployments:
+                    self._kept.append(instruction)
+                else:
+                    self._make(instruction)
+            case Cancel():
+                self.done.canceled += instruction.subtasks.size
+            case ReleasePartitions():
+                self.done.released += instruction.partitions.size
+                self.done.releases += 1
+            case StartTimer():
+                self._timers.append(instruction.timer)
+
+    def _make(self, deploy: Deploy) -> None:
+        for _, descriptor in self.scheduler.descriptors(deploy):
+            self.done.deployed += 1
+            self.done.deployed_bytes += len(descriptor)

@@ -1,0 +1,106 @@
+"""The command `netstack-bench scheduler`.
+
+Takes: flags. Gives: tables, or one JSON document, on standard output; an exit code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from netstack.cli.values import COUNT
+from netstack.units import format_size, three_digits
+
+from .. import console
+from ..flags import json_flag
+
+_PUBLISHED_PARALLELISM: Final = 10_000
+_HEADLINES: Final = (
+    ("init_ms", "job initialization, ms", 200, 627),
+    ("regions_ms", "building regions, ms", 20, 120),
+    ("failover_ms", "tasks to restart on failover, ms", 10, 170),
+    ("deploy_ms", "descriptors of all tasks, ms", 2000, 17_183),
+    ("topology_bytes", "execution graph, peak", 4 << 20, 12 << 20),
+    ("longest_step_ms", "longest single step, ms", 50, None),
+)
+"""Key, name, goal at 10,000, what Flink has published for 10,000."""
+
+
+@click.command(short_help="What scheduling a wide job costs: time, memory and bytes of each step.")
+@click.option(
+    "--parallelism",
+    type=COUNT,
+    default=_PUBLISHED_PARALLELISM,
+    show_default=True,
+    help="Subtasks of the source and of the sink each; even, 32768 at most.",
+)
+@json_flag
+def scheduler(parallelism: int, as_json: bool) -> int:
+    """Schedules a source and a sink with an all-to-all edge, step by step, at a parallelism and at half of it.
+
+    No process is started and nothing is sent: slots and TaskManagers are events. Exit code 1 when a step did not come
+    to what it should.
+    """
+    from .measure import measure
+
+    errors = console.err()
+    with errors.status("scheduling") as status:
+        result = measure(parallelism, on_step=lambda name: status.update(name.replace("_", " ")))
+    if as_json:
+        console.print_json(result)
+    else:
+        print_scheduler(result, console.out())
+    console.print_warnings(result, errors)
+    return 0 if result["delivered"] else 1
+
+
+def print_scheduler(result: Mapping[str, Any], console: Console) -> None:
+    """The figures as tables."""
+    parallelism = result["parallelism"]
+    console.print(f"source -> sink, all-to-all, {parallelism:,} subtasks each", soft_wrap=True)
+    _print_headlines(result, console)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("step")
+    for column in ("ms", f"growth from {parallelism // 2:,}", "longest piece, ms"):
+        table.add_column(column, justify="right")
+    for name, total_ms in result["steps_ms"].items():
+        longest_ms = result["longest_ms"].get(name)
+        table.add_row(
+            name.replace("_", " "),
+            three_digits(total_ms),
+            three_digits(result["growth"][name]),
+            "" if longest_ms is None else three_digits(longest_ms),
+        )
+    console.print()
+    console.print(table)
+    console.print()
+    plain, compressed = result["descriptor_bytes"], result["descriptor_compressed_bytes"]
+    console.print(
+        f"shuffle descriptors that all sinks share: {format_size(plain, space=' ')}, compressed"
+        f" {format_size(compressed, space=' ')}, {1 - compressed / plain:.0%} less",
+        soft_wrap=True,
+    )
+    parts = ", ".join(
+        f"{name.replace('_', ' ')} {format_size(peak, space=' ')}" for name, peak in result["memory_bytes"].items()
+    )
+    console.print(f"peak memory: {parts}", soft_wrap=True)
+
+
+def _print_headlines(result: Mapping[str, Any], console: Console) -> None:
+    is_published = result["parallelism"] == _PUBLISHED_PARALLELISM
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    for column in ("measured", *(("goal", "Flink 1.14") if is_published else ())):
+        table.add_column(column, justify="right")
+    for key, name, goal, published in _HEADLINES:
+        compared = (_figure(key, goal), "" if published is None else _figure(key, published)) if is_published else ()
+        table.add_row(name, _figure(key, result[key]), *compared)
+    console.print(table)
+
+
+def _figure(key: str, value: float) -> str:
+    return format_size(int(value), space=" ") if key.endswith("_bytes") else three_digits(value)

@@ -1,0 +1,149 @@
+"""Times every step of scheduling at a parallelism and at half of it.
+
+Takes: the parallelism. Gives: one document.
+
+Rules: nothing here waits, so times are the thread's CPU time: others on the machine do not count. A step does the same
+work each time, so of several repeats the least counts. The two parallelisms take turns, so a disturbance meets both.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import thread_time_ns
+from typing import Any, Final, final
+
+from netstack.errors import ConfigError
+
+from ..host import host_facts, version
+from .memory import descriptor_sizes, peak_bytes
+from .trials import STEPS, Facts, Step, Trial
+
+MOST_PARALLELISM: Final = 32768
+_LEAST_REPEATS: Final = 3
+_MOST_REPEATS: Final = 50
+_ENOUGH_NS: Final = 1_000_000_000
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One step at one parallelism.
+
+    Attributes:
+        total_ns: all of it, in the repeat that took least.
+        longest_ns: its longest single piece, in the repeat where that was least; None where it was not cut.
+        facts: what came of it.
+        expected: what should have.
+    """
+
+    total_ns: int
+    longest_ns: int | None
+    facts: Facts
+    expected: Facts
+
+
+def measure(
+    parallelism: int, *, steps: Mapping[str, Step] = STEPS, on_step: Callable[[str], None] | None = None
+) -> dict[str, Any]:
+    """Times everything.
+
+    Args:
+        parallelism: of source and sink each; even.
+        steps: what is timed.
+        on_step: told the name of what comes next.
+
+    Returns:
+        The document of the command (`bench/METHOD.md` says what each key means).
+
+    Raises:
+        ConfigError: no such parallelism.
+    """
+    if not 2 <= parallelism <= MOST_PARALLELISM or parallelism % 2:
+        raise ConfigError(f"--parallelism {parallelism}: give an even number from 2 to {MOST_PARALLELISM}")
+    tell = on_step or (lambda _: None)
+    halves: dict[str, Timing] = {}
+    wholes: dict[str, Timing] = {}
+    for name, step in steps.items():
+        tell(name)
+        halves[name], wholes[name] = time_step(step, (parallelism // 2, parallelism))
+    tell("memory")
+    memory, sizes = peak_bytes(parallelism), descriptor_sizes(parallelism)
+    return {
+        "parallelism": parallelism,
+        **_headlines(wholes),
+        "topology_bytes": memory["topology"],
+        "descriptor_bytes": sizes.plain,
+        "descriptor_compressed_bytes": sizes.compressed,
+        "task_descriptor_bytes": sizes.tasks,
+        "growth": {name: wholes[name].total_ns / halves[name].total_ns for name in wholes},
+        "steps_ms": {name: timing.total_ns / 1e6 for name, timing in wholes.items()},
+        "longest_step_ms": max(_longest_ms(wholes).values()),
+        "longest_ms": _longest_ms(wholes),
+        "memory_bytes": memory,
+        "work": {name: dict(timing.facts) for name, timing in wholes.items()},
+        "delivered": not _problems(halves, wholes),
+        "warnings": _problems(halves, wholes),
+        "host": host_facts(),
+        "version": version(),
+    }
+
+
+def time_step(step: Step, parallelisms: tuple[int, int]) -> tuple[Timing, Timing]:
+    """The least of several repeats at each of two parallelisms; quick steps are repeated more often."""
+    began_ns = thread_time_ns()
+    found = [_time_once(step(parallelism)) for parallelism in parallelisms]
+    repeats = 1
+    while repeats < _LEAST_REPEATS or (repeats < _MOST_REPEATS and thread_time_ns() - began_ns < _ENOUGH_NS):
+        found = [_least(best, _time_once(step(each))) for best, each in zip(found, parallelisms, strict=True)]
+        repeats += 1
+    return found[0], found[1]
+
+
+def _time_once(trial: Trial) -> Timing:
+    cluster = trial.cluster
+    before = 0 if cluster is None else len(cluster.done.step_ns)
+    gc.collect()
+    began_ns = thread_time_ns()
+    facts = trial.work()
+    total_ns = thread_time_ns() - began_ns
+    if cluster is not None:
+        return Timing(total_ns, max(cluster.done.step_ns[before:]), facts, trial.expected)
+    return Timing(total_ns, None if trial.is_many else total_ns, facts, trial.expected)
+
+
+def _least(one: Timing, other: Timing) -> Timing:
+    longest_ns = None
+    if one.longest_ns is not None and other.longest_ns is not None:
+        longest_ns = min(one.longest_ns, other.longest_ns)
+    wrong = one if one.facts != one.expected else other
+    return Timing(min(one.total_ns, other.total_ns), longest_ns, wrong.facts, wrong.expected)
+
+
+def _headlines(wholes: Mapping[str, Timing]) -> dict[str, float]:
+    """The figures that Flink has published, of the slower kind of job each."""
+
+    def slowest_ms(*names: str) -> float:
+        return max((wholes[name].total_ns for name in names if name in wholes), default=0) / 1e6
+
+    return {
+        "init_ms": slowest_ms("create_scheduler_batch", "create_scheduler_streaming"),
+        "regions_ms": slowest_ms("build_regions_batch", "build_regions_streaming"),
+        "failover_ms": slowest_ms("restart_set_batch", "restart_set_streaming"),
+        "deploy_ms": slowest_ms("deploy_tasks_streaming"),
+    }
+
+
+def _longest_ms(wholes: Mapping[str, Timing]) -> dict[str, float]:
+    return {name: timing.longest_ns / 1e6 for name, timing in wholes.items() if timing.longest_ns is not None}
+
+
+def _problems(*measured: Mapping[str, Timing]) -> list[str]:
+    """Steps that did not come to what they should."""
+    return [
+        f"{name}: {dict(timing.facts)}, expected {dict(timing.expected)}"
+        for timings in measured
+        for name, timing in timings.items()
+        if timing.facts != timing.expected
+    ]

@@ -1,0 +1,85 @@
+"""What the structures of a scheduler take: memory, and bytes of descriptors.
+
+Takes: a parallelism. Gives: bytes.
+"""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+from netstack.schedule.executions import Executions
+from netstack.schedule.failover import RegionFailover
+from netstack.schedule.region_scheduling import RegionScheduling
+from netstack.schedule.regions import Regions
+from netstack.schedule.release import PartitionRelease
+from netstack.schedule.topology import Topology
+from netstack.schedule.vertexwise_scheduling import VertexwiseScheduling
+
+from .cluster import Cluster
+from .trials import BATCH, STREAMING, job_of, scheduler_of
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DescriptorSizes:
+    """What is sent for a streaming job.
+
+    Attributes:
+        plain: the list of shuffle descriptors that all sinks share, serialised.
+        compressed: what is sent of it.
+        tasks: the descriptors of all tasks.
+    """
+
+    plain: int
+    compressed: int
+    tasks: int
+
+
+def descriptor_sizes(parallelism: int) -> DescriptorSizes:
+    """Deploys a streaming job and looks at what was sent."""
+    cluster = Cluster(scheduler_of(parallelism, STREAMING), 2 * parallelism, parallelism)
+    cluster.start()
+    cache = cluster.scheduler.statistics().descriptors
+    return DescriptorSizes(cache.plain_bytes, cache.compressed_bytes, cluster.done.deployed_bytes)
+
+
+def peak_bytes(parallelism: int) -> dict[str, int]:
+    """The most memory that was held while each structure was made, above what was held before.
+
+    `topology` is Flink's execution graph: subtasks, partitions and groups, with states and attempts. `scheduler` is
+    everything together.
+    """
+    job = job_of(parallelism, BATCH)
+    topology = Topology(job)
+    regions = Regions(topology)
+
+    def execution_graph() -> object:
+        executions = Executions()
+        executions.grow(2 * parallelism)
+        return Topology(job), executions
+
+    return {
+        "topology": _peak(execution_graph),
+        "regions": _peak(lambda: Regions(topology)),
+        "region_strategy": _peak(lambda: RegionScheduling(topology, regions)),
+        "vertexwise_strategy": _peak(lambda: VertexwiseScheduling(topology)),
+        "failover": _peak(lambda: RegionFailover(topology, regions)),
+        "release": _peak(lambda: PartitionRelease(topology, regions)),
+        "scheduler": _peak(lambda: scheduler_of(parallelism, BATCH)),
+    }
+
+
+def _peak(make: Callable[[], object]) -> int:
+    gc.collect()
+    tracemalloc.start()
+    try:
+        made = make()
+        peak = tracemalloc.get_traced_memory()[1]
+        del made
+    finally:
+        tracemalloc.stop()
+    return peak

@@ -1,0 +1,305 @@
+"""The steps of scheduling a source and a sink with an all-to-all edge between them, each ready to be timed.
+
+Takes: a parallelism. Gives: trials: work to do once, and what it must come to.
+
+Rules: the steps are those of Flink's scheduler benchmarks. What comes before a step is made before it is timed. Slots
+and TaskManagers are events; no step is without a result that is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias, final
+
+import numpy as np
+
+from netstack.ids import ResultPartitionType
+from netstack.schedule.arrays import index_array
+from netstack.schedule.execution_states import ExecutionInput, ExecutionState
+from netstack.schedule.failover import RegionFailover
+from netstack.schedule.job_graph import Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
+from netstack.schedule.region_scheduling import RegionScheduling
+from netstack.schedule.regions import Regions
+from netstack.schedule.release import PartitionRelease
+from netstack.schedule.restart import FixedDelay
+from netstack.schedule.scheduler import Scheduler, SchedulerSettings
+from netstack.schedule.slots import LoadBalanceMode
+from netstack.schedule.topology import Topology
+from netstack.schedule.vertexwise_scheduling import HybridConsumption, VertexwiseScheduling
+
+from .cluster import Cluster
+
+STREAMING: Final = ResultPartitionType.PIPELINED_BOUNDED
+BATCH: Final = ResultPartitionType.BLOCKING
+
+Facts: TypeAlias = Mapping[str, int]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One step, ready.
+
+    Attributes:
+        work: does it, once, and says what came of it.
+        expected: what must come of it.
+        cluster: whose steps are the pieces of it; None when a scheduler does it in one go.
+        is_many: whether it is many steps of a scheduler, done one after the other without it.
+    """
+
+    work: Callable[[], Facts]
+    expected: Facts
+    cluster: Cluster | None = None
+    is_many: bool = False
+
+
+Step: TypeAlias = Callable[[int], Trial]
+
+
+def job_of(parallelism: int, type: ResultPartitionType) -> JobGraph:
+    """Source and sink."""
+    vertices = tuple(
+        JobVertex(name, parallelism, max_parallelism=parallelism, invokable=f"job:{name}", is_source=name == "source")
+        for name in ("source", "sink")
+    )
+    edge = JobEdge(0, 1, DistributionPattern.ALL_TO_ALL)
+    return JobGraph("scheduler benchmark", vertices, (Dataset("shuffle", 0, type),), (edge,))
+
+
+def scheduler_of(
+    parallelism: int, type: ResultPartitionType, mode: LoadBalanceMode = LoadBalanceMode.NONE
+) -> Scheduler:
+    """A scheduler that restarts once and has no heartbeats to watch."""
+    settings = SchedulerSettings(mode=mode, heartbeats=None)
+    return Scheduler(job_of(parallelism, type), "benchmark", restart=FixedDelay(1), settings=settings)
+
+
+def sources(parallelism: int) -> range:
+    """Subtasks of the source."""
+    return range(parallelism)
+
+
+def sinks(parallelism: int) -> range:
+    """Subtasks of the sink."""
+    return range(parallelism, 2 * parallelism)
+
+
+def _finished(topology: Topology, parallelism: int) -> None:
+    for source in sources(parallelism):
+        topology.finish(source)
+
+
+def build_execution_graph(parallelism: int) -> Trial:
+    """From a job graph to subtasks and groups."""
+    job = job_of(parallelism, BATCH)
+
+    def work() -> Facts:
+        topology = Topology(job)
+        # The partitions of a group and its consumers are the two faces of one entry.
+        return {"subtasks": topology.subtask_count, "groups": 2 * len(topology.groups)}
+
+    return Trial(work, {"subtasks": 2 * parallelism, "groups": 2})
+
+
+def build_regions(type: ResultPartitionType) -> Step:
+    """From groups to pipelined regions."""
+
+    def step(parallelism: int) -> Trial:
+        topology = Topology(job_of(parallelism, type))
+        regions = 1 if type is STREAMING else 2 * parallelism
+        return Trial(lambda: {"regions": len(Regions(topology))}, {"regions": regions})
+
+    return step
+
+
+def init_region_strategy(parallelism: int) -> Trial:
+    """What the region strategy keeps; it starts nothing but sources."""
+    topology = Topology(job_of(parallelism, BATCH))
+    regions = Regions(topology)
+
+    def work() -> Facts:
+        return {"started": len(RegionScheduling(topology, regions).start())}
+
+    return Trial(work, {"started": parallelism})
+
+
+def init_vertexwise_strategy(parallelism: int) -> Trial:
+    """The same of the vertex-wise strategy."""
+    topology = Topology(job_of(parallelism, BATCH))
+    return Trial(lambda: {"started": len(VertexwiseScheduling(topology).start())}, {"started": parallelism})
+
+
+def create_scheduler(type: ResultPartitionType) -> Step:
+    """The whole of it, from the job graph on: job initialization."""
+
+    def step(parallelism: int) -> Trial:
+        def work() -> Facts:
+            states = scheduler_of(parallelism, type).statistics().executions
+            return {"created": states[ExecutionState.CREATED]}
+
+        return Trial(work, {"created": 2 * parallelism})
+
+    return step
+
+
+def schedule_and_deploy(type: ResultPartitionType) -> Step:
+    """From the start of the job until everything that can be deployed is, descriptors included."""
+
+    def step(parallelism: int) -> Trial:
+        cluster = Cluster(scheduler_of(parallelism, type), 2 * parallelism, parallelism)
+
+        def work() -> Facts:
+            cluster.start()
+            return {"deployed": cluster.done.deployed}
+
+        return Trial(work, {"deployed": parallelism * (2 if type is STREAMING else 1)}, cluster)
+
+    return step
+
+
+def deploy_streaming(parallelism: int) -> Trial:
+    """Descriptors of all tasks, made and serialised; all have their slots."""
+    cluster = Cluster(scheduler_of(parallelism, STREAMING), 2 * parallelism, parallelism)
+    cluster.keeps_deployments = True
+    cluster.start()
+    return _make_descriptors(cluster, 2 * parallelism)
+
+
+def deploy_downstream_batch(parallelism: int) -> Trial:
+    """Descriptors of the sinks; the sources have finished."""
+    cluster = Cluster(scheduler_of(parallelism, BATCH), 2 * parallelism, parallelism)
+    cluster.start()
+    cluster.run(sources(parallelism))
+    cluster.keeps_deployments = True
+    cluster.report(ExecutionInput.FINISH, sources(parallelism))
+    return _make_descriptors(cluster, parallelism)
+
+
+def _make_descriptors(cluster: Cluster, tasks: int) -> Trial:
+    before = cluster.done.deployed
+
+    def work() -> Facts:
+        cluster.make_descriptors()
+        cache = cluster.scheduler.statistics().descriptors
+        return {"descriptors": cluster.done.deployed - before, "cached lists": cache.lists}
+
+    return Trial(work, {"descriptors": tasks, "cached lists": 1}, is_many=True)
+
+
+def schedule_downstream(type: ResultPartitionType, hybrid: HybridConsumption) -> Step:
+    """All source partitions are finished; the end of the first source is told to the vertex-wise strategy."""
+
+    def step(parallelism: int) -> Trial:
+        topology = Topology(job_of(parallelism, type))
+        strategy = VertexwiseScheduling(topology, hybrid)
+        started = len(strategy.start())
+        _finished(topology, parallelism)
+        early = hybrid is HybridConsumption.UNFINISHED_PRODUCERS and not type.is_blocking
+
+        def work() -> Facts:
+            return {"sinks scheduled": started + len(strategy.on_finished(0)) - parallelism}
+
+        if not early:
+            return Trial(work, {"sinks scheduled": parallelism})
+        # Hybrid sinks start beside their sources, so this is what takes the time.
+        return Trial(
+            lambda: {"sinks scheduled": len(VertexwiseScheduling(topology, hybrid).start()) - parallelism},
+            {"sinks scheduled": parallelism},
+        )
+
+    return step
+
+
+def restart_set(type: ResultPartitionType) -> Step:
+    """The closure of the first source's failure; batch: all sources have finished."""
+
+    def step(parallelism: int) -> Trial:
+        topology = Topology(job_of(parallelism, type))
+        failover = RegionFailover(topology, Regions(topology))
+        _finished(topology, parallelism)
+        failed, is_tracked = index_array([0]), np.ones(topology.partition_count, np.bool_)
+        expected = 2 * parallelism if type is STREAMING else parallelism + 1
+        return Trial(
+            lambda: {"restart set": failover.subtasks_to_restart(failed, is_tracked).size}, {"restart set": expected}
+        )
+
+    return step
+
+
+def release_partitions(parallelism: int) -> Trial:
+    """Every sink finishes, and the last releases what all of them have read."""
+    topology = Topology(job_of(parallelism, BATCH))
+    release = PartitionRelease(topology, Regions(topology))
+    _finished(topology, parallelism)
+
+    def work() -> Facts:
+        releases = [release.on_finished(sink) for sink in sinks(parallelism)]
+        groups = sum(len(each.groups) for each in releases)
+        return {"groups released": groups, "partitions released by the last": releases[-1].partitions.size}
+
+    return Trial(work, {"groups released": 1, "partitions released by the last": parallelism}, is_many=True)
+
+
+def finish_sinks(parallelism: int) -> Trial:
+    """The same through the scheduler, up to the end of the job."""
+    cluster = Cluster(scheduler_of(parallelism, BATCH), 2 * parallelism, parallelism)
+    cluster.start()
+    cluster.run(sources(parallelism))
+    cluster.report(ExecutionInput.FINISH, sources(parallelism))
+    cluster.run(sinks(parallelism))
+
+    def work() -> Facts:
+        cluster.report(ExecutionInput.FINISH, sinks(parallelism))
+        return {"partitions released": cluster.done.released, "releases": cluster.done.releases}
+
+    return Trial(work, {"partitions released": parallelism, "releases": 1}, cluster)
+
+
+def restart_all(type: ResultPartitionType, mode: LoadBalanceMode) -> Step:
+    """A global failure: everything that runs is canceled and deployed again."""
+
+    def step(parallelism: int) -> Trial:
+        cluster = Cluster(scheduler_of(parallelism, type, mode), 2 * parallelism, parallelism)
+        cluster.start()
+        tasks = range(cluster.done.deployed)
+        cluster.run(tasks)
+
+        def work() -> Facts:
+            cluster.fail_globally()
+            return {"canceled": cluster.done.canceled, "deployed again": cluster.done.deployed - len(tasks)}
+
+        return Trial(work, {"canceled": len(tasks), "deployed again": len(tasks)}, cluster)
+
+    return step
+
+
+_NONE, _SLOTS = LoadBalanceMode.NONE, LoadBalanceMode.SLOTS
+_HYBRID: Final = ResultPartitionType.HYBRID_FULL
+
+STEPS: Final[Mapping[str, Step]] = {
+    "build_execution_graph": build_execution_graph,
+    "build_regions_batch": build_regions(BATCH),
+    "build_regions_streaming": build_regions(STREAMING),
+    "init_region_strategy": init_region_strategy,
+    "init_vertexwise_strategy": init_vertexwise_strategy,
+    "create_scheduler_batch": create_scheduler(BATCH),
+    "create_scheduler_streaming": create_scheduler(STREAMING),
+    "schedule_and_deploy_batch": schedule_and_deploy(BATCH),
+    "schedule_and_deploy_streaming": schedule_and_deploy(STREAMING),
+    "deploy_tasks_streaming": deploy_streaming,
+    "deploy_downstream_batch": deploy_downstream_batch,
+    "schedule_downstream_batch": schedule_downstream(BATCH, HybridConsumption.UNFINISHED_PRODUCERS),
+    "schedule_downstream_hybrid": schedule_downstream(_HYBRID, HybridConsumption.UNFINISHED_PRODUCERS),
+    "schedule_downstream_hybrid_partial": schedule_downstream(_HYBRID, HybridConsumption.ONLY_FINISHED_PRODUCERS),
+    "schedule_downstream_hybrid_finished": schedule_downstream(_HYBRID, HybridConsumption.ALL_PRODUCERS_FINISHED),
+    "restart_set_batch": restart_set(BATCH),
+    "restart_set_streaming": restart_set(STREAMING),
+    "release_partitions": release_partitions,
+    "finish_sinks": finish_sinks,
+    "restart_all_batch": restart_all(BATCH, _NONE),
+    "restart_all_streaming": restart_all(STREAMING, _NONE),
+    "restart_all_batch_evenly": restart_all(BATCH, _SLOTS),
+    "restart_all_streaming_evenly": restart_all(STREAMING, _SLOTS),
+}
+"""Every step by its name, in the order of a job's life."""

@@ -1,0 +1,289 @@
+"""How a job gets on while nothing fails: what is scheduled, gets slots, is deployed, and what comes after that.
+
+Takes: batches to schedule, subtasks that have ended, slots. Gives: instructions.
+
+Rules: states, attempts and numbers change at once; what takes time for many subtasks is queued (`work`) and done in
+pieces. The topology of a dynamic job grows before each decision about what is scheduled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from ..deploy.blob_store import Offloader
+from ..deploy.shuffle import TaskManagerLocation
+from .adaptive_parallelism import Decision, decide
+from .adaptive_skew import VertexInput
+from .arrays import Batches, IndexArray, index_array
+from .balancing import task_balanced
+from .deployment import Deployment
+from .dynamic_graph import DynamicGraph
+from .execution_states import ExecutionInput, ExecutionState
+from .executions import Executions
+from .instructions import Continue, Deploy, Instruction, ReleasePartitions, RequireSlots
+from .job_graph import JobGraph
+from .partition_tracker import PartitionTracker
+from .region_scheduling import RegionScheduling
+from .regions import Regions
+from .release import PartitionRelease
+from .scheduler_settings import SchedulerSettings
+from .slot_allocation import SlotAllocation
+from .slot_pool import SlotPool
+from .slot_sharing import ConsumedPartitions, ExecutionSlotSharingGroups, LocalInputPreferred
+from .slots import LoadBalanceMode, PhysicalSlot
+from .strategy import SchedulingStrategy
+from .topology import Topology
+from .versions import ExecutionVersions
+from .vertexwise_scheduling import HybridConsumption, VertexwiseScheduling
+from .work import WorkKind, WorkQueue
+
+STEP_BUDGET: Final = 1000
+"""Units of `work.COSTS`, about 10 microseconds each: a step takes about 10 ms."""
+
+
+@final
+class Progress:
+    """The parts of a scheduler that need no failure.
+
+    Args:
+        job: the job.
+        job_id: of this execution.
+        offloader: for descriptors.
+        settings: of the scheduler.
+
+    Attributes:
+        topology: the subtasks, partitions and groups so far.
+        regions: of that.
+        executions: the state of each subtask.
+        versions: of each subtask.
+        tracker: where partitions are.
+        allocation: slots.
+        deployment: makes descriptors.
+        release: what is not needed any more.
+        work: what is still to be done.
+        strategy: says what is scheduled when.
+        taskmanagers: number of each TaskManager that is there, by name.
+        locations: of all TaskManagers that ever were, by number.
+        out: instructions of this step.
+        now_s: the time of this step.
+        deployed: attempts sent so far.
+        steps: pieces of work done so far.
+    """
+
+    def __init__(self, job: JobGraph, job_id: str, offloader: Offloader, settings: SchedulerSettings) -> None:
+        self._settings = settings
+        self.topology = Topology(job)
+        self.regions = Regions(self.topology)
+        self.executions = Executions()
+        self.versions = ExecutionVersions()
+        self.tracker = PartitionTracker()
+        self.release = PartitionRelease(self.topology, self.regions)
+        self.work = WorkQueue(self.versions)
+        self.taskmanagers: dict[str, int] = {}
+        self.locations: list[TaskManagerLocation] = []
+        self.out: list[Instruction] = []
+        self.now_s = 0.0
+        self.deployed = 0
+        self.steps = 0
+        self._required = 0
+        self._is_continuing = False
+        self._sharing = LocalInputPreferred(job)
+        self._dynamic: DynamicGraph | None = None
+        self.strategy: SchedulingStrategy
+        if job.is_dynamic:
+            self._dynamic = DynamicGraph(self.topology, self._decide)
+            self.strategy = VertexwiseScheduling(self.topology, settings.hybrid)
+        else:
+            self.strategy = RegionScheduling(self.topology, self.regions)
+        self.allocation = SlotAllocation(
+            job, self.topology, self._groups_of(self.topology.initialised), SlotPool(settings.mode, settings.slots)
+        )
+        self.deployment = Deployment(
+            job_id,
+            self.topology,
+            self.executions,
+            self.tracker,
+            self.locations,
+            offloader,
+            only_finished=settings.hybrid is HybridConsumption.ONLY_FINISHED_PRODUCERS,
+        )
+        self._extend_tables()
+
+    # ------------------------------------------------------------------------------------------------- growth
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every vertex has its subtasks."""
+        return len(self.topology.initialised) == len(self.topology.job.vertices)
+
+    def grow(self) -> None:
+        """Initialises the vertices of a dynamic job that can be, and lets everybody know."""
+        added = () if self._dynamic is None else self._dynamic.grow()
+        if not added:
+            return
+        self.regions.extend()
+        self.strategy.extend()
+        self.release.extend()
+        self.allocation.extend(self._groups_of(added))
+        self._extend_tables()
+
+    def record_sizes(self, produced_bytes: Mapping[int, npt.NDArray[np.int64]], finished: IndexArray) -> None:
+        """What these subtasks wrote into each subpartition, by partition; only a dynamic job wants to know."""
+        if self._dynamic is not None:
+            written = set(self.partitions_of(finished).tolist())
+            for partition in written & produced_bytes.keys():
+                sizes = produced_bytes[partition]
+                dataset = int(self.topology.dataset_of_partition[partition])
+                self._dynamic.record(dataset, partition - self.topology.partitions_of(dataset).start, sizes)
+
+    def forget_partitions(self, partitions: IndexArray) -> None:
+        """These will be written again."""
+        self.tracker.forget(partitions)
+        if self._dynamic is not None:
+            for partition in partitions.tolist():
+                dataset = int(self.topology.dataset_of_partition[partition])
+                self._dynamic.forget(dataset, partition - self.topology.partitions_of(dataset).start)
+
+    def _extend_tables(self) -> None:
+        added = self.topology.subtask_count - len(self.executions)
+        self.executions.grow(added)
+        self.versions.grow(added)
+        self.tracker.grow(self.topology.partition_count - len(self.tracker))
+
+    def _groups_of(self, vertices: tuple[int, ...]) -> ExecutionSlotSharingGroups:
+        """Who shares slots, now that these vertices are there too."""
+        job = self.topology.job
+        if self._settings.mode is LoadBalanceMode.TASKS:
+            return task_balanced(job)
+        for vertex in vertices:
+            inputs = []
+            for edge in self.topology.inputs_of(vertex):
+                first, stop = self.topology.input_info(edge).partition_ranges()
+                inputs.append(ConsumedPartitions(job.datasets[job.edges[edge].dataset].producer, first, stop - 1))
+            self._sharing.add(vertex, self.topology.parallelism_of(vertex), inputs)
+        return self._sharing.groups()
+
+    def _decide(self, inputs: Sequence[VertexInput], max_parallelism: int) -> Decision:
+        return decide(inputs, self._settings.adaptive, max_parallelism=max_parallelism)
+
+    # --------------------------------------------------------------------------------------------- scheduling
+
+    def start(self) -> None:
+        """The job begins."""
+        self.grow()
+        self.schedule(self.strategy.start())
+
+    def schedule(self, batches: Batches) -> None:
+        """Each batch is a bulk: its slots are asked for together, and it is deployed when it has all."""
+        self.executions.apply(batches.subtasks, ExecutionInput.SCHEDULE)
+        self.allocation.open(batches)
+        self.work.add(WorkKind.ALLOCATE, batches.subtasks)
+
+    def step(self, checkpoint: int | None, *, is_proceeding: bool) -> None:
+        """Works until the budget is used up or nothing is left; does nothing while a `Proceed` is on its way."""
+        if is_proceeding:
+            self._is_continuing = False
+        if self._is_continuing:
+            return
+        budget = STEP_BUDGET
+        self._queue_complete()
+        while self.work and budget > 0:
+            kind, subtasks, budget = self.work.take(budget)
+            self.steps += 1
+            if kind is WorkKind.RELEASE:
+                self.allocation.release(subtasks, self.now_s)
+            elif kind is WorkKind.ALLOCATE:
+                self.allocation.request(subtasks, self.now_s)
+            elif kind is WorkKind.DEPLOY:
+                self._deploy(subtasks, checkpoint)
+            else:
+                self._follow(subtasks)
+            self._queue_complete()
+        if self.work:
+            self._is_continuing = True
+            self.out.append(Continue())
+        elif self.allocation.missing != self._required:
+            self._required = self.allocation.missing
+            self.out.append(RequireSlots(self._required))
+
+    def ended(self, subtasks: IndexArray) -> None:
+        """Subtasks have become terminal: their slots go back; those that finished may wake others."""
+        self.work.add(WorkKind.RELEASE, subtasks)
+        self.work.add(WorkKind.FINISH, self.executions.in_state(subtasks, ExecutionState.FINISHED))
+
+    def slot_of(self, subtask: int) -> PhysicalSlot:
+        """The slot of a subtask that is deployed, or has what it needs to be."""
+        slot = self.allocation.slot_of(subtask)
+        assert slot is not None  # it is released when the subtask has ended, not before
+        return slot
+
+    def _queue_complete(self) -> None:
+        """Bulks that have all their slots: their partitions have places now, and their tasks may be sent."""
+        bulks = self.allocation.take_complete()
+        if not bulks:
+            return
+        subtasks = np.sort(np.concatenate(bulks))
+        for vertex, indices in self.topology.by_vertex(subtasks):
+            own = indices + np.int32(self.topology.subtasks_of(vertex).start)
+            names = [self.slot_of(subtask).location.taskmanager for subtask in own.tolist()]
+            places = index_array([self.taskmanagers[name] for name in names])
+            for dataset in self.topology.outputs_of(vertex):
+                partitions = indices + np.int32(self.topology.partitions_of(dataset).start)
+                self.tracker.track(partitions, places, self.executions.attempts[own])
+        self.work.add(WorkKind.DEPLOY, subtasks)
+
+    def _deploy(self, subtasks: IndexArray, checkpoint: int | None) -> None:
+        if subtasks.size:
+            self.executions.apply(subtasks, ExecutionInput.DEPLOY)
+            self.deployed += subtasks.size
+            slots = tuple(self.slot_of(subtask) for subtask in subtasks.tolist())
+            self.out.append(Deploy(subtasks, self.executions.attempts[subtasks], slots, checkpoint))
+
+    def _follow(self, subtasks: IndexArray) -> None:
+        """What the end of subtasks makes possible: consumers are scheduled, inputs are released."""
+        for subtask in subtasks.tolist():
+            self.topology.finish(subtask)
+            self.grow()
+            batches = self.strategy.on_finished(subtask)
+            if len(batches):
+                self.schedule(batches)
+            unneeded = self.release.on_finished(subtask)
+            if unneeded.groups and self._settings.release_partitions:
+                self.deployment.invalidate(index_array(unneeded.groups))
+                self.release_partitions(unneeded.partitions)
+
+    # --------------------------------------------------------------------------------------------- partitions
+
+    def partitions_of(self, subtasks: IndexArray) -> IndexArray:
+        """The partitions that ascending subtasks write."""
+        found = [
+            indices + np.int32(self.topology.partitions_of(dataset).start)
+            for vertex, indices in self.topology.by_vertex(subtasks)
+            for dataset in self.topology.outputs_of(vertex)
+        ]
+        return np.concatenate(found) if found else index_array([])
+
+    def release_partitions(self, partitions: IndexArray) -> None:
+        """Has those that are still there dropped where they are."""
+        tracked = self.tracker.tracked(partitions)
+        if tracked.size:
+            numbers = self.tracker.taskmanagers[tracked].tolist()
+            names = tuple(self.locations[number].name for number in numbers)
+            self.out.append(ReleasePartitions(tracked, self.tracker.attempts[tracked], names))
+            self.tracker.release(tracked)
+
+    def release_results(self) -> None:
+        """The job has ended: releases what is left of its results, but those that outlive it."""
+        is_ours = np.array(
+            [
+                dataset.type.is_released_by_scheduler and not dataset.type.is_persistent
+                for dataset in self.topology.job.datasets
+            ],
+            np.bool_,
+        )
+        self.release_partitions(index_array(np.flatnonzero(is_ours[self.topology.dataset_of_partition])))
+        self.deployment.clear()

@@ -1,0 +1,166 @@
+"""What a failure costs: which subtasks run again, when, and when the job gives up.
+
+Takes: failed tasks and global failures. Gives: cancellations and timers, later restarts.
+
+Rules:
+- The restart strategy is asked once for each failure; tasks that were to be canceled anyway are none.
+- What is to restart is superseded at once: its versions are bumped, so whatever waits for it is stale; what it wrote
+  is void, and no descriptor tells of it any more. Its tasks are canceled.
+- It is reset and scheduled again when all of its tasks have stopped and the delay has passed. A subtask that is caught
+  by another failure meanwhile restarts with that.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+import numpy as np
+
+from .arrays import IndexArray, index_array
+from .events import TaskFailed
+from .execution_states import ExecutionInput, ExecutionState, JobInput, JobState, JobStatus
+from .failover import RegionFailover
+from .instructions import Cancel, StartTimer
+from .progress import Progress
+from .restart import RestartStrategy
+from .restarts import Restarts
+
+
+@final
+class Recovery:
+    """The parts of a scheduler that deal with failures.
+
+    Args:
+        progress: the other parts.
+        status: of the job.
+        strategy: decides about failures.
+
+    Attributes:
+        failures: that the strategy was asked about.
+        restarted: subtasks that were reset.
+        stale: what came for something that was superseded.
+    """
+
+    def __init__(self, progress: Progress, status: JobStatus, strategy: RestartStrategy) -> None:
+        self._progress = progress
+        self._status = status
+        self._strategy = strategy
+        self._failover = RegionFailover(progress.topology, progress.regions)
+        self._restarts = Restarts()
+        self.failures = 0
+        self.restarted = 0
+        self.stale = 0
+
+    def task_failed(self, event: TaskFailed) -> None:
+        """A TaskManager's report."""
+        executions, tracker = self._progress.executions, self._progress.tracker
+        subtask = index_array([event.subtask])
+        is_current = executions.current(subtask, np.array([event.attempt], np.uint32))
+        if not is_current[0] or executions.terminal(subtask)[0]:
+            self.stale += 1
+            return
+        missing = event.missing_partition
+        if missing is not None and tracker.attempts[missing] != event.missing_attempt:
+            missing = None  # its producer has run again since
+        self.fail_tasks(subtask, event.cause, missing=missing, is_recoverable=event.is_recoverable)
+
+    def fail_tasks(
+        self, subtasks: IndexArray, cause: str, *, missing: int | None = None, is_recoverable: bool = True
+    ) -> None:
+        """These tasks are gone; those that have ended already are skipped."""
+        executions = self._progress.executions
+        live = subtasks[~executions.terminal(subtasks)]
+        failed = executions.not_in_state(live, ExecutionState.CANCELING)
+        executions.apply(live, ExecutionInput.FAIL)
+        self._progress.allocation.withdraw(live)
+        self.ended(live)
+        if failed.size:
+            self.fail(failed, cause, missing=missing, is_recoverable=is_recoverable)
+
+    def fail(
+        self, failed: IndexArray | None, cause: str, *, missing: int | None = None, is_recoverable: bool = True
+    ) -> None:
+        """Restarts what has to be, or gives up.
+
+        Args:
+            failed: the subtasks that failed; None is all of the job.
+            cause: why.
+            missing: a partition that could not be read.
+            is_recoverable: False gives up.
+        """
+        if self._status.is_in(JobState.CANCELLING, JobState.FAILING):
+            return
+        self.failures += 1
+        decision = self._strategy.failed(self._progress.now_s)
+        delay_s = decision.delay_s if is_recoverable else None
+        if delay_s is None:
+            self._status.change(JobInput.GIVE_UP)
+            self._status.reason = f"{cause} ({decision.reason if is_recoverable else 'not recoverable'})"
+            self.stop_all()
+            return
+        self._status.change(JobInput.RESTART)
+        if failed is None:
+            subtasks = index_array(np.arange(self._progress.topology.subtask_count))
+        else:
+            subtasks = self._failover.subtasks_to_restart(failed, self._progress.tracker.is_tracked, missing)
+        self._begin(self._progress.executions.not_in_state(subtasks, ExecutionState.CREATED), delay_s)
+
+    def ended(self, subtasks: IndexArray) -> None:
+        """Subtasks have become terminal."""
+        self._restarts.grow(len(self._progress.executions))
+        self._restarts.ended(subtasks)
+        self._progress.ended(subtasks)
+
+    def due(self, timer: int) -> None:
+        """The delay of a restart has passed."""
+        if not self._restarts.due(timer):
+            self.stale += 1
+
+    def restart_ready(self) -> None:
+        """Carries out the restarts whose tasks have all stopped and whose delay is over; after each event."""
+        progress = self._progress
+        for recorded in self._restarts.take_ready():
+            current = progress.versions.current(recorded)
+            self.stale += recorded.subtasks.size - current.size
+            progress.executions.apply(current, ExecutionInput.RESET)
+            self.restarted += current.size
+            if not self._restarts and self._status.is_in(JobState.RESTARTING):
+                self._status.change(JobInput.RESTARTED)
+            progress.schedule(progress.strategy.restart(current))
+
+    def stop_all(self) -> None:
+        """Nothing runs again; everything that does is canceled."""
+        everything = index_array(np.arange(self._progress.topology.subtask_count))
+        self._restarts.clear()
+        self._progress.versions.bump(everything)
+        self._cancel(everything)
+
+    def _begin(self, subtasks: IndexArray, delay_s: float) -> None:
+        """Supersedes these subtasks, cancels them, and has them restart."""
+        progress = self._progress
+        recorded = progress.versions.bump(subtasks)
+        written = progress.partitions_of(subtasks)
+        # The others are dropped by their TaskManagers, together with the task.
+        progress.release_partitions(
+            progress.partitions_of(progress.executions.in_state(subtasks, ExecutionState.FINISHED))
+        )
+        progress.forget_partitions(written)
+        progress.topology.reset(subtasks)
+        progress.release.on_reset(subtasks)
+        progress.deployment.invalidate(progress.topology.produced_by_all(subtasks))
+        self._cancel(subtasks)
+        timer = self._restarts.begin(recorded, ~progress.executions.terminal(subtasks))
+        progress.out.append(StartTimer(timer, delay_s))
+
+    def _cancel(self, subtasks: IndexArray) -> None:
+        """Tells those on TaskManagers to stop; the others stop at once."""
+        executions = self._progress.executions
+        live = executions.allowed(subtasks, ExecutionInput.CANCEL)
+        is_out = executions.on_taskmanager(live)
+        executions.apply(live, ExecutionInput.CANCEL)
+        running, waiting = live[is_out], live[~is_out]
+        if running.size:
+            slots = tuple(self._progress.slot_of(subtask) for subtask in running.tolist())
+            self._progress.out.append(Cancel(running, executions.attempts[running], slots))
+        self._progress.allocation.withdraw(waiting)
+        self.ended(waiting)

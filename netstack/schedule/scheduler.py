@@ -1,0 +1,278 @@
+"""Runs one job: told what happens, it says what is to be done.
+
+Takes: a job graph, and events. Gives: instructions, in order.
+
+Rules:
+- It never waits, and has neither clock nor chance: events carry the time, strategies get their jitter from outside. So
+  a job on a thousand TaskManagers runs in one test.
+- What comes late is recognised: reports by their attempt, whatever was waited for by the version of its subtasks.
+- No step is long: work on many subtasks is cut, and goes on with `Proceed` after the events that wait (`inbox`).
+- How the job gets on is in `progress`, what failures do in `recovery`; here is who says what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, final
+
+from ..deploy.blob_store import BlobStore, MemoryBlobStore, Offloader
+from ..deploy.shuffle import TaskManagerLocation
+from ..errors import LocalProtocolError
+from .events import (
+    CancelJob,
+    CheckpointStored,
+    Event,
+    GlobalFailure,
+    HeartbeatFailed,
+    HeartbeatReceived,
+    Proceed,
+    SlotsOffered,
+    StartJob,
+    TaskFailed,
+    TaskManagerLost,
+    TaskManagerRegistered,
+    TasksReported,
+    Tick,
+    TimerDue,
+)
+from .execution_states import ExecutionInput, ExecutionState, JobInput, JobState, JobStatus
+from .heartbeats import Heartbeats
+from .instructions import AskHeartbeats, Deploy, EndJob, Instruction, ReturnSlots
+from .job_graph import JobGraph
+from .progress import Progress
+from .recovery import Recovery
+from .restart import NoRestart, RestartStrategy
+from .scheduler_settings import SchedulerSettings, SchedulerStatistics
+from .slots import Location, PhysicalSlot
+from .topology import Topology
+
+__all__ = ["Scheduler", "SchedulerSettings", "SchedulerStatistics"]
+
+_REPORTABLE: Final = frozenset(
+    {ExecutionInput.INITIALIZE, ExecutionInput.RUN, ExecutionInput.FINISH, ExecutionInput.CANCELED}
+)
+
+
+@final
+class Scheduler:
+    """One execution of one job.
+
+    Args:
+        job: the job.
+        job_id: of this execution; a part of the keys of blobs, so no two executions share one.
+        restart: decides about failures; None never restarts.
+        store: where large parts of descriptors go; None keeps them in memory.
+        settings: how it is run.
+        now_s: when watching TaskManagers begins.
+
+    Raises:
+        ConfigError: the job cannot be run.
+    """
+
+    def __init__(
+        self,
+        job: JobGraph,
+        job_id: str,
+        *,
+        restart: RestartStrategy | None = None,
+        store: BlobStore | None = None,
+        settings: SchedulerSettings | None = None,
+        now_s: float = 0.0,
+    ) -> None:
+        self._settings = SchedulerSettings() if settings is None else settings
+        offloader = Offloader(MemoryBlobStore() if store is None else store, job_id, job_id, self._settings.offload)
+        self._status = JobStatus()
+        self._progress = Progress(job, job_id, offloader, self._settings)
+        self._recovery = Recovery(self._progress, self._status, NoRestart() if restart is None else restart)
+        watched = self._settings.heartbeats
+        self._heartbeats = None if watched is None else Heartbeats(watched, now_s)
+        self._checkpoint: int | None = None
+
+    @property
+    def state(self) -> JobState:
+        """Where the job stands."""
+        return self._status.state
+
+    @property
+    def topology(self) -> Topology:
+        """The subtasks, partitions and groups so far; nobody else changes it."""
+        return self._progress.topology
+
+    def execution_state(self, subtask: int) -> ExecutionState:
+        """Where the current execution of a subtask stands."""
+        return self._progress.executions.state(subtask)
+
+    def attempt(self, subtask: int) -> int:
+        """Which attempt that is, from 0."""
+        return int(self._progress.executions.attempts[subtask])
+
+    def producer_state(self, partition: int) -> ExecutionState:
+        """For a consumer that cannot open a partition: where its producer stands.
+
+        While it comes up the consumer tries again; when it is canceled or failed, the consumer cancels itself; else it
+        fails with `TaskFailed.missing_partition`, and the producer runs again.
+        """
+        return self.execution_state(int(self.topology.producer_of_partition[partition]))
+
+    def statistics(self) -> SchedulerStatistics:
+        """A snapshot."""
+        progress, recovery = self._progress, self._recovery
+        return SchedulerStatistics(
+            self._status.state,
+            {state: progress.executions.count(state) for state in ExecutionState},
+            progress.deployed,
+            recovery.failures,
+            recovery.restarted,
+            recovery.stale,
+            progress.steps,
+            progress.deployment.cache.statistics(),
+        )
+
+    def descriptors(self, deploy: Deploy) -> Iterator[tuple[int, bytes]]:
+        """What a `Deploy` sends: each subtask with its serialised task deployment descriptor, one by one.
+
+        Raises:
+            BlobError: a part cannot be offloaded, and has to be; hand over `GlobalFailure`.
+        """
+        return self._progress.deployment.descriptors(deploy)
+
+    def next_deadline(self) -> float | None:
+        """When to hand over `Tick`, unless something else happens before; None is never."""
+        if self._status.state.is_terminal:
+            return None
+        deadlines = [self._progress.allocation.next_deadline_s()]
+        if self._heartbeats is not None:
+            deadlines.append(self._heartbeats.next_deadline())
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def handle(self, event: Event) -> list[Instruction]:
+        """Takes one event.
+
+        Returns:
+            What is to be done. After the job has ended: nothing.
+
+        Raises:
+            LocalProtocolError: the event makes no sense in this state, such as a second `StartJob`.
+        """
+        if self._status.state.is_terminal:
+            return []
+        progress = self._progress
+        progress.out = []
+        progress.now_s = event.now_s
+        self._dispatch(event)
+        self._recovery.restart_ready()
+        progress.step(self._checkpoint, is_proceeding=isinstance(event, Proceed))
+        self._end_if_done()
+        return progress.out
+
+    def _dispatch(self, event: Event) -> None:
+        match event:
+            case HeartbeatReceived():
+                if self._heartbeats is not None:
+                    self._heartbeats.heard(event.taskmanager, event.now_s)
+            case TasksReported():
+                self._reported(event)
+            case TaskFailed():
+                self._recovery.task_failed(event)
+            case TimerDue():
+                self._recovery.due(event.timer)
+            case Tick():
+                self._tick(event.now_s)
+            case StartJob():
+                self._status.change(JobInput.START)
+                self._progress.start()
+            case TaskManagerRegistered():
+                self._register(event.location, event.now_s)
+            case SlotsOffered():
+                self._offered(event)
+            case TaskManagerLost():
+                self._lose(event.taskmanager, event.reason)
+            case HeartbeatFailed():
+                if self._heartbeats is not None and self._heartbeats.request_failed(event.taskmanager):
+                    self._lose(event.taskmanager, "requests for heartbeats could not be delivered")
+            case GlobalFailure():
+                self._recovery.fail(None, event.cause)
+            case CheckpointStored():
+                self._checkpoint = event.checkpoint_id
+            case CancelJob():
+                self._status.change(JobInput.CANCEL)
+                self._recovery.stop_all()
+            case Proceed():
+                pass  # the step that follows every event
+
+    def _register(self, location: TaskManagerLocation, now_s: float) -> None:
+        if location.name in self._progress.taskmanagers:
+            raise LocalProtocolError(f"TaskManager {location.name!r} is registered; say TaskManagerLost first")
+        self._progress.taskmanagers[location.name] = len(self._progress.locations)
+        self._progress.locations.append(location)
+        if self._heartbeats is not None:
+            self._heartbeats.watch(location.name, now_s)
+
+    def _offered(self, event: SlotsOffered) -> None:
+        number = self._progress.taskmanagers.get(event.taskmanager)
+        if number is None:
+            self._recovery.stale += 1
+            return
+        where = Location(event.taskmanager, self._progress.locations[number].host)
+        slots = [PhysicalSlot(where, slot, event.profile) for slot in event.slots]
+        self._progress.allocation.offer(event.taskmanager, slots, event.now_s)
+
+    def _lose(self, taskmanager: str, reason: str) -> None:
+        """All its slots and partitions are gone. Tasks that had finished there stay finished."""
+        number = self._progress.taskmanagers.pop(taskmanager, None)
+        if number is None:
+            self._recovery.stale += 1
+            return
+        if self._heartbeats is not None:
+            self._heartbeats.unwatch(taskmanager)
+        self._progress.tracker.lose(number)
+        lost = self._progress.allocation.lose_taskmanager(taskmanager)
+        self._recovery.fail_tasks(lost, f"TaskManager {taskmanager!r} is lost: {reason}")
+
+    def _tick(self, now_s: float) -> None:
+        if self._heartbeats is not None:
+            for taskmanager in self._heartbeats.expired(now_s):
+                self._lose(taskmanager, "no heartbeat came in time")
+            asked = self._heartbeats.to_ask(now_s)
+            if asked:
+                self._progress.out.append(AskHeartbeats(tuple(asked)))
+        allocation = self._progress.allocation
+        late = allocation.timed_out(now_s)
+        if late.size:
+            wait_s = self._settings.slots.request_timeout_s
+            self._recovery.fail_tasks(late, f"{late.size} tasks got no slot within {wait_s} s; add TaskManagers")
+        allocation.advance(now_s)
+        idle = allocation.idle(now_s)
+        if idle:
+            self._progress.out.append(ReturnSlots(tuple(idle)))
+
+    def _reported(self, event: TasksReported) -> None:
+        if event.what not in _REPORTABLE:
+            raise LocalProtocolError(f"a TaskManager cannot report {event.what.value!r}")
+        executions = self._progress.executions
+        current = event.subtasks[executions.current(event.subtasks, event.attempts)]
+        subtasks = executions.allowed(current, event.what)
+        self._recovery.stale += event.subtasks.size - subtasks.size
+        if event.what is ExecutionInput.CANCELED:
+            # Nobody asked the others to: they gave up by themselves, which is a failure like any other.
+            self._recovery.fail_tasks(
+                executions.not_in_state(subtasks, ExecutionState.CANCELING), "the task has canceled itself"
+            )
+            subtasks = executions.in_state(subtasks, ExecutionState.CANCELING)
+        executions.apply(subtasks, event.what)
+        if event.what in (ExecutionInput.FINISH, ExecutionInput.CANCELED):
+            self._progress.record_sizes(event.produced_bytes, executions.in_state(subtasks, ExecutionState.FINISHED))
+            self._recovery.ended(subtasks)
+
+    def _end_if_done(self) -> None:
+        progress, status = self._progress, self._status
+        if progress.work:
+            return
+        if status.state is JobState.RUNNING and progress.is_whole and progress.executions.are_all_finished:
+            status.change(JobInput.FINISHED)
+        elif status.is_in(JobState.CANCELLING, JobState.FAILING) and progress.executions.are_all_terminal:
+            status.change(JobInput.ENDED)
+        else:
+            return
+        progress.release_results()
+        progress.out.append(EndJob(status.state, status.reason if status.is_in(JobState.FAILED) else ""))

@@ -1,0 +1,69 @@
+"""How a scheduler runs its job, and what it tells about itself.
+
+Takes: values. Gives: frozen settings and statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import final
+
+from ..deploy.blob_store import OffloadRule
+from ..deploy.descriptor_cache import DescriptorCacheStatistics
+from .adaptive_parallelism import AdaptiveSettings
+from .execution_states import ExecutionState, JobState
+from .heartbeats import HeartbeatSettings
+from .slot_pool import SlotPoolSettings
+from .slots import LoadBalanceMode
+from .vertexwise_scheduling import HybridConsumption
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSettings:
+    """How a job is run.
+
+    Attributes:
+        mode: how tasks are spread over TaskManagers.
+        slots: how long to wait for slots.
+        heartbeats: how TaskManagers are watched; None leaves that to others, who say `TaskManagerLost`.
+        offload: which parts of descriptors go to the blob store.
+        release_partitions: whether results are released when their last reader has finished, not at the job's end.
+        adaptive: how the parallelism of a dynamic job is decided.
+        hybrid: when hybrid results of a dynamic job count as consumable.
+    """
+
+    mode: LoadBalanceMode = LoadBalanceMode.NONE
+    slots: SlotPoolSettings = field(default_factory=SlotPoolSettings)
+    heartbeats: HeartbeatSettings | None = field(default_factory=HeartbeatSettings)
+    offload: OffloadRule = field(default_factory=OffloadRule)
+    release_partitions: bool = True
+    adaptive: AdaptiveSettings = field(default_factory=AdaptiveSettings)
+    hybrid: HybridConsumption = HybridConsumption.UNFINISHED_PRODUCERS
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SchedulerStatistics:
+    """What a scheduler has seen and done.
+
+    Attributes:
+        state: of the job.
+        executions: how many subtasks are in each state.
+        deployed: attempts that were sent to TaskManagers.
+        failures: that the restart strategy was asked about.
+        restarted: subtasks that were reset for another attempt.
+        stale: reports, requests and timers that came for something that was superseded.
+        steps: pieces of cut work.
+        descriptors: the cache of shuffle descriptors.
+    """
+
+    state: JobState
+    executions: Mapping[ExecutionState, int]
+    deployed: int
+    failures: int
+    restarted: int
+    stale: int
+    steps: int
+    descriptors: DescriptorCacheStatistics

@@ -1,0 +1,305 @@
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+import trio
+
+from bench.mesh import invokables
+from bench.mesh.coordinator import MeshDeadlines, run_mesh
+from bench.mesh.spec import MeshSpec
+from bench.processes import MeasurementFailed
+from bench.runner import Progress
+from netstack.daemon.client import DaemonClient, open_daemon
+from netstack.daemon.daemon import DaemonConfig, TaskManagerDaemon, open_taskmanager_daemon
+from netstack.daemon.task import Task
+from netstack.errors import DaemonRefused, LocalProtocolError
+
+FAST = MeshDeadlines(setup_s=10, stalled_s=0.5, overall_s=10)
+
+
+class Hosts:
+    """Daemons of one process, each with a client."""
+
+    def __init__(self, daemons: list[TaskManagerDaemon], clients: list[DaemonClient]) -> None:
+        self.daemons, self.clients = daemons, clients
+
+    def spec(self, counts: Sequence[str] = (), **settings: Any) -> MeshSpec:
+        ends = [f"={count}" for count in counts] or [""] * len(self.clients)
+        hosts = tuple(client.address + end for client, end in zip(self.clients, ends, strict=True))
+        return MeshSpec(hosts=hosts, **settings)
+
+    async def run(self, counts: Sequence[str] = (), **settings: Any) -> dict[str, Any]:
+        return await run_mesh(self.spec(counts, **settings), self.clients, deadlines=FAST)
+
+    def check_released(self) -> None:
+        """Nothing of any run is left."""
+        assert not any(daemon.statistics()["runs"] for daemon in self.daemons)
+        assert [daemon.slots.free_slots for daemon in self.daemons] == [4] * len(self.daemons)
+
+
+@contextlib.asynccontextmanager
+async def hosts_open(count: int) -> Any:
+    async with contextlib.AsyncExitStack() as stack:
+        config = DaemonConfig(listen="tcp://127.0.0.1:0", slots=4)
+        daemons = [await stack.enter_async_context(open_taskmanager_daemon(config)) for _ in range(count)]
+        clients = [
+            await stack.enter_async_context(open_daemon(daemon.address.partition("://")[2])) for daemon in daemons
+        ]
+        yield Hosts(daemons, clients)
+
+
+def on_hosts(count: int, work: Callable[[Hosts], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with hosts_open(count) as hosts:
+            await work(hosts)
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"records": 3000},
+        {"records": 3000, "channels": 3, "buffer_timeout_s": 0.0},
+        {"records": 50_000, "emit": "batch", "batch_records": 700, "channels": 2},
+        {"records": 5000, "emit": "arrow", "batch_records": 64},
+        {"records": 60, "rate_per_s": 1000.0, "buffer_timeout_s": 0.001},
+        {"records": 600, "consume_rate_per_s": 20_000.0},
+        {"records": 3000, "credit": False},
+        {"records": 3000, "relay": True, "channels": 2},
+        {"records": 3000, "relay": True, "emit": "batch", "batch_records": 100},
+        {"records": 2000, "relay": True, "emit": "arrow", "batch_records": 64},
+    ],
+    ids=str,
+)
+def test_every_record_of_every_source_arrives_once(settings: dict[str, Any]) -> None:
+    if settings.get("emit") == "arrow":
+        pytest.importorskip("pyarrow")
+
+    async def work(hosts: Hosts) -> None:
+        document = await hosts.run(**settings)
+        assert document["delivered"], document["warnings"]
+        assert document["records"] == 2 * settings["records"] == sum(row["records"] for row in document["pairs"])
+        assert len(document["pairs"]) == 4
+        assert document["settings"]["hosts"] == [client.address for client in hosts.clients]
+        hosts.check_released()
+
+    on_hosts(2, work)
+
+
+def test_three_hosts_of_different_parallelism() -> None:
+    async def work(hosts: Hosts) -> None:
+        document = await hosts.run(["2/1", "1/0", "0/2"], records=2400, channels=2)
+        assert document["delivered"], document["warnings"]
+        rows = document["hosts"]
+        assert [(row["sources"], row["sinks"]) for row in rows] == [(2, 1), (1, 0), (0, 2)]
+        assert [row["records"] for row in rows] == [2400, 0, 4800]
+        assert [row["backpressured_ms_per_s"] is None for row in rows] == [False, False, True]
+        assert [row["idle_ms_per_s"] is None for row in rows] == [False, True, False]
+        pairs = {(row["source_host"], row["sink_host"]): row for row in document["pairs"]}
+        a, b, c = (client.address for client in hosts.clients)
+        counts = {key: row["records"] for key, row in pairs.items()}
+        assert counts == {(a, a): 1600, (a, c): 3200, (b, a): 800, (b, c): 1600}
+        assert [row["is_local"] for row in document["pairs"]].count(True) == 1
+        assert document["matrix"][0] == {"address": a, "sources": [0, 1], "relays": [], "sinks": [0]}
+
+    on_hosts(3, work)
+
+
+def test_latency_is_one_way_with_its_uncertainty_or_a_round_trip() -> None:
+    async def work(hosts: Hosts) -> None:
+        settings = {"records": 100, "rate_per_s": 2000.0, "buffer_timeout_s": 0.0, "warmup_s": 0.0}
+        one_way = await hosts.run(**settings)
+        assert one_way["latency_kind"] == "open-loop"
+        assert one_way["latency_samples"] == 200
+        assert one_way["latency_us"]["p50"] > 0
+        assert one_way["round_trip_latency_us"]["p50"] is None
+        unsure = {row["is_local"]: row["latency_uncertainty_us"] for row in one_way["pairs"]}
+        assert unsure[True] == 0.0
+        assert unsure[False] > 0.0
+        back = await hosts.run(relay=True, **settings)
+        assert back["latency_us"]["p50"] is None
+        assert back["round_trip_latency_us"]["p50"] > 0
+        assert all(row["round_trip_latency_us"]["max"] > 0 for row in back["pairs"])
+
+    on_hosts(2, work)
+
+
+@pytest.mark.slow
+def test_a_timed_run_has_a_window_a_timeline_and_progress() -> None:
+    async def work(hosts: Hosts) -> None:
+        heard: list[Progress] = []
+        spec = hosts.spec(seconds=0.7, emit="batch", warmup_s=0.1)
+        document = await run_mesh(spec, hosts.clients, heard.append, deadlines=FAST)
+        assert document["delivered"], document["warnings"]
+        assert document["warnings"] == []
+        assert 0.3 < document["seconds"] < 0.7
+        assert document["records_per_s"] == pytest.approx(sum(row["records_per_s"] for row in document["pairs"]))
+        assert document["records_per_s"] == pytest.approx(sum(row["records_per_s"] for row in document["hosts"]))
+        assert document["latency_kind"] == "sampled under load"
+        assert all(row["latency_us"]["p50"] is not None for row in document["pairs"]), "each pair was sampled"
+        assert {sample["task"] for sample in document["timeline"]} == {"source-0", "source-1", "sink-0", "sink-1"}
+        assert all(0 < sample["t_s"] < 2 for sample in document["timeline"])
+        phases = [each.phase for each in heard]
+        assert phases == sorted(phases, key=["starting", "running", "draining"].index)
+        assert {"starting", "running", "draining"} == set(phases)
+        assert heard[-1].records == document["records"]
+
+    on_hosts(2, work)
+
+
+async def failing(task: Task) -> None:
+    task.send({"event": "ready"})
+    await task.receive()
+    raise ValueError("no more paper")
+
+
+@pytest.mark.parametrize("name", ["source", "sink", "relay"])
+def test_a_task_that_fails_is_named_with_its_cause(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(hosts: Hosts) -> None:
+        monkeypatch.setattr(invokables, name, failing)
+        with pytest.raises(MeasurementFailed) as caught:
+            await hosts.run(seconds=5, relay=name == "relay")
+        assert f"{name}-" in str(caught.value)
+        assert "ValueError: no more paper" in str(caught.value)
+        assert "measuring over 2 hosts failed" in str(caught.value)
+        hosts.check_released()
+        monkeypatch.undo()
+        assert (await hosts.run(records=100))["delivered"], "the next run works"
+
+    on_hosts(2, work)
+
+
+def test_a_daemon_without_room_refuses_and_costs_the_others_nothing() -> None:
+    async def work(hosts: Hosts) -> None:
+        with pytest.raises(DaemonRefused, match="slots"):
+            await hosts.run(["1", "9"], records=1)
+        assert (await hosts.run(["4", "4"], records=10))["delivered"]
+        hosts.check_released()
+
+    on_hosts(2, work)
+
+
+@pytest.mark.slow
+def test_records_that_do_not_move_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def asleep(task: Task) -> None:
+        await task.open_gate()
+        task.send({"event": "ready"})
+        await trio.sleep_forever()
+
+    async def work(hosts: Hosts) -> None:
+        monkeypatch.setattr(invokables, "sink", asleep)
+        with pytest.raises(
+            MeasurementFailed, match=r"no record arrived for 0.5 s: waiting for source-0 on .* 0 records"
+        ):
+            await hosts.run(seconds=0.1)
+        hosts.check_released()
+
+    on_hosts(2, work)
+
+
+@pytest.mark.slow
+def test_a_task_that_never_gets_ready_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def asleep(task: Task) -> None:
+        await trio.sleep_forever()
+
+    async def work(hosts: Hosts) -> None:
+        monkeypatch.setattr(invokables, "sink", asleep)
+        limits = MeshDeadlines(setup_s=0.3)
+        with pytest.raises(MeasurementFailed, match=r"became ready in time: waiting for sink-0 on .*, sink-1 on"):
+            await run_mesh(hosts.spec(records=1), hosts.clients, deadlines=limits)
+        hosts.check_released()
+
+    on_hosts(2, work)
+
+
+@pytest.mark.slow
+def test_a_daemon_that_vanishes_is_named() -> None:
+    async def main() -> None:
+        config = DaemonConfig(listen="tcp://127.0.0.1:0", slots=4)
+        places: list[str] = []
+        async with hosts_open(2) as hosts, trio.open_nursery() as nursery:
+            doomed = trio.CancelScope()
+            listening = trio.Event()
+
+            async def daemon() -> None:
+                with doomed:
+                    async with open_taskmanager_daemon(config) as made:
+                        places.append(made.address.partition("://")[2])
+                        listening.set()
+                        await trio.sleep_forever()
+
+            nursery.start_soon(daemon)
+            await listening.wait()
+            async with open_daemon(places[0]) as client:
+                hosts.clients.append(client)
+
+                def kill_it(progress: Progress) -> None:
+                    if progress.records:
+                        doomed.cancel()
+
+                with pytest.raises(MeasurementFailed, match=f"measuring over 3 hosts failed: {places[0]}"):
+                    await run_mesh(hosts.spec(seconds=5), hosts.clients, kill_it, deadlines=FAST)
+                hosts.clients.pop()
+            hosts.check_released()
+            assert (await hosts.run(records=100))["delivered"], "the others serve the next run"
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+@pytest.mark.slow
+def test_cancelling_releases_everything() -> None:
+    async def work(hosts: Hosts) -> None:
+        with trio.CancelScope() as scope:
+            await run_mesh(hosts.spec(seconds=5), hosts.clients, lambda heard: heard.records and scope.cancel())
+        assert scope.cancelled_caught
+        hosts.check_released()
+        assert (await hosts.run(records=100))["delivered"]
+
+    on_hosts(2, work)
+
+
+@pytest.mark.slow
+def test_interrupting_releases_everything() -> None:
+    async def work(hosts: Hosts) -> None:
+        def interrupt(heard: Progress) -> None:
+            if heard.records:
+                raise KeyboardInterrupt
+
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await run_mesh(hosts.spec(seconds=5), hosts.clients, interrupt)
+        assert caught.value.subgroup(KeyboardInterrupt) is not None
+        hosts.check_released()
+
+    on_hosts(2, work)
+
+
+def test_a_delivery_that_is_not_whole_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forgetful(task: Task) -> dict[str, Any]:
+        result = await honest(task)
+        if task.subtask == 1:
+            result["deliveries"][0]["records"] -= 1
+            result["pairs"][0]["records"] -= 1
+        return result
+
+    honest = invokables.sink
+
+    async def work(hosts: Hosts) -> None:
+        monkeypatch.setattr(invokables, "sink", forgetful)
+        document = await hosts.run(records=1000)
+        assert document["delivered"] is False
+        assert "delivery: source-0 sent 1000 records, 999 arrived" in document["warnings"]
+
+    on_hosts(2, work)
+
+
+def test_as_many_daemons_as_hosts() -> None:
+    async def work(hosts: Hosts) -> None:
+        with pytest.raises(LocalProtocolError, match="1 daemons for 2 hosts"):
+            await run_mesh(hosts.spec(records=1), hosts.clients[:1])
+
+    on_hosts(2, work)

@@ -1,0 +1,49 @@
+"""What Spark says, in one sentence; and the likeliest cause among nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.spark.failures import first_failure, sentence
+
+TRACE = """Job aborted due to stage failure: Could not recover from a failed barrier ResultStage.
+Traceback (most recent call last):
+  File "/x/bench/spark/node.py", line 1, in run_node
+TimeoutError: node 1: a peer did not arrive in time, or the job was cancelled
+ SQLSTATE: XXKST
+	at org.apache.spark.api.python.BasePythonRunner"""
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[SPARK-24819]: Barrier execution mode does not allow ... requires more slots than", "lower --nodes"),
+        ("SPARK-24942 barrier stage with dynamic allocation", "spark.dynamicAllocation.enabled"),
+        ("ExecutorLostFailure (executor 1 exited caused by ...)", "executor was lost"),
+        ("worker lost: Not receiving heartbeat for 60 seconds", "cut off"),
+        ("Python worker exited unexpectedly (crashed)", "ended in the middle"),
+        ('Cannot run program "/opt/python": error=2', "no Python at /venv/bin/python"),
+        ("[PYTHON_VERSION_MISMATCH] Python in worker has different version", "another Python"),
+        ("ModuleNotFoundError: No module named 'trio'", "no package 'trio'"),
+        (TRACE, "a peer did not arrive in time"),
+        ("something new\nwith lines", "Spark: something new"),
+        ("", "Spark: ValueError"),
+    ],
+)
+def test_one_sentence(text: str, says: str) -> None:
+    told = sentence(ValueError(text), nodes=4, python="/venv/bin/python")
+    assert says in told
+    assert "\n" not in told
+    assert "org.apache" not in told
+
+
+def row(rank: int, kind: str, error: str | None = None) -> dict[str, object]:
+    return {"rank": rank, "host": f"10.0.0.{rank}", "kind": kind, "error": error}
+
+
+def test_the_root_cause_comes_before_what_it_led_to() -> None:
+    rows = [row(0, "peer", "lost"), row(1, "timeout", "late"), row(2, "fault", "boom")]
+    assert first_failure(rows) == "node 2 at 10.0.0.2: boom"
+    assert first_failure(rows[:2]) == "node 1 at 10.0.0.1: late"
+    assert first_failure([row(0, "setup", "node 1 at x: no port"), *rows]) == "node 1 at x: no port"
+    assert first_failure([row(0, "ok"), row(1, "ok")]) == ""

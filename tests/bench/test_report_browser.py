@@ -1,0 +1,300 @@
+"""The report in a real browser: what is clicked is shown, nothing overflows, nothing fails."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.grid import Grid
+from bench.report import Sweep, build_combined_report, build_report
+from bench.store import Row
+
+Rows = Callable[..., list[Row]]
+OnHosts = Callable[[list[Row], tuple[str, ...]], list[Row]]
+SWEEP = {"grid": Grid().as_dict(), "command": "netstack-bench sweep", "started_at": "2026-11-21T09:30:00Z"}
+PHONE_PX, DESK_PX = 400, 1280
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+# Words for the scripts of the tests below.
+WORDS = """
+const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+const box = (group, text) => {
+  const found = all("#choose fieldset").find((each) => each.querySelector("legend").textContent === group);
+  return all("label", found).find((each) => each.textContent === text).querySelector("input");
+};
+const isSeen = (each) => each.getClientRects().length > 0;
+const seen = (selector) => all(selector).filter(isSeen).length;
+const rows = () => all("#runs tbody tr:not(.out)").length;
+const bends = (line) => line.getAttribute("d").match(/[ML]/g).length;
+"""
+
+
+def chromium_dump(chromium: str, page: Path, profile: Path) -> str:
+    """The document as the browser has it after its scripts ran."""
+    command = [
+        chromium,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        f"--window-size={DESK_PX},900",
+        f"--user-data-dir={profile}",
+        "--virtual-time-budget=2000",
+        "--dump-dom",
+        page.as_uri(),
+    ]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def ask(chromium: str, folder: Path, page: str, script: str, width_px: int = DESK_PX) -> Any:
+    """What a script finds in the page, shown that wide: it fills the object `found`.
+
+    The page stands in a frame, because a browser's window cannot be as narrow as a phone; it posts what it found.
+    """
+    body = f"const found = {{}}; {WORDS} {script}\nfound.errors = document.documentElement.dataset.errors ?? '';"
+    told = f"<script>(async () => {{ {body} parent.postMessage(JSON.stringify(found), '*'); }})()</script></body>"
+    (folder / "report.html").write_text(page.replace("</body>", told), encoding="utf-8")
+    (folder / "frame.html").write_text(
+        "<!doctype html><script>onmessage = (e) => { document.documentElement.dataset.found = e.data; };</script>"
+        f'<body style="margin:0"><iframe src="report.html" style="border:0;width:{width_px}px;height:800px">',
+        encoding="utf-8",
+    )
+    document = chromium_dump(chromium, folder / "frame.html", folder / "profile")
+    found = re.search(r'<html data-found="([^"]*)"', document)
+    assert found is not None, "the script did not come to its end"
+    return json.loads(unescape(found[1]))
+
+
+@pytest.fixture(name="one", scope="module")
+def _one(fake_rows: Rows) -> str:
+    return build_report(fake_rows(Grid(repeats=2)), SWEEP)
+
+
+@pytest.fixture(name="two", scope="module")
+def _two(fake_rows: Rows) -> str:
+    grid = Grid(repeats=3)
+    return build_combined_report(
+        [Sweep("results/before", fake_rows(grid)), Sweep("results/after", fake_rows(grid, salt=5, faster=1.2))]
+    )
+
+
+@pytest.fixture(name="hosts", scope="module")
+def _hosts(fake_rows: Rows, on_hosts: OnHosts) -> str:
+    return build_report(
+        on_hosts(fake_rows(Grid(seconds=2.0)), tuple(f"node-{number}.lab" for number in range(9))), SWEEP
+    )
+
+
+def test_a_browser_draws_the_curves_without_an_error(chromium: str, tmp_path: Path, fake_rows: Rows) -> None:
+    page = tmp_path / "report.html"
+    page.write_text(build_report(fake_rows(Grid(repeats=2)), SWEEP), encoding="utf-8")
+    document = chromium_dump(chromium, page, tmp_path / "profile")
+    root = re.search(r"<html[^>]*>", document)
+    assert root is not None
+    assert 'data-script="done"' in root[0]
+    assert "data-errors" not in root[0]
+    curves = re.search(r'data-curves="(\d+)"', root[0])
+    assert curves is not None
+    drawn = [path for path in re.findall(r'class="line" d="([^"]+)"', page.read_text()) if path != "M1 8H33"]
+    assert int(curves[1]) == len(drawn) > 2 * (2 + 4) * 4, "every line of every drawing has a length"
+    assert document.count('<button type="button">') > 15  # the heads of the tables sort
+
+
+def test_the_browser_test_would_notice_a_broken_script(chromium: str, tmp_path: Path, fake_rows: Rows) -> None:
+    page = tmp_path / "report.html"
+    broken = build_report(fake_rows(), SWEEP).replace('tip.id = "tip";', 'tip.id = "tip"; missing();', 1)
+    page.write_text(broken, encoding="utf-8")
+    document = chromium_dump(chromium, page, tmp_path / "profile")
+    assert "data-errors" in document.partition("<body")[0]
+    assert 'data-script="done"' not in document
+
+
+def test_a_choice_hides_its_marks_rows_and_charts(chromium: str, tmp_path: Path, one: str) -> None:
+    found = ask(
+        chromium,
+        tmp_path,
+        one,
+        """
+        const line = document.querySelector("#throughput .series .line");
+        found.panel = document.querySelector("#choose").open;
+        found.before = [seen("#throughput .pt"), rows(), bends(line)];
+        box("buffer timeout", "0").click();
+        box("record size", "1 KiB").click();
+        found.after = [seen("#throughput .pt"), rows(), bends(line)];
+        found.charts = seen("#percentiles figure");
+        found.heads = seen("#kept th.c");
+        found.told = document.querySelector("#shown").textContent;
+        found.stairs = all("#frontier .panel.p1 .wide .stairs").map(isSeen);
+        document.querySelector("#choose button[type=reset]").click();
+        await new Promise((done) => setTimeout(done, 50));
+        found.again = [seen("#throughput .pt"), rows(), bends(line)];
+        """,
+    )
+    assert found == {
+        "panel": True,
+        "before": [20, 80, 5],
+        "after": [8, 32, 4],
+        "charts": 2,
+        "heads": 4,
+        "told": "32 of 80 runs shown",
+        "stairs": [True, False],
+        "again": [20, 80, 5],
+        "errors": "",
+    }
+
+
+def test_the_frontier_is_that_of_what_is_shown(chromium: str, tmp_path: Path, one: str) -> None:
+    found = ask(
+        chromium,
+        tmp_path,
+        one,
+        """
+        const stairs = document.querySelector("#frontier .panel.p1 .wide .stairs .frontier");
+        found.untouched = stairs.getAttribute("d");
+        found.corners = seen("#frontier .tag");
+        box("channels", "1").click();
+        found.other = stairs.getAttribute("d");
+        box("channels", "1").click();
+        found.again = stairs.getAttribute("d");
+        box("buffer timeout", "0").dispatchEvent(new MouseEvent("click", { altKey: true, bubbles: true }));
+        found.single = seen("#frontier .tag");
+        found.left = seen("#throughput .pt");
+        box("buffer timeout", "0").click();
+        found.last = box("buffer timeout", "0").checked;
+        """,
+    )
+    numbers = re.compile(r"[\d.]+")
+    assert [float(x) for x in numbers.findall(found["untouched"])] == [
+        float(x) for x in numbers.findall(found["again"])
+    ]
+    assert found["other"] != found["untouched"]
+    assert found["corners"] > found["single"] == 2
+    assert found["left"] == 4
+    assert found["last"], "the last value of a setting cannot be taken away"
+    assert found["errors"] == ""
+
+
+def test_sweeps_are_switched(chromium: str, tmp_path: Path, two: str) -> None:
+    found = ask(
+        chromium,
+        tmp_path,
+        two,
+        """
+        found.both = [seen("#throughput .series"), seen("#sweeps tbody tr"), seen(".against")];
+        box("sweep", "B").click();
+        found.first = [seen("#throughput .series"), seen("#sweeps tbody tr"), seen(".against")];
+        found.told = document.querySelector("#shown").textContent;
+        box("sweep", "B").click();
+        const legend = document.querySelector(".legend button");
+        legend.click();
+        found.hidden = seen("#throughput .series");
+        found.twins = all(`.legend [data-series="0"]`).map((each) => each.getAttribute("aria-pressed"));
+        """,
+    )
+    assert found["both"] == [8, 2, 1]
+    assert found["first"] == [4, 1, 0]
+    assert found["told"] == "120 of 240 runs shown"
+    assert found["hidden"] == 7
+    assert set(found["twins"]) == {"false"}
+    assert found["errors"] == ""
+
+
+def test_one_view_is_shown_and_follows_the_choice(chromium: str, tmp_path: Path, hosts: str) -> None:
+    found = ask(
+        chromium,
+        tmp_path,
+        hosts,
+        """
+        const select = document.querySelector("#pairs-view");
+        const head = () => select.selectedOptions[0].textContent;
+        found.start = [seen("#hosts .view"), seen("#hosts td.cell"), head()];
+        document.querySelector("#hosts [data-step='1']").click();
+        found.next = [seen("#hosts .view"), head()];
+        box("record size", "8 B").click();
+        found.chosen = [seen("#hosts .view"), head(), all("option", select).filter((each) => !each.disabled).length];
+        document.querySelector("#hosts [data-step='-1']").click();
+        found.round = head();
+        select.value = all("option", select).findLast((each) => !each.disabled).value;
+        select.dispatchEvent(new Event("change"));
+        found.last = head();
+        """,
+    )
+    assert found == {
+        "start": [1, 3 * 81, "8 B \u00b7 1 ch, timeout 0"],
+        "next": [1, "8 B \u00b7 1 ch, timeout 1 ms"],
+        "chosen": [1, "1 KiB \u00b7 1 ch, timeout 0", 10],
+        "round": "1 KiB \u00b7 16 ch, timeout none",
+        "last": "1 KiB \u00b7 16 ch, timeout none",
+        "errors": "",
+    }
+
+
+def test_values_over_time_are_told_at_the_cursor(chromium: str, tmp_path: Path, one: str) -> None:
+    found = ask(
+        chromium,
+        tmp_path,
+        one,
+        """
+        const tip = document.querySelector("#tip");
+        const chart = all("#timeline svg.bare").find(isSeen);
+        chart.focus();
+        found.first = tip.textContent;
+        for (let step = 0; step < 20; step++) {
+          chart.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true }));
+        }
+        found.later = tip.textContent;
+        found.shown = !tip.hidden;
+        chart.blur();
+        found.hidden = tip.hidden;
+        """,
+    )
+    assert re.fullmatch(r"0\.00 s\nproducer  \d+%", found["first"])
+    assert re.fullmatch(r"0\.\d\d s\nproducer  \d+%", found["later"])
+    assert found["first"] != found["later"]
+    assert (found["shown"], found["hidden"], found["errors"]) == (True, True, "")
+
+
+@pytest.mark.parametrize("width_px", [PHONE_PX, DESK_PX])
+@pytest.mark.parametrize("which", ["one", "two", "hosts"])
+def test_nothing_is_wider_than_the_screen(
+    chromium: str, tmp_path: Path, request: pytest.FixtureRequest, which: str, width_px: int
+) -> None:
+    found = ask(
+        chromium,
+        tmp_path,
+        request.getfixturevalue(which),
+        """
+        for (const each of all("details")) if (!each.closest(".views")) each.open = true;
+        for (const each of all(".pick")) each.checked = each.id.endsWith("-2"); // longer than the first
+        found.width = document.documentElement.clientWidth;
+        found.content = document.documentElement.scrollWidth;
+        const inner = (each) => each.closest(".scroll, .map, #tip");
+        found.over = all("main *").filter((each) => isSeen(each) && !inner(each))
+          .filter((each) => each.getBoundingClientRect().right > found.width + 0.5)
+          .map((each) => `${each.tagName} ${each.getAttribute("class")} ${each.textContent.slice(0, 30)}`);
+        """,
+        width_px,
+    )
+    assert found["content"] <= found["width"] <= width_px
+    assert found["over"] == []
+    assert found["errors"] == ""
+
+
+def test_without_a_script_everything_is_there(chromium: str, tmp_path: Path, hosts: str) -> None:
+    page = tmp_path / "report.html"
+    page.write_text(re.sub(r"<script>.*?</script>", "", hosts, flags=re.DOTALL), encoding="utf-8")
+    document = chromium_dump(chromium, page, tmp_path / "profile")
+    assert re.search(r'<details id="choose" class="card" hidden', document)
+    assert document.count('<details class="view"') == 40
+    assert document.count('<details class="view" open') == 2

@@ -1,0 +1,357 @@
+"""TaskManagers that exist in a test only, around a real Scheduler, on a virtual clock: with everything that goes wrong.
+
+Tasks take their time, fail, and miss partitions that are gone. TaskManagers die, with or without a word, and others
+come in their place. Messages take a while, but those of one TaskManager keep their order; some are repeated much later. What
+must always hold is asserted as it happens.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from netstack.deploy.descriptors import TaskDeploymentDescriptor
+from netstack.deploy.shuffle import TaskManagerLocation
+from netstack.schedule.events import (
+    Event,
+    HeartbeatReceived,
+    Proceed,
+    SlotsOffered,
+    StartJob,
+    TaskFailed,
+    TaskManagerLost,
+    TaskManagerRegistered,
+    TasksReported,
+    Tick,
+    TimerDue,
+)
+from netstack.schedule.execution_states import ExecutionInput, ExecutionState, JobState
+from netstack.schedule.inbox import Inbox
+from netstack.schedule.instructions import (
+    AskHeartbeats,
+    Cancel,
+    Continue,
+    Deploy,
+    EndJob,
+    Instruction,
+    ReleasePartitions,
+    ReturnSlots,
+    StartTimer,
+)
+from netstack.schedule.regions import Regions
+from netstack.schedule.scheduler import Scheduler
+
+Task = tuple[int, int]
+"""Subtask and attempt."""
+
+
+@dataclass
+class Weather:
+    """What goes wrong, and how often."""
+
+    task_fails: float = 0.0
+    taskmanager_dies_every_s: float = 0.0
+    repeated: float = 0.0
+    is_silent: float = 0.5
+    latency_s: float = 0.02
+    task_s: float = 1.0
+
+
+@dataclass
+class TaskManager:
+    name: str
+    slots: int
+    is_alive: bool = True
+    tasks: dict[Task, int] = field(default_factory=dict)
+    heard_s: float = 0.0
+    told_s: float = 0.0
+
+
+class Cluster:
+    """A scheduler and its surroundings; `run` plays until the job has ended."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        seed: int,
+        weather: Weather,
+        *,
+        taskmanagers: int,
+        slots: int,
+        descriptors: bool = True,
+    ) -> None:
+        self.scheduler = scheduler
+        self.chance = random.Random(seed)
+        self.weather = weather
+        self.slots = slots
+        self.reads_descriptors = descriptors
+        self.now_s = 0.0
+        self.inbox = Inbox()
+        self.later: list[tuple[float, int, Callable[[], None]]] = []
+        self.number = 0
+        self.taskmanagers: dict[str, TaskManager] = {}
+        self.born = 0
+        self.active: dict[int, tuple[int, str]] = {}
+        self.homes: dict[int, tuple[int, str]] = {}
+        self.released: set[tuple[int, int]] = set()
+        self.complete: set[tuple[int, int]] = set()
+        self.end: EndJob | None = None
+        self.deaths = 0
+        self.wanted = taskmanagers
+        for _ in range(taskmanagers):
+            self.register()
+        self.inbox.post(StartJob(0.0))
+        self.at(0.5, self.tick)
+        if weather.taskmanager_dies_every_s:
+            self.at(self.chance.expovariate(1 / weather.taskmanager_dies_every_s), self.somebody_dies)
+
+    # ------------------------------------------------------------------------------------------------ the clock
+
+    def at(self, delay_s: float, call: Callable[[], None]) -> None:
+        self.number += 1
+        heapq.heappush(self.later, (self.now_s + delay_s, self.number, call))
+
+    def run(self, limit_s: float = 20_000.0) -> EndJob:
+        while self.end is None:
+            self.drain()
+            if self.end is None:
+                self.now_s, _, call = heapq.heappop(self.later)
+                assert self.now_s < limit_s, f"the job hangs: {self.scheduler.statistics()}"
+                call()
+        assert not [task for task in self.active.items() if self.taskmanagers[task[1][1]].is_alive], "left running"
+        assert self.scheduler.handle(StartJob(self.now_s)) == []
+        return self.end
+
+    def drain(self) -> None:
+        while (event := self.inbox.take()) is not None:
+            self.carry_out(self.scheduler.handle(event_at(event, self.now_s)))
+
+    def post(self, event: Event) -> None:
+        self.inbox.post(event)
+        if self.chance.random() < self.weather.repeated:
+            self.at(self.chance.expovariate(1 / 5.0), lambda: self.inbox.post(event))
+
+    def tick(self) -> None:
+        self.inbox.post(Tick(self.now_s))
+        self.at(0.5, self.tick)
+
+    # --------------------------------------------------------------------------------------------- TaskManagers
+
+    def register(self) -> None:
+        name = f"tm-{self.born}"
+        self.born += 1
+        self.taskmanagers[name] = TaskManager(name, self.slots)
+        self.inbox.post(
+            TaskManagerRegistered(self.now_s, TaskManagerLocation(name, f"tcp://{name}:1", f"h{self.born % 7}"))
+        )
+        self.inbox.post(SlotsOffered(self.now_s, name, tuple(range(self.slots))))
+
+    def somebody_dies(self) -> None:
+        alive = [found for found in self.taskmanagers.values() if found.is_alive]
+        if alive:
+            self.die(self.chance.choice(alive))
+        self.at(self.chance.expovariate(1 / self.weather.taskmanager_dies_every_s), self.somebody_dies)
+
+    def die(self, taskmanager: TaskManager) -> None:
+        self.deaths += 1
+        taskmanager.is_alive = False
+        for subtask, attempt in taskmanager.tasks:
+            if self.active.get(subtask) == (attempt, taskmanager.name):
+                del self.active[subtask]
+        taskmanager.tasks.clear()
+        if self.chance.random() >= self.weather.is_silent:
+            self.at(self.latency(), lambda: self.post(TaskManagerLost(self.now_s, taskmanager.name, "it died")))
+        self.at(self.chance.uniform(0.0, 5.0), self.register)
+
+    def latency(self) -> float:
+        return self.chance.expovariate(1 / self.weather.latency_s)
+
+    def tell(self, taskmanager: TaskManager, call: Callable[[], None]) -> None:
+        """A message to a TaskManager; lost when it is dead by then."""
+        taskmanager.told_s = max(taskmanager.told_s, self.now_s + self.latency())
+        self.at(taskmanager.told_s - self.now_s, lambda: call() if taskmanager.is_alive else None)
+
+    def report(self, taskmanager: TaskManager, make: Callable[[float], Event]) -> None:
+        """A message from a TaskManager; what was sent arrives, even if it dies meanwhile."""
+        taskmanager.heard_s = max(taskmanager.heard_s, self.now_s + self.latency())
+        self.at(taskmanager.heard_s - self.now_s, lambda: self.post(make(self.now_s)))
+
+    # ---------------------------------------------------------------------------------------------------- tasks
+
+    def deploy(self, taskmanager: TaskManager, task: Task, slot: int) -> None:
+        subtask, attempt = task
+        assert subtask not in self.active, f"subtask {subtask} runs twice: {self.active[subtask]} and {task}"
+        vertex, _ = self.scheduler.topology.place_of(subtask)
+        for (other, _), used in taskmanager.tasks.items():
+            if used == slot:
+                assert self.scheduler.topology.place_of(other)[0] != vertex, f"slot {slot} of {taskmanager.name} twice"
+                self.assert_may_share(subtask, other)
+        self.active[subtask] = (attempt, taskmanager.name)
+        taskmanager.tasks[task] = slot
+        for partition in self.scheduler.topology.partitions_of_subtask(subtask):
+            self.homes[partition] = (attempt, taskmanager.name)
+        self.report_state(taskmanager, task, ExecutionInput.INITIALIZE)
+        self.at(self.chance.expovariate(10.0), lambda: self.begin(taskmanager, task))
+
+    def assert_may_share(self, one: int, other: int) -> None:
+        vertices = self.scheduler.topology.job.vertices
+        places = self.scheduler.topology.place_of
+        assert vertices[places(one)[0]].slot_sharing_group == vertices[places(other)[0]].slot_sharing_group, (
+            f"{one} and {other} share a slot and no group"
+        )
+
+    def begin(self, taskmanager: TaskManager, task: Task) -> None:
+        if task not in taskmanager.tasks:
+            return
+        gone = self.missing_partition(task)
+        if gone is not None:
+            self.fail(taskmanager, task, "partition not found", *gone)
+            return
+        self.report_state(taskmanager, task, ExecutionInput.RUN)
+        took_s = self.chance.expovariate(1 / self.weather.task_s)
+        if self.chance.random() < self.weather.task_fails:
+            self.at(took_s, lambda: self.fail(taskmanager, task, "it broke"))
+        else:
+            self.at(took_s, lambda: self.finish(taskmanager, task))
+
+    def missing_partition(self, task: Task) -> tuple[int, int] | None:
+        """A blocking partition that the task wants to read and that is gone, with its attempt."""
+        subtask, _ = task
+        topology = self.scheduler.topology
+        for group in topology.consumed_groups(subtask):
+            if not topology.groups.type_of(group).is_blocking:
+                continue
+            for partition in topology.groups.partitions_of(group):
+                if partition not in self.homes or (partition, self.homes[partition][0]) not in self.complete:
+                    self.assert_may_wait(task, partition)
+                    continue
+                attempt, name = self.homes[partition]
+                if (partition, attempt) in self.released:
+                    self.assert_superseded(task)
+                    return partition, attempt
+                if not self.taskmanagers[name].is_alive:
+                    return partition, attempt
+        return None
+
+    def assert_may_wait(self, task: Task, partition: int) -> None:
+        """A blocking result is complete before its consumers run, but where both are in one region."""
+        regions = Regions(self.scheduler.topology).region_of
+        if regions[task[0]] != regions[self.scheduler.topology.producer_of_partition[partition]]:
+            self.assert_superseded(task)
+
+    def assert_superseded(self, task: Task) -> None:
+        """What a task needs is not there only when the task is to run again anyway."""
+        subtask, attempt = task
+        state = self.scheduler.execution_state(subtask)
+        assert self.scheduler.attempt(subtask) != attempt or state in (
+            ExecutionState.CANCELING,
+            ExecutionState.CANCELED,
+            ExecutionState.FAILED,
+        ), f"{task} is {state.value}, and what it reads is not there"
+
+    def report_state(self, taskmanager: TaskManager, task: Task, what: ExecutionInput) -> None:
+        subtasks, attempts = np.array([task[0]], np.int32), np.array([task[1]], np.uint32)
+        sizes = self.sizes(task[0]) if what is ExecutionInput.FINISH else {}
+        self.report(taskmanager, lambda now_s: TasksReported(now_s, what, subtasks, attempts, sizes))
+
+    def sizes(self, subtask: int) -> dict[int, Any]:
+        topology = self.scheduler.topology
+        if not topology.job.is_dynamic:
+            return {}
+        vertex, index = topology.place_of(subtask)
+        return {
+            partition: np.full(int(topology.subpartition_counts(dataset)[index]), 1000, np.int64)
+            for dataset, partition in zip(
+                topology.outputs_of(vertex), topology.partitions_of_subtask(subtask), strict=True
+            )
+        }
+
+    def leave(self, taskmanager: TaskManager, task: Task) -> bool:
+        """The task is no more; whether it was there."""
+        if taskmanager.tasks.pop(task, None) is None:
+            return False
+        del self.active[task[0]]
+        return True
+
+    def finish(self, taskmanager: TaskManager, task: Task) -> None:
+        if self.leave(taskmanager, task):
+            for partition in self.scheduler.topology.partitions_of_subtask(task[0]):
+                self.complete.add((partition, task[1]))
+            self.report_state(taskmanager, task, ExecutionInput.FINISH)
+
+    def cancel(self, taskmanager: TaskManager, task: Task) -> None:
+        if self.leave(taskmanager, task):
+            self.report_state(taskmanager, task, ExecutionInput.CANCELED)
+
+    def fail(
+        self, taskmanager: TaskManager, task: Task, cause: str, partition: int | None = None, attempt: int = 0
+    ) -> None:
+        if self.leave(taskmanager, task):
+            self.report(taskmanager, lambda now_s: TaskFailed(now_s, task[0], task[1], cause, partition, attempt))
+
+    # --------------------------------------------------------------------------------------------- instructions
+
+    def carry_out(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            assert self.end is None, f"{instruction} after the end"
+            match instruction:
+                case Deploy():
+                    self.send(instruction)
+                case Cancel():
+                    for subtask, attempt, slot in zip(
+                        instruction.subtasks.tolist(), instruction.attempts.tolist(), instruction.slots, strict=True
+                    ):
+                        taskmanager = self.taskmanagers[slot.location.taskmanager]
+                        self.tell(taskmanager, lambda tm=taskmanager, task=(subtask, attempt): self.cancel(tm, task))
+                case ReleasePartitions():
+                    self.released.update(
+                        zip(instruction.partitions.tolist(), instruction.attempts.tolist(), strict=True)
+                    )
+                case StartTimer():
+                    self.at(instruction.delay_s, lambda timer=instruction.timer: self.post(TimerDue(self.now_s, timer)))
+                case AskHeartbeats():
+                    for name in instruction.taskmanagers:
+                        taskmanager = self.taskmanagers[name]
+                        self.tell(taskmanager, lambda tm=taskmanager: self.report(tm, heartbeat(tm.name)))
+                case ReturnSlots():
+                    for slot in instruction.slots:
+                        self.inbox.post(SlotsOffered(self.now_s, slot.location.taskmanager, (slot.index,)))
+                case Continue():
+                    self.inbox.post(Proceed(self.now_s))
+                case EndJob():
+                    self.end = instruction
+
+    def send(self, deploy: Deploy) -> None:
+        if self.reads_descriptors:
+            sent = [TaskDeploymentDescriptor.parse(data).attempt for _, data in self.scheduler.descriptors(deploy)]
+            assert [found.attempt for found in sent] == deploy.attempts.tolist()
+        for subtask, attempt, slot in zip(
+            deploy.subtasks.tolist(), deploy.attempts.tolist(), deploy.slots, strict=True
+        ):
+            taskmanager = self.taskmanagers[slot.location.taskmanager]
+            self.tell(
+                taskmanager,
+                lambda tm=taskmanager, task=(subtask, attempt), index=slot.index: self.deploy(tm, task, index),
+            )
+
+
+def heartbeat(name: str) -> Callable[[float], Event]:
+    return lambda now_s: HeartbeatReceived(now_s, name)
+
+
+def event_at(event: Event, now_s: float) -> Event:
+    """The same event, handed over now: one that waited, or is repeated, carries the time of the handing over."""
+    if event.now_s == now_s:
+        return event
+    values = {name: getattr(event, name) for name in type(event).__dataclass_fields__}
+    return type(event)(**{**values, "now_s": now_s})
+
+
+def assert_ended(end: EndJob) -> None:
+    assert end.state in (JobState.FINISHED, JobState.FAILED)
+    assert bool(end.reason) == (end.state is JobState.FAILED)

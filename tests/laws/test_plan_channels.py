@@ -1,0 +1,59 @@
+"""Law: channels and connections are those one finds by looking at every pair of subtasks."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netstack.schedule.plan import make_plan
+from netstack.schedule.slots import LoadBalanceMode
+from netstack.schedule.stream_builder import StreamEnvironment
+from netstack.schedule.stream_graph import Partitioner
+from netstack.schedule.topology import Topology
+
+_PARTITIONERS = [Partitioner.REBALANCE, Partitioner.RESCALE, Partitioner.BROADCAST]
+
+
+@given(
+    parallelism=st.lists(st.integers(1, 7), min_size=2, max_size=4),
+    partitioners=st.lists(st.sampled_from(_PARTITIONERS), min_size=4, max_size=4),
+    taskmanagers=st.integers(1, 5),
+    mode=st.sampled_from(LoadBalanceMode),
+    has_shortcut=st.booleans(),
+)
+def test_counted_pair_by_pair(
+    parallelism: list[int],
+    partitioners: list[Partitioner],
+    taskmanagers: int,
+    mode: LoadBalanceMode,
+    has_shortcut: bool,
+) -> None:
+    job = StreamEnvironment()
+    first = stream = job.source("a:b").set_parallelism(parallelism[0])
+    for count, partitioner in zip(parallelism[1:], partitioners, strict=False):
+        stream = stream.partition_by(partitioner).map("a:b").set_parallelism(count)
+    if has_shortcut:
+        first.partition_by(partitioners[-1]).connect(stream.rebalance(), "a:b")
+    plan = make_plan(job.stream_graph(), taskmanagers=taskmanagers, mode=mode)
+    assert plan.placement is not None
+    assert plan.channels is not None
+    topology = Topology(plan.job)
+    dialled = set()
+    for number, (edge, counted) in enumerate(zip(plan.job.edges, plan.channels.edges, strict=True)):
+        producers = plan.placement.taskmanagers_of(plan.job.datasets[edge.dataset].producer)
+        consumers = plan.placement.taskmanagers_of(edge.consumer)
+        info = topology.input_info(number)
+        pairs = [
+            (int(consumers[consumer]), int(producers[producer]))
+            for consumer in range(consumers.size)
+            for piece in info.pieces_of(consumer)
+            for producer in piece.partitions
+        ]
+        remote = [pair for pair in pairs if pair[0] != pair[1]]
+        assert (counted.channels, counted.remote, counted.connections) == (len(pairs), len(remote), len(set(remote)))
+        assert counted.per_consumer.sum() == counted.per_producer.sum() == len(pairs)
+        assert counted.remote_per_consumer.sum() == len(remote)
+        dialled.update(remote)
+    for taskmanager in range(taskmanagers):
+        assert plan.channels.dialled[taskmanager] == sum(pair[0] == taskmanager for pair in dialled)
+        assert plan.channels.accepted[taskmanager] == sum(pair[1] == taskmanager for pair in dialled)

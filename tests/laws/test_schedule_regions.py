@@ -1,0 +1,182 @@
+"""Regions, restart sets and releases from groups are those that a walk over every single edge finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netstack.ids import ResultPartitionType
+from netstack.schedule.arrays import index_array
+from netstack.schedule.failover import RegionFailover
+from netstack.schedule.job_graph import Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
+from netstack.schedule.region_scheduling import RegionScheduling
+from netstack.schedule.regions import Regions
+from netstack.schedule.release import PartitionRelease
+from netstack.schedule.topology import Topology
+from netstack.schedule.vertexwise_scheduling import VertexwiseScheduling
+
+types = st.sampled_from(ResultPartitionType)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> JobGraph:
+    """Up to six vertices of up to five subtasks; a dataset may have several readers."""
+    parallelisms = draw(st.lists(st.integers(1, 5), min_size=1, max_size=6))
+    vertices = tuple(JobVertex(f"v{index}", parallelism) for index, parallelism in enumerate(parallelisms))
+    datasets, edges = [], []
+    for producer in range(len(vertices) - 1):
+        for _ in range(draw(st.integers(0, 2))):
+            datasets.append(Dataset(f"d{len(datasets)}", producer, draw(types)))
+            for consumer in draw(st.sets(st.integers(producer + 1, len(vertices) - 1), min_size=1, max_size=2)):
+                edges.append(JobEdge(len(datasets) - 1, consumer, draw(st.sampled_from(DistributionPattern))))
+    return JobGraph("job", vertices, tuple(datasets), tuple(edges))
+
+
+def edges_of(topology: Topology) -> Iterator[tuple[int, int, int]]:
+    """(partition, producer, consumer) of every single edge."""
+    for group in range(len(topology.groups)):
+        for partition in topology.consumed_partition_group(group).partitions:
+            for consumer in topology.consumer_vertex_group(group).subtasks:
+                yield partition, int(topology.producer_of_partition[partition]), consumer
+
+
+def type_of(topology: Topology, partition: int) -> ResultPartitionType:
+    return topology.job.datasets[int(topology.dataset_of_partition[partition])].type
+
+
+def reachable(start: int, edges: dict[int, set[int]]) -> set[int]:
+    found, waiting = {start}, [start]
+    while waiting:
+        for target in edges.get(waiting.pop(), set()) - found:
+            found.add(target)
+            waiting.append(target)
+    return found
+
+
+def brute_force_regions(topology: Topology) -> list[list[int]]:
+    """Joined along every edge that must be pipelined, then along every cycle of what is left."""
+    joined: dict[int, set[int]] = {}
+    for partition, producer, consumer in edges_of(topology):
+        if type_of(topology, partition).must_be_pipelined:
+            joined.setdefault(producer, set()).add(consumer)
+            joined.setdefault(consumer, set()).add(producer)
+    region = {subtask: min(reachable(subtask, joined)) for subtask in range(topology.subtask_count)}
+    follows: dict[int, set[int]] = {}
+    for _, producer, consumer in edges_of(topology):
+        follows.setdefault(region[producer], set()).add(region[consumer])
+    reached = {label: reachable(label, follows) for label in set(region.values())}
+    merged: dict[int, list[int]] = {}
+    for subtask, label in region.items():
+        merged.setdefault(min(other for other in reached[label] if label in reached[other]), []).append(subtask)
+    return sorted(merged.values())
+
+
+@given(jobs())
+def test_regions_are_those_of_the_whole_graph(job: JobGraph) -> None:
+    topology = Topology(job)
+    regions = Regions(topology)
+    found = [regions.members(region).tolist() for region in range(len(regions))]
+    assert found == brute_force_regions(topology)
+    assert [int(regions.region_of[members[0]]) for members in found] == list(range(len(found)))
+
+
+@given(jobs(), st.data())
+def test_restart_sets_are_those_of_a_walk_over_edges(job: JobGraph, data: st.DataObject) -> None:
+    topology = Topology(job)
+    regions = Regions(topology)
+    failed = data.draw(st.integers(0, topology.subtask_count - 1))
+    is_tracked = np.array(data.draw(st.lists(st.booleans(), min_size=topology.partition_count,
+                                             max_size=topology.partition_count)), np.bool_)  # fmt: skip
+    missing = data.draw(st.none() | st.integers(0, topology.partition_count))
+    can_be_read_again = {
+        ResultPartitionType.BLOCKING,
+        ResultPartitionType.BLOCKING_PERSISTENT,
+        ResultPartitionType.HYBRID_FULL,
+        ResultPartitionType.PIPELINED_APPROXIMATE,
+    }
+    follows: dict[int, set[int]] = {}
+    for partition, producer, consumer in edges_of(topology):
+        one, other = int(regions.region_of[producer]), int(regions.region_of[consumer])
+        follows.setdefault(one, set()).add(other)
+        if not is_tracked[partition] or partition == missing or type_of(topology, partition) not in can_be_read_again:
+            follows.setdefault(other, set()).add(one)
+    expected = sorted(
+        subtask
+        for region in reachable(int(regions.region_of[failed]), follows)
+        for subtask in regions.members(region).tolist()
+    )
+    found = RegionFailover(topology, regions).subtasks_to_restart(index_array([failed]), is_tracked, missing)
+    assert found.tolist() == expected
+
+
+@given(jobs(), st.data())
+def test_partitions_are_released_exactly_while_nobody_needs_them(job: JobGraph, data: st.DataObject) -> None:
+    topology = Topology(job)
+    regions = Regions(topology)
+    release = PartitionRelease(topology, regions)
+    finished: set[int] = set()
+    for _ in range(data.draw(st.integers(0, 30))):
+        subtask = data.draw(st.integers(0, topology.subtask_count - 1))
+        if subtask in finished:
+            finished.remove(subtask)
+            release.on_reset(index_array([subtask]))
+            continue
+        finished.add(subtask)
+        gone = release.on_finished(subtask)
+        region = regions.members(int(regions.region_of[subtask])).tolist()
+        read_here = {group for member in region for group in topology.consumed_groups(member)}
+        done = {
+            group for group in read_here if releasable(topology, group) and all_read(topology, regions, group, finished)
+        }
+        assert set(gone.groups) == (done if finished.issuperset(region) else set())
+        assert len(gone.groups) == len(set(gone.groups))
+        for group in gone.groups:
+            for partition in topology.consumed_partition_group(group).partitions:
+                of_partition = topology.groups_of_partition(partition)
+                is_free = all(all_read(topology, regions, other, finished) for other in of_partition)
+                assert (partition in gone.partitions) == is_free
+
+
+def releasable(topology: Topology, group: int) -> bool:
+    type = topology.consumed_partition_group(group).type
+    return type.is_released_by_scheduler and not type.is_persistent
+
+
+def all_read(topology: Topology, regions: Regions, group: int, finished: set[int]) -> bool:
+    """Whether every region that consumes a group has finished."""
+    readers = {int(regions.region_of[subtask]) for subtask in topology.consumer_vertex_group(group).subtasks}
+    return all(finished.issuperset(regions.members(region).tolist()) for region in readers)
+
+
+@given(jobs(), st.booleans(), st.data())
+def test_every_subtask_is_scheduled_once_and_never_before_its_blocking_inputs(
+    job: JobGraph, by_vertex: bool, data: st.DataObject
+) -> None:
+    topology = Topology(job)
+    regions = Regions(topology)
+    strategy = VertexwiseScheduling(topology) if by_vertex else RegionScheduling(topology, regions)
+    inputs: dict[int, set[int]] = {}
+    for partition, _, consumer in edges_of(topology):
+        inputs.setdefault(consumer, set()).add(partition)
+    scheduled: list[int] = []
+    running: list[int] = []
+
+    def deploy(batches: list[list[int]]) -> None:
+        for batch in batches:
+            for subtask in batch:
+                for partition in inputs.get(subtask, set()):
+                    producer = int(topology.producer_of_partition[partition])
+                    inside = not by_vertex and regions.region_of[producer] == regions.region_of[subtask]
+                    assert inside or not type_of(topology, partition).is_blocking or topology.is_finished[partition]
+            scheduled.extend(batch)
+            running.extend(batch)
+
+    deploy(strategy.start().tolist())
+    while running:
+        subtask = running.pop(data.draw(st.integers(0, len(running) - 1)))
+        topology.finish(subtask)
+        deploy(strategy.on_finished(subtask).tolist())
+    assert sorted(scheduled) == list(range(topology.subtask_count))

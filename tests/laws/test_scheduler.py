@@ -1,0 +1,127 @@
+"""Whatever fails, whenever: no subtask runs twice, no slot is used twice, nothing stale acts, and every job ends."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from simulated_cluster import Cluster, Weather, assert_ended
+
+from netstack.ids import ResultPartitionType
+from netstack.schedule.execution_states import ExecutionState, JobState
+from netstack.schedule.job_graph import (
+    UNDECIDED,
+    Dataset,
+    DistributionPattern,
+    JobEdge,
+    JobGraph,
+    JobVertex,
+    SlotSharingGroup,
+)
+from netstack.schedule.restart import ExponentialDelay, FixedDelay, NoRestart
+from netstack.schedule.scheduler import Scheduler
+from netstack.schedule.scheduler_settings import SchedulerSettings
+from netstack.schedule.slot_pool import SlotPoolSettings
+from netstack.schedule.slots import LoadBalanceMode
+
+EVERYDAY_SEEDS = 30
+
+STREAMING = (ResultPartitionType.PIPELINED_BOUNDED, ResultPartitionType.PIPELINED)
+BATCH = (
+    ResultPartitionType.BLOCKING,
+    ResultPartitionType.PIPELINED_BOUNDED,
+    ResultPartitionType.HYBRID_FULL,
+    ResultPartitionType.BLOCKING_PERSISTENT,
+)
+
+
+def random_job(chance: random.Random, *, is_dynamic: bool = False) -> JobGraph:
+    """A job of a few vertices; each reads one or two of those before it."""
+    types = (ResultPartitionType.BLOCKING,) if is_dynamic else chance.choice((STREAMING, BATCH))
+    count = chance.randint(1, 5)
+    # With hybrid results all vertices are in one group; here no mix of both comes up.
+    groups = 1 if ResultPartitionType.HYBRID_FULL in types else chance.randint(1, 2)
+    vertices = [
+        JobVertex(
+            f"v{number}",
+            UNDECIDED if is_dynamic and number and chance.random() < 0.7 else chance.randint(1, 6),
+            16,
+            slot_sharing_group=chance.randrange(groups),
+            is_source=not number,
+        )
+        for number in range(count)
+    ]
+    datasets, edges = [], []
+    for consumer in range(1, count):
+        for producer in chance.sample(range(consumer), chance.randint(1, min(2, consumer))):
+            pattern = chance.choice(tuple(DistributionPattern))
+            datasets.append(Dataset(f"d{len(datasets)}", producer, chance.choice(types)))
+            edges.append(JobEdge(len(datasets) - 1, consumer, pattern))
+    names = tuple(SlotSharingGroup(f"g{number}") for number in range(groups))
+    return JobGraph("job", tuple(vertices), tuple(datasets), tuple(edges), names, is_dynamic)
+
+
+def random_weather(chance: random.Random) -> Weather:
+    return Weather(
+        task_fails=chance.choice((0.0, 0.02, 0.1)),
+        taskmanager_dies_every_s=chance.choice((0.0, 1.0, 5.0)),
+        repeated=chance.choice((0.0, 0.2)),
+        is_silent=chance.choice((0.0, 0.3)),
+        latency_s=chance.choice((0.001, 0.05, 0.5)),
+    )
+
+
+def play(seed: int, *, is_dynamic: bool) -> None:
+    chance = random.Random(seed)
+    job = random_job(chance, is_dynamic=is_dynamic)
+    restart = chance.choice(
+        (
+            NoRestart(),
+            FixedDelay(30, chance.choice((0.0, 0.3, 2.0))),
+            ExponentialDelay(initial_s=0.1, max_s=5.0, attempts=30, chance=lambda: chance.uniform(-1, 1)),
+        )
+    )
+    mode = LoadBalanceMode.NONE if is_dynamic else chance.choice(tuple(LoadBalanceMode))
+    settings = SchedulerSettings(
+        mode=mode, slots=SlotPoolSettings(idle_timeout_s=5.0, waits_for_running=chance.random() < 0.5)
+    )
+    scheduler = Scheduler(job, "job-1", restart=restart, settings=settings)
+    needed = sum(max(vertex.parallelism, vertex.max_parallelism * is_dynamic) for vertex in job.vertices)
+    slots = chance.randint(1, 3)
+    cluster = Cluster(scheduler, seed, random_weather(chance), taskmanagers=-(-needed // slots), slots=slots)
+    end = cluster.run()
+    assert_ended(end)
+    statistics = scheduler.statistics()
+    if end.state is JobState.FINISHED:
+        assert statistics.executions[ExecutionState.FINISHED] == scheduler.topology.subtask_count
+    if isinstance(restart, NoRestart):
+        assert statistics.restarted == 0
+
+
+def test_jobs_survive_or_fail_with_a_reason(seed: int) -> None:
+    play(seed, is_dynamic=False)
+
+
+def test_adaptive_jobs_do_too(seed: int) -> None:
+    play(seed, is_dynamic=True)
+
+
+def wide_job(parallelism: int, result: ResultPartitionType) -> JobGraph:
+    return JobGraph(
+        "wide",
+        (JobVertex("source", parallelism, 4096, is_source=True), JobVertex("sink", parallelism, 4096)),
+        (Dataset("words", 0, result),),
+        (JobEdge(0, 1, DistributionPattern.ALL_TO_ALL),),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("result", [ResultPartitionType.BLOCKING, ResultPartitionType.PIPELINED_BOUNDED])
+def test_a_thousand_taskmanagers(result: ResultPartitionType) -> None:
+    scheduler = Scheduler(wide_job(1000, result), "job-1", restart=FixedDelay(40, 0.5))
+    weather = Weather(task_fails=0.0002, taskmanager_dies_every_s=1.0, repeated=0.01, is_silent=0.1)
+    cluster = Cluster(scheduler, 7, weather, taskmanagers=1000, slots=2, descriptors=False)
+    end = cluster.run()
+    assert_ended(end)
+    assert cluster.deaths > 0
+    assert scheduler.statistics().restarted > 0

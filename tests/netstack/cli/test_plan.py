@@ -1,0 +1,93 @@
+"""`netstack plan`: where jobs come from, what is printed, exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from netstack.cli import main
+
+CLICKS = Path(__file__).parents[2] / "data" / "clicks.json"
+EXAMPLE = "netstack.schedule.examples:word_count"
+
+
+def test_a_picture(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", EXAMPLE, "--taskmanagers", "2", "--slots", "2"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("word count: 4 chains of 5 operators, 10 tasks, 4 slots\n")
+    assert not shown.err
+
+
+def test_a_job_file_as_a_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(CLICKS), "--format", "json", "--slots", "4", "--load-balance", "tasks"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["job"] == "clicks"
+    assert document["cluster"] == {"taskmanagers": 2, "slots": 4, "load_balance": "tasks"}
+
+
+def test_a_page_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "plan.html"
+    assert main(["plan", EXAMPLE, "--format", "html", "--output", str(page)]) == 0
+    assert not capsys.readouterr().out
+    text = page.read_text("utf-8")
+    assert text.startswith("<!doctype html>")
+    assert "http" not in text
+
+
+def test_graphviz(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", EXAMPLE, "--format", "dot"]) == 0
+    assert capsys.readouterr().out.startswith("digraph")
+
+
+def test_what_does_not_fit_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", EXAMPLE, "--taskmanagers", "1", "--slots", "3"]) == 1
+    assert "does not fit: job 'word count' takes 4 slots at once" in capsys.readouterr().out
+    assert main(["plan", EXAMPLE, "--memory", "128KiB"]) == 1
+    assert "too few. Give more memory" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("job", "text"),
+    [
+        ("nowhere.json", "job file 'nowhere.json' cannot be read"),
+        ("words", "'words' is no job; give module:attribute"),
+        ("netstack.schedule.examples:nothing", "is not there: module 'netstack.schedule.examples' has no attribute"),
+        ("no_such_module:job", "is not there: No module named 'no_such_module'"),
+        ("json:dumps", "cannot be called without arguments: missing a required argument: 'obj'"),
+        ("netstack.config:KIB", "is a int; give a StreamEnvironment"),
+    ],
+)
+def test_what_is_no_job_is_exit_code_2(job: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", job]) == 2
+    assert text in capsys.readouterr().err
+    assert main(["plan", job, "--format", "json"]) == 2
+    assert text in json.loads(capsys.readouterr().out)["error"]
+
+
+def test_a_bad_job_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text('{"operators": [{"name": "a", "parallelism": 0}]}')
+    assert main(["plan", str(path)]) == 2
+    assert f"{path}: operators[0].parallelism is 0; give at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_modules_of_the_current_directory(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from netstack.schedule.stream_builder import StreamEnvironment\n"
+        "def read(): ...\n"
+        "def show(): ...\n"
+        "environment = StreamEnvironment('mine')\n"
+        "environment.source(read).sink(show)\n"
+        "graph = environment.stream_graph()\n"
+    )
+    command = [sys.executable, "-c", "import sys; from netstack.cli import main; sys.exit(main())", "plan"]
+    for attribute in ("environment", "graph"):
+        shown = subprocess.run(
+            [*command, f"mine:{attribute}", "--format=json"], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        assert json.loads(shown.stdout)["chains"][0]["functions"] == ["mine:read", "mine:show"]

@@ -1,0 +1,175 @@
+"""Several hosts, each with an address of its own: daemons, a Spark cluster, a killed process, a cut link.
+
+The hosts are network namespaces (`tools/hosts.py`), so what crosses between them crosses a network.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[2]
+HEARTBEAT_S = 3.0
+
+
+def _load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("hosts_tool", ROOT / "tools/hosts.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+tool = _load()
+
+
+class Bench:
+    """Hosts with daemons, and `netstack-bench` on host 0."""
+
+    def __init__(self, hosts: Any, daemons: Any, secret_file: Path) -> None:
+        self.hosts = hosts
+        self.daemons = daemons
+        self._secret_file = secret_file
+
+    def words(self, command: str, *arguments: str) -> list[str]:
+        flags = ["--hosts", self.daemons.flag, "--secret-file", str(self._secret_file), "--json"]
+        return [sys.executable, "-m", "bench", command, *flags, *arguments]
+
+    def run(self, command: str, *arguments: str, code: int = 0) -> dict[str, Any]:
+        done = self.hosts.run(0, self.words(command, *arguments), timeout=120)
+        assert done.returncode == code, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def start(self, command: str, *arguments: str) -> subprocess.Popen[str]:
+        process: subprocess.Popen[str] = self.hosts.start(
+            0, self.words(command, *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        return process
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    secret_file = tmp_path_factory.mktemp("hosts") / "secret"
+    secret_file.touch(mode=0o600)
+    secret_file.write_text("a secret for the hosts of one test run")
+    with tool.Hosts(3, rate="800mbit") as hosts:
+        daemons = tool.Daemons(hosts, secret_file, ["--heartbeat-timeout", f"{HEARTBEAT_S:g}s", "--slots", "2"])
+        daemons.start_all()
+        yield Bench(hosts, daemons, secret_file)
+
+
+def failed_run(process: subprocess.Popen[str], within_s: float) -> str:
+    """The error of a run that must fail in time."""
+    out, _ = process.communicate(timeout=within_s)
+    assert process.returncode == 1
+    error: str = json.loads(out)["error"]
+    assert "Traceback" not in error
+    return error
+
+
+def test_a_sweep_over_three_daemons_on_three_addresses(bench: Bench, tmp_path: Path) -> None:
+    arguments = ["--timeouts", "100ms,0", "--record-sizes", "1KiB", "--channels", "1", "--seconds", "0.4"]
+    found = bench.run("sweep", *arguments, "--output", str(tmp_path / "sweep"))
+    assert found["failed"] == 0
+    assert len(found["rows"]) == 4
+    for row in found["rows"]:
+        assert row["delivered"]
+        assert {host["address"].partition(":")[0] for host in row["hosts"]} == {
+            bench.hosts.address(host) for host in (1, 2, 3)
+        }
+        assert len(row["pairs"]) == 9
+        remote = [pair for pair in row["pairs"] if not pair["is_local"]]
+        assert len(remote) == 6
+        assert all(pair["records"] > 0 for pair in remote)
+    assert (tmp_path / "sweep" / "report.html").exists()
+
+
+def test_clocks_are_compared_and_they_are_the_same_here(bench: Bench) -> None:
+    found = bench.run("run", "--seconds", "0.5", "--rate", "500", "--buffer-timeout", "1ms")
+    for host in found["hosts"]:
+        assert abs(host["clock_offset_us"]) <= host["clock_uncertainty_us"]  # namespaces share their clock
+    assert found["latency_us"]["p50"] > 0
+    assert all(pair["latency_uncertainty_us"] > 0 for pair in found["pairs"] if not pair["is_local"])
+
+
+def test_round_trips_are_measured_by_one_clock(bench: Bench) -> None:
+    found = bench.run("run", "--seconds", "0.5", "--rate", "500", "--buffer-timeout", "1ms", "--relay")
+    assert found["delivered"]
+    assert found["round_trip_latency_us"]["p50"] > 0
+
+
+def test_a_daemon_killed_in_the_middle_of_a_run(bench: Bench) -> None:
+    process = bench.start("run", "--seconds", "30")
+    time.sleep(3)
+    bench.daemons.kill(2)
+    error = failed_run(process, HEARTBEAT_S + 10)
+    assert bench.hosts.address(2) in error
+    bench.daemons.start(2)
+    assert bench.run("run", "--seconds", "0.5")["delivered"]
+
+
+def test_a_link_cut_in_the_middle_of_a_run(bench: Bench) -> None:
+    process = bench.start("run", "--seconds", "60")
+    time.sleep(3)
+    bench.hosts.cut(3)
+    began_s = time.monotonic()
+    try:
+        error = failed_run(process, HEARTBEAT_S + 15)
+    finally:
+        bench.hosts.heal(3)
+    assert bench.hosts.address(3) in error
+    assert time.monotonic() - began_s < HEARTBEAT_S + 8
+    assert bench.run("run", "--seconds", "0.5")["delivered"]  # waits for the slots that the cut-off daemon still held
+
+
+def test_a_coordinator_that_dies_leaves_nothing(bench: Bench) -> None:
+    process = bench.start("run", "--seconds", "60")
+    time.sleep(3)
+    process.kill()
+    process.wait()
+    assert bench.run("run", "--seconds", "0.5")["delivered"]
+
+
+def test_a_stranger_is_kept_out(bench: Bench, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.touch(mode=0o600)
+    other.write_text("another secret, which is long enough")
+    words = [sys.executable, "-m", "bench", "run", "--hosts", bench.daemons.flag, "--json", "--seconds", "0.3"]
+    wrong = bench.hosts.run(0, [*words, "--secret-file", str(other)], timeout=60)
+    assert wrong.returncode == 1
+    assert "secret" in json.loads(wrong.stdout)["error"]
+    without = bench.hosts.run(0, words, timeout=60)
+    assert without.returncode == 1
+    assert "secret" in json.loads(without.stdout)["error"]
+
+
+@pytest.mark.java
+def test_a_spark_cluster_with_three_workers_on_three_addresses(tmp_path: Path) -> None:
+    with tool.Hosts(3) as hosts, tool.SparkCluster(hosts) as cluster:
+        arguments = ["--timeouts", "100ms,0", "--record-sizes", "8", "--channels", "1", "--seconds", "0.3"]
+        arguments += ["--latency-seconds", "0", "--output", str(tmp_path / "sweep"), "--json"]
+        words = [sys.executable, "-m", "bench", "sweep", "--engine", "spark", "--master", cluster.master]
+        done = hosts.run(
+            0, [*words, "--nodes", "3", *arguments], env=cluster.driver_environment(), timeout=200, cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        assert found["failed"] == 0
+        for row in found["rows"]:
+            assert row["engine_kind"] == "spark"
+            places = {host["address"].partition(":")[0] for host in row["hosts"]}
+            assert places == {hosts.address(host) for host in (1, 2, 3)}

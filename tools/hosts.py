@@ -1,0 +1,362 @@
+#!/usr/bin/env python3
+"""Several hosts on one machine: network namespaces with an address each, joined by veth pairs and a bridge.
+
+    sudo tools/hosts.py daemons --count 3 --secret-file secret       three hosts, a netstack taskmanager on each
+    sudo tools/hosts.py spark --count 3                              three hosts, a Spark worker on each, and a master
+    sudo tools/hosts.py shell --count 3 --rate 200mbit               just the hosts, and a shell on the first
+
+Each runs in the foreground: it prints what to run against it, and takes everything down on Ctrl-C. Host 0 is for
+whoever measures; 1 to N are for daemons and workers. `exec`, `cut` and `heal` act on hosts that another terminal holds.
+
+Takes: root, `ip` and, for a rate, a kernel with `tbf`. Gives: `Hosts` and `SparkCluster`, which tests use too.
+
+The bridge has a namespace of its own, so nothing appears in the machine's and there is nothing to clean up there. All
+hosts share the machine's clocks, CPUs and disk; delay is the business of the `impaired` transport.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+NETWORK: Final = "10.77.0"
+SWITCH: Final = f"{NETWORK}.1"
+DAEMON_PORT: Final = 6121
+SPARK_PORT: Final = 7077
+SPARK_PAGE: Final = 8080
+_READY_S: Final = 60.0
+_END_S: Final = 10.0
+
+
+class HostsError(Exception):
+    """Hosts cannot be made here; the message says why."""
+
+
+def why_not() -> str:
+    """What is missing to make hosts; empty when nothing is."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    if shutil.which("ip") is None:
+        return "there is no `ip` command: install iproute2"
+    probe = f"nsprobe{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True, check=False)
+    if made.returncode:
+        return f"network namespaces cannot be made here: {made.stderr.strip()}"
+    subprocess.run(["ip", "netns", "del", probe], capture_output=True, check=False)
+    return ""
+
+
+class Hosts:
+    """Hosts 0 to `count`; host i has the address `address(i)`.
+
+    Args:
+        count: hosts beside host 0.
+        rate: of every link in both directions, as `tc` writes it, such as `200mbit`; None is what the machine does.
+        name: prefix of the namespaces.
+
+    Raises:
+        HostsError: not here.
+    """
+
+    def __init__(self, count: int, *, rate: str | None = None, name: str | None = None) -> None:
+        self.count = count
+        self.name = name or f"ns{os.getpid()}"
+        self.rate = rate
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def __enter__(self) -> Hosts:
+        missing = why_not()
+        if missing:
+            raise HostsError(missing)
+        try:
+            self._make()
+        except BaseException:
+            self.remove()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.end_all()
+        self.remove()
+
+    def address(self, host: int) -> str:
+        """IPv4 address of a host."""
+        return f"{NETWORK}.{10 + host}"
+
+    def command(self, host: int | None, words: Sequence[str]) -> list[str]:
+        """A command on a host; None is the switch, where a cluster's master sits."""
+        return ["ip", "netns", "exec", self._namespace(host), *words]
+
+    def start(self, host: int | None, words: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+        """Starts a process on a host; `end_all` ends it."""
+        options.setdefault("text", True)
+        process = subprocess.Popen(self.command(host, words), start_new_session=True, **options)
+        self._processes.append(process)
+        return process
+
+    def run(self, host: int | None, words: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        """Runs a command on a host to its end."""
+        options.setdefault("text", True)
+        options.setdefault("capture_output", True)
+        return subprocess.run(self.command(host, words), check=False, **options)
+
+    def cut(self, host: int) -> None:
+        """Unplugs a host: what is sent to it is lost, without a word to anybody."""
+        _ip("-n", self._namespace(None), "link", "set", f"v{host}", "down")
+
+    def heal(self, host: int) -> None:
+        """Plugs it in again."""
+        _ip("-n", self._namespace(None), "link", "set", f"v{host}", "up")
+
+    def end_all(self) -> None:
+        """Ends every process that was started here: SIGTERM, then SIGKILL, to it and its children."""
+        for process in self._processes:
+            _signal(process, signal.SIGTERM)
+        deadline = time.monotonic() + _END_S
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.1, deadline - time.monotonic()))
+            _signal(process, signal.SIGKILL)
+            process.wait()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+        self._processes.clear()
+
+    def remove(self) -> None:
+        """Removes the namespaces; their links vanish with them."""
+        for host in (*range(self.count + 1), None):
+            subprocess.run(["ip", "netns", "del", self._namespace(host)], capture_output=True, check=False)
+
+    def _namespace(self, host: int | None) -> str:
+        return f"{self.name}-sw" if host is None else f"{self.name}-{host}"
+
+    def _make(self) -> None:
+        switch = self._namespace(None)
+        _ip("netns", "add", switch)
+        _ip("-n", switch, "link", "set", "lo", "up")
+        _ip("-n", switch, "link", "add", "br0", "type", "bridge")
+        _ip("-n", switch, "addr", "add", f"{SWITCH}/24", "dev", "br0")
+        _ip("-n", switch, "link", "set", "br0", "up")
+        for host in range(self.count + 1):
+            namespace = self._namespace(host)
+            _ip("netns", "add", namespace)
+            _ip("-n", namespace, "link", "set", "lo", "up")  # Spark's JVM and Python talk over it
+            _ip("link", "add", "eth0", "netns", namespace, "type", "veth", "peer", "name", f"v{host}", "netns", switch)
+            _ip("-n", switch, "link", "set", f"v{host}", "master", "br0", "up")
+            _ip("-n", namespace, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
+            _ip("-n", namespace, "link", "set", "eth0", "up")
+            if self.rate is not None and host:
+                self._limit(namespace, "eth0")
+                self._limit(switch, f"v{host}")
+
+    def _limit(self, namespace: str, device: str) -> None:
+        assert self.rate is not None
+        words = ["tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf"]
+        words += ["rate", self.rate, "burst", "64kb", "latency", "20ms"]
+        made = subprocess.run(words, capture_output=True, text=True, check=False)
+        if made.returncode:
+            raise HostsError(f"a rate of {self.rate} cannot be set: {made.stderr.strip()}; has this kernel tbf?")
+
+
+class Daemons:
+    """A `netstack taskmanager` on hosts 1 to N.
+
+    Args:
+        hosts: up.
+        secret_file: shared by all and by whoever measures.
+        arguments: more flags of the command.
+    """
+
+    def __init__(self, hosts: Hosts, secret_file: Path, arguments: Sequence[str] = ()) -> None:
+        self._hosts = hosts
+        self._words = [sys.executable, "-m", "netstack.cli", "taskmanager", "--secret-file", str(secret_file), "--json"]
+        self._words += arguments
+        self.processes: dict[int, subprocess.Popen[str]] = {}
+
+    @property
+    def flag(self) -> str:
+        """What `--hosts` is given."""
+        return ",".join(f"{self._hosts.address(host)}:{DAEMON_PORT}" for host in sorted(self.processes))
+
+    def start(self, host: int) -> None:
+        """Starts one, or starts it again, and waits until it listens."""
+        listen = f"tcp://{self._hosts.address(host)}:{DAEMON_PORT}"
+        process = self._hosts.start(
+            host, [*self._words, "--listen", listen], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            raise HostsError(f"the daemon on host {host} ended at once with {process.wait()}")
+        self.processes[host] = process
+
+    def start_all(self) -> None:
+        """One on each host but 0."""
+        for host in range(1, self._hosts.count + 1):
+            self.start(host)
+
+    def kill(self, host: int) -> None:
+        """SIGKILL, now."""
+        _signal(self.processes[host], signal.SIGKILL)
+        self.processes[host].wait()
+
+
+class SparkCluster:
+    """A standalone Spark cluster: its master at the switch, a worker on each of hosts 1 to N.
+
+    Args:
+        hosts: up.
+        cores: of each worker.
+        memory: of each worker.
+    """
+
+    def __init__(self, hosts: Hosts, *, cores: int = 1, memory: str = "1g") -> None:
+        self._hosts = hosts
+        self._cores = cores
+        self._memory = memory
+        self._scratch = tempfile.mkdtemp(prefix="netstack-spark-")
+        self.master = f"spark://{SWITCH}:{SPARK_PORT}"
+        self.log = Path(self._scratch) / "daemons.log"
+
+    def __enter__(self) -> SparkCluster:
+        import pyspark
+
+        spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+        master = ["--host", SWITCH, "--port", str(SPARK_PORT), "--webui-port", str(SPARK_PAGE)]
+        self._start(None, SWITCH, [spark_class, "org.apache.spark.deploy.master.Master", *master])
+        for host in range(1, self._hosts.count + 1):
+            address = self._hosts.address(host)
+            worker = ["--host", address, "--port", "7078", "--webui-port", "8081", "--cores", str(self._cores)]
+            worker += ["--memory", self._memory, "--work-dir", f"{self._scratch}/work{host}", self.master]
+            self._start(host, address, [spark_class, "org.apache.spark.deploy.worker.Worker", *worker])
+        self._wait()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._hosts.end_all()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def driver_environment(self) -> dict[str, str]:
+        """What a driver on host 0 needs."""
+        return {**os.environ, "SPARK_LOCAL_IP": self._hosts.address(0), "PYSPARK_PYTHON": sys.executable}
+
+    def alive_workers(self) -> int:
+        """As the master counts them."""
+        page = f"http://{SWITCH}:{SPARK_PAGE}/json/"
+        ask = f"import urllib.request as u; print(u.urlopen({page!r}, timeout=2).read().decode())"
+        told = self._hosts.run(None, [sys.executable, "-c", ask])
+        return int(json.loads(told.stdout)["aliveworkers"]) if told.returncode == 0 else 0
+
+    def _start(self, host: int | None, address: str, words: Sequence[str]) -> None:
+        environment = {
+            **os.environ,
+            "SPARK_LOCAL_IP": address,
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dspark.master.rest.enabled=false",
+        }
+        with self.log.open("a") as log:
+            self._hosts.start(host, words, stdout=log, stderr=log, env=environment)
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + _READY_S
+        while (found := self.alive_workers()) < self._hosts.count:
+            if time.monotonic() > deadline:
+                raise HostsError(f"{found} of {self._hosts.count} workers came within {_READY_S:g} s; see {self.log}")
+            time.sleep(0.3)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    asked = _arguments(arguments)
+    hosts = Hosts(asked.count, rate=asked.rate, name=asked.name)
+    try:
+        if asked.what in ("exec", "cut", "heal"):
+            return _act(hosts, asked)
+        with hosts:
+            if asked.what == "shell":
+                print(f"hosts 0 to {asked.count} at {hosts.address(0)} ...; this shell is on host 0", file=sys.stderr)
+                return subprocess.call(hosts.command(0, [os.environ.get("SHELL", "/bin/sh")]))
+            if asked.what == "daemons":
+                return _hold_daemons(hosts, asked)
+            return _hold_spark(hosts)
+    except HostsError as error:
+        print(f"hosts: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 0
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("what", choices=("daemons", "spark", "shell", "exec", "cut", "heal"))
+    parser.add_argument("--count", type=int, default=3, help="hosts beside host 0")
+    parser.add_argument("--rate", help="of every link, such as 200mbit")
+    parser.add_argument("--name", default="netstack", help="prefix of the namespaces")
+    parser.add_argument("--secret-file", type=Path, help="for daemons")
+    parser.add_argument("--host", type=int, default=0, help="for exec, cut and heal")
+    parser.add_argument("command", nargs="*", help="for exec; after --")
+    return parser.parse_args(arguments)
+
+
+def _act(hosts: Hosts, asked: argparse.Namespace) -> int:
+    if asked.what == "exec":
+        return subprocess.call(hosts.command(asked.host, asked.command))
+    (hosts.cut if asked.what == "cut" else hosts.heal)(asked.host)
+    return 0
+
+
+def _hold_daemons(hosts: Hosts, asked: argparse.Namespace) -> int:
+    with _secret(asked.secret_file) as secret_file:
+        daemons = Daemons(hosts, secret_file)
+        daemons.start_all()
+        here = f"{sys.argv[0]} exec --name {hosts.name} --"
+        print(f"{here} netstack-bench run --hosts {daemons.flag} --secret-file {secret_file}", flush=True)
+        signal.pause()
+    return 0
+
+
+def _hold_spark(hosts: Hosts) -> int:
+    with SparkCluster(hosts) as cluster:
+        here = f"{sys.argv[0]} exec --name {hosts.name} -- env SPARK_LOCAL_IP={hosts.address(0)}"
+        print(f"{here} netstack-bench sweep --engine spark --master {cluster.master} --nodes {hosts.count}", flush=True)
+        signal.pause()
+    return 0
+
+
+@contextlib.contextmanager
+def _secret(given: Path | None) -> Iterator[Path]:
+    """The user's, or one for this time."""
+    if given is not None:
+        yield given
+        return
+    with tempfile.TemporaryDirectory(prefix="netstack-hosts-") as folder:
+        path = Path(folder) / "secret"
+        path.touch(mode=0o600)
+        path.write_text(os.urandom(32).hex())
+        yield path
+
+
+def _signal(process: subprocess.Popen[str], number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def _ip(*words: str) -> None:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise HostsError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
