@@ -1,6 +1,6 @@
 # Every entry makes .venv by itself; all it needs is a Python of 3.11 or newer. The first run takes a minute, later ones none.
 #
-#   make sweep     measure throughput and latency against the buffer timeout, and write report.html
+#   make sweep     measure throughput and latency against the buffer timeout, on Spark's local mode, and write report.html
 #   make test      everything a change has to pass: lint, types, tests
 #
 # More arguments: make sweep ARGS="--help"    make test PYTEST_ARGS="-k credit -x"
@@ -26,7 +26,7 @@ types: .venv/.installed-dev
 	$(BIN)/mypy --strict
 
 pytest: .venv/.installed-dev
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup $(PYTEST_ARGS)
 
 format: .venv/.installed-dev
 	$(BIN)/ruff check --fix .
@@ -41,7 +41,7 @@ clean:
 	@echo "Setting up .venv (once) ..." >&2
 	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[arrow,peers]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[arrow,peers,spark]'
 	@touch $@
 
 .venv/.installed-dev: .venv/.installed

@@ -33,7 +33,7 @@ from ..processes import MeasurementFailed
 from ..runner import DEFAULT_SECONDS, OnProgress, Progress
 from .clocks import HostClock, Reading, translate
 from .matrix import RELAY, SINK, SOURCE, Matrix, Placement
-from .result import Host, Outcome, document_of
+from .result import Host, Outcome, crowded_hosts, document_of
 from .spec import MeshSpec
 from .timeline import Timeline
 
@@ -69,7 +69,7 @@ async def run_mesh(
     engine_kind: str = "hosts",
     deadlines: MeshDeadlines | None = None,
 ) -> dict[str, Any]:
-    """Measures once.
+    """Measures once; see `measure_mesh`.
 
     Args:
         spec: the settings; a run without a length lasts 3 s.
@@ -80,6 +80,27 @@ async def run_mesh(
 
     Returns:
         The document of the run, as plain JSON values.
+    """
+    return document_of(await measure_mesh(spec, daemons, on_progress, deadlines=deadlines), engine_kind)
+
+
+async def measure_mesh(
+    spec: MeshSpec,
+    daemons: Sequence[DaemonClient],
+    on_progress: OnProgress | None = None,
+    *,
+    deadlines: MeshDeadlines | None = None,
+) -> Outcome:
+    """Measures once.
+
+    Args:
+        spec: as in `run_mesh`, like the others.
+        daemons: as there.
+        on_progress: as there.
+        deadlines: as there.
+
+    Returns:
+        All that is known of the run.
 
     Raises:
         MeasurementFailed: a task failed, a daemon is gone, or no records move.
@@ -106,7 +127,7 @@ async def run_mesh(
     finally:
         with trio.move_on_after(_CLOSE_S, shield=True):
             await _on_all([run.close for run in runs])
-    return document_of(outcome, engine_kind)
+    return outcome
 
 
 async def _deploy(matrix: Matrix, daemons: Sequence[DaemonClient], runs: list[RemoteRun]) -> None:
@@ -242,11 +263,13 @@ class _Conversation:
         self._start_ns = time.monotonic_ns() + lead_ns
         self._phase = "running"
         self._moved_at_s = trio.current_time()
+        crowded = crowded_hosts([daemon.facts for daemon in self._daemons])
         for each in self._matrix.placements:
             # A source begins at the start in its own clock, which is this moment in everybody's.
             start_ns = self._start_ns + clocks[each.host].before.offset_ns
             groups = len(self._matrix.upstream()) if each.task == SINK else 0
-            self._tell(each, {"event": "go", "start_ns": start_ns, "starts": [start_ns] * groups})
+            message = {"start_ns": start_ns, "starts": [start_ns] * groups, "spins": each.host not in crowded}
+            self._tell(each, {"event": "go", **message})
 
     def _finish(self, sinks: Sequence[Placement], clocks: Sequence[HostClock]) -> None:
         """Tells every sink when sources stopped, and when the samples were emitted, in its own clock."""

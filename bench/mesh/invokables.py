@@ -4,7 +4,7 @@ Takes: a deployed `Task` (parameters: the settings; where a sink's channels come
 task's side of the conversation with the coordinator:
 
     task         ready                                  gate open, or partition there
-    coordinator  go      start_ns, starts               start of the run and of each group's source, in its clock
+    coordinator  go      start_ns, starts, spins        start of the run and of each group's source, in its clock
     task         progress                               every 0.25 s
     source       stopped records, stopped_ns, samples   the last record is written; then it waits until all is consumed
     sink         ended                                  every channel has ended
@@ -49,8 +49,9 @@ async def source(task: Task) -> dict[str, Any]:
         partition, format="arrow" if spec.emit == "arrow" else "bytes", buffer_timeout_s=spec.buffer_timeout_s
     )
     io = SourceIo(spec)
-    start_ns = int((await _go(task))["start_ns"])
-    io.begin(start_ns)
+    go = await _go(task)
+    start_ns = int(go["start_ns"])
+    io.begin(start_ns, spins=bool(go["spins"]))
     meter = Meter(start_ns, lambda: io.sent_records, partition=partition)
     async with telling(task, meter):
         await emit_all(spec, io, writer)
@@ -143,8 +144,8 @@ class SourceIo:
         self._pacer: Pacer | None = None
         self._spans = 0
 
-    def begin(self, start_ns: int) -> None:
-        """Sets when record 0 is due."""
+    def begin(self, start_ns: int, *, spins: bool) -> None:
+        """Sets when record 0 is due, and whether to spin on the clock until a record is."""
         spec = self._spec
         self._pacer = Pacer(
             start_ns=start_ns,
@@ -152,6 +153,7 @@ class SourceIo:
             records=spec.records,
             seconds=spec.seconds,
             rate_per_s=spec.rate_per_s,
+            spins=spins,
         )
 
     @property

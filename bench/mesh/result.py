@@ -11,7 +11,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -148,10 +149,34 @@ def document_of(outcome: Outcome, engine_kind: str) -> dict[str, Any]:
             *_pace_warnings(outcome, steady),
             *(text for control in controls for text in connection_warnings(spec, control)),
             *_clock_warnings(outcome),
+            *_crowd_warnings(outcome),
         ],
         "settings": spec.as_dict(),
         "host": host_facts(),
         "version": version(),
+    }
+
+
+def host_latencies(outcome: Outcome) -> list[Histogram]:
+    """What arrived at each host's sinks, from wherever, one way or, with relays, there and back."""
+    found = [Histogram() for _ in outcome.hosts]
+    for (source, sink), pair in _pairs(outcome).items():
+        found[source if outcome.matrix.spec.relay else sink].merge(pair.latency)
+    return found
+
+
+def crowded_hosts(facts: Sequence[Mapping[str, Any]]) -> set[int]:
+    """Indexes of daemons that share a machine with so many others that none may spin on the clock.
+
+    Args:
+        facts: of all daemons.
+    """
+    machines = [str(each.get("hostname") or index) for index, each in enumerate(facts)]
+    together = Counter(machines)
+    return {
+        index
+        for index, (machine, each) in enumerate(zip(machines, facts, strict=True))
+        if together[machine] > 1 and together[machine] >= int(each.get("cpus") or 1)
     }
 
 
@@ -323,6 +348,19 @@ def _clock_warnings(outcome: Outcome) -> list[str]:
                 " latencies are corrected for its mean"
             )
     return found
+
+
+def _crowd_warnings(outcome: Outcome) -> list[str]:
+    """Daemons that take each other's processor."""
+    crowded = crowded_hosts([host.facts for host in outcome.hosts])
+    if not crowded:
+        return []
+    cpus = outcome.hosts[min(crowded)].facts.get("cpus")
+    paced = outcome.matrix.spec.rate_per_s is not None
+    return [
+        f"{len(crowded)} daemons share a machine of {cpus} CPUs: they wait for each other"
+        + ("; records leave up to 1.1 ms late, because nobody spins on the clock" if paced else "")
+    ]
 
 
 def _host_most(outcome: Outcome, host: int, name: str) -> float:

@@ -17,6 +17,7 @@ from .svg import Plot, Series, axes, grouped, names, nice_ticks, point
 
 _MOST_DIRECT_LABELS: Final = 8
 _LONGEST_DIRECT_LABEL: Final = 26
+_LABEL_ROWS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ def draw_plane(plane: Plane, *, width: int, height: int, direct_labels: bool) ->
         if found:
             ends.append((found[-1][0], plot.y(found[-1][1].value), track.series))
             drawn.append(grouped(track.series, parts))
-    stairs = [_frontier(frontier, place, plot) for frontier in plane.frontiers]
+    stairs = [_frontier(frontier, place, plot, row % _LABEL_ROWS) for row, frontier in enumerate(plane.frontiers)]
     facts = _plot_facts(plot, first, last, plane) if plane.bare else ""
     return "".join(
         (
@@ -134,7 +135,8 @@ def pareto(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], 
     return tuple(reversed(found))
 
 
-def _frontier(frontier: Frontier, place: Callable[[float], float], plot: Plot) -> str:
+def _frontier(frontier: Frontier, place: Callable[[float], float], plot: Plot, row: int) -> str:
+    """The staircase and, at its end, its label; neighbours have theirs in other rows."""
     corners = [(place(at), plot.y(value)) for at, value in frontier.corners]
     shown = f' data-f="{frontier.facets}"' if frontier.facets else ""
     (first_x, first_y), (last_x, _) = corners[0], corners[-1]
@@ -143,7 +145,8 @@ def _frontier(frontier: Frontier, place: Callable[[float], float], plot: Plot) -
     return (
         f'<g class="stairs d{frontier.dash}" data-group="{frontier.group}" data-left="{plot.left:.1f}"'
         f' data-top="{plot.top:.1f}"{shown}><path class="frontier" d="{path}"/>'
-        f'<text x="{last_x - 4:.1f}" y="{plot.top + 9:.1f}" text-anchor="end">{escape(frontier.label)}</text></g>'
+        f'<text x="{last_x - 4:.1f}" y="{plot.top + 9 + 14 * row:.1f}" text-anchor="end">{escape(frontier.label)}</text>'
+        "</g>"
     )
 
 

@@ -246,10 +246,36 @@ def facet(row: Mapping[str, Any], name: str) -> Any:
 
 
 def varying_settings(rows: Sequence[Row]) -> list[str]:
-    """What the rows differ in beyond the axes: it splits lines and stands in their labels."""
+    """What the rows differ in beyond the axes: it splits lines and stands in their labels.
+
+    What the sweep alone decides is left out: its letter says so already.
+    """
+    sweeps = _by_sweep(rows)
+    return [name for name in _differing(rows) if name == "sweep" or not _decided(sweeps, name)]
+
+
+def settings_of_sweeps(rows: Sequence[Row]) -> list[str]:
+    """What the rows of several sweeps differ in from sweep to sweep, and never within one."""
+    sweeps = _by_sweep(rows)
+    return [name for name in _differing(rows) if name != "sweep" and _decided(sweeps, name)]
+
+
+def _differing(rows: Sequence[Row]) -> list[str]:
     names = sorted({name.removeprefix("settings_") for row in rows for name in row if name.startswith("settings_")})
     further = [name for name in names if name not in _AXES | _EFFORT]
     return [name for name in [*_TAGS, *further] if len({facet(row, name) for row in rows}) > 1]
+
+
+def _by_sweep(rows: Sequence[Row]) -> list[list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(facet(row, "sweep"), []).append(row)
+    return list(found.values())
+
+
+def _decided(sweeps: Sequence[Sequence[Row]], name: str) -> bool:
+    """Whether a value is the same in all of a sweep, of which there are several."""
+    return len(sweeps) > 1 and all(len({facet(row, name) for row in rows}) == 1 for rows in sweeps)
 
 
 def _line_order(line: Line) -> tuple[Any, ...]:

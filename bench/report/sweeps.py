@@ -19,9 +19,10 @@ from netstack.units import format_count, three_digits
 
 from ..compare import Comparison, Difference, compare
 from ..store import Row
+from ..words import setting_name, setting_text
 from .facets import facets_attribute
 from .filters import Filters
-from .points import facet, micro
+from .points import facet, micro, settings_of_sweeps
 
 _OPEN_UP_TO: Final = 40  # rows of a table
 _SECOND: Final = re.compile(r"\bB\b")  # what `compare` calls its second side
@@ -70,6 +71,7 @@ def sweeps_table(sweeps: Sequence[Sweep], filters: Filters) -> str:
     if len(sweeps) == 1:
         return ""
     body = []
+    own = settings_of_sweeps(together(sweeps))
     for number, sweep in enumerate(sweeps):
         dash = _SWATCH.format(dash=number % 4)
         times = sorted(str(row["started_at"]) for row in sweep.rows if row.get("started_at"))
@@ -79,7 +81,7 @@ def sweeps_table(sweeps: Sequence[Sweep], filters: Filters) -> str:
             times[0][:16].replace("T", " ") if times else "\u2013",
             _values(sweep.rows, "version"),
             _values(sweep.rows, "host_name"),
-            ", ".join(sorted({facet(row, "engine_kind") for row in sweep.rows})),
+            _own_settings(sweep, own),
             f"{len(sweep.rows)}{f', {failed} failed' if failed else ''}",
         )
         rest = "".join(
@@ -89,7 +91,7 @@ def sweeps_table(sweeps: Sequence[Sweep], filters: Filters) -> str:
         body.append(f'<tr{shown}><th scope="row" class="l">{dash}{letter(number)}</th>{rest}</tr>')
     heads = "".join(
         f'<th scope="col" class="l">{head}</th>'
-        for head in ("", "folder", "started", "version", "host", "engine", "runs")
+        for head in ("", "folder", "started", "version", "host", "settings", "runs")
     )
     return (
         f'<section class="card" id="sweeps"><h2>Sweeps</h2><div class="scroll" tabindex="0"><table class="sweeps">'
@@ -105,6 +107,12 @@ def compared_section(sweeps: Sequence[Sweep], filters: Filters) -> str:
     return f'<section class="card" id="compared"><h2>Compared</h2>{"".join(parts)}</section>'
 
 
+def _own_settings(sweep: Sweep, names: Sequence[str]) -> str:
+    """What this sweep has other than another one, in all of its rows."""
+    found = [f"{setting_name(name)} {setting_text(name, facet(sweep.rows[0], name))}" for name in names]
+    return ", ".join(found) or "\u2013"
+
+
 def _values(rows: Sequence[Row], name: str) -> str:
     return ", ".join(sorted({str(row[name]) for row in rows if row.get(name)})) or "\u2013"
 
@@ -112,14 +120,19 @@ def _values(rows: Sequence[Row], name: str) -> str:
 def _against(first: Sweep, other: Sweep, name: str, filters: Filters) -> str:
     shown = facets_attribute(filters.of({"sweep": name}))
     head = f"<h3>{name} against A</h3>"
+    own = settings_of_sweeps(together([first, other]))
+    # What each sweep has but once is what is compared: it must not keep the points apart.
+    alike = {f"settings_{name}": first.rows[0].get(f"settings_{name}") for name in own}
     try:
-        found = compare(first.rows, other.rows)
+        found = compare(first.rows, [{**row, **alike} for row in other.rows])
     except ConfigError as error:
         return f'<div class="against"{shown}>{head}<p class="note">{escape(_SECOND.sub(name, str(error)))}</p></div>'
     summary = "".join(f"<li>{escape(_SECOND.sub(name, _spelt(line)))}</li>" for line in found.summary())
     remarks = "".join(f"<li>{escape(_SECOND.sub(name, remark))}</li>" for remark in found.remarks)
+    apart = f"{_own_settings(other, own)} against {_own_settings(first, own)}" if own else ""
     return (
-        f'<div class="against"{shown}>{head}<ul class="plain">{summary}</ul>{_table(found, name, filters)}'
+        f'<div class="against"{shown}>{head}{f"""<p class="note">{escape(apart)}</p>""" if apart else ""}'
+        f'<ul class="plain">{summary}</ul>{_table(found, name, filters)}'
         f'<details><summary>How it was judged</summary><ul class="plain">{remarks}</ul></details></div>'
     )
 

@@ -3,7 +3,7 @@
 Takes: an `Analysis` whose rows have a `timeline`. Gives: one HTML section; nothing where none has.
 
 Rules: one run of each point is shown, the first repeat of its throughput runs (of its latency runs where there are no
-others). Long series are averaged to what a screen can show.
+others); where most was back-pressured comes first. Long series are averaged to what a screen can show.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ def timeline_section(analysis: Analysis, filters: Filters) -> str:
         View(_label(line, timeout, row), filters.point(line, timeout), _view(row, parts, numbers, alone))
         for line, timeout, row in runs
     ]
+    most = max(range(len(runs)), key=lambda number: _waited(runs[number][2]))
     legend = buttons(
         (_FIRST_SERIES + number, _style(number), _name(task, alone), "") for task, number in numbers.items()
     )
@@ -64,7 +65,7 @@ def timeline_section(analysis: Analysis, filters: Filters) -> str:
         " (back-pressured), waited for something to read (idle), or did neither (busy); and how many of its buffers"
         " were in use. Who is back-pressured waits for whoever reads from it.</p>"
         f'{legend}<div class="charts one"><fieldset class="card">{tabs("over-time", [tab for _, tab, _ in parts])}'
-        f"{views('over-time', shown)}</fieldset></div></section>"
+        f"{views('over-time', shown, most)}</fieldset></div></section>"
     )
 
 
@@ -76,6 +77,11 @@ def _run(analysis: Analysis, line: Line, timeout_s: float | None) -> Row | None:
         if rows:
             return min(rows, key=lambda row: row.get("repeat") or 0)
     return None
+
+
+def _waited(row: Row) -> float:
+    """How much back-pressure there was, in all."""
+    return sum(float(sample.get("backpressured_ms_per_s") or 0.0) for sample in row["timeline"]) / len(row["timeline"])
 
 
 def _label(line: Line, timeout_s: float | None, row: Row) -> str:

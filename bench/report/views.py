@@ -21,14 +21,18 @@ class View:
     content: str
 
 
-def views(name: str, shown: Sequence[View]) -> str:
+def views(name: str, shown: Sequence[View], first: int = 0) -> str:
     """The views of one section.
 
     Args:
         name: of the section, for identifiers.
-        shown: at least one; the first is open.
+        shown: at least one.
+        first: the one that is open.
     """
-    options = "".join(f'<option value="{number}">{escape(view.label)}</option>' for number, view in enumerate(shown))
+    options = "".join(
+        f'<option value="{number}"{" selected" if number == first else ""}>{escape(view.label)}</option>'
+        for number, view in enumerate(shown)
+    )
     choose = (
         f'<div class="pickview" hidden><label for="{name}-view">Setting</label>'
         f'<button type="button" data-step="-1" aria-label="The setting before">&lsaquo;</button>'
@@ -36,7 +40,7 @@ def views(name: str, shown: Sequence[View]) -> str:
         f'<button type="button" data-step="1" aria-label="The next setting">&rsaquo;</button></div>'
     )
     parts = "".join(
-        f'<details class="view"{" open" if number == 0 else ""}{facets_attribute(view.facets)}>'
+        f'<details class="view"{" open" if number == first else ""}{facets_attribute(view.facets)}>'
         f"<summary>{escape(view.label)}</summary>{view.content}</details>"
         for number, view in enumerate(shown)
     )

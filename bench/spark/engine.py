@@ -19,7 +19,7 @@ from ..processes import MeasurementFailed
 from ..spec import RunSpec
 from .failures import first_failure, sentence
 from .jobs import JobTooSlow, run_job
-from .node import NodeJob, Row, run_node
+from .node import HOST_LATENCIES, NodeJob, Row, run_node
 from .session import spark_errors
 from .settings import SparkSettings
 from .spec import SparkSpec
@@ -109,10 +109,11 @@ class SparkEngine:
 def node_rows(spec: SparkSpec, rows: list[Row], document: dict[str, Any]) -> list[Row]:
     """What every node did: who it was, what the run says of its host.
 
-    Takes the latency buckets of hosts out of the document: that is where they belong.
+    Takes the histograms out of the document: here is where they belong.
     """
     found = []
-    for row, host in zip(rows, document["hosts"], strict=True):
+    latencies = document.pop(HOST_LATENCIES)
+    for row, host, latency in zip(rows, document["hosts"], latencies, strict=True):
         found.append(
             {
                 "run_id": spec.run_id,
@@ -121,7 +122,10 @@ def node_rows(spec: SparkSpec, rows: list[Row], document: dict[str, Any]) -> lis
                 "error": row["error"],
                 **{name: host.get(name) for name in _OF_HOST},
                 "seconds": document["seconds"],
-                "hist": [{"b": int(bucket), "n": int(count)} for bucket, count in host.pop("latency_buckets", ())],
+                "hist": [
+                    {"b": bucket, "n": count}
+                    for bucket, count in zip(latency["buckets"], latency["counts"], strict=True)
+                ],
             }
         )
     return found

@@ -31,7 +31,8 @@ from netstack.errors import NetstackError
 from netstack.runtime.authentication import Secret
 from netstack.runtime.causes import root_cause, told
 
-from ..mesh.coordinator import run_mesh
+from ..mesh.coordinator import measure_mesh
+from ..mesh.result import document_of, host_latencies
 from ..mesh.spec import MeshSpec
 
 SETUP: Final = "setup"
@@ -41,6 +42,9 @@ PEER: Final = "peer"
 OK: Final = "ok"
 KINDS: Final = (SETUP, FAULT, TIMEOUT, PEER, OK)
 """How a node ended, the likelier root cause first."""
+
+HOST_LATENCIES: Final = "host_latencies"
+"""Histograms of hosts, in the order of ranks: on their way to the driver they are in the document."""
 
 Row = dict[str, Any]
 AllGather = Callable[[str], Sequence[str]]
@@ -212,7 +216,9 @@ class Node:
                     connect_timeout_s=job.setup_timeout_s,
                 )
                 daemons.append(await stack.enter_async_context(client))
-            return await run_mesh(spec, daemons, engine_kind="spark")
+            outcome = await measure_mesh(spec, daemons)
+        latencies = [histogram.to_dict() for histogram in host_latencies(outcome)]
+        return {**document_of(outcome, "spark"), HOST_LATENCIES: latencies}
 
     def _fail(self, kind: str, text: str) -> None:
         if self._row["error"] is None:

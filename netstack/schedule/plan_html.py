@@ -95,7 +95,7 @@ def _taskmanagers(plan: Plan) -> Iterator[str]:
         yield f"{len(plan.placement.stages)} stages, one after the other: each has all slots for itself."
     yield '</p><div class="wide"><table><tr><th class="n">TM</th><th class="n">tasks</th><th class="n">dials</th>'
     yield '<th class="n">buffers<br>required</th><th class="n">at most</th><th>slots and subtasks</th></tr>'
-    for number, slots in enumerate(taskmanager_rows(plan, _MOST_ROWS)):
+    for number, slots in enumerate(taskmanager_rows(plan, plan.placement, _MOST_ROWS)):
         most = int(plan.buffers.maximum[number])
         cells = (
             f"{number}",
@@ -141,7 +141,7 @@ def _why(told: Explanation) -> str:
         for one in told.conditions
     )
     sign = ' class="yes"' if told.is_chained else ""
-    return f'<details><summary{sign}>{escape(told.reason)}</summary><ul>{conditions}</ul></details>'
+    return f"<details><summary{sign}>{escape(told.reason)}</summary><ul>{conditions}</ul></details>"
 
 
 def _regions(plan: Plan) -> Iterator[str]:

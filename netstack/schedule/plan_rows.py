@@ -19,21 +19,20 @@ _MOST_SLOTS: Final = 64
 """Slots that are told one by one."""
 
 
-def taskmanager_rows(plan: Plan, most: int) -> Sequence[Sequence[Sequence[str]]]:
+def taskmanager_rows(plan: Plan, placement: Placement, most: int) -> Sequence[Sequence[Sequence[str]]]:
     """The subtasks on the first TaskManagers.
 
     Args:
         plan: what is planned.
+        placement: where.
         most: so many TaskManagers at most.
 
     Returns:
-        For each of them its slots, each a list of subtasks; in large plans all as one slot. None without a placement.
+        For each of them its slots, each a list of subtasks; in large plans all as one slot.
     """
-    if plan.placement is None:
-        return []
     if plan.taskmanagers * plan.slots <= _MOST_SLOTS:
-        return _by_slot(plan, plan.placement)[:most]
-    return [[row] for row in _by_taskmanager(plan, plan.placement, min(most, plan.taskmanagers))]
+        return _by_slot(plan, placement)[:most]
+    return [[row] for row in _by_taskmanager(plan, placement, min(most, plan.taskmanagers))]
 
 
 def _by_slot(plan: Plan, placement: Placement) -> list[list[list[str]]]:

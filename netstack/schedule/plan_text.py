@@ -88,7 +88,7 @@ def _taskmanagers(plan: Plan) -> Iterator[str]:
     spread = f"{int(tasks.min()):,} to {int(tasks.max()):,}" if tasks.min() != tasks.max() else f"{int(tasks.max()):,}"
     yield f"TaskManagers   {spread} tasks on each, and memory for {plan.buffers.available:,} network buffers"
     yield f"  {'TM':<5}{'tasks':>6}  {'dials':>6}{'buffers required':>18}{'at most':>11}   what runs there"
-    rows = taskmanager_rows(plan, _MOST_TASKMANAGERS)
+    rows = taskmanager_rows(plan, plan.placement, _MOST_TASKMANAGERS)
     for number, row in enumerate(rows):
         most = int(plan.buffers.maximum[number])
         numbers = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from ..units import format_size
 from .job_graph import UNDECIDED, DistributionPattern, JobEdge
 from .plan import Plan, RegionPlan
 
@@ -129,6 +130,7 @@ def buffers_problem(plan: Plan) -> str:
     worst = int(plan.buffers.required.argmax())
     return (
         f"TaskManager {worst} takes {int(plan.buffers.required[worst]):,} network buffers, and its memory holds"
-        f" {plan.buffers.available:,}: {plan.buffers.missing:,} too few. Give more memory (--memory), fewer exclusive"
-        " buffers (--exclusive-buffers) or more TaskManagers"
+        f" {plan.buffers.available:,}: {plan.buffers.missing:,} too few. Give it"
+        f" {format_size(int(plan.buffers.required[worst]) * plan.network.segment_size_bytes)} (--memory), fewer"
+        " exclusive buffers (--exclusive-buffers), bounded gates (--max-required) or more TaskManagers"
     )

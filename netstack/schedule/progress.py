@@ -9,7 +9,7 @@ pieces. The topology of a dynamic job grows before each decision about what is s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, final
+from typing import final
 
 import numpy as np
 import numpy.typing as npt
@@ -40,9 +40,6 @@ from .topology import Topology
 from .versions import ExecutionVersions
 from .vertexwise_scheduling import HybridConsumption, VertexwiseScheduling
 from .work import WorkKind, WorkQueue
-
-STEP_BUDGET: Final = 1000
-"""Units of `work.COSTS`, about 10 microseconds each: a step takes about 10 ms."""
 
 
 @final
@@ -189,7 +186,7 @@ class Progress:
             self._is_continuing = False
         if self._is_continuing:
             return
-        budget = STEP_BUDGET
+        budget = self._settings.step_budget
         self._queue_complete()
         while self.work and budget > 0:
             kind, subtasks, budget = self.work.take(budget)

@@ -11,6 +11,7 @@ from typing import final
 
 from ..deploy.blob_store import OffloadRule
 from ..deploy.descriptor_cache import DescriptorCacheStatistics
+from ..errors import ConfigError
 from .adaptive_parallelism import AdaptiveSettings
 from .execution_states import ExecutionState, JobState
 from .heartbeats import HeartbeatSettings
@@ -32,6 +33,10 @@ class SchedulerSettings:
         release_partitions: whether results are released when their last reader has finished, not at the job's end.
         adaptive: how the parallelism of a dynamic job is decided.
         hybrid: when hybrid results of a dynamic job count as consumable.
+        step_budget: how much is done in one step, in units of `work.COSTS`, about 10 microseconds each.
+
+    Raises:
+        ConfigError: a step that does nothing.
     """
 
     mode: LoadBalanceMode = LoadBalanceMode.NONE
@@ -41,6 +46,11 @@ class SchedulerSettings:
     release_partitions: bool = True
     adaptive: AdaptiveSettings = field(default_factory=AdaptiveSettings)
     hybrid: HybridConsumption = HybridConsumption.UNFINISHED_PRODUCERS
+    step_budget: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.step_budget < 1:
+            raise ConfigError(f"step_budget={self.step_budget}; give at least 1")
 
 
 @final

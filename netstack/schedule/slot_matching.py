@@ -7,6 +7,7 @@ Rules: ties go to whoever comes first. Balancing serves all requests or none.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
@@ -78,15 +79,18 @@ def match_balanced(
     mapping = map_resources((request.profile for request in requests), (slot.profile for slot in slots))
     if mapping is None:
         return []
+    wanted = sorted(requests, key=lambda request: -request.load)
     tasks = {slot.location.taskmanager: 0 for slot in slots} | dict(loads or {})
+    if all(slot.profile == slots[0].profile for slot in slots):
+        return _match_alike(wanted, slots, tasks)
     free = FreeSlots(slots)
     for taskmanager, load in tasks.items():
         free.set_load(taskmanager, load)
     matches = []
-    for request in sorted(requests, key=lambda request: -request.load):
+    for request in wanted:
 
-        def allowed(profile: ResourceProfile, wanted: ResourceProfile = request.profile) -> bool:
-            return mapping.allows(wanted, profile)
+        def allowed(profile: ResourceProfile, of_request: ResourceProfile = request.profile) -> bool:
+            return mapping.allows(of_request, profile)
 
         slot = free.least_loaded(allowed)
         assert slot is not None  # the mapping keeps one for every request
@@ -95,4 +99,26 @@ def match_balanced(
         tasks[slot.location.taskmanager] += request.load
         free.set_load(slot.location.taskmanager, tasks[slot.location.taskmanager])
         matches.append(SlotMatch(request, slot))
+    return matches
+
+
+def _match_alike(
+    wanted: Sequence[SlotRequest], slots: Sequence[PhysicalSlot], tasks: Mapping[str, int]
+) -> list[SlotMatch]:
+    """The same where all slots are alike, so that nobody can be stranded: the usual case, and several times faster."""
+    free: dict[str, list[PhysicalSlot]] = {}
+    for slot in sorted(slots, key=lambda slot: -slot.index):
+        free.setdefault(slot.location.taskmanager, []).append(slot)
+    names = list(dict.fromkeys(slot.location.taskmanager for slot in slots))
+    least = [(tasks[name], number) for number, name in enumerate(names)]
+    heapq.heapify(least)
+    matches = []
+    for request in wanted:
+        load, number = least[0]
+        own = free[names[number]]
+        matches.append(SlotMatch(request, own.pop()))
+        if own:
+            heapq.heapreplace(least, (load + request.load, number))
+        else:
+            heapq.heappop(least)
     return matches

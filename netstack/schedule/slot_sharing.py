@@ -32,13 +32,14 @@ class ConsumedPartitions:
 
     Attributes:
         producer: index of the vertex that writes them.
-        start: the first partition of each subtask.
-        stop: past the last one. Subtasks with the same range share one consumed partition group.
+        first: the first partition of each subtask.
+        last: the last one; before the first where a subtask reads nothing. Subtasks with the same range share one
+            consumed partition group.
     """
 
     producer: int
-    start: IndexArray
-    stop: IndexArray
+    first: IndexArray
+    last: IndexArray
 
 
 @final
@@ -124,7 +125,7 @@ class LocalInputPreferred:
         """The first pass: subtasks that find room beside one of their producers."""
         mine = self._graph.vertices[vertex].slot_sharing_group
         candidates = [
-            _Candidates(self._of_vertex[given.producer].tolist(), given.start.tolist(), given.stop.tolist())
+            _Candidates(self._of_vertex[given.producer].tolist(), given.first.tolist(), given.last.tolist())
             for given in inputs
             if self._graph.vertices[given.producer].slot_sharing_group == mine
         ]
@@ -157,20 +158,20 @@ class LocalInputPreferred:
 class _Candidates:
     """The groups of the producers of one input, used up separately in each consumed partition group."""
 
-    __slots__ = ("_next", "_producers", "_start", "_stop")
+    __slots__ = ("_first", "_last", "_next", "_producers")
 
-    def __init__(self, producers: list[int], start: list[int], stop: list[int]) -> None:
+    def __init__(self, producers: list[int], first: list[int], last: list[int]) -> None:
         self._producers = producers
-        self._start = start
-        self._stop = stop
+        self._first = first
+        self._last = last
         self._next: dict[tuple[int, int], int] = {}
 
     def pop(self, subtask: int, holding: bytearray) -> int:
         """The next candidate with room, or -1. Whatever is looked at is never looked at again."""
-        consumed = self._start[subtask], self._stop[subtask]
+        consumed = self._first[subtask], self._last[subtask]
         at = self._next.get(consumed, consumed[0])
         group = -1
-        while group < 0 and at < consumed[1]:
+        while group < 0 and at <= consumed[1]:
             if not holding[self._producers[at]]:
                 group = self._producers[at]
             at += 1
@@ -184,9 +185,8 @@ def consumed_partitions(graph: JobGraph, vertex: int) -> list[ConsumedPartitions
     for edge in graph.inputs_of(vertex):
         producer = graph.datasets[edge.dataset].producer
         producers, consumers = graph.vertices[producer].parallelism, graph.vertices[vertex].parallelism
-        consumed.append(
-            ConsumedPartitions(producer, *static_input(edge.pattern, producers, consumers).partition_ranges())
-        )
+        start, stop = static_input(edge.pattern, producers, consumers).partition_ranges()
+        consumed.append(ConsumedPartitions(producer, start, stop - 1))
     return consumed
 
 

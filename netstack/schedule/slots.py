@@ -64,6 +64,10 @@ class PhysicalSlot:
     index: int
     profile: ResourceProfile = ANY_PROFILE
 
+    def __hash__(self) -> int:
+        """These two tell slots apart; ten thousand of them are looked up at once."""
+        return hash((self.location.taskmanager, self.index))
+
 
 @final
 @dataclass(frozen=True, slots=True)

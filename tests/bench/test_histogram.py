@@ -36,6 +36,28 @@ def test_merging_in_any_order_is_recording_everything(a: list[int], b: list[int]
     assert left.count == len(a + b + c)
 
 
+@given(st.lists(st.integers(0, 10**10), min_size=1, max_size=100), st.integers(-(10**6), 10**6))
+def test_shifting_moves_every_duration(values: list[int], by_ns: int) -> None:
+    moved = recorded(values).shifted(by_ns)
+    truth = recorded([max(0, value + by_ns) for value in values])
+    assert moved.count == truth.count
+    assert (moved.min_ns, moved.max_ns) == (truth.min_ns, truth.max_ns)
+    for fraction in (0.01, 0.5, 0.99, 1.0):
+        told, real = moved.percentile_ns(fraction), truth.percentile_ns(fraction)
+        assert told is not None
+        assert real is not None
+        assert abs(told - real) <= 0.004 * (real + abs(by_ns)) + 2
+
+
+@given(durations)
+def test_shifting_by_nothing_is_a_copy(values: list[int]) -> None:
+    made = recorded(values)
+    copy = made.shifted(0)
+    assert copy.to_dict() == made.to_dict()
+    copy.record(5)
+    assert made.count == len(values)
+
+
 @given(durations)
 def test_one_by_one_and_all_at_once_are_equal(values: list[int]) -> None:
     single = Histogram()

@@ -139,6 +139,21 @@ def test_under_trio_others_run_while_it_waits() -> None:
     assert len(ticks) > 10
 
 
+def test_who_does_not_spin_only_sleeps(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+
+    monkeypatch.setattr(trio, "sleep", sleep)
+
+    async def main() -> None:
+        paced = Pacer(start_ns=START, most=1, records=1, spins=False)
+        assert await paced.next_span_async() == 1
+
+    trio.run(main)
+    assert sum(clock.slept) * 1e9 == pytest.approx(5_000_000, rel=0.01)
+    assert START <= clock.now < START + 10_000
+
+
 @given(st.integers(0, 2**62), st.floats(0.1, 1e7), st.lists(st.integers(0, 10**9), max_size=20))
 def test_due_times_are_the_same_for_both_sides(start: int, rate: float, indexes: list[int]) -> None:
     many = due_ns_many(start, rate, np.array(indexes, dtype=np.uint64))

@@ -74,6 +74,18 @@ def test_a_third_sweep_is_compared_with_the_first_under_its_own_letter(fake_rows
     assert "only in B" not in page
 
 
+def test_what_a_sweep_alone_decides_is_what_is_compared(fake_rows: Rows) -> None:
+    grid = Grid(repeats=3, common={"emit": "batch"})
+    page = build_combined_report([Sweep("a", fake_rows(Grid(repeats=3))), Sweep("b", fake_rows(grid, faster=2.0))])
+    compared = page.partition('id="compared"')[2].partition("</section>")[0]
+    assert "emit batch against emit record" in compared
+    assert "B is 2." in compared
+    assert "8 B · 1 ch · sweep B" in page, "the letter stands for it"
+    assert "emit batch</td>" in page.partition('id="sweeps"')[2].partition("</section>")[0]
+    third = Sweep("c", fake_rows(Grid(repeats=3), salt=3) + fake_rows(grid))
+    assert "sweep C · emit batch" in build_combined_report([Sweep("a", fake_rows(Grid(repeats=3))), third, third])
+
+
 def test_sweeps_with_nothing_in_common_say_so(fake_rows: Rows) -> None:
     other = fake_rows(Grid(record_sizes=(64,)))
     page = build_combined_report([Sweep("a", fake_rows()), Sweep("b", other)])

@@ -1,8 +1,8 @@
 """TaskManagers that exist in a test only, around a real Scheduler, on a virtual clock: with everything that goes wrong.
 
 Tasks take their time, fail, and miss partitions that are gone. TaskManagers die, with or without a word, and others
-come in their place. Messages take a while, but those of one TaskManager keep their order; some are repeated much later. What
-must always hold is asserted as it happens.
+come in their place. Messages take a while, but those of one TaskManager keep their order; some are repeated much later.
+What must always hold is asserted as it happens.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from netstack.deploy.descriptors import TaskDeploymentDescriptor
+from netstack.deploy.descriptors import BlobKey, TaskDeploymentDescriptor
 from netstack.deploy.shuffle import TaskManagerLocation
 from netstack.schedule.events import (
     Event,
@@ -60,6 +61,7 @@ class Weather:
     is_silent: float = 0.5
     latency_s: float = 0.02
     task_s: float = 1.0
+    step_s: float = 0.0
 
 
 @dataclass
@@ -89,7 +91,7 @@ class Cluster:
         self.chance = random.Random(seed)
         self.weather = weather
         self.slots = slots
-        self.reads_descriptors = descriptors
+        self.store = store
         self.now_s = 0.0
         self.inbox = Inbox()
         self.later: list[tuple[float, int, Callable[[], None]]] = []
@@ -100,6 +102,7 @@ class Cluster:
         self.homes: dict[int, tuple[int, str]] = {}
         self.released: set[tuple[int, int]] = set()
         self.complete: set[tuple[int, int]] = set()
+        self.repeats: dict[int, Event] = {}
         self.end: EndJob | None = None
         self.deaths = 0
         self.wanted = taskmanagers
@@ -129,12 +132,20 @@ class Cluster:
 
     def drain(self) -> None:
         while (event := self.inbox.take()) is not None:
-            self.carry_out(self.scheduler.handle(event_at(event, self.now_s)))
+            instructions = self.scheduler.handle(event_at(event, self.now_s))
+            if id(event) in self.repeats:
+                assert instructions == [], f"{event} came twice, and acted twice: {instructions}"
+            self.carry_out(instructions)
 
     def post(self, event: Event) -> None:
         self.inbox.post(event)
         if self.chance.random() < self.weather.repeated:
-            self.at(self.chance.expovariate(1 / 5.0), lambda: self.inbox.post(event))
+            self.at(self.chance.expovariate(1 / 5.0), lambda: self.post_again(event))
+
+    def post_again(self, event: Event) -> None:
+        again = copy(event)
+        self.repeats[id(again)] = again
+        self.inbox.post(again)
 
     def tick(self) -> None:
         self.inbox.post(Tick(self.now_s))
@@ -227,25 +238,22 @@ class Cluster:
             if not topology.groups.type_of(group).is_blocking:
                 continue
             for partition in topology.groups.partitions_of(group):
-                if partition not in self.homes or (partition, self.homes[partition][0]) not in self.complete:
-                    self.assert_may_wait(task, partition)
-                    continue
-                attempt, name = self.homes[partition]
-                if (partition, attempt) in self.released:
+                attempt, name = self.homes.get(partition, (-1, ""))
+                if (partition, attempt) in self.complete and (partition, attempt) not in self.released:
+                    if not self.taskmanagers[name].is_alive:
+                        return partition, attempt
+                elif not self.is_in_region_of(subtask, partition):
                     self.assert_superseded(task)
-                    return partition, attempt
-                if not self.taskmanagers[name].is_alive:
                     return partition, attempt
         return None
 
-    def assert_may_wait(self, task: Task, partition: int) -> None:
-        """A blocking result is complete before its consumers run, but where both are in one region."""
+    def is_in_region_of(self, subtask: int, partition: int) -> bool:
+        """Whether it runs beside the producer: there a blocking result need not be complete before."""
         regions = Regions(self.scheduler.topology).region_of
-        if regions[task[0]] != regions[self.scheduler.topology.producer_of_partition[partition]]:
-            self.assert_superseded(task)
+        return bool(regions[subtask] == regions[self.scheduler.topology.producer_of_partition[partition]])
 
     def assert_superseded(self, task: Task) -> None:
-        """What a task needs is not there only when the task is to run again anyway."""
+        """What a task needs was never completed, or is released, only when the task is to run again anyway."""
         subtask, attempt = task
         state = self.scheduler.execution_state(subtask)
         assert self.scheduler.attempt(subtask) != attempt or state in (
@@ -322,14 +330,17 @@ class Cluster:
                     for slot in instruction.slots:
                         self.inbox.post(SlotsOffered(self.now_s, slot.location.taskmanager, (slot.index,)))
                 case Continue():
-                    self.inbox.post(Proceed(self.now_s))
+                    # A step takes time, in which other things happen.
+                    self.at(self.weather.step_s, lambda: self.inbox.post(Proceed(self.now_s)))
                 case EndJob():
                     self.end = instruction
 
     def send(self, deploy: Deploy) -> None:
-        if self.reads_descriptors:
-            sent = [TaskDeploymentDescriptor.parse(data).attempt for _, data in self.scheduler.descriptors(deploy)]
-            assert [found.attempt for found in sent] == deploy.attempts.tolist()
+        if self.store is not None:
+            sent = [TaskDeploymentDescriptor.parse(data) for _, data in self.scheduler.descriptors(deploy)]
+            assert [found.attempt.attempt for found in sent] == deploy.attempts.tolist()
+            for descriptor in sent:
+                self.assert_up_to_date(descriptor.loaded(lambda key: self.blob(key)))
         for subtask, attempt, slot in zip(
             deploy.subtasks.tolist(), deploy.attempts.tolist(), deploy.slots, strict=True
         ):
@@ -338,6 +349,22 @@ class Cluster:
                 taskmanager,
                 lambda tm=taskmanager, task=(subtask, attempt), index=slot.index: self.deploy(tm, task, index),
             )
+
+    def blob(self, key: BlobKey) -> bytes:
+        assert self.store is not None
+        return self.store.get("job-1", key)
+
+    def assert_up_to_date(self, descriptor: TaskDeploymentDescriptor) -> None:
+        """Every channel leads to the current attempt of its producer."""
+        topology = self.scheduler.topology
+        datasets = {dataset.name: number for number, dataset in enumerate(topology.job.datasets)}
+        for gate in descriptor.gates:
+            for channel in gate.gate().channels:
+                dataset, _, number = channel.partition_id.partition("/")
+                index, _, attempt = number.partition(".")
+                partition = topology.partitions_of(datasets[dataset])[int(index)]
+                producer = int(topology.producer_of_partition[partition])
+                assert self.scheduler.attempt(producer) == int(attempt), f"{descriptor.attempt} is sent to {channel}"
 
 
 def heartbeat(name: str) -> Callable[[float], Event]:

@@ -78,9 +78,11 @@ def naive_local_input_preferred(graph):
             slot = bound.get((vertex.co_location_group, subtask))
             if slot is None:
                 for number, consumed in inputs:
-                    key = number, consumed.start[subtask], consumed.stop[subtask]
+                    key = number, consumed.first[subtask], consumed.last[subtask]
                     if key not in candidates:
-                        candidates[key] = [place_of[consumed.producer, partition] for partition in range(*key[1:])]
+                        candidates[key] = [
+                            place_of[consumed.producer, partition] for partition in range(key[1], key[2] + 1)
+                        ]
                     while candidates[key] and slot is None:
                         found = candidates[key].pop(0)
                         slot = None if index in found["vertices"] else found
@@ -191,6 +193,16 @@ def test_a_match_is_never_split_and_never_missed(requests, slots, loads):
         assert sorted(match.request.group for match in matches) == [request.group for request in requests]
         assert len({match.slot for match in matches}) == len(matches)
         assert all(can_serve(match.slot.profile, match.request.profile) for match in matches)
+
+
+@given(wishes, offers, st.dictionaries(st.sampled_from(["tm0", "tm1"]), st.integers(0, 9)))
+def test_slots_that_are_alike_are_matched_as_any_others(requests, slots, loads):
+    # One slot that serves nobody else, on a TaskManager nobody has, takes the general way.
+    assume(len(requests) <= len(slots))
+    alike = [PhysicalSlot(slot.location, slot.index) for slot in slots]
+    useless = PhysicalSlot(Location("last"), 0, ResourceProfile("concrete", 9.0, 9))
+    requests = [SlotRequest(request.group, PROFILES[0], request.load) for request in requests]
+    assert match_balanced(requests, alike, loads) == match_balanced(requests, [*alike, useless], loads)
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=12), st.integers(1, 5))

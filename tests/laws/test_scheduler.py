@@ -7,6 +7,7 @@ import random
 import pytest
 from simulated_cluster import Cluster, Weather, assert_ended
 
+from netstack.deploy.blob_store import MemoryBlobStore, OffloadRule
 from netstack.ids import ResultPartitionType
 from netstack.schedule.execution_states import ExecutionState, JobState
 from netstack.schedule.job_graph import (
@@ -68,6 +69,7 @@ def random_weather(chance: random.Random) -> Weather:
         repeated=chance.choice((0.0, 0.2)),
         is_silent=chance.choice((0.0, 0.3)),
         latency_s=chance.choice((0.001, 0.05, 0.5)),
+        step_s=chance.choice((0.0, 0.01, 0.1)),
     )
 
 
@@ -83,13 +85,19 @@ def play(seed: int, *, is_dynamic: bool) -> None:
     )
     mode = LoadBalanceMode.NONE if is_dynamic else chance.choice(tuple(LoadBalanceMode))
     settings = SchedulerSettings(
-        mode=mode, slots=SlotPoolSettings(idle_timeout_s=5.0, waits_for_running=chance.random() < 0.5)
+        mode=mode,
+        slots=SlotPoolSettings(idle_timeout_s=5.0, waits_for_running=chance.random() < 0.5),
+        offload=OffloadRule(min_products=chance.choice((0, 1 << 40))),
+        step_budget=chance.choice((1, 20, 1000)),
     )
-    scheduler = Scheduler(job, "job-1", restart=restart, settings=settings)
+    store = MemoryBlobStore()
+    scheduler = Scheduler(job, "job-1", restart=restart, store=store, settings=settings)
     needed = sum(max(vertex.parallelism, vertex.max_parallelism * is_dynamic) for vertex in job.vertices)
     slots = chance.randint(1, 3)
-    cluster = Cluster(scheduler, seed, random_weather(chance), taskmanagers=-(-needed // slots), slots=slots)
+    weather = random_weather(chance)
+    cluster = Cluster(scheduler, seed, weather, taskmanagers=-(-needed // slots), slots=slots, store=store)
     end = cluster.run()
+    assert store.keys("job-1") == []
     assert_ended(end)
     statistics = scheduler.statistics()
     if end.state is JobState.FINISHED:
@@ -120,7 +128,7 @@ def wide_job(parallelism: int, result: ResultPartitionType) -> JobGraph:
 def test_a_thousand_taskmanagers(result: ResultPartitionType) -> None:
     scheduler = Scheduler(wide_job(1000, result), "job-1", restart=FixedDelay(40, 0.5))
     weather = Weather(task_fails=0.0002, taskmanager_dies_every_s=1.0, repeated=0.01, is_silent=0.1)
-    cluster = Cluster(scheduler, 7, weather, taskmanagers=1000, slots=2, descriptors=False)
+    cluster = Cluster(scheduler, 7, weather, taskmanagers=1000, slots=2)
     end = cluster.run()
     assert_ended(end)
     assert cluster.deaths > 0

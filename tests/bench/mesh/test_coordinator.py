@@ -43,7 +43,7 @@ class Hosts:
 @contextlib.asynccontextmanager
 async def hosts_open(count: int) -> Any:
     async with contextlib.AsyncExitStack() as stack:
-        config = DaemonConfig(listen="tcp://127.0.0.1:0", slots=4)
+        config = DaemonConfig(listen="tcp://127.0.0.1:0", slots=4, allow=("tests.",))
         daemons = [await stack.enter_async_context(open_taskmanager_daemon(config)) for _ in range(count)]
         clients = [
             await stack.enter_async_context(open_daemon(daemon.address.partition("://")[2])) for daemon in daemons
@@ -135,7 +135,7 @@ def test_a_timed_run_has_a_window_a_timeline_and_progress() -> None:
         spec = hosts.spec(seconds=0.7, emit="batch", warmup_s=0.1)
         document = await run_mesh(spec, hosts.clients, heard.append, deadlines=FAST)
         assert document["delivered"], document["warnings"]
-        assert document["warnings"] == []
+        assert not [text for text in document["warnings"] if "share a machine" not in text]
         assert 0.3 < document["seconds"] < 0.7
         assert document["records_per_s"] == pytest.approx(sum(row["records_per_s"] for row in document["pairs"]))
         assert document["records_per_s"] == pytest.approx(sum(row["records_per_s"] for row in document["hosts"]))
@@ -219,7 +219,7 @@ def test_a_task_that_never_gets_ready_is_named(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.slow
 def test_a_daemon_that_vanishes_is_named() -> None:
     async def main() -> None:
-        config = DaemonConfig(listen="tcp://127.0.0.1:0", slots=4)
+        config = DaemonConfig(listen="tcp://127.0.0.1:0", slots=4, allow=("tests.",))
         places: list[str] = []
         async with hosts_open(2) as hosts, trio.open_nursery() as nursery:
             doomed = trio.CancelScope()

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import signal
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -23,15 +22,19 @@ from bench.spark.spec import SparkSpec
 from bench.spark.sweep import NODES, SETTINGS, Recorder, run_sweep, write_tables
 from bench.store import Store
 
-pytestmark = [pytest.mark.java, pytest.mark.slow]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]  # one JVM for all of them
 
 LOCAL = SparkSettings(master="local[2]")
 
 
 def python_workers() -> set[int]:
     """Processes that Spark's Python daemon forked for tasks."""
-    told = subprocess.run(["pgrep", "-f", "pyspark.daemon"], capture_output=True, text=True, check=False).stdout
-    return {int(pid) for pid in told.split()}
+    found = set()
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and b"pyspark.daemon" in (entry / "cmdline").read_bytes():
+                found.add(int(entry.name))
+    return found
 
 
 def test_a_run_gives_the_document_of_every_engine_and_a_row_of_every_node(spark: Any) -> None:

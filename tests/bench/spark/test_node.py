@@ -98,7 +98,7 @@ def test_a_fault_of_the_run_is_the_leaders_and_its_text_is_kept(monkeypatch: pyt
     async def broken(*args: Any, **kwargs: Any) -> dict[str, Any]:
         raise ValueError("a mistake of ours")
 
-    monkeypatch.setattr("bench.spark.node.run_mesh", broken)
+    monkeypatch.setattr("bench.spark.node.measure_mesh", broken)
     rows = trio.run(run_nodes, job_of(records=10))
     assert rows[0]["kind"] == FAULT
     assert "a mistake of ours" in rows[0]["error"]
@@ -112,7 +112,7 @@ def test_a_run_that_does_not_end_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -
         await trio.sleep_forever()
         raise AssertionError
 
-    monkeypatch.setattr("bench.spark.node.run_mesh", endless)
+    monkeypatch.setattr("bench.spark.node.measure_mesh", endless)
     rows = trio.run(run_nodes, job_of(records=10, deadline_s=0.2, setup_timeout_s=0.3))
     assert rows[0]["kind"] == TIMEOUT
     assert rows[1]["kind"] in (OK, TIMEOUT)
@@ -120,7 +120,7 @@ def test_a_run_that_does_not_end_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.slow
 def test_nobody_gets_in_without_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = coordinator.run_mesh
+    whole = coordinator.measure_mesh
 
     async def with_a_stranger(spec: Any, daemons: Any, **kwargs: Any) -> dict[str, Any]:
         from netstack.daemon.client import open_daemon
@@ -132,7 +132,7 @@ def test_nobody_gets_in_without_the_token(monkeypatch: pytest.MonkeyPatch) -> No
                 raise AssertionError("a stranger came in")
         return await whole(spec, daemons, **kwargs)
 
-    monkeypatch.setattr("bench.spark.node.run_mesh", with_a_stranger)
+    monkeypatch.setattr("bench.spark.node.measure_mesh", with_a_stranger)
     rows = trio.run(run_nodes, job_of(records=100))
     assert [row["kind"] for row in rows] == [OK, OK]
 

@@ -1,0 +1,81 @@
+"""Compressed buffers: what is deflated is inflated; lengths that lie, and other compressions, are refused."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netstack.errors import ErrorCode, RemoteProtocolError
+from netstack.wire.flink_compression import deflate, inflate
+
+DATA = bytes(range(16)) * 64
+PACKED = deflate(DATA) or b""
+
+
+@given(st.binary(min_size=1, max_size=40), st.integers(8, 100))
+def test_what_is_deflated_is_inflated(data: bytes, times: int) -> None:
+    packed = deflate(data * times)
+    if packed is not None:
+        assert len(packed) < len(data) * times
+        assert inflate(memoryview(packed), len(data) * times) == data * times
+
+
+@given(st.binary(max_size=11))
+def test_what_does_not_shrink_stays_as_it_is(data: bytes) -> None:
+    assert deflate(data) is None
+
+
+def lengths(compressed: int, original: int) -> bytes:
+    return struct.pack("<II", compressed, original)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"", "a compressed buffer of 0 bytes"),
+        (PACKED[:7], "a compressed buffer of 7 bytes"),
+        (PACKED[:-1], "announces"),
+        (PACKED + b"x", "announces"),
+        (lengths(2**32 - 1, 1024) + PACKED[8:], "announces 4294967295 bytes and has"),
+        (lengths(len(PACKED) - 8, 0) + PACKED[8:], "announces 0 bytes when decompressed; 1 to 1024"),
+        (lengths(len(PACKED) - 8, 1025) + PACKED[8:], "announces 1025 bytes when decompressed"),
+        (lengths(len(PACKED) - 8, 2**32 - 1) + PACKED[8:], "announces 4294967295 bytes when decompressed"),
+        (lengths(len(PACKED) - 8, 1023) + PACKED[8:], "LZ4"),
+        (lengths(0, 10), "LZ4"),
+    ],
+)
+def test_lengths_that_lie_are_refused(data: bytes, text: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=text) as caught:
+        inflate(memoryview(data), 1024)
+    assert caught.value.code is ErrorCode.MALFORMED_FRAME
+
+
+def test_fewer_bytes_than_announced() -> None:
+    packed = deflate(b"a" * 100) or b""
+    with pytest.raises(RemoteProtocolError, match="announces 101 bytes when decompressed and has 100"):
+        inflate(memoryview(lengths(len(packed) - 8, 101) + packed[8:]), 1024)
+
+
+def test_zstd_is_refused_by_name() -> None:
+    frame = bytes.fromhex("28b52ffd6400")
+    with pytest.raises(RemoteProtocolError, match=r"ZSTD; set taskmanager\.network\.compression\.codec: LZ4"):
+        inflate(memoryview(lengths(len(frame), 100) + frame), 1024)
+
+
+def test_lzo_is_refused_with_its_name() -> None:
+    with pytest.raises(RemoteProtocolError, match="if the producer compresses with LZO"):
+        inflate(memoryview(lengths(6, 1024) + bytes.fromhex("160000000800")), 1024)
+
+
+@given(st.binary(max_size=100), st.integers(0, 3000))
+def test_any_bytes_are_inflated_within_bounds_or_refused(block: bytes, original: int) -> None:
+    result: bytes | RemoteProtocolError
+    try:
+        result = inflate(memoryview(lengths(len(block), original) + block), 1024)
+    except RemoteProtocolError as error:
+        result = error
+    if isinstance(result, bytes):
+        assert len(result) == original <= 1024
