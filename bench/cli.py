@@ -31,15 +31,17 @@ from . import console
 from .channels.command import channels
 from .checkpoints.command import checkpoints
 from .compare import compare as compare_rows
-from .flags import hosts_flags, json_flag, run_flags, sweep_flags
+from .flags import engine_flags, hosts_flags, json_flag, run_flags, sweep_flags
 from .grid import START_S, Grid, expected_seconds
 from .isolate.command import isolate
 from .mesh.spec import MeshSpec, split_hosts
 from .mesh.tables import print_hosts, print_matrix
 from .peers import PEERS
+from .places import LocalPlace, place_of
 from .recover.command import recover
 from .report import Sweep, findings, together
 from .run_table import peer_rows, print_run
+from .runners import Runners
 from .scheduler.command import scheduler
 from .spec import RunSpec
 from .store import Row, Store, StoreError, read_rows, require_pyarrow
@@ -68,34 +70,7 @@ def _version() -> str:
         return "of a source tree that is not installed"
 
 
-OnProgress = Callable[[console.Heard], None]
 _RunOnce = Callable[..., Mapping[str, Any]]
-
-
-class Runners:
-    """What measures; a test hands in one that does not start processes. Imported late, so that --help is quick."""
-
-    def run_once(self, spec: RunSpec, /, on_progress: OnProgress | None = None) -> Mapping[str, Any]:
-        """One run of netstack."""
-        from .runner import run_once
-
-        return run_once(spec, on_progress=on_progress)
-
-    def run_with_peers(
-        self, spec: RunSpec, peers: list[str], repeats: int, on_progress: OnProgress | None = None
-    ) -> Mapping[str, Any]:
-        """Runs of netstack and its peers, interleaved."""
-        from .runner import run_with_peers
-
-        return run_with_peers(spec, peers, repeats, on_progress=on_progress)
-
-    def run_over_hosts(
-        self, spec: MeshSpec, /, on_progress: OnProgress | None = None, *, secret_file: Path | None = None
-    ) -> Mapping[str, Any]:
-        """One run over daemons."""
-        from .mesh.driver import run_over_hosts
-
-        return run_over_hosts(spec, secret_file=secret_file, on_progress=on_progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +167,7 @@ def run(app: _App, /, peers: tuple[str, ...], repeats: int | None, as_json: bool
 
 @cli.command(short_help="A grid of settings into a results folder and a report.")
 @sweep_flags
+@engine_flags
 @hosts_flags
 @click.option(
     "--output",
@@ -206,16 +182,19 @@ def sweep(app: _App, /, output: Path | None, as_json: bool, **settings: Any) -> 
     Lists of --exclusive-buffers, --floating-buffers and --round-trip are axes too: the report then draws throughput
     against the number of buffers.
 
-    The default takes about a minute. Stop it with Ctrl-C whenever you like: what was measured is stored and reported,
-    and the same command with the same --output goes on from there.
+    Measured on Spark's local mode: a TaskManager in each of its tasks; on a Spark cluster with --master, on netstack
+    taskmanagers with --hosts, between two processes with --engine local.
+
+    The default takes about two minutes. Stop it with Ctrl-C whenever you like: what was measured is stored and
+    reported, and the same command with the same --output goes on from there.
     """
     _check_segment_size(settings["segment_size_bytes"])
-    hosts, once = _where(app.runners, settings)
-    grid = Grid.of(settings) if hosts is None else Grid.of(settings).with_spec(MeshSpec, **hosts)
+    errors = console.err()
+    place = place_of(app.runners, settings, errors)
+    grid = place.on(Grid.of(settings))
     planned = grid.plan()
     require_pyarrow()
     folder = output or Path("results") / f"sweep-{datetime.now():%Y-%m-%d-%H%M%S}"
-    errors = console.err()
     command = shlex.join(("netstack-bench", *app.arguments))
     with Store(folder) as store:
         todo = pending(grid, store)
@@ -224,10 +203,10 @@ def sweep(app: _App, /, output: Path | None, as_json: bool, **settings: Any) -> 
         )
         length = f", about {console.about(expected_seconds(todo))}" if todo else ""
         errors.print(f"{len(todo)} runs{skipped}{length}, into {escape(str(folder))}", soft_wrap=True)
-        if todo and isinstance(todo[0].spec, MeshSpec):
-            print_matrix(todo[0].spec, errors)
-        with console.SweepProgress(todo, errors) as progress:
-            result = run_sweep(grid, store, once, command=command, progress=progress)
+        place.show(todo, errors)
+        where = place if todo else LocalPlace(app.runners)  # nothing is opened for a report alone
+        with console.SweepProgress(todo, errors) as progress, where.open(store, progress, errors) as (once, heard):
+            result = run_sweep(grid, store, once, command=command, progress=heard)
     _print_sweep(result, as_json)
     if result.interrupted:
         again = shlex.join(("netstack-bench", *app.arguments, *(() if output else ("--output", str(folder)))))

@@ -111,6 +111,7 @@ STRUCTS: Final[dict[str, dict[str, str]]] = {
         "payload_mb_per_s": "float64",
         "latency_us": "percentiles",
         "latency_uncertainty_us": "float64",
+        "round_trip_latency_us": "percentiles",
     },
     "percentiles": {
         "p50": "float64",

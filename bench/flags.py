@@ -26,6 +26,7 @@ from netstack.cli.values import (
     SWITCH,
     Parsed,
 )
+from netstack.errors import ConfigError
 from netstack.units import format_duration, format_size
 
 from .grid import (
@@ -37,7 +38,23 @@ from .grid import (
 )
 from .spec import RunSpec
 
+ENGINES = ("auto", "local", "spark", "hosts")
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _ports(text: str) -> tuple[int, int]:
+    first, dash, last = text.partition("-")
+    try:
+        found = int(first), int(last if dash else first)
+    except ValueError:
+        raise ConfigError(f"{text!r}: write FIRST-LAST, such as 7000-7010") from None
+    if not 1 <= found[0] <= found[1] <= 65535:
+        raise ConfigError(f"{text!r}: give ports from 1 to 65535, the lower one first")
+    return found
+
+
+PORTS = Parsed("ports", _ports)
 
 
 def run_flags(command: _Command) -> _Command:
@@ -135,6 +152,34 @@ def hosts_flags(command: _Command) -> _Command:
             help="Shared with the hosts; needed where they listen on other addresses than loopback.",
         ),
         click.option("--relay", is_flag=True, help="Let records come back to their host: round-trip latency."),
+    )
+
+
+def engine_flags(command: _Command) -> _Command:
+    """Where `sweep` measures, besides hosts."""
+    return _with(
+        command,
+        click.option(
+            "--engine",
+            type=click.Choice(ENGINES),
+            default="auto",
+            show_default=True,
+            help="Two processes, Spark, or --hosts; auto is Spark's local mode where there is a Java.",
+        ),
+        click.option("--master", metavar="URL", help="Spark's: local[N] or spark://HOST:PORT; local[2] if not given."),
+        click.option("--nodes", type=COUNT, help="TaskManagers on Spark, one an executor; N of local[N], else 2."),
+        click.option(
+            "--parallelism", type=COUNT, default=1, show_default=True, help="Sources, and sinks, of each node on Spark."
+        ),
+        click.option(
+            "--warehouse",
+            type=click.Path(file_okay=False, path_type=Path),
+            help="Parquet tables of the nodes of all sweeps on Spark; beside --output if not given.",
+        ),
+        click.option("--shared-hosts", is_flag=True, help="Let two nodes of a Spark cluster sit on one host."),
+        click.option(
+            "--node-ports", type=PORTS, metavar="FIRST-LAST", help="Ports that nodes listen on; any if not given."
+        ),
     )
 
 

@@ -95,9 +95,9 @@ class Observation:
     def timeline(self) -> list[dict[str, float]]:
         """How it went, after `stop`: a sample of each stretch of about `PERIOD_S`, a few hundred at most.
 
-        Each has `t_s` (its end, seconds from the start), `records` (so far), `pool_usage` (then, as a ratio), and
-        `backpressured_ms_per_s` (of a side that writes) or `idle_ms_per_s` and `busy_ms_per_s` (of one that reads), over
-        the stretch.
+        Each has `t_s` (its end, seconds from the start), `records` (so far), `pool_usage` (at its end, a ratio) and
+        `backpressured_ms_per_s` (of a side that writes) or `idle_ms_per_s` and `busy_ms_per_s` (of one that reads),
+        over the stretch.
         """
         return [_stretch(before, after) for before, after in itertools.pairwise(self._seen)]
 

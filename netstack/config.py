@@ -12,6 +12,7 @@ from .errors import ConfigError
 KIB = 1024
 MIB = 1024 * KIB
 NATIVE_DIALECT = "netstack"
+FLINK_DIALECT = "flink-2.3.0"
 _DURATIONS = (
     "buffers_request_timeout_s",
     "debloat_period_s",
@@ -130,7 +131,9 @@ class NetworkConfig:
                 "credit_based=False with heartbeat_interval_s: a connection that is not read from answers no pings and"
                 " would be declared lost; set heartbeat_interval_s=None"
             )
-        if self.dialect != NATIVE_DIALECT and (self.checksum or not self.credit_based):
+        if self.dialect not in (NATIVE_DIALECT, FLINK_DIALECT):
+            raise ConfigError(f"dialect={self.dialect}; give {NATIVE_DIALECT!r} or {FLINK_DIALECT!r}")
+        if self.dialect == FLINK_DIALECT and (self.checksum or not self.credit_based):
             raise ConfigError(
                 f"dialect={self.dialect!r} with checksum={self.checksum}, credit_based={self.credit_based}: it has no"
                 " checksums, and credit is part of it; set checksum=False and credit_based=True"

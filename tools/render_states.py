@@ -20,7 +20,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from netstack.wire.states import TRANSITIONS, Input, State  # noqa: E402 - the tree beside this file, installed or not
+from netstack.schedule.execution_states import (  # noqa: E402 - the tree beside this file, installed or not
+    EXECUTION_TRANSITIONS,
+    JOB_TRANSITIONS,
+    ExecutionInput,
+    ExecutionState,
+    JobInput,
+    JobState,
+)
+from netstack.wire.states import TRANSITIONS, Input, State  # noqa: E402
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,11 @@ class Diagram:
     transitions: Mapping[tuple[enum.Enum, enum.Enum], enum.Enum]
 
 
-DIAGRAMS = (Diagram("connection", "netstack/wire/SPEC.md", State, Input, {**TRANSITIONS}),)
+DIAGRAMS = (
+    Diagram("connection", "netstack/wire/SPEC.md", State, Input, {**TRANSITIONS}),
+    Diagram("execution", "netstack/DESIGN.md", ExecutionState, ExecutionInput, {**EXECUTION_TRANSITIONS}),
+    Diagram("job", "netstack/DESIGN.md", JobState, JobInput, {**JOB_TRANSITIONS}),
+)
 
 
 def render(diagram: Diagram) -> str:

@@ -21,8 +21,14 @@ _MOST_PAIRS: Final = 36  # more than that nobody reads in a terminal
 _TASKS: Final = ("sources", "relays", "sinks")
 
 
-def print_matrix(spec: MeshSpec, console: Console) -> None:
-    """Which subtask sits where."""
+def print_matrix(spec: MeshSpec, console: Console, *, channels: bool = True) -> None:
+    """Which subtask sits where.
+
+    Args:
+        spec: the settings.
+        console: where to print.
+        channels: whether to tell how many each source has to each sink; in a sweep that changes from run to run.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
     shown = [task for task in _TASKS if task != "relays" or spec.relay]
     for head in ("host", *shown):
@@ -32,7 +38,8 @@ def print_matrix(spec: MeshSpec, console: Console) -> None:
     console.print(table)
     ends = f"{_count(spec.sources, 'source')} to {_count(spec.sinks, 'relay' if spec.relay else 'sink')}"
     back = " and back" if spec.relay else ""
-    console.print(f"all-to-all: {ends}{back}, {_count(spec.channels, 'channel')} from each to each")
+    each = f", {_count(spec.channels, 'channel')} from each to each" if channels else ""
+    console.print(f"all-to-all: {ends}{back}{each}")
 
 
 def print_hosts(result: Mapping[str, Any], console: Console) -> None:

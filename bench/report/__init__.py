@@ -37,6 +37,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 # Ahead of the script itself, so that a page which breaks says so.
 _WATCH = "window.onerror=(m)=>{const e=document.documentElement;e.dataset.errors=(e.dataset.errors||'')+m+'; '};"
 
+_SCRIPTS = ("page.js", "rescale.js", "choose.js")
 _PROCESSES = {
     False: "Every run is a producer process and a consumer process of its own on this machine",
     True: "Runs over several hosts have sources and sinks on each, every source sending to every sink",
@@ -105,7 +106,7 @@ def build_combined_report(sweeps: Sequence[Sweep]) -> str:
         f"<title>{escape(f'netstack sweep · {title}')}</title>"
         f"<script>{_WATCH}</script><style>{_asset('page.css')}{_asset('choose.css')}</style></head>"
         f"<body><main>{''.join(body)}</main>"
-        f"<script>{_asset('page.js')}</script><script>{_asset('choose.js')}</script></body></html>\n"
+        f"{''.join(f'<script>{_asset(name)}</script>' for name in _SCRIPTS)}</body></html>\n"
     )
 
 

@@ -118,6 +118,8 @@ def latency_figure(analysis: Analysis, filters: Filters) -> str:
             )
     rates = " and ".join(f"{rate:,.0f}" for rate in analysis.latency_rates)
     note = f"Open loop at {rates} records/s; lower is better. Grey dashes: the timeout itself."
+    if analysis.has_round_trips:
+        note += " Where records are relayed back: the round trip."
     if any(analysis.cut_short(line, timeout) for line in analysis.lines for timeout in analysis.timeouts):
         note += " Hollow marks: a lower bound (see notes)."
     return tabbed("latency", "Latency against buffer timeout", note, panels)
@@ -179,6 +181,7 @@ def _drawings(
         domain=(min(values), max(values)),
         tick=write,
         guides=guides or (),
+        facets=[filters.timeout(timeout) for timeout in analysis.timeouts],
     )
     wide = draw(chart, width=WIDE_PX[0], height=WIDE_PX[1], direct_labels=True)
     narrow = draw(chart, width=NARROW_PX[0], height=NARROW_PX[1], direct_labels=False)

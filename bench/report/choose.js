@@ -5,23 +5,19 @@
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
   const SVG = "http://www.w3.org/2000/svg";
   const isGone = (element) => element.closest(".out, .off") !== null;
-  const spot = (point) => {
-    const hit = point.querySelector(".hit");
-    return [Number(hit.getAttribute("cx")), Number(hit.getAttribute("cy"))];
-  };
+  const drawn = (point) => ["cx", "cy"].map((name) => Number(point.querySelector(".hit").getAttribute(name)));
+  const spot = (point) => [Number(point.dataset.x), Number(point.dataset.y)]; // where `rescale` moved it
 
-  // Lines go through the marks that are left; as they were drawn when nothing is missing.
+  // Lines go through the marks that are left; as they were drawn when nothing is missing. `rescale` then draws them.
   const rejoin = () => {
     for (const series of all("svg .series")) {
       const line = series.querySelector(".line");
       const points = all(".pt", series);
       if (!line || !points.length) continue;
-      line.dataset.whole ??= line.getAttribute("d");
+      line.dataset.whole ??= line.dataset.d;
       const left = points.filter((point) => !point.classList.contains("out"));
-      const path = left.map(spot).map(([x, y], number) => `${number ? "L" : "M"}${x} ${y}`).join("");
-      line.setAttribute("d", left.length === points.length ? line.dataset.whole : path);
-      const name = all(`.name[data-series="${series.dataset.series}"]`, series.ownerSVGElement);
-      for (const each of name) each.classList.toggle("loose", points.at(-1).classList.contains("out"));
+      const path = left.map(drawn).map(([x, y], number) => `${number ? "L" : "M"}${x} ${y}`).join("");
+      line.dataset.d = left.length === points.length ? line.dataset.whole : path;
     }
   };
 
@@ -89,6 +85,7 @@
     hideUnchosen();
     choosable();
     rejoin();
+    rescale();
     frontiers();
     document.documentElement.dataset.shown = panel?.querySelector("output").textContent ?? "";
   };
@@ -119,7 +116,12 @@
       });
     }
   }
-  for (const button of all(".legend button")) button.addEventListener("click", frontiers);
+  for (const button of all(".legend button")) {
+    button.addEventListener("click", () => {
+      rescale();
+      frontiers();
+    });
+  }
 
   // Charts over time: a line at the pointer, and what each task did there. Left and right move it from the keyboard.
   const tip = document.querySelector("#tip");
@@ -127,7 +129,7 @@
     const [left, right, top, bottom] = svg.dataset.box.split(" ").map(Number);
     const [first, last, low, high] = svg.dataset.span.split(" ").map(Number);
     const cursor = document.createElementNS(SVG, "g");
-    cursor.setAttribute("hidden", "");
+    cursor.style.display = "none";
     svg.append(cursor);
     svg.setAttribute("tabindex", "0");
     const lines = all(".series", svg).map((series) => ({
@@ -156,7 +158,7 @@
         return group;
       });
       cursor.replaceChildren(line, ...dots);
-      cursor.removeAttribute("hidden");
+      cursor.style.display = "";
       const seconds = first + ((at - left) / (right - left)) * (last - first);
       const part = (y) => `${Math.round(100 * (low + ((bottom - y) / (bottom - top)) * (high - low)))}%`;
       tip.textContent = [`${seconds.toFixed(2)} s`, ...near.map(({ series, point }) => `${named(series.dataset.series)}  ${part(point[1])}`)].join("\n");
@@ -169,7 +171,7 @@
       tip.style.top = `${box.top + window.scrollY + 12}px`;
     };
     const hide = () => {
-      cursor.setAttribute("hidden", "");
+      cursor.style.display = "none";
       tip.hidden = true;
     };
     svg.addEventListener("pointermove", (event) => {

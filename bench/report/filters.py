@@ -89,7 +89,7 @@ class Filters:
             f'<output id="shown" data-runs="{runs}">all {runs} runs shown</output></summary>'
             f'<form><div class="groups">{groups}</div>'
             '<p class="note"><button type="reset">Show everything</button> Alt + click shows one value only. '
-            "The axes stay as they are, so that what is shown can be compared.</p></form></details>"
+            "The axes close in on what is shown.</p></form></details>"
         )
 
     def _group(self, number: int, choice: Choice) -> str:

@@ -26,6 +26,10 @@ from .points import Analysis, Line, micro
 from .views import View, views
 
 _MANY: Final = 6  # sinks: more of them stand closer
+_LATENCIES: Final = (
+    ("latency_us", "One-way latency", " warm one-way"),
+    ("round_trip_latency_us", "Round trip", " warm"),
+)
 _ROUND_TRIP: Final = ("p50", "p99", "max")
 _KINDS: Final[tuple[Kind, ...]] = ("throughput", "latency")
 
@@ -71,8 +75,11 @@ def _view(analysis: Analysis, line: Line, timeout_s: float | None) -> str:
     if fast:
         maps = (
             _heat_map(_pairs(fast, _throughput), "MB/s of payload", three_digits, ""),
-            _heat_map(_pairs(prompt, _percentile("p50")), "One-way latency, p50", micro, " warm"),
-            _heat_map(_pairs(prompt, _percentile("p99")), "One-way latency, p99", micro, " warm"),
+            *(
+                _heat_map(_pairs(prompt, _percentile(of, name)), f"{what}, {name}", micro, style)
+                for of, what, style in _LATENCIES
+                for name in ("p50", "p99")
+            ),
         )
         parts.append(f'<div class="maps">{"".join(maps)}</div>')
     parts.append(_round_trips(prompt or fast or [*rows["latency"], *rows["throughput"]]))
@@ -97,8 +104,8 @@ def _throughput(pair: Mapping[str, Any]) -> float | None:
     return pair.get("payload_mb_per_s")
 
 
-def _percentile(name: str) -> Callable[[Mapping[str, Any]], float | None]:
-    return lambda pair: (pair.get("latency_us") or {}).get(name)
+def _percentile(of: str, name: str) -> Callable[[Mapping[str, Any]], float | None]:
+    return lambda pair: (pair.get(of) or {}).get(name)
 
 
 def _pairs(rows: Sequence[Row], read: Callable[[Mapping[str, Any]], float | None]) -> _Map:
@@ -124,12 +131,12 @@ def _heat_map(cells: _Map, what: str, write: Callable[[float], str], style: str)
     sinks = sorted({sink for _, sink in cells})
     values = [cell.value for cell in cells.values()]
     low, high = min(values), max(values)
-    is_latency = bool(style)
+    is_one_way = "one-way" in style
     many = " many" if len(sinks) > _MANY else ""
     heads = "".join(f'<th scope="col" class="c">{escape(sink)}</th>' for sink in sinks)
     body = []
     for source in sources:
-        row = "".join(_cell(cells.get((source, sink)), low, high, write, is_latency) for sink in sinks)
+        row = "".join(_cell(cells.get((source, sink)), low, high, write, is_one_way) for sink in sinks)
         body.append(f'<tr><th scope="row" class="l">{escape(source)}</th>{row}</tr>')
     scale = "" if low == high else f'<span class="ramp" aria-hidden="true"></span>{write(low)} to {write(high)}'
     return (
@@ -139,12 +146,12 @@ def _heat_map(cells: _Map, what: str, write: Callable[[float], str], style: str)
     )
 
 
-def _cell(cell: _Cell | None, low: float, high: float, write: Callable[[float], str], is_latency: bool) -> str:
+def _cell(cell: _Cell | None, low: float, high: float, write: Callable[[float], str], is_one_way: bool) -> str:
     if cell is None:
         return '<td class="c">&ndash;</td>'
     part = (cell.value - low) / (high - low) if high > low else 0.5
     notes, unsure = [], False
-    if is_latency and cell.uncertainty and not cell.is_local:
+    if is_one_way and cell.uncertainty and not cell.is_local:
         notes.append(f"&plusmn; {write(cell.uncertainty)}")
         unsure = cell.value <= cell.uncertainty
     if cell.is_local:

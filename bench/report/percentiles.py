@@ -65,11 +65,12 @@ def percentiles_section(analysis: Analysis, filters: Filters) -> str:
         more = (
             f'<details><summary>{len(figures) - _MOST_OPEN} more</summary><div class="charts">{folded}</div></details>'
         )
+    back = " Where records are relayed back: the round trip." if analysis.has_round_trips else ""
     rates = " and ".join(f"{rate:,.0f}" for rate in analysis.latency_rates)
     return (
         '<section id="percentiles" aria-labelledby="percentiles-head">'
         '<h2 id="percentiles-head">Latency percentiles</h2>'
-        f'<p class="note">{_NOTES[kind].format(rates=rates)} To the right the rarer, slower records: each tick is ten'
+        f'<p class="note">{_NOTES[kind].format(rates=rates)}{back} To the right the rarer, slower records: each tick is ten'
         " times rarer than the one before. Lower and flatter is better. Hollow: less than one record lies above.</p>"
         f'{_legend(analysis, kind, filters)}<div class="charts">{"".join(figures[:_MOST_OPEN])}</div>{more}</section>'
     )

@@ -114,7 +114,8 @@ def draw_plane(plane: Plane, *, width: int, height: int, direct_labels: bool) ->
     facts = _plot_facts(plot, first, last, plane) if plane.bare else ""
     return "".join(
         (
-            f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(plane.title)}"{facts}'
+            f'<svg viewBox="0 0 {width} {height}" role="img" data-scale="{plane.scale}"{facts}'
+            f' aria-label="{escape(plane.title)}"'
             ' xmlns="http://www.w3.org/2000/svg">',
             f"<title>{escape(plane.title)}</title>",
             *axes(plot, ticks, plane.tick, [(place(at), label) for at, label in plane.below], plane.axis),
@@ -145,8 +146,8 @@ def _frontier(frontier: Frontier, place: Callable[[float], float], plot: Plot, r
     return (
         f'<g class="stairs d{frontier.dash}" data-group="{frontier.group}" data-left="{plot.left:.1f}"'
         f' data-top="{plot.top:.1f}"{shown}><path class="frontier" d="{path}"/>'
-        f'<text x="{last_x - 4:.1f}" y="{plot.top + 9 + 14 * row:.1f}" text-anchor="end">{escape(frontier.label)}</text>'
-        "</g>"
+        f'<text x="{last_x - 4:.1f}" y="{plot.top + 9 + 14 * row:.1f}" text-anchor="end">{escape(frontier.label)}'
+        "</text></g>"
     )
 
 

@@ -98,6 +98,11 @@ class Analysis:
         return max((len(rows) for rows in self._groups.values()), default=0)
 
     @property
+    def has_round_trips(self) -> bool:
+        """Whether some latencies are of records that came back to where they were sent."""
+        return any(row.get("round_trip_latency_us_p50") is not None for row in self.good)
+
+    @property
     def reference(self) -> float | None:
         """The timeout that others are told against: 100 ms, else the longest that was measured."""
         finite = [timeout for timeout in self.timeouts if timeout is not None]
@@ -113,10 +118,10 @@ class Analysis:
         return Figure.of(row.get(name) for row in self._groups.get(("throughput", line, timeout_s), ()))
 
     def latency(
-        self, line: Line, timeout_s: float | None, name: str = "p50", *, kind: Kind = "latency", of: str = "latency_us"
+        self, line: Line, timeout_s: float | None, name: str = "p50", *, kind: Kind = "latency"
     ) -> Figure | None:
         """A percentile, in microseconds, of the latency runs of one point, or of those of another kind."""
-        return Figure.of(row.get(f"{of}_{name}") for row in self.runs(kind, line, timeout_s))
+        return Figure.of(row_latency(row, name) for row in self.runs(kind, line, timeout_s))
 
     def runs(self, kind: Kind, line: Line, timeout_s: float | None) -> Sequence[Row]:
         """The rows of one point, a repeat each."""
@@ -146,6 +151,8 @@ class Analysis:
                 "Hollow marks: the run ended before a buffer left by itself, so the latency is bounded by the length of"
                 " the run and would be longer in a longer one."
             )
+        if self.has_round_trips:
+            remarks.append("Where records are relayed back, latency is that of the round trip, by one clock.")
         for words, names in (
             ("versions of netstack", ("version",)),
             ("machines", ("host_name", "host_cpu", "host_cores", "host_kernel", "host_python")),
@@ -227,6 +234,12 @@ class Analysis:
 def row_kind(row: Mapping[str, Any]) -> Kind:
     """What a row was measured for, whether or not it says so itself."""
     return run_kind(row.get("settings_rate_per_s"))
+
+
+def row_latency(row: Mapping[str, Any], name: str) -> float | None:
+    """A percentile in microseconds: one way, or the round trip of a run whose records came back."""
+    found = row.get(f"latency_us_{name}")
+    return row.get(f"round_trip_latency_us_{name}") if found is None else found
 
 
 def timeout_order(timeout_s: float | None) -> float:

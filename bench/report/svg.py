@@ -71,6 +71,7 @@ class Chart:
         domain: least and most value, before rounding to ticks.
         tick: value to text on the vertical axis.
         guides: for each category a value to mark with a short line, or None.
+        facets: for each category the choices it belongs to (`filters`).
     """
 
     title: str
@@ -81,6 +82,7 @@ class Chart:
     domain: tuple[float, float]
     tick: Callable[[float], str]
     guides: Sequence[float | None] = ()
+    facets: Sequence[str] = ()
 
 
 SHAPES: Final = 8
@@ -114,14 +116,14 @@ def draw(chart: Chart, *, width: int, height: int, direct_labels: bool) -> str:
         high=ticks[-1],
         slots=len(chart.categories),
     )
+    facets = chart.facets or [""] * len(chart.categories)
+    places = [(plot.x(slot), label) for slot, label in enumerate(chart.categories)]
     parts = [
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(chart.title)}"'
+        f'<svg viewBox="0 0 {width} {height}" role="img" data-scale="{chart.scale}" aria-label="{escape(chart.title)}"'
         ' xmlns="http://www.w3.org/2000/svg">',
         f"<title>{escape(chart.title)}</title>",
-        *axes(
-            plot, ticks, chart.tick, [(plot.x(slot), label) for slot, label in enumerate(chart.categories)], chart.axis
-        ),
-        *(_guide(plot, slot, value) for slot, value in enumerate(chart.guides) if value is not None),
+        *axes(plot, ticks, chart.tick, places, chart.axis, facets),
+        *(_guide(plot, slot, value, facets[slot]) for slot, value in enumerate(chart.guides) if value is not None),
         *(_series(series, plot, len(chart.series), place) for place, series in enumerate(chart.series)),
         *(_direct_labels(chart.series, plot) if direct else ()),
         "</svg>",
@@ -199,6 +201,7 @@ def axes(
     write: Callable[[float], str],
     below: Sequence[tuple[float, str]],
     name: str,
+    facets: Sequence[str] = (),
 ) -> list[str]:
     """Lines and labels of both axes.
 
@@ -208,6 +211,7 @@ def axes(
         write: makes their text.
         below: places and labels of the horizontal axis.
         name: of the horizontal axis.
+        facets: the choices that each of its labels belongs to; empty for none.
     """
     parts = []
     for tick in ticks:
@@ -217,9 +221,10 @@ def axes(
         parts.append(
             f'<text class="tick" x="{plot.left - 7:.1f}" y="{y + 4:.1f}" text-anchor="end">{escape(write(tick))}</text>'
         )
-    for x, label in below:
+    for (x, label), shown in zip(below, facets or [""] * len(below), strict=True):
         parts.append(
-            f'<text class="tick" x="{x:.1f}" y="{plot.bottom + 19:.1f}" text-anchor="middle">{escape(label)}</text>'
+            f'<text class="tick" x="{x:.1f}" y="{plot.bottom + 19:.1f}" text-anchor="middle"{facets_attribute(shown)}>'
+            f"{escape(label)}</text>"
         )
     middle = (plot.left + plot.right) / 2
     parts.append(
@@ -228,13 +233,14 @@ def axes(
     return parts
 
 
-def _guide(plot: Plot, slot: int, value: float) -> str:
+def _guide(plot: Plot, slot: int, value: float, facets: str) -> str:
     """A short line across one category, where the value would be."""
     if not plot.low <= value <= plot.high:
         return ""
     half = 0.36 * (plot.right - plot.left) / plot.slots
     x, y = plot.x(slot), plot.y(value)
-    return f'<line class="guide" x1="{x - half:.1f}" x2="{x + half:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>'
+    shown = facets_attribute(facets)
+    return f'<line class="guide" x1="{x - half:.1f}" x2="{x + half:.1f}" y1="{y:.1f}" y2="{y:.1f}"{shown}/>'
 
 
 def _series(series: Series, plot: Plot, count: int, place: int) -> str:

@@ -18,7 +18,7 @@ from ..words import setting_name, setting_text
 from .charts import styles, swatch, timeout_label
 from .facets import facets_attribute
 from .filters import Filters
-from .points import Analysis, facet, micro, row_kind, timeout_order
+from .points import Analysis, facet, micro, row_kind, row_latency, timeout_order
 
 _LONGEST_TIMEOUT: Final = 1e12  # stands for `none` when sorting: after every real one
 _OPEN_UP_TO: Final = 40  # rows: longer tables start folded
@@ -110,8 +110,16 @@ def _table(columns: tuple[_Column, ...], rows: list[Row], filters: Filters, styl
 
 
 def _number(head: str, name: str, write: Callable[[float], str]) -> _Column:
+    return _figure(head, lambda row: row.get(name), write)
+
+
+def _latency(head: str, name: str) -> _Column:
+    return _figure(head, lambda row: row_latency(row, name), micro)
+
+
+def _figure(head: str, read: Callable[[Row], Any], write: Callable[[float], str]) -> _Column:
     def value(row: Row) -> float | None:
-        found = row.get(name)
+        found = read(row)
         return found if isinstance(found, (int, float)) and math.isfinite(found) else None
 
     def show(row: Row) -> str:
@@ -169,11 +177,11 @@ _THROUGHPUT: Final = (
     _number("consumer idle", "idle_ms_per_s", lambda wait: f"{wait / 1000:.1%}"),
 )
 _LATENCY: Final = (
-    _number("p50", "latency_us_p50", micro),
-    _number("p90", "latency_us_p90", micro),
-    _number("p99", "latency_us_p99", micro),
-    _number("p99.9", "latency_us_p999", micro),
-    _number("p99.99", "latency_us_p9999", micro),
-    _number("max", "latency_us_max", micro),
+    _latency("p50", "p50"),
+    _latency("p90", "p90"),
+    _latency("p99", "p99"),
+    _latency("p99.9", "p999"),
+    _latency("p99.99", "p9999"),
+    _latency("max", "max"),
 )
 _LAST: Final = (_number("records", "records", lambda count: f"{count:,.0f}"),)

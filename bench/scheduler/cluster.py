@@ -30,7 +30,6 @@ from netstack.schedule.execution_states import ExecutionInput
 from netstack.schedule.instructions import Cancel, Continue, Deploy, Instruction, ReleasePartitions, StartTimer
 from netstack.schedule.scheduler import Scheduler
 
-
 SLOTS_PER_TASKMANAGER: Final = 4
 
 _NOW_S: Final = 0.0

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from netstack.cli.values import COUNT
-from netstack.units import format_size, three_digits
+from netstack.units import three_digits
 
 from .. import console
 from ..flags import json_flag
@@ -80,13 +80,11 @@ def print_scheduler(result: Mapping[str, Any], console: Console) -> None:
     console.print()
     plain, compressed = result["descriptor_bytes"], result["descriptor_compressed_bytes"]
     console.print(
-        f"shuffle descriptors that all sinks share: {format_size(plain, space=' ')}, compressed"
-        f" {format_size(compressed, space=' ')}, {1 - compressed / plain:.0%} less",
+        f"shuffle descriptors that all sinks share: {_size(plain)}, compressed {_size(compressed)},"
+        f" {1 - compressed / plain:.0%} less",
         soft_wrap=True,
     )
-    parts = ", ".join(
-        f"{name.replace('_', ' ')} {format_size(peak, space=' ')}" for name, peak in result["memory_bytes"].items()
-    )
+    parts = ", ".join(f"{name.replace('_', ' ')} {_size(peak)}" for name, peak in result["memory_bytes"].items())
     console.print(f"peak memory: {parts}", soft_wrap=True)
 
 
@@ -103,4 +101,10 @@ def _print_headlines(result: Mapping[str, Any], console: Console) -> None:
 
 
 def _figure(key: str, value: float) -> str:
-    return format_size(int(value), space=" ") if key.endswith("_bytes") else three_digits(value)
+    return _size(value) if key.endswith("_bytes") else three_digits(value)
+
+
+def _size(size_bytes: float) -> str:
+    if size_bytes < 1 << 20:
+        return f"{three_digits(size_bytes / 1024)} KiB"
+    return f"{three_digits(size_bytes / (1 << 20))} MiB"

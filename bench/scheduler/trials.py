@@ -23,7 +23,8 @@ from netstack.schedule.region_scheduling import RegionScheduling
 from netstack.schedule.regions import Regions
 from netstack.schedule.release import PartitionRelease
 from netstack.schedule.restart import FixedDelay
-from netstack.schedule.scheduler import Scheduler, SchedulerSettings
+from netstack.schedule.scheduler import Scheduler
+from netstack.schedule.scheduler_settings import SchedulerSettings
 from netstack.schedule.slots import LoadBalanceMode
 from netstack.schedule.topology import Topology
 from netstack.schedule.vertexwise_scheduling import HybridConsumption, VertexwiseScheduling
@@ -182,9 +183,9 @@ def _make_descriptors(cluster: Cluster, tasks: int) -> Trial:
     def work() -> Facts:
         cluster.make_descriptors()
         cache = cluster.scheduler.statistics().descriptors
-        return {"descriptors": cluster.done.deployed - before, "cached lists": cache.lists}
+        return {"descriptors": cluster.done.deployed - before, "cached_lists": cache.lists}
 
-    return Trial(work, {"descriptors": tasks, "cached lists": 1}, is_many=True)
+    return Trial(work, {"descriptors": tasks, "cached_lists": 1}, is_many=True)
 
 
 def schedule_downstream(type: ResultPartitionType, hybrid: HybridConsumption) -> Step:
@@ -198,14 +199,14 @@ def schedule_downstream(type: ResultPartitionType, hybrid: HybridConsumption) ->
         early = hybrid is HybridConsumption.UNFINISHED_PRODUCERS and not type.is_blocking
 
         def work() -> Facts:
-            return {"sinks scheduled": started + len(strategy.on_finished(0)) - parallelism}
+            return {"sinks_scheduled": started + len(strategy.on_finished(0)) - parallelism}
 
         if not early:
-            return Trial(work, {"sinks scheduled": parallelism})
+            return Trial(work, {"sinks_scheduled": parallelism})
         # Hybrid sinks start beside their sources, so this is what takes the time.
         return Trial(
-            lambda: {"sinks scheduled": len(VertexwiseScheduling(topology, hybrid).start()) - parallelism},
-            {"sinks scheduled": parallelism},
+            lambda: {"sinks_scheduled": len(VertexwiseScheduling(topology, hybrid).start()) - parallelism},
+            {"sinks_scheduled": parallelism},
         )
 
     return step
@@ -221,7 +222,7 @@ def restart_set(type: ResultPartitionType) -> Step:
         failed, is_tracked = index_array([0]), np.ones(topology.partition_count, np.bool_)
         expected = 2 * parallelism if type is STREAMING else parallelism + 1
         return Trial(
-            lambda: {"restart set": failover.subtasks_to_restart(failed, is_tracked).size}, {"restart set": expected}
+            lambda: {"restart_set": failover.subtasks_to_restart(failed, is_tracked).size}, {"restart_set": expected}
         )
 
     return step
@@ -236,9 +237,9 @@ def release_partitions(parallelism: int) -> Trial:
     def work() -> Facts:
         releases = [release.on_finished(sink) for sink in sinks(parallelism)]
         groups = sum(len(each.groups) for each in releases)
-        return {"groups released": groups, "partitions released by the last": releases[-1].partitions.size}
+        return {"groups_released": groups, "partitions_released_by_the_last": releases[-1].partitions.size}
 
-    return Trial(work, {"groups released": 1, "partitions released by the last": parallelism}, is_many=True)
+    return Trial(work, {"groups_released": 1, "partitions_released_by_the_last": parallelism}, is_many=True)
 
 
 def finish_sinks(parallelism: int) -> Trial:
@@ -251,9 +252,9 @@ def finish_sinks(parallelism: int) -> Trial:
 
     def work() -> Facts:
         cluster.report(ExecutionInput.FINISH, sinks(parallelism))
-        return {"partitions released": cluster.done.released, "releases": cluster.done.releases}
+        return {"partitions_released": cluster.done.released, "releases": cluster.done.releases}
 
-    return Trial(work, {"partitions released": parallelism, "releases": 1}, cluster)
+    return Trial(work, {"partitions_released": parallelism, "releases": 1}, cluster)
 
 
 def restart_all(type: ResultPartitionType, mode: LoadBalanceMode) -> Step:
@@ -267,9 +268,9 @@ def restart_all(type: ResultPartitionType, mode: LoadBalanceMode) -> Step:
 
         def work() -> Facts:
             cluster.fail_globally()
-            return {"canceled": cluster.done.canceled, "deployed again": cluster.done.deployed - len(tasks)}
+            return {"canceled": cluster.done.canceled, "deployed_again": cluster.done.deployed - len(tasks)}
 
-        return Trial(work, {"canceled": len(tasks), "deployed again": len(tasks)}, cluster)
+        return Trial(work, {"canceled": len(tasks), "deployed_again": len(tasks)}, cluster)
 
     return step
 

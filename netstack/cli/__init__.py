@@ -2,7 +2,8 @@
 
 Takes: arguments. Gives: an exit code; results on standard output, everything else on standard error.
 
-Rules: `--json` (or `--format json`) prints exactly one JSON document on standard output, also when the command fails (then it has `error`).
+Rules: `--json` (or `--format json`) prints exactly one JSON document on standard output, also when the command fails
+(then it has `error`).
 Exit code 0: success. 1: the answer is no. 2: bad usage.
 """
 

@@ -106,7 +106,7 @@ class DaemonConfig:
 def is_private(url: str) -> bool:
     """Whether only this host reaches an address."""
     parts = urlsplit(url)
-    if parts.scheme in ("unix", "memory") or parts.hostname == "localhost":
+    if parts.scheme.rpartition("+")[2] in ("unix", "memory") or parts.hostname == "localhost":
         return True
     try:
         return ipaddress.ip_address(parts.hostname or "").is_loopback

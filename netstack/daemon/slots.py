@@ -65,12 +65,13 @@ class SlotPool:
             raise
         if entry[2].is_set():
             return
-        self._withdraw(entry)
-        raise DaemonRefused(
+        refusal = DaemonRefused(  # before it makes way: its text tells what it found
             f"{slots} slots and {format_size(memory_bytes)} were not free within {timeout_s:g} s: {self.free_slots} of"
             f" {self.slots} slots and {format_size(self.free_memory_bytes)} of {format_size(self.memory_bytes)} are;"
             " wait for the other runs"
         )
+        self._withdraw(entry)
+        raise refusal
 
     def release(self, slots: int, memory_bytes: int) -> None:
         """Gives back what was acquired."""

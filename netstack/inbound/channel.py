@@ -249,9 +249,9 @@ class RemoteInputChannel:
         if not self.free_buffers:
             raise self._without_credit(sequence)
         if inflate is not None:
-            self._has_compressed = True
             if self._capture is not None:
                 raise self._compressed_checkpoint()
+            self._has_compressed = True
         segment = self._floating.pop() if is_floating else self._exclusive.pop()
         length = len(body)
         segment.memory[:length] = body

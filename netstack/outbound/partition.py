@@ -166,6 +166,8 @@ class ResultPartition:
         """Its writer waits inside a record that has taken a buffer and needs more."""
         self.on_acknowledged: Callable[[], None] | None = None
         """Told when a consumer has processed every record, or is gone."""
+        self.on_task_event: Callable[[Event], None] | None = None
+        """Told what a consumer says to the task, where a dialect lets it; None: nobody listens, which it is told."""
         self.on_release: Callable[[], None] | None = None
         """Told before the partition is dropped: its writer gives its open buffers up."""
         self._on_released = on_released

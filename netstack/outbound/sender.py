@@ -44,11 +44,6 @@ from ..wire.frames import (
 _DATA: Final = DataType.DATA
 
 
-def nobody_listens(partition_id: str, event: Event) -> bool:
-    """No task takes events."""
-    return False
-
-
 class ViewProvider(Protocol):
     """Finds partitions: the TaskManager."""
 
@@ -65,6 +60,9 @@ class ViewProvider(Protocol):
         Returns:
             A function that withdraws the request.
         """
+
+    def take_task_event(self, partition_id: str, event: Event) -> bool:
+        """A consumer tells the task that produces a partition something. Returns whether anybody listens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +144,6 @@ class ChannelSender:
         max_channels: int,
         on_write_wanted: Callable[[], None],
         send: Callable[[Frame], None],
-        on_task_event: Callable[[str, Event], bool] = nobody_listens,
     ) -> None:
         """Starts without channels.
 
@@ -156,11 +153,8 @@ class ChannelSender:
             max_channels: bound on what one peer can make us remember.
             on_write_wanted: called when there is something to write.
             send: queues a control frame.
-            on_task_event: given an event for the task that produces a partition, by the partition's id; returns whether
-                anybody took it.
         """
         self._codec = codec
-        self._on_task_event = on_task_event
         self._views = views
         self._max_channels = max_channels
         self._on_write_wanted = on_write_wanted
@@ -227,7 +221,7 @@ class ChannelSender:
                 if channel is not None:
                     self._drop(channel)
             case TaskEvent(number, partition_id, event):
-                if not self._on_task_event(partition_id, event):
+                if not self._views.take_task_event(partition_id, event):
                     self._refuse(number, ErrorCode.UNEXPECTED_FRAME, f"no task of {partition_id!r} takes events")
             case SegmentRequest():
                 pass  # for tiered storage; what is pipelined comes in its order

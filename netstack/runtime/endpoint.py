@@ -21,14 +21,14 @@ from ..buffer.pool import NetworkBufferPool
 from ..buffer.requirements import LANDING_SEGMENTS
 from ..buffer.segment import Segment
 from ..config import NetworkConfig
-from ..errors import AuthenticationFailed, ConfigError, ConnectionLost, NetstackError, RemoteProtocolError
+from ..errors import AuthenticationFailed, ConnectionLost, NetstackError, RemoteProtocolError
 from ..inbound.receiver import ChannelReceiver
 from ..inbound.uncredited import UncreditedReceiver
 from ..outbound.sender import ChannelSender, ViewProvider
 from ..transport import ByteStream, Listener, transport_for
 from ..wire.codec_native import PROTOCOL_VERSION
 from ..wire.connection import FEATURE_CHECKSUM, Connection
-from ..wire.dialects import NATIVE, dialect_named
+from ..wire.dialects import dialect_named
 from ..wire.frames import Frame, Hello
 from .admission import Admission
 from .authentication import Secret, prove_dialler
@@ -83,9 +83,6 @@ class NetworkEndpoint:
             greet: says what else must be said on a dialled stream, after the proof and before the protocol; within
                 `connect_timeout_s`. The stream is closed when it raises.
             on_accepted_end: told when the connection on an accepted stream is over: for streams admitted elsewhere.
-
-        Raises:
-            ConfigError: an unknown dialect, or a secret in one that proves none.
         """
         self._secret = secret
         self._admission = admission
@@ -98,8 +95,6 @@ class NetworkEndpoint:
         self._dialect = dialect_named(
             config.dialect, segment_size_bytes=config.segment_size_bytes, new_id=_new_channel_id
         )
-        if secret is not None and config.dialect != NATIVE:
-            raise ConfigError(f"dialect {config.dialect!r} with a secret: its peers cannot prove one; set none")
         self._dirty: dict[Pump, None] = {}  # each once: where nobody writes records, nobody calls `kick`
         self._accepted: dict[Pump, ChannelSender] = {}
         self._dialled: dict[str, _Dialled] = {}

@@ -11,6 +11,7 @@ from typing import Final, final
 
 from ..buffer.buffer import BufferSource, Notify
 from ..errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound, ProducerFailed
+from ..events import Event
 from ..ids import PartitionId
 from ..outbound.partition import ResultPartition
 
@@ -111,6 +112,14 @@ class PartitionRegistry:
             self._is_armed = True
             self._call_at(deadline, self._expire)
         return lambda: self._withdraw(request)
+
+    def take_task_event(self, partition_id: str, event: Event) -> bool:
+        """See `ViewProvider.take_task_event`."""
+        partition = self._partitions.get(partition_id)
+        if partition is None or partition.on_task_event is None:
+            return False
+        partition.on_task_event(event)
+        return True
 
     def _serve(self, partition: ResultPartition, request: _Request) -> None:
         try:

@@ -15,7 +15,7 @@ import trio
 
 from ..buffer.pool import NetworkBufferPool
 from ..buffer.requirements import gate_buffers, partition_buffers
-from ..config import NetworkConfig
+from ..config import NATIVE_DIALECT, NetworkConfig
 from ..errors import ConfigError, LocalProtocolError
 from ..ids import ChannelDescriptor, ResultPartitionType, partition_id
 from ..inbound.channel import RemoteInputChannel
@@ -333,6 +333,8 @@ async def open_task_manager(
     to peers.
     """
     settings = config or NetworkConfig()
+    if secret is not None and settings.dialect != NATIVE_DIALECT:
+        raise ConfigError(f"dialect={settings.dialect!r} with a secret: its peers cannot prove one; give none")
     admission = None if secret is None else Admission(secret, timeout_s=settings.handshake_timeout_s)
     listener = await transport_for(address).listen(address)
     metrics: MetricsServer | None = None

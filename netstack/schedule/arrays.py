@@ -117,8 +117,10 @@ def single_batches(subtasks: IndexArray) -> Batches:
 def written_out(starts: IndexArray, stops: IndexArray) -> IndexArray:
     """The numbers of several ranges, one range after the other: [0, 3), [7, 9) gives 0 1 2 7 8.
 
-    Raises nothing for empty ranges; they give nothing.
+    Empty ranges give nothing.
     """
+    if starts.size == 1:
+        return np.arange(int(starts[0]), int(stops[0]), dtype=np.int32)
     lengths = stops - starts
     total = int(lengths.sum())
     if total == 0:

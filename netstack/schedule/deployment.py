@@ -5,8 +5,9 @@ descriptor after the other, so the caller may stop between any two.
 
 Rules:
 - The list of shuffle descriptors of a group is made for its first consumer, and again after it was invalidated.
-- A streaming job may only be told places that are known. In a batch job what is not there yet is unknown; of a hybrid
-  result what becomes known later is told in a further list to the consumers that come then.
+- Of results that must be pipelined a streaming job is told known places only. Of others what is not there yet is
+  unknown. If they can be pipelined, what becomes known is told in a further list to the consumers that come then, and
+  in an update to those that are there.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ..deploy.descriptors import (
     PartitionDescriptor,
     TaskDeploymentDescriptor,
 )
-from ..deploy.shuffle import UNKNOWN, ShuffleDescriptors, TaskManagerLocation, known, partition_name
+from ..deploy.shuffle import UNKNOWN, ShuffleDescriptors, TaskManagerLocation, compress, known, partition_name
 from ..errors import LocalProtocolError
 from ..ids import ResultPartitionType
 from .arrays import FlagArray, IndexArray, index_array
@@ -102,14 +103,17 @@ class Deployment:
             BlobKind.JOB_INFORMATION, msgpack.packb((job_id, job.name, [vertex.name for vertex in job.vertices]))
         )
         self._task_information: dict[int, MaybeOffloaded] = {}
-        # Of groups with hybrid partitions that were not all known: what was told.
+        # Of groups that can be pipelined and were not all known: what their cached lists tell, what consumers that were
+        # deployed before have been told, and where there may be news for those.
         self._told: dict[int, FlagArray] = {}
+        self._sent: dict[int, FlagArray] = {}
+        self._changed: set[int] = set()
 
     def descriptors(self, deploy: Deploy) -> Iterator[tuple[int, bytes]]:
         """Each subtask of an instruction with its serialised descriptor.
 
         Raises:
-            LocalProtocolError: a streaming job's partition is not known.
+            LocalProtocolError: a partition that must be pipelined is not known, in a streaming job.
             BlobError: a list cannot be offloaded, and has to be.
         """
         slots = iter(deploy.slots)
@@ -138,11 +142,32 @@ class Deployment:
         self.cache.invalidate(numbers)
         for group in numbers:
             self._told.pop(group, None)
+            self._sent.pop(group, None)
+
+    def produced(self, subtasks: IndexArray) -> None:
+        """These have got a place, or have finished: those who wait for what they write may be told."""
+        if self._sent:
+            self._changed.update(self._sent.keys() & set(self._topology.produced_by_all(subtasks).tolist()))
+
+    def updates(self) -> list[tuple[int, bytes]]:
+        """For each group with news for its deployed consumers a compressed list of them; given once."""
+        found = []
+        for group in sorted(self._changed & self._sent.keys()):
+            is_known = self._known(group)
+            news = index_array(np.flatnonzero(is_known & ~self._sent[group]))
+            if news.size:
+                found.append((group, compress(self._describe(group, news, is_known[news]).serialised())))
+                self._sent[group] |= is_known
+            if self._sent[group].all():
+                del self._sent[group]
+        self._changed.clear()
+        return found
 
     def clear(self) -> None:
         """The job has ended: nothing of it stays in the store."""
         self.cache.clear()
         self._told.clear()
+        self._sent.clear()
         self._offloader.discard(self._job_information)
         for information in self._task_information.values():
             self._offloader.discard(information)
@@ -224,8 +249,10 @@ class Deployment:
             every = index_array(np.arange(is_known.size))
             consumers = int(self._topology.groups.consumer_stop[group] - self._topology.groups.consumer_start[group])
             lists = self.cache.put(group, self._describe(group, every, is_known), consumers)
-            if not is_known.all() and self._topology.groups.type_of(group).is_hybrid:
+            result_type = self._topology.groups.type_of(group)
+            if not is_known.all() and result_type.can_be_pipelined and not result_type.must_be_pipelined:
                 self._told[group] = is_known
+                self._sent[group] = is_known.copy()
         elif group in self._told:
             is_known = self._known(group)
             news = index_array(np.flatnonzero(is_known & ~self._told[group]))
@@ -238,7 +265,7 @@ class Deployment:
         """Which partitions of a group may be told.
 
         Raises:
-            LocalProtocolError: not all of them, and it is a streaming job.
+            LocalProtocolError: not all of them, the job is a streaming job, and they must be pipelined.
         """
         partitions = self._topology.groups.partitions_of(group)
         rows = slice(partitions.start, partitions.stop)
@@ -248,7 +275,7 @@ class Deployment:
         is_known = known(result_type, is_produced, self._tracker.is_registered[rows], is_alive)
         if result_type.is_hybrid and self._only_finished:
             is_known = is_known & is_produced
-        if not self._is_batch and not is_known.all():
+        if result_type.must_be_pipelined and not self._is_batch and not is_known.all():
             partition = partitions[int(np.argmin(is_known))]
             raise LocalProtocolError(
                 f"{self._describe_producer(partition, result_type)} has no place yet, and its consumers are deployed:"

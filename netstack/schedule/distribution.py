@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import ConfigError
 from .arrays import IndexArray, index_array, offsets_of
-from .job_graph import UNDECIDED, DistributionPattern
+from .job_graph import UNDECIDED, DistributionPattern, JobGraph
 
 
 @final
@@ -172,16 +172,6 @@ def dynamic_input(
     )
 
 
-def subpartition_ranges(subpartitions: int, consumers: int) -> list[range]:
-    """An even cut of one partition for several consumers; the last ones read the surplus.
-
-    Raises:
-        ConfigError: more consumers than subpartitions.
-    """
-    cut = dynamic_input(DistributionPattern.ALL_TO_ALL, 1, consumers, subpartitions)
-    return [range(start, stop) for start, stop in zip(cut.subpartition_start, cut.subpartition_stop, strict=True)]
-
-
 def dynamic_subpartitions(
     pattern: DistributionPattern,
     producers: int,
@@ -203,6 +193,33 @@ def dynamic_subpartitions(
         return 1
     base = max_consumers if consumers == UNDECIDED else consumers
     return base if pattern is DistributionPattern.ALL_TO_ALL else -(-base // producers)
+
+
+def count_subpartitions(
+    job: JobGraph, readers: Sequence[int], producers: int, parallelisms: Sequence[int]
+) -> IndexArray:
+    """Subpartitions of each partition of one dataset, by producer: as many as the reader that needs most.
+
+    Args:
+        job: static, or dynamic.
+        readers: indices of the edges that read the dataset; without any there is one subpartition.
+        producers: subtasks that write.
+        parallelisms: by vertex; `UNDECIDED` only in a dynamic job.
+    """
+    most = np.ones(producers, np.int32)
+    for reader in readers:
+        edge = job.edges[reader]
+        consumers, limit = parallelisms[edge.consumer], job.vertices[edge.consumer].max_parallelism
+        if job.is_dynamic:
+            is_broadcast = job.datasets[edge.dataset].is_broadcast
+            count = dynamic_subpartitions(edge.pattern, producers, consumers, limit, is_broadcast=is_broadcast)
+            most = np.maximum(most, np.int32(count))
+        elif edge.pattern is DistributionPattern.ALL_TO_ALL:
+            most = np.maximum(most, np.int32(consumers))
+        else:
+            start, stop = pointwise_consumers(producers, consumers)
+            most = np.maximum(most, stop - start)
+    return most
 
 
 def _partitions(pattern: DistributionPattern, producers: int, consumers: int) -> tuple[IndexArray, IndexArray]:

@@ -74,6 +74,7 @@ ON_TASKMANAGER: Final = frozenset(
 )
 """A TaskManager knows of the execution, or will."""
 
+# A task that cancels itself, unasked, has failed.
 EXECUTION_TRANSITIONS: Final[dict[tuple[ExecutionState, ExecutionInput], ExecutionState]] = {
     (ExecutionState.CREATED, ExecutionInput.SCHEDULE): ExecutionState.SCHEDULED,
     (ExecutionState.CREATED, ExecutionInput.CANCEL): ExecutionState.CANCELED,
@@ -84,16 +85,16 @@ EXECUTION_TRANSITIONS: Final[dict[tuple[ExecutionState, ExecutionInput], Executi
     (ExecutionState.DEPLOYING, ExecutionInput.INITIALIZE): ExecutionState.INITIALIZING,
     (ExecutionState.DEPLOYING, ExecutionInput.FINISH): ExecutionState.FINISHED,
     (ExecutionState.DEPLOYING, ExecutionInput.CANCEL): ExecutionState.CANCELING,
-    (ExecutionState.DEPLOYING, ExecutionInput.CANCELED): ExecutionState.CANCELED,
+    (ExecutionState.DEPLOYING, ExecutionInput.CANCELED): ExecutionState.FAILED,
     (ExecutionState.DEPLOYING, ExecutionInput.FAIL): ExecutionState.FAILED,
     (ExecutionState.INITIALIZING, ExecutionInput.RUN): ExecutionState.RUNNING,
     (ExecutionState.INITIALIZING, ExecutionInput.FINISH): ExecutionState.FINISHED,
     (ExecutionState.INITIALIZING, ExecutionInput.CANCEL): ExecutionState.CANCELING,
-    (ExecutionState.INITIALIZING, ExecutionInput.CANCELED): ExecutionState.CANCELED,
+    (ExecutionState.INITIALIZING, ExecutionInput.CANCELED): ExecutionState.FAILED,
     (ExecutionState.INITIALIZING, ExecutionInput.FAIL): ExecutionState.FAILED,
     (ExecutionState.RUNNING, ExecutionInput.FINISH): ExecutionState.FINISHED,
     (ExecutionState.RUNNING, ExecutionInput.CANCEL): ExecutionState.CANCELING,
-    (ExecutionState.RUNNING, ExecutionInput.CANCELED): ExecutionState.CANCELED,
+    (ExecutionState.RUNNING, ExecutionInput.CANCELED): ExecutionState.FAILED,
     (ExecutionState.RUNNING, ExecutionInput.FAIL): ExecutionState.FAILED,
     # What a task did before it heard of the cancellation no longer matters: it stopped.
     (ExecutionState.CANCELING, ExecutionInput.INITIALIZE): ExecutionState.CANCELING,

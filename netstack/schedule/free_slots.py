@@ -25,11 +25,11 @@ class FreeSlots:
         slots: the first ones, their TaskManagers in the order in which they registered.
     """
 
-    __slots__ = ("_count", "_least", "_loads", "_numbers", "_slots", "_taskmanagers")
+    __slots__ = ("_count", "_least", "_loads", "_numbers", "_on_host", "_slots")
 
     def __init__(self, slots: Iterable[PhysicalSlot] = ()) -> None:
         self._numbers: dict[str, int] = {}
-        self._taskmanagers: list[str] = []
+        self._on_host: dict[str, list[int]] = {}
         self._loads: list[float] = []
         self._slots: dict[ResourceProfile, dict[int, list[tuple[int, PhysicalSlot]]]] = {}
         # By profile, a heap of (load, TaskManager); what is no longer true is dropped when it comes up.
@@ -56,13 +56,14 @@ class FreeSlots:
         number = self._numbers.get(slot.location.taskmanager)
         if number is None:
             number = self._numbers[slot.location.taskmanager] = len(self._loads)
-            self._taskmanagers.append(slot.location.taskmanager)
             self._loads.append(0)
+            if slot.location.host:
+                self._on_host.setdefault(slot.location.host, []).append(number)
         by_taskmanager = self._slots.setdefault(slot.profile, {})
         heap = by_taskmanager.get(number)
         if heap is None:
             heap = by_taskmanager[number] = []
-            heapq.heappush(self._least.setdefault(slot.profile, []), (self._loads[number], number))
+            self._enter(slot.profile, number)
         heapq.heappush(heap, (slot.index, slot))
         self._count += 1
 
@@ -91,7 +92,7 @@ class FreeSlots:
         self._loads[number] = load
         for profile, by_taskmanager in self._slots.items():
             if number in by_taskmanager:
-                heapq.heappush(self._least[profile], (load, number))
+                self._enter(profile, number)
 
     def least_loaded(self, allowed: Callable[[ResourceProfile], bool]) -> PhysicalSlot | None:
         """The first slot on the least loaded TaskManager among the profiles that are allowed; it stays free."""
@@ -111,7 +112,7 @@ class FreeSlots:
         A slot scores by how often its TaskManager and its host are among the preferred locations: 10 and 1 times in
         mode NONE, 20 and 2 times less the load (0 to 1) in mode SLOTS. Without preferences that leaves the least load.
         """
-        near = [slot for slot in self._near(request) if can_serve(slot.profile, request.profile)]
+        near = self._near(request)
         if not near:
             return self.least_loaded(lambda profile: can_serve(profile, request.profile))
         weight = 20 if mode is LoadBalanceMode.SLOTS else 10
@@ -125,13 +126,30 @@ class FreeSlots:
 
         return max(near, key=score)
 
-    def _near(self, request: SlotRequest) -> Iterator[PhysicalSlot]:
-        """The slots that score at all by preference, in order. Every other scores less than these."""
-        if not request.preferred:
-            return iter(())
-        taskmanagers = {location.taskmanager for location in request.preferred}
-        hosts = {location.host for location in request.preferred} - {""}
-        return (slot for slot in self if slot.location.taskmanager in taskmanagers or slot.location.host in hosts)
+    def _near(self, request: SlotRequest) -> list[PhysicalSlot]:
+        """The first fitting slot of each TaskManager that scores by preference; every other scores less than these."""
+        numbers = {self._numbers.get(location.taskmanager, -1) for location in request.preferred}
+        for location in request.preferred:
+            numbers.update(self._on_host.get(location.host, ()))
+        near = []
+        for number in sorted(numbers):
+            fitting = [
+                by_taskmanager[number][0]
+                for profile, by_taskmanager in self._slots.items()
+                if number in by_taskmanager and can_serve(profile, request.profile)
+            ]
+            if fitting:
+                near.append(min(fitting, key=lambda entry: entry[0])[1])
+        return near
+
+    def _enter(self, profile: ResourceProfile, number: int) -> None:
+        """Notes a TaskManager's load. Out-of-date notes are swept when they are most of the heap."""
+        entries, by_taskmanager = self._least.setdefault(profile, []), self._slots[profile]
+        if len(entries) > 4 * len(by_taskmanager) + 16:
+            entries[:] = [(self._loads[one], one) for one in by_taskmanager]
+            heapq.heapify(entries)
+        else:
+            heapq.heappush(entries, (self._loads[number], number))
 
     def _peek(self, profile: ResourceProfile) -> tuple[float, int]:
         """Load and number of the least loaded TaskManager that has a free slot of a profile; there is one."""

@@ -55,8 +55,30 @@ class Deploy:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
+class UpdateGate:
+    """Tell deployed consumers where partitions are that were unknown when they were sent.
+
+    Attributes:
+        subtasks: which.
+        attempts: one each.
+        slots: where each is.
+        gate: which of their gates, in the order of their descriptors.
+        descriptors: a compressed list (`ShuffleDescriptors`) that overrides what they know.
+    """
+
+    subtasks: IndexArray
+    attempts: npt.NDArray[np.uint32]
+    slots: tuple[PhysicalSlot, ...]
+    gate: int
+    descriptors: bytes
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
 class Cancel:
-    """Tell TaskManagers to stop these tasks, and report `CANCELED`.
+    """Tell TaskManagers to stop these tasks, and report `CANCELED`: also of a task that they have never heard of.
+
+    What a task did last may cross this on the way: its report that it has finished or failed is as good.
 
     Attributes:
         subtasks: which.
@@ -123,5 +145,14 @@ class Continue:
 
 
 Instruction: TypeAlias = (
-    RequireSlots | ReturnSlots | Deploy | Cancel | ReleasePartitions | StartTimer | AskHeartbeats | EndJob | Continue
+    RequireSlots
+    | ReturnSlots
+    | Deploy
+    | UpdateGate
+    | Cancel
+    | ReleasePartitions
+    | StartTimer
+    | AskHeartbeats
+    | EndJob
+    | Continue
 )

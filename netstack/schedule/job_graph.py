@@ -61,7 +61,7 @@ class JobVertex:
         co_location_group: subtask i of each member runs in the same slot; None is free.
         operators: names of the chained operators, head first.
         invokable: what a subtask runs, as `package.module:attribute`; empty where the graph is only looked at.
-        parameters: plain data for it.
+        parameters: plain data for it; made from a stream graph: for each operator, by its name.
         profile: what a subtask needs.
         is_source: whether it reads nothing from other vertices.
         functions: what each of `operators` runs, as `package.module:attribute`; empty where nobody said.

@@ -4,15 +4,15 @@ Takes: a job graph, the number of slots of each TaskManager, a load-balance mode
 subtask as arrays, and the number of tasks on each TaskManager.
 
 Rules: all slots are free, alike and known from the start, TaskManager by TaskManager; so the plan is what the scheduler
-does on a cluster that waits for the job. A job that is too large for that, but has stages with blocking results between
-them, is planned stage by stage: each has all slots for itself.
+does on a cluster that waits for the job. A job with blocking results is planned in stages, each with all slots for
+itself: what reads a blocking result comes after what writes it, and would like to be there too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 import numpy as np
 
@@ -21,11 +21,16 @@ from .arrays import IndexArray, index_array
 from .balancing import task_balanced
 from .free_slots import FreeSlots
 from .job_graph import JobGraph
+from .preferred_locations import InputPreferences
+from .regions import Regions
 from .slot_groups import slots_by_group
 from .slot_matching import match_balanced
 from .slot_sharing import ExecutionSlotSharingGroups, local_input_preferred
 from .slots import LoadBalanceMode, Location, PhysicalSlot, SlotRequest
+from .topology import Topology
 from .union_find import UnionFind
+
+_NOWHERE: Final = -1
 
 
 @final
@@ -38,7 +43,7 @@ class Placement:
         groups: which subtasks share a slot.
         taskmanager_of_group: the TaskManager of each execution slot sharing group, from 0.
         slot_of_group: which slot of that TaskManager, from 0.
-        stages: the slot sharing groups that run at the same time, stage by stage; one stage if all of them do.
+        stages: the slot sharing groups that run at the same time, stage by stage.
         tasks: how many tasks each TaskManager has, in all stages together.
         slots_used: how many of its slots each TaskManager gives.
     """
@@ -77,10 +82,14 @@ def place(
     stages = _stages(graph, slots_per_taskmanager)
     groups = task_balanced(graph) if mode is LoadBalanceMode.TASKS else local_input_preferred(graph)
     loads = groups.loads()
-    taskmanager, slot = np.empty_like(loads), np.empty_like(loads)
-    for stage in stages:
-        members = np.flatnonzero(np.isin(groups.slot_sharing_group, stage))
-        taskmanager[members], slot[members] = _assign(loads[members], slots_per_taskmanager, mode)
+    in_order = _order(graph, groups)
+    taskmanager, slot = np.full_like(loads, _NOWHERE), np.full_like(loads, _NOWHERE)
+    for number, stage in enumerate(stages):
+        members = index_array(in_order[np.isin(groups.slot_sharing_group[in_order], stage)])
+        preferred: dict[int, tuple[Location, ...]] = {}
+        if number and mode is not LoadBalanceMode.TASKS:
+            preferred = _Wishes(graph, groups, taskmanager).of_stage(stage)
+        taskmanager[members], slot[members] = _assign(members, loads[members], preferred, slots_per_taskmanager, mode)
     count = len(slots_per_taskmanager)
     used = np.unique(np.stack((taskmanager, slot)), axis=1)[0]
     return Placement(
@@ -94,61 +103,132 @@ def place(
     )
 
 
+def _order(graph: JobGraph, groups: ExecutionSlotSharingGroups) -> IndexArray:
+    """The groups in the order in which they ask for slots: region by region, each in the order of its subtasks."""
+    group_of = np.concatenate(groups.of_vertex)
+    if not graph.is_dynamic:  # whose regions come up one after the other
+        group_of = group_of[np.argsort(Regions(Topology(graph)).region_of, kind="stable")]
+    return index_array(np.argsort(np.unique(group_of, return_index=True)[1]))
+
+
 def _stages(graph: JobGraph, slots_per_taskmanager: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Slot sharing groups that run at the same time: all, or where that is too much, those with a pipelined exchange.
+    """Slot sharing groups that run at the same time, stage by stage.
 
     Raises:
         ConfigError: a stage takes more slots than there are.
     """
-    available, required = sum(slots_per_taskmanager), slots_by_group(graph)
-    if sum(required) <= available:
-        return (tuple(range(len(required))),)
-    connected = UnionFind(len(required))
+    required, available = slots_by_group(graph), sum(slots_per_taskmanager)
+    connected, level = _levels(graph, len(required))
+    stages: list[list[int]] = []
+    free, last_level = 0, -1
+    for own in sorted(connected, key=lambda own: (level[own[0]], own[0])):
+        size = sum(required[group] for group in own)
+        if size > available:
+            raise ConfigError(
+                f"job {graph.name!r} takes {size} slots at once, and {len(slots_per_taskmanager)} TaskManagers have"
+                f" {available}; give it more slots, or a lower parallelism"
+            )
+        if size > free or level[own[0]] != last_level:
+            stages.append([])
+            free, last_level = available, level[own[0]]
+        stages[-1] += own
+        free -= size
+    return tuple(tuple(sorted(stage)) for stage in stages)
+
+
+def _levels(graph: JobGraph, group_count: int) -> tuple[list[list[int]], dict[int, int]]:
+    """Slot sharing groups that must run at the same time, and by the first of each how many others come before."""
+    connected = UnionFind(group_count)
+    edges = []
     for edge in graph.edges:
         dataset = graph.datasets[edge.dataset]
+        ends = graph.vertices[dataset.producer].slot_sharing_group, graph.vertices[edge.consumer].slot_sharing_group
+        edges.append(ends)
         if not dataset.type.is_blocking:
-            producer, consumer = graph.vertices[dataset.producer], graph.vertices[edge.consumer]
-            connected.join(producer.slot_sharing_group, consumer.slot_sharing_group)
-    stages = tuple(tuple(stage) for stage in connected.sets())
-    largest = max(sum(required[group] for group in stage) for stage in stages)
-    if largest > available:
-        raise ConfigError(
-            f"job {graph.name!r} takes {largest} slots at once, and {len(slots_per_taskmanager)} TaskManagers have"
-            f" {available}; give it more slots, or a lower parallelism"
-        )
-    return stages
+            connected.join(*ends)
+    if not any(dataset.type.is_blocking for dataset in graph.datasets):
+        for group in range(1, group_count):
+            connected.join(0, group)
+    together = connected.sets()
+    level = {own[0]: 0 for own in together}
+    before_after = {(connected.find(producer), connected.find(consumer)) for producer, consumer in edges}
+    for _ in together:  # as often as there are steps in the longest way; a circle of groups ends there too
+        levels = dict(level)
+        for before, after in before_after:
+            if before != after:
+                level[after] = max(level[after], levels[before] + 1)
+        if level == levels:
+            break
+    return together, level
 
 
-def _assign(loads: IndexArray, slots: Sequence[int], mode: LoadBalanceMode) -> tuple[IndexArray, IndexArray]:
-    """A TaskManager and one of its slots for each group of tasks; there are enough."""
-    taskmanager, slot = np.empty_like(loads), np.empty_like(loads)
-    if mode is LoadBalanceMode.NONE:
-        taskmanager[:] = np.repeat(np.arange(len(slots)), slots)[: loads.size]
-        slot[:] = np.concatenate([np.arange(count) for count in slots])[: loads.size]
-        return taskmanager, slot
+@final
+class _Wishes:
+    """Where groups would like to be for what they read of earlier stages."""
+
+    def __init__(self, graph: JobGraph, groups: ExecutionSlotSharingGroups, taskmanager: IndexArray) -> None:
+        self._graph = graph
+        self._inputs = InputPreferences(graph)
+        self._groups = [groups_.tolist() for groups_ in groups.of_vertex]
+        self._parallelisms = [vertex.parallelism for vertex in graph.vertices]
+        self._taskmanager = taskmanager
+
+    def of_stage(self, stage: Sequence[int]) -> dict[int, tuple[Location, ...]]:
+        """For each group of a stage, the wishes of its members one after the other."""
+        wishes: dict[int, tuple[Location, ...]] = {}
+        for number, vertex in enumerate(self._graph.vertices):
+            if vertex.slot_sharing_group in stage:
+                for subtask, group in enumerate(self._groups[number]):
+                    found = self._inputs.of(number, subtask, self._parallelisms, self._located)
+                    wishes[group] = wishes.get(group, ()) + found
+        return wishes
+
+    def _located(self, vertex: int, subtask: int) -> Location | None:
+        taskmanager = int(self._taskmanager[self._groups[vertex][subtask]])
+        return None if taskmanager == _NOWHERE else Location(str(taskmanager))
+
+
+def _assign(
+    groups: IndexArray,
+    loads: IndexArray,
+    preferred: Mapping[int, tuple[Location, ...]],
+    slots: Sequence[int],
+    mode: LoadBalanceMode,
+) -> tuple[IndexArray, IndexArray]:
+    """A TaskManager and one of its slots for each group; there are enough."""
+    if mode is LoadBalanceMode.NONE and not any(preferred.values()):
+        taskmanagers = np.repeat(np.arange(len(slots)), slots)
+        indices = np.concatenate([np.arange(count) for count in slots])
+        return index_array(taskmanagers[: groups.size]), index_array(indices[: groups.size])
+    requests = [
+        SlotRequest(group, load=load, preferred=preferred.get(group, ()))
+        for group, load in zip(groups.tolist(), loads.tolist(), strict=True)
+    ]
     offered = [
         PhysicalSlot(Location(str(number)), index) for number, count in enumerate(slots) for index in range(count)
     ]
-    requests = [SlotRequest(group, load=load) for group, load in enumerate(loads.tolist())]
     if mode is LoadBalanceMode.TASKS:
-        chosen = [(match.request.group, match.slot) for match in match_balanced(requests, offered)]
+        matched = {match.request.group: match.slot for match in match_balanced(requests, offered)}
+        chosen = [matched[request.group] for request in requests]
     else:
-        chosen = _spread(requests, offered, slots)
-    for group, given in chosen:
-        taskmanager[group], slot[group] = int(given.location.taskmanager), given.index
-    return taskmanager, slot
+        chosen = _choose(requests, offered, slots, mode)
+    return (
+        index_array([int(slot.location.taskmanager) for slot in chosen]),
+        index_array([slot.index for slot in chosen]),
+    )
 
 
-def _spread(
-    requests: Sequence[SlotRequest], offered: Sequence[PhysicalSlot], slots: Sequence[int]
-) -> list[tuple[int, PhysicalSlot]]:
-    """Each group, in order, to the TaskManager with the smallest share of its slots in use."""
+def _choose(
+    requests: Sequence[SlotRequest], offered: Sequence[PhysicalSlot], slots: Sequence[int], mode: LoadBalanceMode
+) -> list[PhysicalSlot]:
+    """The best slot for each request, one after the other."""
     free = FreeSlots(offered)
     chosen = []
     for request in requests:
-        slot = free.choose(request, LoadBalanceMode.SLOTS)
+        slot = free.choose(request, mode)
         assert slot is not None  # there are at least as many as requests, and any will do
         free.remove(slot)
-        free.set_load(slot.location.taskmanager, (slot.index + 1) / slots[int(slot.location.taskmanager)])
-        chosen.append((request.group, slot))
+        if mode is LoadBalanceMode.SLOTS:
+            free.set_load(slot.location.taskmanager, (slot.index + 1) / slots[int(slot.location.taskmanager)])
+        chosen.append(slot)
     return chosen

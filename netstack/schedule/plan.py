@@ -22,7 +22,7 @@ from .arrays import IndexArray, index_array
 from .chaining import Chaining
 from .job_generator import generate_job
 from .job_graph import UNDECIDED, JobGraph
-from .logical_regions import logical_regions
+from .logical_regions import acyclic_logical_regions
 from .placement import Placement, place
 from .plan_channels import JobChannels, count_channels
 from .regions import Regions
@@ -181,9 +181,9 @@ def _is_undecided(job: JobGraph) -> bool:
 
 def _regions(job: JobGraph, undecided: bool) -> tuple[RegionPlan, ...]:
     if undecided or job.is_dynamic:  # subtasks of a dynamic job come when their inputs are there
-        return tuple(RegionPlan(vertices, {}) for vertices in logical_regions(job))
+        return tuple(RegionPlan(vertices, {}) for vertices in acyclic_logical_regions(job))
     regions = Regions(Topology(job))
-    logical = logical_regions(job)
+    logical = acyclic_logical_regions(job)
     logical_of = {vertex: number for number, vertices in enumerate(logical) for vertex in vertices}
     first_subtask = np.unique(regions.region_of, return_index=True)[1]
     vertex_of = np.repeat(np.arange(len(job.vertices)), [vertex.parallelism for vertex in job.vertices])

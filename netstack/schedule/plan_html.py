@@ -70,7 +70,7 @@ def _numbers(plan: Plan) -> Iterator[str]:
         said.append(("local channels", f"{sum(edge.local for edge in plan.channels.edges):,}"))
         said.append(("remote channels", f"{sum(edge.remote for edge in plan.channels.edges):,}"))
         said.append(("TCP connections", f"{plan.channels.connections:,}"))
-        said.append(("buffers on one TaskManager", f"{int(plan.buffers.required.max()):,}"))
+        said.append(("buffers on one TM", f"{int(plan.buffers.required.max()):,}"))
     regions = sum(region.count for region in plan.regions)
     said.append(("regions" if regions else "logical regions", f"{regions or len(plan.regions):,}"))
     yield "<dl>" + "".join(f"<div><dt>{what}</dt><dd>{value}</dd></div>" for what, value in said) + "</dl>"

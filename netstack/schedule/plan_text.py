@@ -88,8 +88,8 @@ def _taskmanagers(plan: Plan) -> Iterator[str]:
     spread = f"{int(tasks.min()):,} to {int(tasks.max()):,}" if tasks.min() != tasks.max() else f"{int(tasks.max()):,}"
     yield f"TaskManagers   {spread} tasks on each, and memory for {plan.buffers.available:,} network buffers"
     yield f"  {'TM':<5}{'tasks':>6}  {'dials':>6}{'buffers required':>18}{'at most':>11}   what runs there"
-    rows = taskmanager_rows(plan, plan.placement, _MOST_TASKMANAGERS)
-    for number, row in enumerate(rows):
+    used = int(tasks.nonzero()[0].max()) + 1
+    for number, row in enumerate(taskmanager_rows(plan, plan.placement, min(used, _MOST_TASKMANAGERS))):
         most = int(plan.buffers.maximum[number])
         numbers = (
             f"  {number:<5}{int(tasks[number]):>6,}  {int(plan.channels.dialled[number]):>6,}"
@@ -99,8 +99,10 @@ def _taskmanagers(plan: Plan) -> Iterator[str]:
         shown = textwrap.wrap(_cells(row), WIDTH - len(numbers), break_on_hyphens=False) or ["-"]
         yield numbers + shown[0]
         yield from (indent + line for line in shown[1:])
-    if plan.taskmanagers > _MOST_TASKMANAGERS:
-        yield f"  … and {counted(plan.taskmanagers - _MOST_TASKMANAGERS, 'TaskManager')} more; {_ELSEWHERE}"
+    if used > _MOST_TASKMANAGERS:
+        yield f"  … and {counted(used - _MOST_TASKMANAGERS, 'TaskManager')} more; {_ELSEWHERE}"
+    if plan.taskmanagers > used:
+        yield f"  nothing runs on {counted(plan.taskmanagers - used, 'TaskManager')} more"
 
 
 def _cells(row: Sequence[Sequence[str]]) -> str:

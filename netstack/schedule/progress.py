@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ..deploy.blob_store import Offloader
 from ..deploy.shuffle import TaskManagerLocation
+from ..errors import LocalProtocolError
 from .adaptive_parallelism import Decision, decide
 from .adaptive_skew import VertexInput
 from .arrays import Batches, IndexArray, index_array
@@ -24,7 +25,7 @@ from .deployment import Deployment
 from .dynamic_graph import DynamicGraph
 from .execution_states import ExecutionInput, ExecutionState
 from .executions import Executions
-from .instructions import Continue, Deploy, Instruction, ReleasePartitions, RequireSlots
+from .instructions import Continue, Deploy, Instruction, ReleasePartitions, RequireSlots, UpdateGate
 from .job_graph import JobGraph
 from .partition_tracker import PartitionTracker
 from .region_scheduling import RegionScheduling
@@ -129,13 +130,22 @@ class Progress:
         self._extend_tables()
 
     def record_sizes(self, produced_bytes: Mapping[int, npt.NDArray[np.int64]], finished: IndexArray) -> None:
-        """What these subtasks wrote into each subpartition, by partition; only a dynamic job wants to know."""
-        if self._dynamic is not None:
-            written = set(self.partitions_of(finished).tolist())
-            for partition in written & produced_bytes.keys():
-                sizes = produced_bytes[partition]
-                dataset = int(self.topology.dataset_of_partition[partition])
-                self._dynamic.record(dataset, partition - self.topology.partitions_of(dataset).start, sizes)
+        """What these subtasks wrote into each subpartition, by partition; only a dynamic job wants to know.
+
+        Raises:
+            LocalProtocolError: it is not said of one of their partitions.
+        """
+        if self._dynamic is None:
+            return
+        for partition in self.partitions_of(finished).tolist():
+            sizes = produced_bytes.get(partition)
+            if sizes is None:
+                raise LocalProtocolError(
+                    f"partition {partition} of an adaptive job is finished, and its sizes are missing: report FINISH"
+                    " with produced_bytes"
+                )
+            dataset = int(self.topology.dataset_of_partition[partition])
+            self._dynamic.record(dataset, partition - self.topology.partitions_of(dataset).start, sizes)
 
     def forget_partitions(self, partitions: IndexArray) -> None:
         """These will be written again."""
@@ -200,6 +210,7 @@ class Progress:
             else:
                 self._follow(subtasks)
             self._queue_complete()
+        self._update_gates()
         if self.work:
             self._is_continuing = True
             self.out.append(Continue())
@@ -231,7 +242,20 @@ class Progress:
             for dataset in self.topology.outputs_of(vertex):
                 partitions = indices + np.int32(self.topology.partitions_of(dataset).start)
                 self.tracker.track(partitions, places, self.executions.attempts[own])
+        self.deployment.produced(subtasks)
         self.work.add(WorkKind.DEPLOY, subtasks)
+
+    def _update_gates(self) -> None:
+        """Tells deployed consumers of partitions that have got a place since."""
+        for group, descriptors in self.deployment.updates():
+            edge = int(self.topology.groups.edge[group])
+            consumers = np.sort(self.topology.groups.consumers_of(group))
+            deployed = consumers[self.executions.on_taskmanager(consumers)]
+            running = self.executions.not_in_state(deployed, ExecutionState.CANCELING)
+            if running.size:
+                slots = tuple(self.slot_of(subtask) for subtask in running.tolist())
+                gate = self.topology.inputs_of(self.topology.job.edges[edge].consumer).index(edge)
+                self.out.append(UpdateGate(running, self.executions.attempts[running], slots, gate, descriptors))
 
     def _deploy(self, subtasks: IndexArray, checkpoint: int | None) -> None:
         if subtasks.size:
@@ -252,6 +276,7 @@ class Progress:
             if unneeded.groups and self._settings.release_partitions:
                 self.deployment.invalidate(index_array(unneeded.groups))
                 self.release_partitions(unneeded.partitions)
+        self.deployment.produced(subtasks)
 
     # --------------------------------------------------------------------------------------------- partitions
 

@@ -38,6 +38,9 @@ class RegionScheduling:
         self._is_scheduled = GrowingArray(np.bool_)
         self._is_cross_region = GrowingArray(np.bool_)
         self._new = NOTHING
+        self._has_early_results = any(
+            not dataset.type.is_blocking and not dataset.type.must_be_pipelined for dataset in topology.job.datasets
+        )
         self.extend()
 
     @property
@@ -83,44 +86,44 @@ class RegionScheduling:
         return self._schedule(regions)
 
     def _schedule(self, candidates: IndexArray) -> Batches:
-        """Takes those that can be, then what can be because of these, and so on."""
-        launched = self._is_scheduled.view.copy()
+        """Takes those of ascending candidates that can be, then what can be because of these, and so on."""
+        is_scheduled = self._is_scheduled.view
         taken: list[IndexArray] = []
         while candidates.size:
-            candidates = candidates[~launched[candidates]]
-            ready = self._consumable(candidates, launched)
+            ready = self._consumable(candidates[~is_scheduled[candidates]])
             if not ready.size:
                 break
-            launched[ready] = True
+            is_scheduled[ready] = True
             taken.append(ready)
             candidates = self._reading_early(ready)
         if not taken:
             return _NO_BATCHES
-        regions = np.sort(np.concatenate(taken))
-        self._is_scheduled.view[regions] = True
-        return self._regions.members_of_all(regions)
+        return self._regions.members_of_all(np.sort(np.concatenate(taken)))
 
-    def _consumable(self, candidates: IndexArray, launched: FlagArray) -> IndexArray:
-        """Those of the candidates whose inputs from outside are all consumable."""
+    def _consumable(self, candidates: IndexArray) -> IndexArray:
+        """Those of ascending candidates whose inputs from outside are all consumable."""
         topology, region_of = self._topology, self._regions.region_of
         groups, producer_of = topology.groups, topology.producer_of_partition
-        is_waiting = np.zeros(len(self._regions), np.bool_)
+        # By position, not by region: an event that concerns few must not cost what all of them would.
+        is_waiting = np.zeros(candidates.size, np.bool_)
         subtasks = np.sort(self._regions.members_of_all(candidates).subtasks)
         for vertex, indices in topology.by_vertex(subtasks):
             region = region_of[indices + np.int32(topology.subtasks_of(vertex).start)]
+            position = np.searchsorted(candidates, region)
             for edge in topology.inputs_of(vertex):
                 if self._must_be_pipelined(edge):
                     continue
                 group = topology.connection(edge).all_consumed_by(indices)
                 is_cross = self._is_cross_region.view[group]
                 is_outside = region_of[producer_of[groups.partition_start[group]]] != region
-                is_missing = ~is_cross & is_outside & ~self._are_consumable(edge, group, launched)
-                is_waiting[region[is_missing]] = True
+                is_missing = ~is_cross & is_outside & ~self._are_consumable(edge, group)
+                is_waiting[position[is_missing]] = True
                 if is_cross.any():
-                    is_waiting[self._waiting_for_others(edge, group[is_cross], region[is_cross], launched)] = True
-        return candidates[~is_waiting[candidates]]
+                    waiting = self._waiting_for_others(edge, group[is_cross], region[is_cross])
+                    is_waiting[np.searchsorted(candidates, waiting)] = True
+        return candidates[~is_waiting]
 
-    def _are_consumable(self, edge: int, group: IndexArray, launched: FlagArray) -> FlagArray:
+    def _are_consumable(self, edge: int, group: IndexArray) -> FlagArray:
         """Whether all partitions of each group are consumable."""
         groups = self._topology.groups
         if self._is_blocking(edge):
@@ -129,22 +132,26 @@ class RegionScheduling:
         distinct, position = np.unique(group, return_inverse=True)
         producers = self._topology.producer_of_partition[groups.partitions_of_all(distinct)]
         sizes = groups.partition_stop[distinct] - groups.partition_start[distinct]
-        is_launched = launched[self._regions.region_of[producers]]
-        consumable: FlagArray = np.logical_and.reduceat(is_launched, np.cumsum(sizes) - sizes)[position]
+        is_running = self._is_scheduled.view[self._regions.region_of[producers]]
+        consumable: FlagArray = np.logical_and.reduceat(is_running, np.cumsum(sizes) - sizes)[position]
         return consumable
 
-    def _waiting_for_others(self, edge: int, group: IndexArray, region: IndexArray, launched: FlagArray) -> IndexArray:
+    def _waiting_for_others(self, edge: int, group: IndexArray, region: IndexArray) -> IndexArray:
         """Of regions that read groups which they produce in part: those that miss a partition of another region."""
         groups = self._topology.groups
         partitions = groups.partitions_of_all(group)
         reader = np.repeat(region, groups.partition_stop[group] - groups.partition_start[group])
         producing = self._regions.region_of[self._topology.producer_of_partition[partitions]]
-        is_there = self._topology.is_finished[partitions] if self._is_blocking(edge) else launched[producing]
+        is_there = (
+            self._topology.is_finished[partitions] if self._is_blocking(edge) else self._is_scheduled.view[producing]
+        )
         waiting: IndexArray = reader[(producing != reader) & ~is_there]
         return waiting
 
     def _reading_early(self, regions: IndexArray) -> IndexArray:
         """Regions that may read what these have not finished."""
+        if not self._has_early_results:
+            return NOTHING
         topology = self._topology
         produced = topology.produced_by_all(np.sort(self._regions.members_of_all(regions).subtasks))
         early = produced[~topology.groups.are_blocking(produced) & ~topology.groups.must_be_pipelined(produced)]

@@ -1,6 +1,6 @@
-"""Which request gets which slot: near its inputs, as it comes, or so that TaskManagers get equally many tasks.
+"""Which request gets which slot: whoever comes first, or so that TaskManagers get equally many tasks.
 
-Takes: requests, free slots, loads, locations. Gives: preferred locations, a request for one slot, or matches for all.
+Takes: requests, free slots, loads. Gives: a request for one slot, or matches for all.
 
 Rules: ties go to whoever comes first. Balancing serves all requests or none.
 """
@@ -9,50 +9,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, final
 
 from .free_slots import FreeSlots
 from .job_graph import ResourceProfile
 from .resource_mapping import can_serve, map_resources
-from .slots import Location, PhysicalSlot, SlotMatch, SlotRequest
-
-MAX_CONSUMERS_TO_CONSIDER: Final = 8
-"""A partition group with more consumers than this says nothing about where a consumer should be."""
-MAX_LOCATIONS_TO_CONSIDER: Final = 8
-"""An input with more known producers than this is near nothing in particular."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class InputLocations:
-    """Where one consumed partition group is.
-
-    Attributes:
-        consumers: how many subtasks consume it.
-        producers: the locations of its producers that have one.
-    """
-
-    consumers: int
-    producers: Sequence[Location]
-
-
-def preferred_locations(state: Location | None, inputs: Iterable[InputLocations]) -> tuple[Location, ...]:
-    """Where a subtask would like to be: at its state, else at the input that comes from the fewest places.
-
-    Args:
-        state: where its state is (its previous attempt), if anywhere.
-        inputs: the partition groups it consumes, in order; of equally good ones the later wins.
-    """
-    if state is not None:
-        return (state,)
-    best: tuple[Location, ...] = ()
-    for consumed in inputs:
-        if consumed.consumers > MAX_CONSUMERS_TO_CONSIDER or len(consumed.producers) > MAX_LOCATIONS_TO_CONSIDER:
-            continue
-        if consumed.producers and (not best or len(set(consumed.producers)) <= len(set(best))):
-            best = tuple(consumed.producers)
-    return best
+from .slots import PhysicalSlot, SlotMatch, SlotRequest
 
 
 def choose_request(slot: PhysicalSlot, pending: Iterable[SlotRequest]) -> SlotRequest | None:

@@ -140,10 +140,6 @@ class SlotPool:
             self._update_load(slot.location.taskmanager)
         return failed
 
-    def slots_on(self, taskmanager: str) -> list[PhysicalSlot]:
-        """All slots of a TaskManager, free or held."""
-        return [slot for slot in (*self._free, *self._held) if slot.location.taskmanager == taskmanager]
-
     def advance(self, now_s: float) -> list[SlotMatch]:
         """Matches what can be matched by now; only mode TASKS leaves anything to this."""
         is_stable = now_s - self._changed_s >= self._settings.max_interval_s

@@ -179,12 +179,18 @@ class _Candidates:
         return group
 
 
-def consumed_partitions(graph: JobGraph, vertex: int) -> list[ConsumedPartitions]:
-    """What the subtasks of a vertex read when all parallelisms are known, edge by edge."""
+def consumed_partitions(graph: JobGraph, vertex: int, parallelisms: Sequence[int]) -> list[ConsumedPartitions]:
+    """What the subtasks of a vertex read, edge by edge, when all of it is shared out evenly.
+
+    Args:
+        graph: the job.
+        vertex: its index.
+        parallelisms: of every vertex.
+    """
     consumed = []
     for edge in graph.inputs_of(vertex):
         producer = graph.datasets[edge.dataset].producer
-        producers, consumers = graph.vertices[producer].parallelism, graph.vertices[vertex].parallelism
+        producers, consumers = parallelisms[producer], parallelisms[vertex]
         start, stop = static_input(edge.pattern, producers, consumers).partition_ranges()
         consumed.append(ConsumedPartitions(producer, start, stop - 1))
     return consumed
@@ -199,6 +205,7 @@ def local_input_preferred(graph: JobGraph) -> ExecutionSlotSharingGroups:
     slots_by_group(graph)  # refuses what is undecided
     check_co_location(graph)
     strategy = LocalInputPreferred(graph)
-    for index, vertex in enumerate(graph.vertices):
-        strategy.add(index, vertex.parallelism, consumed_partitions(graph, index))
+    parallelisms = [vertex.parallelism for vertex in graph.vertices]
+    for vertex, parallelism in enumerate(parallelisms):
+        strategy.add(vertex, parallelism, consumed_partitions(graph, vertex, parallelisms))
     return strategy.groups()

@@ -19,8 +19,8 @@ import numpy as np
 
 from ..errors import ConfigError
 from .arrays import NOTHING, FlagArray, GrowingArray, IndexArray
-from .distribution import InputInfo, dynamic_input, dynamic_subpartitions, pointwise_consumers, static_input
-from .groups import Connection, ConsumedPartitionGroup, ConsumerVertexGroup, GroupTable
+from .distribution import InputInfo, count_subpartitions, dynamic_input, static_input
+from .groups import Connection, GroupTable
 from .job_graph import UNDECIDED, DistributionPattern, JobGraph
 
 
@@ -260,28 +260,10 @@ class Topology:
         """
         known = self._subpartitions[dataset]
         if known is None:
-            known = self._subpartitions[dataset] = self._count_subpartitions(dataset)
+            producers, readers = len(self.partitions_of(dataset)), self._edges_of_dataset[dataset]
+            known = count_subpartitions(self.job, readers, producers, self._decided)
+            self._subpartitions[dataset] = known
         return known
-
-    def _count_subpartitions(self, dataset: int) -> IndexArray:
-        producers = len(self.partitions_of(dataset))
-        most = np.ones(producers, np.int32)
-        for number in self._edges_of_dataset[dataset]:
-            edge = self.job.edges[number]
-            consumers = self._decided[edge.consumer]
-            if self.job.is_dynamic:
-                limit, is_broadcast = self.job.vertices[edge.consumer].max_parallelism, self._is_broadcast(dataset)
-                count = dynamic_subpartitions(edge.pattern, producers, consumers, limit, is_broadcast=is_broadcast)
-                most = np.maximum(most, np.int32(count))
-            elif edge.pattern is DistributionPattern.ALL_TO_ALL:
-                most = np.maximum(most, np.int32(consumers))
-            else:
-                start, stop = pointwise_consumers(producers, consumers)
-                most = np.maximum(most, stop - start)
-        return most
-
-    def _is_broadcast(self, dataset: int) -> bool:
-        return self.job.datasets[dataset].is_broadcast
 
     # -------------------------------------------------------------------------------------------------- groups
 
@@ -302,7 +284,7 @@ class Topology:
         if not self.job.is_dynamic:
             return static_input(pattern, producers, consumers)
         subpartitions = int(self.subpartition_counts(dataset)[0])
-        is_broadcast = self._is_broadcast(dataset)
+        is_broadcast = self.job.datasets[dataset].is_broadcast
         return dynamic_input(pattern, producers, consumers, subpartitions, is_broadcast=is_broadcast)
 
     def connection(self, edge: int) -> Connection:
@@ -364,14 +346,6 @@ class Topology:
             if (connection := self._connections[edge]) is not None
         ]
         return np.concatenate(found) if found else NOTHING
-
-    def consumed_partition_group(self, group: int) -> ConsumedPartitionGroup:
-        """A view of a group's partitions."""
-        return self.groups.consumed_partition_group(group)
-
-    def consumer_vertex_group(self, group: int) -> ConsumerVertexGroup:
-        """A view of a group's consumers."""
-        return self.groups.consumer_vertex_group(group)
 
     # ----------------------------------------------------------------------------------------------- progress
 

@@ -87,37 +87,34 @@ class VertexwiseScheduling:
         return self._hybrid if type.is_hybrid else HybridConsumption.UNFINISHED_PRODUCERS
 
     def _schedule(self, candidates: IndexArray) -> Batches:
-        """Takes those that can be, then what can be because of these, and so on."""
-        launched = self._is_scheduled.view.copy()
+        """Takes those of ascending candidates that can be, then what can be because of these, and so on."""
+        is_scheduled = self._is_scheduled.view
         taken: list[IndexArray] = []
         while candidates.size:
-            candidates = candidates[~launched[candidates]]
-            ready = self._consumable(candidates, launched)
+            ready = self._consumable(candidates[~is_scheduled[candidates]])
             if not ready.size:
                 break
-            launched[ready] = True
+            is_scheduled[ready] = True
             taken.append(ready)
             produced = self._topology.produced_by_all(ready)
             early = produced[~self._topology.groups.are_blocking(produced)]
             candidates = np.unique(self._topology.groups.consumers_of_all(early))
         if not taken:
             return _NO_BATCHES
-        subtasks = np.sort(np.concatenate(taken))
-        self._is_scheduled.view[subtasks] = True
-        return single_batches(subtasks)
+        return single_batches(np.sort(np.concatenate(taken)))
 
-    def _consumable(self, candidates: IndexArray, launched: FlagArray) -> IndexArray:
+    def _consumable(self, candidates: IndexArray) -> IndexArray:
         """Those of ascending candidates whose inputs are all consumable."""
         topology = self._topology
-        is_waiting = np.zeros(topology.subtask_count, np.bool_)
+        found: list[IndexArray] = [NOTHING]
         for vertex, indices in topology.by_vertex(candidates):
-            own = indices + np.int32(topology.subtasks_of(vertex).start)
+            is_ready = np.ones(indices.size, np.bool_)
             for edge in topology.inputs_of(vertex):
-                group = topology.connection(edge).all_consumed_by(indices)
-                is_waiting[own[~self._are_consumable(edge, group, launched)]] = True
-        return candidates[~is_waiting[candidates]]
+                is_ready &= self._are_consumable(edge, topology.connection(edge).all_consumed_by(indices))
+            found.append(indices[is_ready] + np.int32(topology.subtasks_of(vertex).start))
+        return np.concatenate(found)
 
-    def _are_consumable(self, edge: int, group: IndexArray, launched: FlagArray) -> FlagArray:
+    def _are_consumable(self, edge: int, group: IndexArray) -> FlagArray:
         """Whether each group is consumable."""
         topology, groups = self._topology, self._topology.groups
         rule = self._rule(topology.job.datasets[topology.job.edges[edge].dataset].type)
@@ -130,5 +127,6 @@ class VertexwiseScheduling:
         distinct, position = np.unique(group, return_inverse=True)
         producers = topology.producer_of_partition[groups.partitions_of_all(distinct)]
         sizes = groups.partition_stop[distinct] - groups.partition_start[distinct]
-        consumable: FlagArray = np.logical_and.reduceat(launched[producers], np.cumsum(sizes) - sizes)[position]
+        is_running = self._is_scheduled.view[producers]
+        consumable: FlagArray = np.logical_and.reduceat(is_running, np.cumsum(sizes) - sizes)[position]
         return consumable

@@ -38,7 +38,7 @@ def job_of(
         ConfigError: the text cannot be read, or describes no job.
     """
     parallelisms: dict[str, int] = {}
-    datasets: list[Dataset] = []
+    datasets: dict[str, Dataset] = {}
     edges: list[JobEdge] = []
     for statement in text.split(";"):
         position, producer = 0, -1
@@ -62,7 +62,7 @@ def job_of(
         JobVertex(vertex, parallelism, max_parallelism=max_parallelism, is_source=number not in read)
         for number, (vertex, parallelism) in enumerate(parallelisms.items())
     )
-    return JobGraph(name, vertices, tuple(datasets), tuple(edges), is_dynamic=is_dynamic)
+    return JobGraph(name, vertices, tuple(datasets.values()), tuple(edges), is_dynamic=is_dynamic)
 
 
 def _numbered(vertex: re.Match[str], parallelisms: dict[str, int]) -> int:
@@ -72,10 +72,8 @@ def _numbered(vertex: re.Match[str], parallelisms: dict[str, int]) -> int:
     return list(parallelisms).index(vertex[1])
 
 
-def _dataset(arrow: re.Match[str], producer: int, datasets: list[Dataset]) -> int:
+def _dataset(arrow: re.Match[str], producer: int, datasets: dict[str, Dataset]) -> int:
     """The index of what an arrow stands for."""
-    name = f"{producer}.{arrow[3]}" if arrow[3] else f"{producer}.{len(datasets)}"
-    dataset = Dataset(name, producer, ResultPartitionType(arrow[2]))
-    if dataset not in datasets:
-        datasets.append(dataset)
-    return datasets.index(dataset)
+    name = f"{producer}.{arrow[3]}" if arrow[3] else f"{producer}:{len(datasets)}"
+    datasets.setdefault(name, Dataset(name, producer, ResultPartitionType(arrow[2])))
+    return list(datasets).index(name)

@@ -240,9 +240,9 @@ class FrameAssembler:
                 break
             fields = parse(slab, position)
             kind, length, data_type, channel, sequence, backlog, checksum = fields
-            start = position + (shortest if kind is _CONTROL else header_bytes)
-            here = filled - start
             if kind is _BUFFER and data_type == _DATA:
+                start = position + header_bytes
+                here -= header_bytes
                 if length > self._max_buffer or not self._landing:
                     raise self._too_large("data buffer", channel, length, self._max_buffer if self._landing else 0)
                 self._fields = (length, channel, sequence, backlog, checksum)
@@ -258,8 +258,9 @@ class FrameAssembler:
                 memory[:length] = slab[start:position]
                 self._deliver()
                 continue
+            start = position + (shortest if kind is _CONTROL else header_bytes)
             self._check_length(fields)
-            if here < length:
+            if filled - start < length:
                 self._stop = max(STAGING_BYTES, start - position + length)
                 break
             position = start + length

@@ -9,16 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ..config import NATIVE_DIALECT
+from ..config import FLINK_DIALECT, NATIVE_DIALECT
 from ..errors import ConfigError
 from .codec import Codec
 from .codec_native import NativeCodec
 from .flink_consumer import FlinkConsumerCodec
-from .flink_layout import DIALECT
 from .flink_producer import FlinkProducerCodec
 
 NATIVE: Final = NATIVE_DIALECT
-FLINK: Final = DIALECT
+FLINK: Final = FLINK_DIALECT
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import Final, final
 
 from ..errors import ErrorCode, RemoteProtocolError
 
-MAX_CHANNEL_IDS: Final = 200_000
-"""Opening 65,536 channels, each of which fails and is asked for again, takes no more; a peer beyond it fills memory."""
+MAX_CHANNEL_IDS: Final = 100_000
+"""A peer has at most 65,536 channels open by default, and asks again under the same id; more fill memory."""
 
 
 @final

@@ -13,11 +13,10 @@ import enum
 import struct
 from typing import Final
 
+from ..config import FLINK_DIALECT
 from ..errors import ConfigError, ErrorCode, RemoteProtocolError
 from ..events import DataType
 from .codec_native import explain_foreign_bytes
-
-DIALECT: Final = "flink-2.3.0"
 
 MAGIC: Final = 0xBADC0FFE
 ID_BYTES: Final = 16
@@ -131,7 +130,7 @@ def partition_bytes(partition_id: str) -> bytes:
         raw = b""
     if len(raw) != PARTITION_BYTES or len(partition_id) != 2 * PARTITION_BYTES:
         raise ConfigError(
-            f"partition id {partition_id[:130]!r}: a partition of {DIALECT} is named by"
+            f"partition id {partition_id[:130]!r}: a partition of {FLINK_DIALECT} is named by"
             f" {2 * PARTITION_BYTES} hex digits (data set, number, execution graph, job vertex, subtask, attempt)"
         )
     return raw

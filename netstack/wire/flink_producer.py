@@ -28,6 +28,7 @@ from .flink_layout import (
     PREFIX,
     RECOVERY_COMPLETION,
     REQUEST,
+    ROUTE,
     SEGMENT,
     TASK_EVENT_TARGET,
     UNALIGNED_WATERMARK,
@@ -73,18 +74,16 @@ class FlinkProducerCodec(FlinkCodec):
         super().__init__()
         self._whole_bytes = segment_size_bytes
         self._whole_tail = tail_of(segment_size_bytes)
-        self._whole_heads: dict[int, bytes] = {}  # by channel: the same in all of its whole buffers' headers
-        self._routes: dict[int, bytes] = {}  # by channel: what is the same in all of its buffers' headers
-        self._subpartitions: dict[int, int] = {}  # by channel: the first it asked for
+        self._heads: dict[int, bytes] = {}  # by channel: how the headers of all of its whole buffers begin
 
     def encode_buffer_header(
         self, channel: int, data_type: DataType, sequence: int, backlog: int, length: int, checksum: int
     ) -> bytes:
         """The 47 bytes before a data buffer."""
         if length == self._whole_bytes:
-            return _pack_known(self._whole_heads[channel], sequence & 0xFFFFFFFF, backlog, self._whole_tail)
+            return _pack_known(self._heads[channel], sequence & 0xFFFFFFFF, backlog, self._whole_tail)
         return _pack_plain(
-            _BUFFER_BYTES + length, self._routes[channel], sequence & 0xFFFFFFFF, backlog, PLAIN_DATA, length
+            _BUFFER_BYTES + length, self._heads[channel][INT.size :], sequence & 0xFFFFFFFF, backlog, PLAIN_DATA, length
         )
 
     def encode_event(
@@ -103,7 +102,12 @@ class FlinkProducerCodec(FlinkCodec):
             is_watermark = isinstance(event, flink_events.WatermarkEvent)
             code = ALIGNED_WATERMARK if is_watermark else RECOVERY_COMPLETION
         header = _pack_plain(
-            BUFFER.size + len(body), self._routes[channel], sequence & 0xFFFFFFFF, backlog, code << 8, len(body)
+            BUFFER.size + len(body),
+            self._heads[channel][INT.size :],
+            sequence & 0xFFFFFFFF,
+            backlog,
+            code << 8,
+            len(body),
         )
         return header, body
 
@@ -136,7 +140,7 @@ class FlinkProducerCodec(FlinkCodec):
             MAGIC,
             Kind.BUFFER_RESPONSE,
             self.ids.id_of(channel),
-            self._subpartitions[channel],
+            ROUTE.unpack_from(self._heads[channel], INT.size)[3],
             len(parts) if has_sizes else 0,
             sequence & 0xFFFFFFFF,
             backlog,
@@ -200,9 +204,7 @@ class FlinkProducerCodec(FlinkCodec):
                 if number is None:
                     return None
                 self.ids.forget(number)
-                self._routes.pop(number, None)
-                self._whole_heads.pop(number, None)
-                self._subpartitions.pop(number, None)
+                self._heads.pop(number, None)  # a channel that was only named in a task event has none
                 return CancelChannel(number)
             case Kind.RESUME_CONSUMPTION:
                 return Resume(self._known(kind, id_in(body)))
@@ -216,9 +218,7 @@ class FlinkProducerCodec(FlinkCodec):
         if not 0 <= first <= last or credit < 0:
             raise ValueError(f"subpartitions {first} to {last} with a credit of {credit}")
         number = self.ids.number_for(channel_id)
-        self._routes[number] = route_of(channel_id, first)
-        self._whole_heads[number] = head_of(self._routes[number], self._whole_bytes)
-        self._subpartitions[number] = first
+        self._heads[number] = head_of(route_of(channel_id, first), self._whole_bytes)
         return OpenChannel(number, partition.hex(), first, credit, last - first + 1)
 
     def _decode_task_event(self, body: bytes) -> TaskEvent:

@@ -31,6 +31,9 @@ class FakeRunners(Runners):
         self.specs: list[RunSpec] = []
         self.peers: tuple[list[str], int] | None = None
 
+    def check_spark(self) -> None:
+        raise ConfigError("no Spark in this test")
+
     def run_once(self, spec: RunSpec, /, on_progress: object = None) -> dict[str, Any]:
         self.specs.append(spec)
         trouble = self.trouble.get(len(self.specs), {})
@@ -389,7 +392,7 @@ sys.exit(main(sys.argv[1:], runners=Slow()))
 def test_a_terminal_gets_a_bar_and_ctrl_c_ends_it(tmp_path: Path) -> None:
     """A real interrupt of a real process, its standard error a terminal."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", SLOW_SWEEP, *SMALL, "--output", str(tmp_path / "s")]
+    command = [sys.executable, "-c", SLOW_SWEEP, *SMALL, "--engine", "local", "--output", str(tmp_path / "s")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True, env=environment) as process:
         os.close(theirs)

@@ -185,6 +185,48 @@ def test_the_frontier_is_that_of_what_is_shown(chromium: str, tmp_path: Path, on
     assert found["errors"] == ""
 
 
+def test_axes_close_in_on_what_is_shown_and_come_back(chromium: str, tmp_path: Path, one: str) -> None:
+    found = ask(
+        chromium,
+        tmp_path,
+        one,
+        """
+        const chart = all("#throughput svg").find(isSeen);
+        const ticks = () => all('.tick[text-anchor="end"]', chart).filter(isSeen).map((each) => each.textContent);
+        const left = (svg) =>
+          all('.tick[text-anchor="end"]', svg).filter((tick) => tick.style.display !== "none").length;
+        const shared = () => new Set(all("#latency .wide svg").map(left)).size;
+        const heights = () => all(".pt .m", chart).filter(isSeen).map((each) => each.getBoundingClientRect().y);
+        const short = (text) => (text ?? "").replaceAll(/[\\d.]+/g, (digits) => Number(digits));
+        const drawn = () => all("svg .line, svg .hair, svg .frontier, svg .whisker, svg .tick")
+          .map((each) => short(each.getAttribute("d")) + short(each.getAttribute("y")));
+        const names = () => all(".name text", chart).filter(isSeen).map((each) => Number(each.getAttribute("y")));
+        const before = drawn();
+        found.whole = ticks();
+        const high = Math.min(...heights());
+        box("record size", "8 B").click();
+        found.closer = ticks();
+        found.raised = Math.min(...heights()) - high;
+        found.shared = shared();
+        box("buffer timeout", "none").click();
+        found.apart = Math.abs(names()[0] - names()[1]);
+        found.labels = all(".tick", chart).filter(isSeen).map((each) => each.textContent).slice(-4);
+        document.querySelector("#choose button[type=reset]").click();
+        await new Promise((done) => setTimeout(done, 50));
+        const after = drawn();
+        found.moved = before.filter((each, place) => each !== after[place]);
+        """,
+    )
+    assert found["whole"] == ["0", "1 M", "2 M", "3 M", "4 M", "5 M"]
+    assert found["closer"] == ["0", "1 M", "2 M"]
+    assert 0 < found["raised"] < 150, "one in two thirds of the height, after nine tenths"
+    assert found["shared"] == 1, "the tabs of a figure keep one axis"
+    assert found["apart"] >= 14
+    assert found["labels"] == ["0", "1 ms", "10 ms", "100 ms"]
+    assert found["moved"] == []
+    assert found["errors"] == ""
+
+
 def test_sweeps_are_switched(chromium: str, tmp_path: Path, two: str) -> None:
     found = ask(
         chromium,

@@ -229,6 +229,23 @@ def test_pairs_may_lack_what_was_not_measured(fake_rows: Rows) -> None:
     assert "Round trips, by one clock: p50 140 \u00b5s." in page
 
 
+def test_relayed_records_tell_round_trips(fake_rows: Rows, on_hosts: OnHosts) -> None:
+    rows = on_hosts(fake_rows(), HOSTS)
+    for row in rows:
+        for pair in row["pairs"]:
+            pair["round_trip_latency_us"], pair["latency_us"] = pair["latency_us"], None
+        for name in [name for name in row if name.startswith("latency_us_")]:
+            row[f"round_trip_{name}"], row[name] = row[name], None
+    page = build_report(rows, {})
+    hosts = page.partition('id="hosts"')[2].partition("</section>")[0]
+    assert "Round trip, p99" in hosts
+    assert "One-way latency, p50" not in hosts
+    assert "&plusmn; 45" not in hosts
+    assert len(by_class(drawings(page.partition('id="percentiles"')[2])[0], "pt")) == 5 * 8
+    assert page.count("Where records are relayed back") == 3
+    assert "Latency runs (20)" in page
+
+
 # ------------------------------------------------------------------------------------------------------ the timeline
 
 

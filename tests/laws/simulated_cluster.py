@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from netstack.deploy.blob_store import BlobStore
 from netstack.deploy.descriptors import BlobKey, TaskDeploymentDescriptor
-from netstack.deploy.shuffle import TaskManagerLocation
+from netstack.deploy.shuffle import ShuffleDescriptors, TaskManagerLocation
 from netstack.schedule.events import (
     Event,
     HeartbeatReceived,
@@ -43,6 +44,7 @@ from netstack.schedule.instructions import (
     ReleasePartitions,
     ReturnSlots,
     StartTimer,
+    UpdateGate,
 )
 from netstack.schedule.regions import Regions
 from netstack.schedule.scheduler import Scheduler
@@ -85,7 +87,7 @@ class Cluster:
         *,
         taskmanagers: int,
         slots: int,
-        descriptors: bool = True,
+        store: BlobStore | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.chance = random.Random(seed)
@@ -102,6 +104,7 @@ class Cluster:
         self.homes: dict[int, tuple[int, str]] = {}
         self.released: set[tuple[int, int]] = set()
         self.complete: set[tuple[int, int]] = set()
+        self.unknown: dict[Task, set[tuple[int, int]]] = {}
         self.repeats: dict[int, Event] = {}
         self.end: EndJob | None = None
         self.deaths = 0
@@ -287,6 +290,9 @@ class Cluster:
         return True
 
     def finish(self, taskmanager: TaskManager, task: Task) -> None:
+        if self.unknown.get(task):
+            self.at(1.0, lambda: self.finish(taskmanager, task))  # there is something it has not read
+            return
         if self.leave(taskmanager, task):
             for partition in self.scheduler.topology.partitions_of_subtask(task[0]):
                 self.complete.add((partition, task[1]))
@@ -310,6 +316,8 @@ class Cluster:
             match instruction:
                 case Deploy():
                     self.send(instruction)
+                case UpdateGate():
+                    self.update(instruction)
                 case Cancel():
                     for subtask, attempt, slot in zip(
                         instruction.subtasks.tolist(), instruction.attempts.tolist(), instruction.slots, strict=True
@@ -350,6 +358,16 @@ class Cluster:
                 lambda tm=taskmanager, task=(subtask, attempt), index=slot.index: self.deploy(tm, task, index),
             )
 
+    def update(self, update: UpdateGate) -> None:
+        news = {(update.gate, index) for index in ShuffleDescriptors.decompress(update.descriptors).index.tolist()}
+        for subtask, attempt, slot in zip(
+            update.subtasks.tolist(), update.attempts.tolist(), update.slots, strict=True
+        ):
+            self.tell(
+                self.taskmanagers[slot.location.taskmanager],
+                lambda task=(subtask, attempt): self.unknown.get(task, set()).difference_update(news),
+            )
+
     def blob(self, key: BlobKey) -> bytes:
         assert self.store is not None
         return self.store.get("job-1", key)
@@ -358,10 +376,16 @@ class Cluster:
         """Every channel leads to the current attempt of its producer."""
         topology = self.scheduler.topology
         datasets = {dataset.name: number for number, dataset in enumerate(topology.job.datasets)}
-        for gate in descriptor.gates:
-            for channel in gate.gate().channels:
-                dataset, _, number = channel.partition_id.partition("/")
-                index, _, attempt = number.partition(".")
+        subtask = topology.subtask(descriptor.attempt.vertex, descriptor.attempt.subtask)
+        unknown = self.unknown[subtask, descriptor.attempt.attempt] = set()
+        for number, gate in enumerate(descriptor.gates):
+            for position, channel in enumerate(gate.gate().channels):
+                if not channel.address:
+                    if not gate.type.is_blocking:
+                        unknown.add((number, position))
+                    continue
+                dataset, _, place = channel.partition_id.partition("/")
+                index, _, attempt = place.partition(".")
                 partition = topology.partitions_of(datasets[dataset])[int(index)]
                 producer = int(topology.producer_of_partition[partition])
                 assert self.scheduler.attempt(producer) == int(attempt), f"{descriptor.attempt} is sent to {channel}"

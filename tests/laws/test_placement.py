@@ -5,9 +5,12 @@ from itertools import permutations
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from netstack.deploy.shuffle import TaskManagerLocation
 from netstack.ids import ResultPartitionType
 from netstack.schedule.balancing import task_balanced
+from netstack.schedule.events import Proceed, SlotsOffered, StartJob, TaskManagerRegistered, Tick
 from netstack.schedule.free_slots import FreeSlots
+from netstack.schedule.instructions import Continue, Deploy
 from netstack.schedule.job_graph import (
     ANY_PROFILE,
     UNKNOWN_PROFILE,
@@ -21,6 +24,8 @@ from netstack.schedule.job_graph import (
 )
 from netstack.schedule.placement import place
 from netstack.schedule.resource_mapping import can_serve
+from netstack.schedule.scheduler import Scheduler
+from netstack.schedule.scheduler_settings import SchedulerSettings
 from netstack.schedule.slot_groups import required_slots
 from netstack.schedule.slot_matching import match_balanced
 from netstack.schedule.slot_pool import SlotPool
@@ -32,8 +37,11 @@ STRATEGIES = st.sampled_from([local_input_preferred, task_balanced])
 
 
 @st.composite
-def graphs(draw, co_location=True):
-    """Jobs of one pipelined region, in up to three slot sharing groups."""
+def graphs(draw, co_location=True, may_run=False):
+    """Jobs of one logical pipelined region, in up to three slot sharing groups.
+
+    Those that may run have no subtasks that must share a slot in different regions.
+    """
     count = draw(st.integers(1, 7))
     group_count = draw(st.integers(1, 3))
     vertices = []
@@ -49,9 +57,10 @@ def graphs(draw, co_location=True):
     datasets = tuple(
         Dataset(f"d{number}", low, ResultPartitionType.PIPELINED_BOUNDED) for number, (low, _) in enumerate(pairs)
     )
-    edges = tuple(
-        JobEdge(number, high, draw(st.sampled_from(DistributionPattern))) for number, (_, high) in enumerate(pairs)
-    )
+    patterns = list(DistributionPattern)
+    if may_run and any(vertex.co_location_group for vertex in vertices):
+        patterns = [DistributionPattern.ALL_TO_ALL]
+    edges = tuple(JobEdge(number, high, draw(st.sampled_from(patterns))) for number, (_, high) in enumerate(pairs))
     groups = tuple(SlotSharingGroup(f"g{number}") for number in range(group_count))
     return JobGraph("job", tuple(vertices), datasets, edges, groups)
 
@@ -59,6 +68,7 @@ def graphs(draw, co_location=True):
 def naive_local_input_preferred(graph):
     """The rules word by word, with sets of subtasks, and a shared list of candidates for each consumed group."""
     slots, place_of, bound = [], {}, {}
+    parallelisms = [vertex.parallelism for vertex in graph.vertices]
     for index, vertex in enumerate(graph.vertices):
         mine = vertex.slot_sharing_group
         candidates = {}
@@ -71,7 +81,7 @@ def naive_local_input_preferred(graph):
         deferred = []
         inputs = [
             (number, consumed)
-            for number, consumed in enumerate(consumed_partitions(graph, index))
+            for number, consumed in enumerate(consumed_partitions(graph, index, parallelisms))
             if graph.vertices[consumed.producer].slot_sharing_group == mine
         ]
         for subtask in range(vertex.parallelism):
@@ -131,8 +141,9 @@ def test_the_default_strategy_is_what_its_rules_say(graph):
 def test_growing_never_changes_what_is_there(graph):
     strategy = LocalInputPreferred(graph)
     before = []
-    for index, vertex in enumerate(graph.vertices):
-        strategy.add(index, vertex.parallelism, consumed_partitions(graph, index))
+    parallelisms = [vertex.parallelism for vertex in graph.vertices]
+    for index, parallelism in enumerate(parallelisms):
+        strategy.add(index, parallelism, consumed_partitions(graph, index, parallelisms))
         grown = strategy.groups()
         assert [groups.tolist() for groups in grown.of_vertex[:index]] == before
         before.append(grown.of_vertex[index].tolist())
@@ -147,7 +158,7 @@ def test_balanced_slots_of_a_group_differ_by_one_task_at_most(graph):
         assert own.max() - own.min() <= 1
 
 
-@given(graphs(), st.lists(st.integers(0, 6), min_size=1, max_size=8), st.sampled_from(LoadBalanceMode))
+@given(graphs(may_run=True), st.lists(st.integers(0, 6), min_size=1, max_size=8), st.sampled_from(LoadBalanceMode))
 def test_a_plan_gives_every_group_a_slot_of_its_own(graph, slots, mode):
     assume(sum(slots) >= required_slots(graph))
     placement = place(graph, slots, mode)
@@ -158,7 +169,40 @@ def test_a_plan_gives_every_group_a_slot_of_its_own(graph, slots, mode):
     assert placement.tasks.sum() == sum(vertex.parallelism for vertex in graph.vertices)
 
 
-@given(graphs(), st.integers(1, 6), st.integers(1, 10))
+def scheduled(graph, slots, mode):
+    """Where a scheduler deploys every subtask of a job: TaskManager and slot."""
+    scheduler = Scheduler(graph, "run", settings=SchedulerSettings(mode=mode, heartbeats=None))
+    where = {}
+    events = [TaskManagerRegistered(0.0, TaskManagerLocation(str(n), f"tcp://h{n}:1")) for n in range(len(slots))]
+    events += [SlotsOffered(0.0, str(number), tuple(range(count))) for number, count in enumerate(slots)]
+    for event in (*events, StartJob(0.0), Tick(1.0)):
+        waiting = [event]
+        while waiting:
+            for said in scheduler.handle(waiting.pop()):
+                if isinstance(said, Deploy):
+                    where.update(zip(said.subtasks.tolist(), said.slots, strict=True))
+                elif isinstance(said, Continue):
+                    waiting.append(Proceed(event.now_s))
+    return {
+        scheduler.topology.place_of(subtask): (int(slot.location.taskmanager), slot.index)
+        for subtask, slot in where.items()
+    }
+
+
+@given(graphs(may_run=True), st.lists(st.integers(0, 6), min_size=1, max_size=8), st.sampled_from(LoadBalanceMode))
+def test_a_plan_is_what_the_scheduler_does(graph, slots, mode):
+    assume(sum(slots) >= required_slots(graph))
+    placement = place(graph, slots, mode)
+    assert scheduled(graph, slots, mode) == {
+        (vertex, subtask): place_
+        for vertex in range(len(graph.vertices))
+        for subtask, place_ in enumerate(
+            zip(placement.taskmanagers_of(vertex).tolist(), placement.slots_of(vertex).tolist(), strict=True)
+        )
+    }
+
+
+@given(graphs(may_run=True), st.integers(1, 6), st.integers(1, 10))
 def test_spread_slots_differ_by_one_at_most(graph, taskmanagers, slots):
     assume(taskmanagers * slots >= required_slots(graph))
     used = place(graph, [slots] * taskmanagers, LoadBalanceMode.SLOTS).slots_used

@@ -13,7 +13,6 @@ from netstack.schedule.distribution import (
     pointwise_consumers,
     pointwise_partitions,
     static_input,
-    subpartition_ranges,
 )
 from netstack.schedule.job_graph import DistributionPattern
 from netstack.schedule.topology import Topology
@@ -75,7 +74,8 @@ def test_a_dynamic_subpartition_has_exactly_one_reader(
 
 @given(parallelisms, st.integers(0, 100))
 def test_subpartitions_are_cut_without_gaps(consumers: int, more: int) -> None:
-    ranges = subpartition_ranges(consumers + more, consumers)
+    reads = dynamic_input(DistributionPattern.ALL_TO_ALL, 1, consumers, consumers + more)
+    ranges = [reads.pieces_of(k)[0].subpartitions for k in range(consumers)]
     assert [number for cut in ranges for number in cut] == list(range(consumers + more))
     assert max(map(len, ranges)) - min(map(len, ranges)) <= 1
 
@@ -100,8 +100,8 @@ def test_groups_hold_the_pairs_of_their_edge_and_no_others(
     pairs = {
         (partition, subtask - producers)
         for group in range(len(topology.groups))
-        for partition in topology.consumed_partition_group(group).partitions
-        for subtask in topology.consumer_vertex_group(group).subtasks
+        for partition in topology.groups.consumed_partition_group(group).partitions
+        for subtask in topology.groups.consumer_vertex_group(group).subtasks
     }
     if pattern is DistributionPattern.ALL_TO_ALL:
         assert len(topology.groups) == 1
@@ -111,5 +111,5 @@ def test_groups_hold_the_pairs_of_their_edge_and_no_others(
         assert pairs == pairs_by_consumer(producers, consumers)
     for subtask in topology.subtasks_of(1):
         (group,) = topology.consumed_groups(subtask)
-        assert subtask in topology.consumer_vertex_group(group).subtasks
+        assert subtask in topology.groups.consumer_vertex_group(group).subtasks
     assert np.all(topology.groups.unfinished == topology.groups.partition_stop - topology.groups.partition_start)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from hypothesis import given
@@ -12,6 +13,7 @@ from netstack.ids import ResultPartitionType
 from netstack.schedule.arrays import index_array
 from netstack.schedule.failover import RegionFailover
 from netstack.schedule.job_graph import Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
+from netstack.schedule.logical_regions import acyclic_logical_regions
 from netstack.schedule.region_scheduling import RegionScheduling
 from netstack.schedule.regions import Regions
 from netstack.schedule.release import PartitionRelease
@@ -38,8 +40,8 @@ def jobs(draw: st.DrawFn) -> JobGraph:
 def edges_of(topology: Topology) -> Iterator[tuple[int, int, int]]:
     """(partition, producer, consumer) of every single edge."""
     for group in range(len(topology.groups)):
-        for partition in topology.consumed_partition_group(group).partitions:
-            for consumer in topology.consumer_vertex_group(group).subtasks:
+        for partition in topology.groups.consumed_partition_group(group).partitions:
+            for consumer in topology.groups.consumer_vertex_group(group).subtasks:
                 yield partition, int(topology.producer_of_partition[partition]), consumer
 
 
@@ -134,20 +136,66 @@ def test_partitions_are_released_exactly_while_nobody_needs_them(job: JobGraph, 
         assert set(gone.groups) == (done if finished.issuperset(region) else set())
         assert len(gone.groups) == len(set(gone.groups))
         for group in gone.groups:
-            for partition in topology.consumed_partition_group(group).partitions:
+            for partition in topology.groups.consumed_partition_group(group).partitions:
                 of_partition = topology.groups_of_partition(partition)
                 is_free = all(all_read(topology, regions, other, finished) for other in of_partition)
                 assert (partition in gone.partitions) == is_free
 
 
+@given(jobs(), st.data())
+def test_a_job_that_grows_comes_to_the_regions_and_groups_of_one_that_was_there(
+    job: JobGraph, data: st.DataObject
+) -> None:
+    whole = Topology(job)
+    expected = Regions(whole)
+    growing = Topology(dataclasses.replace(job, is_dynamic=True))
+    regions = Regions(growing)
+    strategy, release = RegionScheduling(growing, regions), PartitionRelease(growing, regions)
+    waiting = [set(vertices) for vertices in acyclic_logical_regions(job)]
+    while waiting:
+        ready = [vertices for vertices in waiting if not producers_of(job, vertices) & set().union(*waiting) - vertices]
+        vertices = data.draw(st.sampled_from(ready))
+        waiting.remove(vertices)
+        for vertex in sorted(vertices):
+            growing.initialise(vertex)
+        regions.extend()
+        strategy.extend()
+        release.extend()
+
+    def places(topology: Topology, subtasks: Iterable[int]) -> frozenset[tuple[int, int]]:
+        return frozenset(topology.place_of(subtask) for subtask in subtasks)
+
+    def sets(topology: Topology, found: Regions) -> set[frozenset[tuple[int, int]]]:
+        return {places(topology, found.members(region).tolist()) for region in range(len(found))}
+
+    def groups(topology: Topology) -> set[tuple[object, ...]]:
+        return {
+            (
+                view.edge,
+                places(topology, (int(topology.producer_of_partition[partition]) for partition in view.partitions)),
+                places(topology, topology.groups.consumer_vertex_group(view.number).subtasks),
+            )
+            for view in map(topology.groups.consumed_partition_group, range(len(topology.groups)))
+        }
+
+    assert sets(growing, regions) == sets(whole, expected)
+    assert groups(growing) == groups(whole)
+    from_start = RegionScheduling(whole, expected).start()
+    assert places(growing, strategy.start().subtasks.tolist()) == places(whole, from_start.subtasks.tolist())
+
+
+def producers_of(job: JobGraph, vertices: set[int]) -> set[int]:
+    return {job.datasets[edge.dataset].producer for edge in job.edges if edge.consumer in vertices}
+
+
 def releasable(topology: Topology, group: int) -> bool:
-    type = topology.consumed_partition_group(group).type
+    type = topology.groups.consumed_partition_group(group).type
     return type.is_released_by_scheduler and not type.is_persistent
 
 
 def all_read(topology: Topology, regions: Regions, group: int, finished: set[int]) -> bool:
     """Whether every region that consumes a group has finished."""
-    readers = {int(regions.region_of[subtask]) for subtask in topology.consumer_vertex_group(group).subtasks}
+    readers = {int(regions.region_of[subtask]) for subtask in topology.groups.consumer_vertex_group(group).subtasks}
     return all(finished.issuperset(regions.members(region).tolist()) for region in readers)
 
 

@@ -27,7 +27,11 @@ from netstack.schedule.slots import LoadBalanceMode
 
 EVERYDAY_SEEDS = 30
 
-STREAMING = (ResultPartitionType.PIPELINED_BOUNDED, ResultPartitionType.PIPELINED)
+STREAMING = (
+    ResultPartitionType.PIPELINED_BOUNDED,
+    ResultPartitionType.PIPELINED,
+    ResultPartitionType.PIPELINED_APPROXIMATE,
+)
 BATCH = (
     ResultPartitionType.BLOCKING,
     ResultPartitionType.PIPELINED_BOUNDED,

@@ -35,6 +35,7 @@ def test_segments_are_whole() -> None:
         ("spill_threshold_bytes", 100 * KIB - 1, "the least is 102400"),
         ("max_buffers_per_channel", 1, "at least 2, or None"),
         ("partition_request_timeout_s", 0, "above 0"),
+        ("dialect", "flink", "give 'netstack' or 'flink-2.3.0'"),
         ("connect_timeout_s", -1.0, "above 0"),
         ("handshake_timeout_s", float("nan"), "above 0"),
         ("heartbeat_timeout_s", 0.0, "above 0"),
@@ -74,3 +75,10 @@ def test_the_edges_work(setting: str, value: Any) -> None:
 def test_settings_do_not_change() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         NetworkConfig().checksum = True  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("setting", [{"checksum": True}, {"credit_based": False, "heartbeat_interval_s": None}])
+def test_another_dialect_has_credits_and_no_checksums(setting: dict[str, Any]) -> None:
+    assert NetworkConfig(dialect="flink-2.3.0").dialect == "flink-2.3.0"
+    with pytest.raises(ConfigError, match="set checksum=False and credit_based=True"):
+        NetworkConfig(dialect="flink-2.3.0", **setting)

@@ -7,7 +7,7 @@ import pytest
 from netstack.buffer.buffer import Buffer
 from netstack.buffer.pool import LocalBufferPool, NetworkBufferPool
 from netstack.buffer.segment import Segment
-from netstack.errors import ChannelFailed, ErrorCode, LocalProtocolError, ProducerFailed
+from netstack.errors import ChannelFailed, ErrorCode, LocalProtocolError, ProducerFailed, RemoteProtocolError
 from netstack.events import Alignment, CheckpointBarrier, DataType, EndOfData, EndOfPartition, UserEvent, encode_event
 from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
@@ -569,3 +569,121 @@ def test_a_barrier_with_a_timeout_is_announced_and_can_be_moved_to_the_front(sta
     assert stage.poll().data_type is DataType.DATA
     stage.channel.prioritize(1)  # too late: it was read
     assert stage.gate.poll() is None
+
+
+# Several buffers in one frame.
+
+
+def unpack(data: memoryview) -> bytes:
+    """A stand-in for a compression: the first byte says how often to repeat the others."""
+    if not data[0]:
+        raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, "damaged")
+    return bytes(data[1:]) * data[0]
+
+
+def test_parts_take_a_number_each_and_one_credit(stage: Stage) -> None:
+    stage.channel.on_parts(0, 0, memoryview(b"abcdef"), (3, 0, 1, 2), None)
+    assert stage.free() == (1, 1)  # one of its own is taken, and replaced
+    parts = [stage.poll(), stage.poll(), stage.poll()]
+    assert [(bytes(part.memory), part.sequence) for part in parts] == [(b"abc", 0), (b"d", 2), (b"ef", 3)]
+    assert [part.more_available for part in parts] == [True, True, False]
+    for part in parts:
+        assert stage.free() == (1, 1)  # the segment is theirs together
+        part.recycle()
+    assert stage.free() == (2, 0)
+    stage.arrive(4)
+    statistics = stage.channel.statistics()
+    assert (statistics.buffers, statistics.bytes) == (5, 7)
+    stage.assert_all_home()
+
+
+def test_parts_without_bytes_set_their_buffer_free_at_once(stage: Stage) -> None:
+    stage.channel.on_parts(0, 0, memoryview(b""), (0, 0), None)
+    assert stage.channel.poll() is None
+    assert sum(stage.free()) == 2
+    stage.arrive(2)
+    stage.assert_all_home()
+
+
+def test_parts_reserve_for_their_backlog_and_take_credit(stage: Stage) -> None:
+    stage.channel.on_parts(0, 5, memoryview(b"ab"), (1, 1), None)
+    assert stage.required() == 7
+    assert sum(stage.free()) == 7
+    assert stage.channel.credit.used == 1
+    stage.assert_all_home()
+
+
+def test_parts_out_of_sequence_or_without_credit() -> None:
+    stage = Stage(exclusive=1, floating=(1, 1))
+    borrowed = stage.pool.try_acquire()
+    assert borrowed is not None
+    with pytest.raises(ChannelFailed, match="expected buffer 0, got 1"):
+        stage.channel.on_parts(1, 0, memoryview(b"a"), (1,), None)
+    stage.channel.on_parts(0, 0, memoryview(b"a"), (1,), None)
+    with pytest.raises(ChannelFailed, match="no credit left") as caught:
+        stage.channel.on_parts(1, 0, memoryview(b"a"), (1,), None)
+    assert caught.value.code is ErrorCode.CREDIT_VIOLATION
+    stage.pool.recycle(borrowed)
+    stage.assert_all_home()
+
+
+def test_compressed_parts_are_unpacked_when_they_are_polled(stage: Stage) -> None:
+    unpacked: list[bytes] = []
+
+    def noted(data: memoryview) -> bytes:
+        unpacked.append(bytes(data))
+        return unpack(data)
+
+    stage.channel.on_parts(0, 0, memoryview(b"\4ab\2c"), (3, 2), noted)
+    assert unpacked == []
+    first = stage.poll()
+    assert (bytes(first.memory), first.length, first.sequence, first.more_available) == (b"abababab", 8, 0, True)
+    assert unpacked == [b"\4ab"]
+    first.recycle()
+    assert stage.free() == (1, 1)
+    second = stage.poll()
+    assert (bytes(second.memory), second.sequence) == (b"cc", 1)
+    second.recycle()
+    assert stage.free() == (2, 0)
+    stage.assert_all_home()
+
+
+def test_a_damaged_part_fails_its_channel_and_no_buffer_is_lost(stage: Stage) -> None:
+    stage.channel.on_parts(0, 0, memoryview(b"\1a\0\1b"), (2, 1, 2), unpack)
+    assert bytes(stage.poll().memory) == b"a"
+    with pytest.raises(ChannelFailed, match="damaged") as caught:
+        stage.channel.poll()
+    assert caught.value.code is ErrorCode.MALFORMED_FRAME
+    stage = Stage()
+    stage.channel.on_parts(0, 0, memoryview(b"\0\1b"), (1, 2), unpack)
+    with pytest.raises(ChannelFailed, match="damaged"):
+        stage.gate.poll()
+    assert stage.channel.is_finished
+    stage.assert_all_home()
+
+
+def test_parts_belong_to_a_checkpoint_but_compressed_ones_cannot() -> None:
+    stage = Stage()
+    assert stage.channel.start_capture(5, b"")
+    stage.channel.on_parts(0, 0, memoryview(b"abc"), (1, 2), None)
+    with pytest.raises(ChannelFailed, match="switch the compression off"):
+        stage.channel.on_parts(2, 0, memoryview(b"\1a"), (2,), unpack)
+    stage.channel.on_event(2, 0, DataType.PRIORITY_EVENT, barrier_of(5))
+    assert stage.channel.take_capture(5) == b"abc"
+    stage.assert_all_home()
+    stage = Stage()
+    stage.channel.on_parts(0, 0, memoryview(b"\1a"), (2,), unpack)
+    with pytest.raises(ChannelFailed, match="switch the compression off"):
+        stage.channel.on_event(1, 0, DataType.PRIORITY_EVENT, barrier_of(5))
+    stage.assert_all_home()
+
+
+def test_an_event_that_is_no_barrier_may_block_too() -> None:
+    stage = Stage(exclusive=0)
+    stage.channel.on_backlog(3)
+    stage.channel.on_event(0, 0, DataType.BLOCKING_EVENT, encode_event(UserEvent("EndOfOutputChannelStateEvent")))
+    assert sum(stage.free()) == 0
+    assert stage.poll().data_type.blocks_upstream
+    with pytest.raises(ChannelFailed, match="nothing follows it until a resume"):
+        stage.channel.on_event(1, 3, DataType.BLOCKING_EVENT, encode_event(UserEvent("x")))
+    stage.assert_all_home()

@@ -357,3 +357,60 @@ def test_a_channel_that_left_has_no_size(stage: Stage) -> None:
     stage.channels[2].announce_buffer_size(8)
     stage.receiver.on_closed(None)
     assert controls(stage) == []
+
+
+# What another dialect brings.
+
+
+def test_parts_find_their_channel_and_its_faults_reset_it_alone(stage: Stage) -> None:
+    stage.receiver.on_parts(1, 0, 0, memoryview(b"abc"), (1, 2), None)
+    assert [stage.poll(), stage.poll()] == [(1, b"a"), (1, b"bc")]
+    stage.receiver.on_parts(1, 7, 0, memoryview(b"abc"), (1, 2), None)
+    assert stage.sent == [CancelChannel(1)]
+    with pytest.raises(ChannelFailed, match="expected buffer 2, got 7"):
+        stage.poll()
+    stage.receiver.on_parts(1, 8, 0, memoryview(b"abc"), (1, 2), None)  # crossed the cancel
+    assert stage.poll() is None
+    with pytest.raises(RemoteProtocolError, match="never opened"):
+        stage.receiver.on_parts(4, 0, 0, memoryview(b"abc"), (1, 2), None)
+    stage.assert_all_home()
+
+
+def test_a_producer_that_overlooks_cancels_is_told_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.channels[0].release()
+    stage.sent.clear()
+    stage.arrive(0)
+    assert stage.sent == []
+    monkeypatch.setattr(NativeCodec, "repeats_cancel", True)
+    stage.arrive(0)
+    stage.receiver.on_event(0, 1, 0, DataType.EVENT, b"")
+    stage.receiver.on_parts(0, 2, 0, memoryview(b"abc"), (1, 2), None)
+    assert stage.sent == [CancelChannel(0)] * 3
+    stage.assert_all_home()
+
+
+def test_an_event_the_codec_cannot_read_resets_its_channel(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(codec: NativeCodec, data_type: DataType, payload: bytes) -> tuple[DataType, bytes]:
+        raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, "no event")
+
+    monkeypatch.setattr(NativeCodec, "decode_event", refuse)
+    stage.receiver.on_event(1, 0, 0, DataType.EVENT, b"?")
+    assert stage.sent == [CancelChannel(1)]
+    with pytest.raises(ChannelFailed, match="no event"):
+        stage.poll()
+    stage.assert_all_home()
+
+
+def test_no_credit_is_announced_for_a_channel_whose_producer_gave_it_up(stage: Stage) -> None:
+    stage.arrive(0, backlog=4)
+    stage.receiver.on_frame(ChannelError(0, ErrorCode.PRODUCER_FAILED, "gone"))
+    assert stage.collect() == []
+    stage.assert_all_home()
+
+
+def test_idle_is_without_channels(stage: Stage) -> None:
+    assert not stage.receiver.is_idle
+    for channel in stage.channels:
+        channel.release()
+    assert stage.receiver.is_idle
+    stage.assert_all_home()

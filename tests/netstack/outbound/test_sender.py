@@ -29,6 +29,8 @@ from netstack.wire.frames import (
     NewBufferSize,
     OpenChannel,
     Resume,
+    SegmentRequest,
+    TaskEvent,
 )
 
 
@@ -57,6 +59,10 @@ class Provider:
         else:
             on_view(found.create_view(notify))
         return lambda: self.withdrawn.append(partition_id)
+
+    def take_task_event(self, partition_id: str, event: Event) -> bool:
+        self.log.append(f"{partition_id} told {event}")
+        return partition_id == "b"
 
     def create(self, name: str) -> ResultSubpartition:
         found = self.subpartitions[name] = ResultSubpartition(
@@ -544,3 +550,47 @@ def test_a_size_for_a_channel_that_left_is_ignored_and_for_one_that_never_was_is
     assert stage.sent == []
     stage.sender.on_frame(NewBufferSize(7, 100))
     assert [type(frame) for frame in stage.sent] == [ChannelError]
+
+
+# What another dialect brings.
+
+
+def test_several_subpartitions_in_one_channel_are_refused(stage: Stage) -> None:
+    stage.sender.on_frame(OpenChannel(7, "a", 0, 2, 3))
+    (refused,) = stage.sent
+    assert isinstance(refused, ChannelError)
+    assert (refused.channel, refused.code) == (7, ErrorCode.SUBPARTITION_OUT_OF_RANGE)
+    assert "3 subpartitions in one channel" in refused.text
+
+
+def test_a_task_event_nobody_takes_is_the_channels_error(stage: Stage) -> None:
+    stage.sender.on_frame(TaskEvent(0, "a", UserEvent("ping")))
+    stage.sender.on_frame(TaskEvent(9, "x", UserEvent("ping")))
+    assert [(error.channel, error.text) for error in stage.sent if isinstance(error, ChannelError)] == [
+        (0, "no task of 'a' takes events"),
+        (9, "no task of 'x' takes events"),
+    ]
+    assert [part.channel for part in stage.sender.statistics()] == [1, 2]
+
+
+def test_a_task_event_somebody_takes(stage: Stage) -> None:
+    stage.sender.on_frame(TaskEvent(1, "b", UserEvent("ping")))
+    assert stage.provider.log == ["b told UserEvent(name='ping', payload=b'')"]
+    assert stage.sent == []
+
+
+def test_segments_are_not_asked_of_pipelined_data(stage: Stage) -> None:
+    stage.sender.on_frame(SegmentRequest(0, 0, 1))
+    assert stage.sent == []
+
+
+def test_a_consumer_sends_no_parts(stage: Stage) -> None:
+    with pytest.raises(RemoteProtocolError, match="a consumer sent data buffers for channel 0"):
+        stage.sender.on_parts(0, 0, 0, memoryview(b""), (), None)
+
+
+def test_idle_is_without_channels(stage: Stage) -> None:
+    assert not stage.sender.is_idle
+    for number in range(3):
+        stage.sender.on_frame(CancelChannel(number))
+    assert stage.sender.is_idle

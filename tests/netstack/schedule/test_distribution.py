@@ -10,7 +10,6 @@ from netstack.schedule.distribution import (
     pointwise_consumers,
     pointwise_partitions,
     static_input,
-    subpartition_ranges,
 )
 from netstack.schedule.job_graph import UNDECIDED, DistributionPattern
 
@@ -112,7 +111,9 @@ def test_a_static_all_to_all_input_takes_its_own_subpartition_of_every_partition
     ],
 )
 def test_subpartitions_are_cut_evenly_and_the_last_read_the_surplus(subpartitions, consumers, expected):
-    assert [(cut[0], cut[-1]) for cut in subpartition_ranges(subpartitions, consumers)] == expected
+    reads = dynamic_input(ALL, 1, consumers, subpartitions)
+    cuts = [reads.pieces_of(k)[0].subpartitions for k in range(consumers)]
+    assert [(cut[0], cut[-1]) for cut in cuts] == expected
 
 
 def test_a_dynamic_pointwise_input_shares_the_subpartitions_of_one_partition():
@@ -144,7 +145,7 @@ def test_a_broadcast_partition_is_read_whole_by_everybody():
 
 def test_more_consumers_than_subpartitions_are_refused():
     with pytest.raises(ConfigError, match="5 consumers share a partition of 4"):
-        subpartition_ranges(4, 5)
+        dynamic_input(ALL, 1, 5, 4)
 
 
 def test_subpartitions_of_a_dynamic_producer():

@@ -65,10 +65,41 @@ def test_stages_with_blocking_results_between_them_use_the_same_slots():
     assert placement.taskmanagers_of(1).tolist() == [0, 0, 1, 1]
 
 
-def test_with_room_for_all_stages_each_has_its_own_slots():
-    placement = place(chain(2, 2, type=ResultPartitionType.BLOCKING, apart=True), [2, 2])
-    assert placement.stages == ((0, 1),)
-    assert placement.slots_used.tolist() == [2, 2]
+def test_a_stage_would_like_to_be_where_its_inputs_are():
+    # Spread slots alone would put the two subtasks of v1 on the first two TaskManagers.
+    chained = chain(4, 2, pattern=DistributionPattern.POINTWISE, type=ResultPartitionType.BLOCKING, apart=True)
+    placement = place(chained, [1, 1, 1, 1], SLOTS)
+    assert placement.taskmanagers_of(0).tolist() == [0, 1, 2, 3]
+    assert placement.taskmanagers_of(1).tolist() == [0, 2]
+    placement = place(chained, [1, 1, 2, 2])
+    assert placement.taskmanagers_of(0).tolist() == [0, 1, 2, 2]
+    assert placement.taskmanagers_of(1).tolist() == [0, 2]
+
+
+def two_inputs(first, second, *, type=ResultPartitionType.BLOCKING):
+    """Two sources of one reader, each in a slot sharing group of its own."""
+    vertices = tuple(
+        JobVertex(f"v{index}", parallelism, slot_sharing_group=index)
+        for index, parallelism in enumerate((first, second, 2))
+    )
+    datasets = (Dataset("d0", 0, type), Dataset("d1", 1, type))
+    edges = tuple(JobEdge(index, 2, DistributionPattern.ALL_TO_ALL, input_number=index + 1) for index in range(2))
+    return JobGraph("job", vertices, datasets, edges, tuple(SlotSharingGroup(f"g{index}") for index in range(3)))
+
+
+def test_what_nobody_waits_for_runs_at_once_where_there_is_room():
+    assert place(two_inputs(3, 2), [3, 2]).stages == ((0, 1), (2,))
+    assert place(two_inputs(3, 2), [3, 1]).stages == ((0,), (1,), (2,))
+
+
+def test_a_job_without_blocking_results_runs_at_once():
+    pipelined = two_inputs(3, 2, type=ResultPartitionType.PIPELINED_BOUNDED)
+    assert place(pipelined, [7]).stages == ((0, 1, 2),)
+    apart = JobGraph(
+        "job", (JobVertex("a", 3), JobVertex("b", 2, slot_sharing_group=1)), (), (), pipelined.slot_sharing_groups[:2]
+    )
+    with pytest.raises(ConfigError, match="takes 5 slots at once"):
+        place(apart, [4])
 
 
 def test_a_stage_must_fit():

@@ -23,7 +23,7 @@ from netstack.schedule.plan_text import plan_text
 from netstack.schedule.plan_words import letter, ranges, shortened
 from netstack.schedule.slots import LoadBalanceMode
 from netstack.schedule.stream_builder import StreamEnvironment
-from netstack.schedule.stream_graph import StreamEdge, StreamGraph, StreamNode, StreamSettings
+from netstack.schedule.stream_graph import ExchangeMode, StreamEdge, StreamGraph, StreamNode, StreamSettings
 
 F = "jobs:function"
 
@@ -152,6 +152,15 @@ def test_regions() -> None:
         ((2, 3), {2: 6}),
         ((4,), {1: 3}),
     ]
+
+
+def test_regions_that_wait_for_each_other_are_one() -> None:
+    job = StreamEnvironment(buffer_timeout_s=None, settings=StreamSettings(is_chaining_enabled=False))
+    first = job.source(F, name="v1")
+    blocking = first.exchange(ExchangeMode.BATCH).map(F, name="v2").exchange(ExchangeMode.BATCH)
+    first.map(F, name="v3").connect(blocking, F, name="v4")
+    plan = make_plan(job.stream_graph())
+    assert [(region.vertices, region.sizes) for region in plan.regions] == [((0, 1, 2, 3), {4: 1})]
 
 
 def test_stages_take_turns() -> None:
@@ -340,9 +349,10 @@ def test_everything_that_is_told_of_an_edge_and_a_chain() -> None:
     squeezed = [" ".join(line.split()) for line in text.splitlines()]
     assert any("│ A events 4 subtasks, slots of 'default', co-located in 'pair' │" in line for line in squeezed)
     assert any("from A: broadcast, all to all, input 2" in line for line in squeezed)
-    assert any("from E: rebalance, all to all, side output 'late' │" in line for line in squeezed)
-    assert any("│ │ ├" in line or "├─" in line for line in squeezed)
-    assert squeezed[-5:-4] == ["19 0 0 0 0 -"]
+    assert any("from E: rebalance, all to all, side output 'late' 4 channels" in line for line in squeezed)
+    assert any("│ │ └─┼─▶│ from A: rescale, pointwise" in line for line in squeezed)
+    assert "0 19 0 114 408 A0-3 B0-3 C0-3 D0-1 E0-3 F0" in squeezed
+    assert "nothing runs on 19 TaskManagers more" in squeezed
 
 
 def test_a_dataset_that_is_read_twice_by_one_chain_is_one_line() -> None:

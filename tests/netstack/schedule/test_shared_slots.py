@@ -3,9 +3,20 @@ from dataclasses import replace
 import pytest
 
 from netstack import LocalProtocolError
-from netstack.schedule.job_graph import UNKNOWN_PROFILE, JobGraph, JobVertex, ResourceProfile, SlotSharingGroup
+from netstack.ids import ResultPartitionType
+from netstack.schedule.job_graph import (
+    UNDECIDED,
+    UNKNOWN_PROFILE,
+    Dataset,
+    DistributionPattern,
+    JobEdge,
+    JobGraph,
+    JobVertex,
+    ResourceProfile,
+    SlotSharingGroup,
+)
 from netstack.schedule.shared_slots import LogicalSlot, SharedSlots, Subtask
-from netstack.schedule.slot_sharing import local_input_preferred
+from netstack.schedule.slot_sharing import LocalInputPreferred, local_input_preferred
 from netstack.schedule.slots import Location, PhysicalSlot, SlotRequest
 
 SLOT = PhysicalSlot(Location("a"), 0)
@@ -34,7 +45,7 @@ def test_the_slot_is_released_once_with_the_last_share():
     assert slots.release(FIRST) is None
     assert slots.release(SECOND) == SLOT
     assert slots.release(SECOND) is None
-    assert slots.allocate([FIRST])[1] == [SlotRequest(0, load=2)]
+    assert slots.allocate([FIRST])[1] == [SlotRequest(0, load=2, preferred=(SLOT.location,))]
 
 
 def test_losing_the_slot_fails_everybody_who_shares_it():
@@ -75,9 +86,64 @@ def test_what_a_slot_must_offer(declared, profiles, expected):
     assert requests == [SlotRequest(0, expected, 2)]
 
 
-def test_preferences_go_with_the_request():
-    _, requests = shared(UNKNOWN_PROFILE).allocate([FIRST], {0: (SLOT.location,)})
-    assert requests[0].preferred == (SLOT.location,)
+def test_a_group_would_like_to_be_where_it_was():
+    slots = shared(UNKNOWN_PROFILE, UNKNOWN_PROFILE)
+    slots.allocate([FIRST, SECOND])
+    slots.fulfil(0, SLOT)
+    slots.lose(0)
+    _, requests = slots.allocate([FIRST, SECOND])
+    assert requests[0].preferred == (SLOT.location,) * 2
+
+
+def test_a_group_would_like_to_be_where_its_inputs_are():
+    graph = JobGraph(
+        "job",
+        (JobVertex("source", 2), JobVertex("sink", 2, slot_sharing_group=1)),
+        (Dataset("d", 0, ResultPartitionType.BLOCKING),),
+        (JobEdge(0, 1, DistributionPattern.POINTWISE),),
+        (SlotSharingGroup("one"), SlotSharingGroup("other")),
+    )
+    slots = SharedSlots(graph, local_input_preferred(graph))
+    slots.allocate([Subtask(0, 0), Subtask(0, 1)])
+    for group in (0, 1):
+        slots.fulfil(group, PhysicalSlot(Location(f"tm{group}"), 0))
+    slots.release(Subtask(0, 0))  # it has finished; its partition is there
+    _, requests = slots.allocate([Subtask(1, 0), Subtask(1, 1)])
+    assert [request.preferred for request in requests] == [(Location("tm0"),), (Location("tm1"),)]
+
+
+def test_producers_that_wait_themselves_do_not_count():
+    graph = JobGraph(
+        "job",
+        (JobVertex("source", 1), JobVertex("sink", 1, slot_sharing_group=1)),
+        (Dataset("d", 0, ResultPartitionType.PIPELINED),),
+        (JobEdge(0, 1, DistributionPattern.POINTWISE),),
+        (SlotSharingGroup("one"), SlotSharingGroup("other")),
+    )
+    slots = SharedSlots(graph, local_input_preferred(graph))
+    slots.allocate([FIRST])
+    slots.fulfil(0, SLOT)
+    slots.lose(0)
+    _, requests = slots.allocate([FIRST, SECOND])
+    assert [request.preferred for request in requests] == [(SLOT.location,), ()]
+
+
+def test_a_dynamic_job_gets_more_groups():
+    graph = JobGraph(
+        "job",
+        (JobVertex("a", 1), JobVertex("b", UNDECIDED, slot_sharing_group=1)),
+        (),
+        (),
+        (SlotSharingGroup("one"), SlotSharingGroup("other")),
+        is_dynamic=True,
+    )
+    strategy = LocalInputPreferred(graph)
+    strategy.add(0, 1)
+    slots = SharedSlots(graph, strategy.groups())
+    slots.allocate([FIRST])
+    strategy.add(1, 2)
+    slots.extend(strategy.groups())
+    assert [request.group for request in slots.allocate([Subtask(1, 1), Subtask(1, 0)])[1]] == [2, 1]
 
 
 def test_mistakes_are_refused():

@@ -2,7 +2,7 @@ import pytest
 
 from netstack.schedule.free_slots import FreeSlots
 from netstack.schedule.job_graph import ResourceProfile
-from netstack.schedule.slot_matching import InputLocations, choose_request, match_balanced, preferred_locations
+from netstack.schedule.slot_matching import choose_request, match_balanced
 from netstack.schedule.slots import LoadBalanceMode, Location, PhysicalSlot, SlotRequest, load_balance_mode
 
 SMALL = ResourceProfile("concrete", 1.0, 1 << 30)
@@ -46,28 +46,6 @@ def tasks(matches):
 )
 def test_an_explicit_mode_wins_over_the_older_switch(mode, evenly, expected):
     assert load_balance_mode(mode, evenly) is expected
-
-
-def test_more_than_eight_known_producers_are_near_nothing():
-    places = [Location(f"tm{number}") for number in range(9)]
-    assert preferred_locations(None, [InputLocations(1, places)]) == ()
-    assert preferred_locations(None, [InputLocations(1, places[:8])]) == tuple(places[:8])
-
-
-def test_a_group_with_more_than_eight_consumers_does_not_count():
-    assert preferred_locations(None, [InputLocations(9, [A])]) == ()
-    assert preferred_locations(None, [InputLocations(8, [A])]) == (A,)
-
-
-def test_the_input_from_the_fewest_places_wins_and_of_equal_ones_the_later():
-    inputs = [InputLocations(1, [A, B]), InputLocations(1, [C]), InputLocations(1, [])]
-    assert preferred_locations(None, inputs) == (C,)
-    assert preferred_locations(None, [InputLocations(1, [A]), InputLocations(1, [B])]) == (B,)
-    assert preferred_locations(None, [InputLocations(1, [A, A]), InputLocations(1, [B, C])]) == (A, A)
-
-
-def test_state_wins_over_inputs():
-    assert preferred_locations(B, [InputLocations(1, [A])]) == (B,)
 
 
 @pytest.mark.parametrize("mode", [LoadBalanceMode.NONE, LoadBalanceMode.SLOTS])
@@ -163,3 +141,14 @@ def test_no_slot_is_exactly_small_so_nobody_gets_any():
 
 def test_too_few_slots_serve_nobody():
     assert match_balanced(requests(1, 1, 1), slots(2)) == []
+
+
+def test_loads_that_change_for_ever_take_no_memory():
+    free = FreeSlots(slots(1, 1))
+    for turn in range(1000):
+        free.set_load("tm0", turn % 7)
+        free.set_load("tm1", turn % 5)
+        assert free.choose(SlotRequest(0), LoadBalanceMode.SLOTS).location.taskmanager == (
+            "tm0" if turn % 7 <= turn % 5 else "tm1"
+        )
+    assert sum(map(len, free._least.values())) < 30

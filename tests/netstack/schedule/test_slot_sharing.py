@@ -111,7 +111,7 @@ def test_a_later_vertex_never_changes_what_was_there():
     graph = chain(3, 5, 4, dynamic=True)
     strategy = LocalInputPreferred(graph)
     before = [strategy.add(vertex, graph.vertices[vertex].parallelism).tolist() for vertex in range(2)]
-    strategy.add(2, 4, consumed_partitions(graph, 2))
+    strategy.add(2, 4, consumed_partitions(graph, 2, [3, 5, 4]))
     assert [groups.tolist() for groups in strategy.groups().of_vertex[:2]] == before
 
 

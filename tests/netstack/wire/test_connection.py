@@ -29,6 +29,8 @@ from netstack.wire.connection import (
     Connection,
     OutgoingBatch,
 )
+from netstack.wire.flink_consumer import FlinkConsumerCodec
+from netstack.wire.flink_producer import FlinkProducerCodec
 from netstack.wire.frames import (
     Acknowledge,
     AddCredit,
@@ -754,3 +756,90 @@ def test_a_consumer_that_is_cut_off_at_any_byte(size: int) -> None:
         assert producer.connection.close(failed) == []
         producer.partition.release()
         assert producer.pool.statistics().lent_segments == 0, cut
+
+
+# A dialect without hellos, pings and goodbyes.
+
+
+class BareRig:
+    """A connection that speaks as Flink does, with an endpoint that says how many channels it has."""
+
+    def __init__(self, codec: FlinkConsumerCodec | FlinkProducerCodec) -> None:
+        self.endpoint = Endpoint()
+        self.endpoint.is_idle = False  # type: ignore[attr-defined]
+        self.parts: list[object] = []
+        self.endpoint.on_parts = lambda *told: self.parts.append(told)  # type: ignore[attr-defined]
+        self.connection = Connection(
+            codec,
+            self.endpoint,  # type: ignore[arg-type]
+            hello=HELLO,
+            landing=allocate_segments(4, FULL),
+            peer="tcp://peer:1",
+            on_write_wanted=lambda: None,
+            now=0.0,
+        )
+
+
+def bare_pair() -> tuple[BareRig, FlinkProducerCodec]:
+    consumer, producer = FlinkConsumerCodec(lambda: bytes(16), FULL), FlinkProducerCodec(FULL)
+    request = consumer.encode_control(OpenChannel(0, "ab" * 60, 0, 2))
+    producer.decode_control(2, 0, request[9:])
+    return BareRig(consumer), producer
+
+
+def test_a_connection_without_hellos_is_open_at_once() -> None:
+    rig, producer = bare_pair()
+    assert rig.connection.state is State.OPEN
+    assert rig.endpoint.features == 0
+    assert collected(rig.connection) == b""
+    feed(rig.connection, producer.encode_buffer_header(0, DataType.DATA, 0, 0, 3, 0) + b"abc")
+    feed(rig.connection, producer.encode_composite(0, DataType.DATA, 1, 0, [b"d", b"ef"]))
+    assert rig.endpoint.told == [b"abc"]
+    assert [told[4] for told in rig.parts] == [(1, 2)]  # type: ignore[index]
+
+
+def test_a_connection_without_pings_waits() -> None:
+    rig, _ = bare_pair()
+    rig.connection.heartbeat(1000.0, 10.0, 50.0)
+    rig.connection.heartbeat(2000.0, 10.0, 50.0)
+    assert collected(rig.connection) == b""
+
+
+@pytest.mark.parametrize("how", ["idle", "left"])
+def test_without_goodbyes_the_end_of_an_idle_stream_is_regular(how: str) -> None:
+    rig, _ = bare_pair()
+    if how == "idle":
+        rig.endpoint.is_idle = True  # type: ignore[attr-defined]
+    else:
+        rig.connection.send(Goodbye())
+        assert collected(rig.connection) == bytes.fromhex("00000009badc0ffe05")
+    rig.connection.end_of_stream()
+    assert rig.connection.state is State.CLOSED
+
+
+def test_without_goodbyes_the_end_of_a_stream_with_channels_is_a_loss() -> None:
+    rig, _ = bare_pair()
+    with pytest.raises(RemoteProtocolError, match="while channels were open") as caught:
+        rig.connection.end_of_stream()
+    assert caught.value.code is ErrorCode.TRUNCATED_STREAM
+
+
+def test_a_close_request_is_a_goodbye() -> None:
+    rig = BareRig(FlinkProducerCodec(FULL))
+    feed(rig.connection, bytes.fromhex("00000009badc0ffe05"))
+    assert rig.connection.state is State.FAREWELL
+    rig.connection.end_of_stream()
+    assert rig.connection.state is State.CLOSED
+
+
+def test_a_consumer_has_no_words_for_a_failure_and_a_producer_has() -> None:
+    error = RemoteProtocolError(ErrorCode.MALFORMED_FRAME, "bad")
+    rig, _ = bare_pair()
+    assert rig.connection.fail(error) == b""
+    said = BareRig(FlinkProducerCodec(FULL)).connection.fail(error)
+    assert said.endswith(b"MALFORMED_FRAME: badx\0")
+
+
+def test_parts_before_a_hello_are_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match="sent data buffers in state greeting"):
+        Rig().connection.on_parts(0, 0, 0, memoryview(b""), (), None)

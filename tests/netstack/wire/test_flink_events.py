@@ -1,4 +1,4 @@
-"""Events of Flink: every one comes back, padded as Flink does it; what they are above the codec; bytes that are none."""
+"""Events of Flink: every one comes back, padded as Flink does; what they are above the codec; bytes that are none."""
 
 from __future__ import annotations
 

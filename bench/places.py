@@ -1,0 +1,199 @@
+"""Where a sweep is measured: two processes of this machine, daemons on hosts, nodes of a Spark cluster.
+
+Takes: the flags that say where. Gives: a `Place`: the grid with what its runs have besides, and what makes a run while
+the place is open.
+
+Rules: `auto` is hosts if they are named; else Spark's local mode, or, where Spark cannot run or cannot do what was
+asked for, two processes, and that is said.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, final
+
+from rich.console import Console
+from rich.markup import escape
+
+from netstack.errors import ConfigError
+
+from .grid import Grid, PlannedRun
+from .mesh.spec import MeshSpec, split_hosts
+from .mesh.tables import print_matrix
+from .runners import Runners
+from .store import Store
+from .sweep import Progress, RunOnce
+
+Open = tuple[RunOnce, Progress]
+
+
+class Place(Protocol):
+    """Where runs are made."""
+
+    def on(self, grid: Grid) -> Grid:
+        """The grid, its runs here.
+
+        Raises:
+            ConfigError: a run cannot be made here; the text names the flag.
+        """
+
+    def show(self, runs: Sequence[PlannedRun], console: Console) -> None:
+        """Says where everything will be."""
+
+    def open(self, store: Store, progress: Progress, console: Console) -> AbstractContextManager[Open]:
+        """What makes a run, and who is to hear of runs, while the block runs.
+
+        Raises:
+            NetstackError: it cannot be opened.
+        """
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LocalPlace:
+    """Two processes of this machine."""
+
+    runners: Runners
+
+    def on(self, grid: Grid) -> Grid:
+        """See `Place.on`."""
+        return grid
+
+    def show(self, runs: Sequence[PlannedRun], console: Console) -> None:
+        """Nothing to show."""
+
+    @contextmanager
+    def open(self, store: Store, progress: Progress, console: Console) -> Iterator[Open]:
+        """See `Place.open`."""
+        yield self.runners.run_once, progress
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class HostsPlace:
+    """Daemons."""
+
+    runners: Runners
+    hosts: tuple[str, ...]
+    secret_file: Path | None
+    relay: bool
+
+    def on(self, grid: Grid) -> Grid:
+        """See `Place.on`."""
+        return grid.with_spec(MeshSpec, hosts=self.hosts, relay=self.relay)
+
+    def show(self, runs: Sequence[PlannedRun], console: Console) -> None:
+        """The matrix of subtasks."""
+        if runs and isinstance(runs[0].spec, MeshSpec):
+            print_matrix(runs[0].spec, console, channels=False)
+
+    @contextmanager
+    def open(self, store: Store, progress: Progress, console: Console) -> Iterator[Open]:
+        """See `Place.open`."""
+        yield functools.partial(self.runners.run_over_hosts, secret_file=self.secret_file), progress
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SparkPlace:
+    """Nodes in the tasks of barrier stages.
+
+    Attributes:
+        runners: makes the session.
+        settings: of the session, as plain values (`SparkSettings`).
+        parallelism: sources and sinks of each node.
+        relay: records make a round trip.
+        warehouse: where the tables of all sweeps are; None is beside the results folder.
+    """
+
+    runners: Runners
+    settings: Mapping[str, Any]
+    parallelism: int
+    relay: bool
+    warehouse: Path | None
+
+    def on(self, grid: Grid) -> Grid:
+        """See `Place.on`."""
+        from .spark.settings import SparkSettings
+        from .spark.spec import SparkSpec
+
+        each = {"sources_per_node": self.parallelism, "sinks_per_node": self.parallelism, "relay": self.relay}
+        return grid.with_spec(SparkSpec, nodes=SparkSettings(**self.settings).node_count, **each)
+
+    def show(self, runs: Sequence[PlannedRun], console: Console) -> None:
+        """Which nodes, and how many subtasks."""
+        if runs:
+            spec: Any = runs[0].spec
+            each = f"{spec.sources_per_node} source{'s' if spec.sources_per_node > 1 else ''} and as many sinks"
+            console.print(
+                f"Spark at {escape(self.settings['master'])}: {spec.nodes} nodes with {each} each", soft_wrap=True
+            )
+
+    @contextmanager
+    def open(self, store: Store, progress: Progress, console: Console) -> Iterator[Open]:
+        """See `Place.open`; at the end the tables are written."""
+        from .spark.place import spark_place
+
+        warehouse = self.warehouse or store.folder.parent / "warehouse"
+        with spark_place(self.settings, store, progress, console, warehouse) as opened:
+            yield opened
+
+
+def place_of(runners: Runners, settings: dict[str, Any], console: Console) -> Place:
+    """Where the flags say; takes them out of `settings`.
+
+    Args:
+        runners: make runs.
+        settings: all flags of the command.
+        console: told when two processes step in for Spark.
+
+    Raises:
+        ConfigError: flags that do not go together, or Spark was asked for and cannot run here.
+    """
+    names = ("engine", "hosts", "secret_file", "relay", "master", "nodes", "parallelism", "warehouse", "shared_hosts")
+    asked = {name: settings.pop(name) for name in (*names, "node_ports")}
+    engine = asked["engine"]
+    if asked["hosts"] is not None and engine in ("auto", "hosts"):
+        return HostsPlace(runners, split_hosts(asked["hosts"]), asked["secret_file"], asked["relay"])
+    if engine == "hosts" or asked["secret_file"] is not None:
+        raise ConfigError("--engine hosts and --secret-file go with --hosts; name the hosts too")
+    if asked["hosts"] is not None:
+        raise ConfigError(f"--hosts with --engine {engine}: leave one of them out")
+    if engine == "local":
+        for flag in ("relay", "master", "nodes", "warehouse"):
+            if asked[flag]:
+                raise ConfigError(f"--{flag} goes with --engine spark, not with two processes of this machine")
+        return LocalPlace(runners)
+    spark = _spark(runners, asked)
+    if engine == "spark":
+        runners.check_spark()
+        return spark
+    wants = [flag for flag in ("master", "nodes", "relay", "warehouse") if asked[flag]]
+    try:
+        runners.check_spark()
+        spark.on(Grid.of(settings)).plan()
+    except ConfigError as error:
+        if wants:
+            raise
+        console.print(
+            f"measuring with --engine local, two processes without Spark: {escape(str(error))}", soft_wrap=True
+        )
+        return LocalPlace(runners)
+    return spark
+
+
+def _spark(runners: Runners, asked: Mapping[str, Any]) -> SparkPlace:
+    from .spark.settings import SparkSettings
+
+    chosen = {
+        "master": asked["master"] or SparkSettings().master,
+        "nodes": asked["nodes"],
+        "shared_hosts": asked["shared_hosts"],
+        "node_ports": asked["node_ports"],
+    }
+    SparkSettings(**chosen)  # refuses what cannot be before anything starts
+    return SparkPlace(runners, chosen, asked["parallelism"], asked["relay"], asked["warehouse"])

@@ -1,0 +1,52 @@
+"""What makes runs, behind one door: a test hands in one that starts no processes.
+
+Takes: settings. Gives: documents of runs. Everything is imported late, so that `--help` is quick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from . import console
+from .mesh.spec import MeshSpec
+from .spec import RunSpec
+
+OnProgress = Callable[[console.Heard], None]
+
+
+class Runners:
+    """What measures."""
+
+    def run_once(self, spec: RunSpec, /, on_progress: OnProgress | None = None) -> Mapping[str, Any]:
+        """One run of netstack."""
+        from .runner import run_once
+
+        return run_once(spec, on_progress=on_progress)
+
+    def run_with_peers(
+        self, spec: RunSpec, peers: list[str], repeats: int, on_progress: OnProgress | None = None
+    ) -> Mapping[str, Any]:
+        """Runs of netstack and its peers, interleaved."""
+        from .runner import run_with_peers
+
+        return run_with_peers(spec, peers, repeats, on_progress=on_progress)
+
+    def run_over_hosts(
+        self, spec: MeshSpec, /, on_progress: OnProgress | None = None, *, secret_file: Path | None = None
+    ) -> Mapping[str, Any]:
+        """One run over daemons."""
+        from .mesh.driver import run_over_hosts
+
+        return run_over_hosts(spec, secret_file=secret_file, on_progress=on_progress)
+
+    def check_spark(self) -> None:
+        """Whether Spark can run here.
+
+        Raises:
+            ConfigError: it cannot; the text says what is missing.
+        """
+        from .spark.session import check_spark
+
+        check_spark()

@@ -1,0 +1,297 @@
+"""`netstack taskmanager`: flags and file, addresses on standard output, and how it ends; as a process over real TCP."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from netstack.cli import main
+from netstack.cli.taskmanager import daemon_config, read_config, taskmanager
+from netstack.config import NetworkConfig
+from netstack.daemon.client import RemoteRun, open_daemon
+from netstack.daemon.messages import TaskDescriptor
+from netstack.deploy.descriptors import PartitionDescriptor
+from netstack.errors import ConfigError, ConnectionLost
+from netstack.ids import ChannelDescriptor
+from netstack.runtime.authentication import Secret
+
+CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=1 << 20)
+RUN_ID = "00000000000000aa"
+PACKAGE = """
+import trio
+from netstack import RecordReader, RecordWriter
+
+async def write(task):
+    writer = RecordWriter(task.partitions[0], format="str", buffer_timeout_s=0)
+    await writer.emit("a word")
+    task.send({"wrote": 1})
+    await trio.sleep_forever()
+
+async def read(task):
+    async for word in RecordReader(await task.open_gate(), format="str"):
+        task.send({"read": word})
+"""
+COORDINATOR = """
+import sys, trio
+from netstack.config import NetworkConfig
+from netstack.daemon.client import open_daemon
+from netstack.daemon.messages import TaskDescriptor
+
+async def main():
+    async with open_daemon(sys.argv[1]) as client:
+        run = await client.open_run(
+            "00000000000000bb", name="doomed", slots=2, config=NetworkConfig(memory_bytes=1 << 20)
+        )
+        print("open", flush=True)
+        await trio.sleep_forever()
+
+trio.run(main)
+"""
+
+
+# ------------------------------------------------------------------------------------------------- flags and file
+
+
+def settings_of(arguments: list[str]) -> dict[str, Any]:
+    """What a command line says, without running anything."""
+    with taskmanager.make_context("taskmanager", arguments) as context:
+        return {name: value for name, value in context.params.items() if value not in (None, (), False)}
+
+
+def test_flags_have_units() -> None:
+    found = settings_of(
+        ["--slots", "3", "--memory", "1GiB", "--heartbeat-timeout", "500ms", "--allow", "a.", "--allow", "b:"]
+    )
+    assert found == {"slots": 3, "memory_bytes": 1 << 30, "heartbeat_timeout_s": 0.5, "allow": ("a.", "b:")}
+    config = daemon_config({**found, "control": "127.0.0.1:7000", "listen": "127.0.0.1:7001"})
+    assert (config.control, config.listen, config.allow) == (
+        "tcp://127.0.0.1:7000",
+        "tcp://127.0.0.1:7001",
+        ("a.", "b:"),
+    )
+
+
+def test_a_file_has_the_same_settings_and_flags_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "daemon.toml"
+    path.write_text(
+        'listen = "tcp://127.0.0.1:7001"\nmemory = "64MiB"\nslots = 2\nallow = ["a.", "b."]\nmax-connections = 10\n'
+        'handshake-timeout = "2s"\nheartbeat_timeout = 3\nmetrics = "127.0.0.1:0"\n'
+    )
+    found = read_config(path)
+    assert found == {
+        "listen": "tcp://127.0.0.1:7001",
+        "memory_bytes": 64 << 20,
+        "slots": 2,
+        "allow": ["a.", "b."],
+        "max_connections": 10,
+        "handshake_timeout_s": 2.0,
+        "heartbeat_timeout_s": 3,
+        "metrics": "127.0.0.1:0",
+    }
+    served: list[Any] = []
+
+    async def serve(*arguments: Any) -> None:
+        served.extend(arguments)
+
+    monkeypatch.setattr("netstack.cli.taskmanager._serve", serve)
+    assert main(["taskmanager", "--config", str(path), "--slots", "5"]) == 0
+    config, metrics, as_json = served
+    assert (config.slots, config.memory_bytes, config.allow) == (5, 64 << 20, ("a.", "b."))
+    assert (metrics, as_json) == ("127.0.0.1:0", False)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("slots = ", "daemon.toml: "),
+        ("colour = 1", "there is no setting 'colour'; known are allow, control,"),
+        ('memory = "lots"', "daemon.toml: memory: "),
+        ('slots = "many"', "daemon.toml: slots: "),
+        ("slots = 1.5", "slots = 1.5 is of the wrong type"),
+        ("slots = true", "slots = True is of the wrong type"),
+        ("listen = 5", "listen = 5 is of the wrong type"),
+        ("secret_file = 0", "secret_file = 0 is of the wrong type"),
+        ("allow = [1]", "allow = [1] is of the wrong type"),
+        ("metrics = [1]", "metrics = [1] is of the wrong type"),
+        ("secret = 'x'", "there is no setting 'secret'"),
+        ("slots = 0", "--slots 0"),
+        ("allow = 'a'", "--allow 'a': end it with"),
+        ("listen = 'tcp://0.0.0.0:0'", "there is no secret: give --secret-file"),
+        ("secret_file = '/nowhere/at/all'", "the secret file /nowhere/at/all cannot be read"),
+    ],
+)
+def test_a_file_that_cannot_be_is_bad_usage(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "daemon.toml"
+    path.write_text(text)
+    assert main(["taskmanager", "--config", str(path), "--json"]) == 2
+    shown = capsys.readouterr()
+    assert said in json.loads(shown.out)["error"]
+    assert said in shown.err
+
+
+def test_a_secret_file_that_others_may_read_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "secret"
+    path.write_text("0123456789abcdef")
+    path.chmod(0o644)
+    assert main(["taskmanager", "--secret-file", str(path)]) == 2
+    assert f"chmod 600 {path}" in capsys.readouterr().err
+    path.chmod(0o600)
+    assert daemon_config({"secret_file": path, "listen": "0.0.0.0:0"}).secret is not None
+
+
+def test_an_address_that_is_taken_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.closing(__import__("socket").create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        assert main(["taskmanager", "--listen", f"tcp://127.0.0.1:{port}"]) == 1
+    assert str(port) in capsys.readouterr().err
+
+
+def test_what_is_unknown_is_a_setting_error() -> None:
+    with pytest.raises(ConfigError):
+        daemon_config({"slots": 0})
+
+
+# --------------------------------------------------------------------------------------------------- as a process
+
+
+@contextlib.contextmanager
+def started(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """A daemon as a process; gives what it said when it was ready."""
+    command = [sys.executable, "-c", "import sys; from netstack.cli import main; sys.exit(main())", "taskmanager"]
+    process = subprocess.Popen(
+        [*command, "--listen", "tcp://127.0.0.1:0", "--slots", "2", "--json", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(
+                [str(folder), str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
+            ),
+        },
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise AssertionError(process.communicate()[1])
+        yield process, json.loads(line)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a package that is installed here and there."""
+    folder = tmp_path / "installed"
+    (folder / "clijobs").mkdir(parents=True)
+    (folder / "clijobs" / "__init__.py").write_text(PACKAGE)
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+async def _start(runs: list[RemoteRun]) -> None:
+    """A writer on the first, a reader on every one of them."""
+    first = runs[0]
+    await first.deploy(
+        [TaskDescriptor("write", 0, "clijobs:write", partitions=(PartitionDescriptor("out", len(runs)),))]
+    )
+    for place, run in enumerate(runs):
+        gate = (ChannelDescriptor(first.data_address, "out", place),)
+        await run.deploy([TaskDescriptor("read", place, "clijobs:read", gates=(gate,))])
+
+
+@pytest.mark.slow
+def test_two_daemons_over_tcp_end_with_0_while_runs_are_open(package: Path, tmp_path: Path) -> None:
+    secret_file = tmp_path / "secret"
+    secret_file.write_bytes(Secret.generate().reveal())
+    secret_file.chmod(0o600)
+    flags = ["--secret-file", str(secret_file), "--allow", "clijobs:", "--metrics", "127.0.0.1:0"]
+    with started(package, *flags) as (one, ready), started(package, *flags) as (other, second):
+        assert ready["kind"] == "ready"
+        assert ready["pid"] == one.pid
+        assert (ready["slots"], ready["control"]) == (2, ready["address"])
+        assert ready["metrics"].startswith("127.0.0.1:")
+
+        async def coordinate() -> None:
+            secret = Secret.from_file(secret_file)
+            with trio.fail_after(30):
+                async with (
+                    open_daemon(ready["address"], secret=secret) as a,
+                    open_daemon(second["address"], secret=secret) as b,
+                ):
+                    runs = [await each.open_run(RUN_ID, name="r", slots=1, config=CONFIG) for each in (a, b)]
+                    await _start(runs)
+                    heard = {json.dumps((await run.next_event()).message) for run in (runs[0], runs[0], runs[1])}
+                    assert heard == {'{"wrote": 1}', '{"read": "a word"}'} or len(heard) == 2
+                    assert (await a.statistics())["runs"][0]["bytes_sent"] > 0
+                    for process in (one, other):
+                        process.send_signal(signal.SIGTERM)
+                    for run in runs:
+                        with pytest.raises(ConnectionLost):
+                            while True:
+                                await run.next_event()
+
+        trio.run(coordinate)
+        for process in (one, other):
+            assert process.wait(10) == 0
+        assert one.stderr is not None
+        assert "(r) closed: the daemon is stopping" in one.stderr.read()
+
+
+@pytest.mark.slow
+def test_a_killed_coordinator_releases_its_run(package: Path) -> None:
+    with started(package, "--heartbeat-timeout", "2s") as (_, ready):
+        process = subprocess.Popen(
+            [sys.executable, "-c", COORDINATOR, ready["address"]], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+
+        async def follow() -> None:
+            with trio.fail_after(10):
+                async with open_daemon(ready["address"]) as client:
+                    assert (await client.statistics())["free_slots"] == 0
+                    process.kill()
+                    run = await client.open_run(RUN_ID, name="next", slots=2, config=CONFIG, slot_timeout_s=5)
+                    assert [row["name"] for row in (await client.statistics())["runs"]] == ["next"]
+                    await run.close()
+
+        trio.run(follow)
+        process.communicate()
+
+
+@pytest.mark.slow
+def test_a_stopped_coordinator_is_silent_and_releases_its_run_within_the_heartbeat_timeout(package: Path) -> None:
+    with started(package, "--heartbeat-timeout", "1s") as (daemon, ready):
+        process = subprocess.Popen(
+            [sys.executable, "-c", COORDINATOR, ready["address"]], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+
+        async def follow() -> None:
+            with trio.fail_after(10):
+                async with open_daemon(ready["address"]) as client:
+                    process.send_signal(signal.SIGSTOP)
+                    run = await client.open_run(RUN_ID, name="next", slots=2, config=CONFIG, slot_timeout_s=5)
+                    await run.close()
+
+        trio.run(follow)
+        process.kill()
+        process.communicate()
+        daemon.send_signal(signal.SIGINT)
+        assert daemon.wait(10) == 0

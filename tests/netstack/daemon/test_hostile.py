@@ -1,0 +1,223 @@
+"""Bytes and crowds that mean no good: refused and forgotten, while everybody else is served."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+import trio
+from daemonworld import daemon_open, is_empty, job, open_run, real, until, virtual
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netstack import __version__
+from netstack.config import NetworkConfig
+from netstack.daemon.build import own_build
+from netstack.daemon.client import open_daemon
+from netstack.daemon.daemon import TaskManagerDaemon
+from netstack.daemon.messages import GREETING, VERSION, config_document
+from netstack.daemon.routing import CONTROL, DATA, write_route
+from netstack.errors import ConnectionLost, RemoteProtocolError
+from netstack.runtime.authentication import Secret
+from netstack.runtime.control_frames import FrameStream, pack
+from netstack.transport import ByteStream, transport_for
+
+ROUTE = CONTROL + bytes(16)
+HELLO = pack([GREETING, VERSION, f"{__version__}+{own_build()}", "a stranger", {}])
+CONFIG = config_document(NetworkConfig(segment_size_bytes=1024, memory_bytes=1 << 20))
+OPEN = ["OpenRun", "0123456789abcdef", "name", 1, 5.0, "memory://x", CONFIG]
+
+
+async def dial(daemon: TaskManagerDaemon, data: bytes = b"") -> ByteStream:
+    stream = await transport_for(daemon.address).connect(daemon.address)
+    stream.try_send([data])
+    return stream
+
+
+async def end_of(stream: ByteStream) -> None:
+    """Reads to the end."""
+    window = memoryview(bytearray(1 << 16))
+    try:
+        while stream.try_receive_into([window]) != 0:
+            await stream.wait_readable()
+    except ConnectionLost:
+        pass
+    finally:
+        stream.close()
+
+
+async def works(daemon: TaskManagerDaemon) -> None:
+    """The next run does."""
+    async with open_daemon(daemon.address, secret=daemon.config.secret) as client:
+        run = await open_run(client)
+        await run.deploy([job("result", parameters={"what": "plain"})])
+        await run.next_event()
+        await run.close()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: here\r\n\r\n",
+        bytes(20),
+        b"\xff" * 100,
+        ROUTE + b"\xff\xff\xff\xff",
+        ROUTE + struct.pack(">I", 1 << 17),
+        ROUTE + pack(["somebody else", 1, 2]),
+        ROUTE + struct.pack(">I", 4) + b"\xc1\xc1\xc1\xc1",
+        ROUTE + struct.pack(">I", 1) + b"\x01",
+        ROUTE + struct.pack(">I", 0),
+        ROUTE + HELLO + b"\xff\xff\xff\xff",
+        ROUTE + HELLO + pack(["Nonsense", 1]),
+        ROUTE + HELLO + pack([[]]),
+        ROUTE + HELLO + pack(["OpenRun"]),
+        ROUTE + HELLO + pack(["RunOpened", "0123456789abcdef"]),
+        ROUTE + HELLO + pack(["OpenRun", "0123456789abcdef", "n", 1, -1.0, "x", {}]),
+        ROUTE + HELLO + struct.pack(">I", 600) + b"\x91" * 600,
+        DATA + b"0123456789abcdef",
+        DATA + b"0123456789abcde\n",
+    ],
+)
+@virtual
+async def test_bytes_that_end_the_connection_and_nothing_else(data: bytes) -> None:
+    async with daemon_open() as daemon:
+        await end_of(await dial(daemon, data))
+        await until(lambda: is_empty(daemon))
+        await works(daemon)
+
+
+@given(st.binary(max_size=100), st.booleans(), st.booleans())
+def test_whatever_comes_the_daemon_goes_on(data: bytes, has_route: bool, has_hello: bool) -> None:
+    @virtual
+    async def main() -> None:
+        async with daemon_open() as daemon:
+            stream = await dial(daemon, ROUTE * has_route + HELLO * has_hello + data)
+            await trio.sleep(0.1)
+            stream.close()
+            await until(lambda: is_empty(daemon))
+
+    main()
+
+
+@virtual
+async def test_half_of_anything_is_given_up_after_a_while() -> None:
+    async with daemon_open() as daemon:
+        began = trio.current_time()
+        for data in (b"", ROUTE[:10], ROUTE, ROUTE + HELLO[:20]):
+            await end_of(await dial(daemon, data))
+        assert trio.current_time() - began == pytest.approx(4 * daemon.config.handshake_timeout_s)
+        for data in (ROUTE + HELLO, ROUTE + HELLO + pack(OPEN), ROUTE + HELLO + pack(OPEN)[:30]):
+            began = trio.current_time()
+            await end_of(await dial(daemon, data))
+            assert trio.current_time() - began == pytest.approx(daemon.config.heartbeat_timeout_s, abs=0.1)
+        await until(lambda: is_empty(daemon))
+
+
+@virtual
+async def test_silent_strangers_keep_nobody_out() -> None:
+    secret = Secret(b"a secret of all who belong")
+    async with daemon_open(secret=secret, max_unproven=4, max_connections=8) as daemon:
+        strangers = []
+        for _ in range(50):
+            strangers.append(await dial(daemon))
+            await trio.lowlevel.checkpoint()
+        await works(daemon)
+        found = daemon.statistics()
+        assert found["unproven"] <= 4
+        assert found["refused"]["gave way to newer peers"] >= 46
+        for stream in strangers:
+            stream.close()
+
+
+@virtual
+async def test_no_more_connections_than_allowed() -> None:
+    async with daemon_open(max_connections=3) as daemon:
+        held = [await dial(daemon, ROUTE + HELLO) for _ in range(3)]
+        await until(lambda: daemon.statistics()["connections"] == 3)
+        await end_of(await dial(daemon, ROUTE))
+        assert daemon.statistics()["refused"]["too many connections"] == 1
+        for stream in held:
+            stream.close()
+        await until(lambda: not daemon.statistics()["connections"])
+        await works(daemon)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"memory_bytes": -1},
+        {"memory_bytes": 1 << 62},
+        {"memory_bytes": "much"},
+        {"segment_size_bytes": 0},
+        {"colour": 1},
+        {"handshake_timeout_s": float("nan")},
+        {"heartbeat_interval_s": []},
+    ],
+)
+@virtual
+async def test_settings_of_a_stranger_end_that_run_at_most(config: dict[str, Any]) -> None:
+    async with daemon_open() as daemon:
+        stream = await transport_for(daemon.address).connect(daemon.address)
+        await write_route(stream, None)
+        peer = FrameStream(stream)
+        peer.send([GREETING, VERSION, f"{__version__}+{own_build()}", "a stranger", {}])
+        for number in range(3):
+            peer.send([*OPEN[:1], f"{number:016x}", *OPEN[2:-1], config])
+            peer.send(["CloseRun", f"{number:016x}"])
+        peer.send(["Deploy", "0123456789abcdef", {}, []])
+        peer.send(["ToTask", "0123456789abcdef", "t", 0, {}])
+        peer.send(["AskStatistics", 7])
+        await peer.flush()
+        kinds = []
+        while not kinds or kinds[-1] != "Statistics":
+            kinds.append((await peer.receive())[0])
+        assert set(kinds[1:-1]) <= {"RunRefused", "RunClosed", "RunOpened"}
+        peer.close()
+        await until(lambda: is_empty(daemon))
+        await works(daemon)
+
+
+@virtual
+async def test_a_deployment_before_its_run_is_open_ends_the_run() -> None:
+    async with daemon_open(slots=1) as daemon, open_daemon(daemon.address) as client:
+        await open_run(client)
+        stream = await dial(daemon, ROUTE + HELLO + pack(OPEN) + pack(["Deploy", OPEN[1], {}, []]))
+        peer = FrameStream(stream)
+        found = [await peer.receive() for _ in range(2)]
+        assert found[1] == ["RunRefused", OPEN[1], "run 'name' is not open yet; deploy when it is"]
+        stream.close()
+
+
+@pytest.mark.slow
+@virtual
+async def test_a_peer_that_does_not_read_is_given_up() -> None:
+    async with daemon_open() as daemon:
+        stream = await dial(daemon, ROUTE + HELLO)
+        ask = pack(["AskStatistics", 1]) * 1000
+        with pytest.raises((ConnectionLost, trio.TooSlowError)):
+            await _ask_without_end(stream, ask)
+        stream.close()
+        await until(lambda: is_empty(daemon))
+
+
+async def _ask_without_end(stream: ByteStream, ask: bytes) -> None:
+    with trio.fail_after(60):
+        left = memoryview(ask)
+        while True:
+            left = left[stream.try_send([left]) :] or memoryview(ask)
+            await stream.wait_writable()
+
+
+@real
+async def test_nonsense_in_the_middle_of_a_run_closes_it() -> None:
+    async with daemon_open() as daemon:
+        stream = await dial(daemon, ROUTE + HELLO + pack(OPEN))
+        peer = FrameStream(stream)
+        assert [(await peer.receive())[0] for _ in range(2)] == [GREETING, "RunOpened"]
+        stream.try_send([b"\xff\xff\xff\xff"])
+        with pytest.raises((ConnectionLost, RemoteProtocolError)):
+            await peer.receive()
+        stream.close()
+        await until(lambda: is_empty(daemon))

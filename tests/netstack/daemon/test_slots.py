@@ -1,0 +1,154 @@
+"""Slots and memory: never more lent than there is, in order, and nothing lost whoever gives up."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from daemonworld import virtual
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netstack.daemon.slots import SlotPool
+from netstack.errors import ConfigError, DaemonRefused
+
+SLOTS, MEMORY = 4, 100
+
+WANTS = st.tuples(
+    st.integers(1, SLOTS),
+    st.integers(0, MEMORY),
+    st.integers(0, 20),  # arrives at
+    st.integers(0, 20),  # holds for
+    st.integers(0, 20),  # waits at most
+    st.none() | st.integers(0, 20),  # is cancelled after
+)
+
+
+@given(st.lists(WANTS, max_size=12))
+def test_never_more_lent_than_there_is_in_order_and_all_back_at_the_end(wants: list[Any]) -> None:
+    @virtual
+    async def main() -> None:
+        pool = SlotPool(SLOTS, MEMORY)
+        held: dict[int, tuple[int, int]] = {}
+        asked: list[int] = []
+        served: dict[int, float] = {}
+
+        async def use(number: int, want: Any) -> None:
+            slots, memory, arrival, length, patience, end = want
+            await trio.sleep(arrival + number / 100)  # no two at one moment
+            with trio.move_on_after(1000 if end is None else end + 0.003):
+                asked.append(number)
+                try:
+                    await pool.acquire(slots, memory, timeout_s=patience + 0.001)
+                except (DaemonRefused, trio.Cancelled):
+                    asked.remove(number)
+                    raise
+                served[number] = trio.current_time()
+                held[number] = slots, memory
+                try:
+                    await trio.sleep(length + 0.005)
+                finally:
+                    del held[number]
+                    pool.release(slots, memory)
+
+        async def tolerant(number: int, want: Any) -> None:
+            with contextlib.suppress(DaemonRefused):
+                await use(number, want)
+
+        async def watch() -> None:
+            while True:
+                await trio.sleep(0.25)
+                assert 0 <= pool.free_slots <= SLOTS - sum(slots for slots, _ in held.values())
+                assert 0 <= pool.free_memory_bytes <= MEMORY - sum(memory for _, memory in held.values())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            async with trio.open_nursery() as users:
+                for number, want in enumerate(wants):
+                    users.start_soon(tolerant, number, want)
+            nursery.cancel_scope.cancel()
+        assert (pool.free_slots, pool.free_memory_bytes) == (SLOTS, MEMORY)
+        moments = [served[number] for number in asked if number in served]
+        assert moments == sorted(moments), "first come, first served"
+
+    main()
+
+
+@virtual
+async def test_a_large_request_is_not_overtaken_by_small_ones() -> None:
+    pool = SlotPool(2, 10)
+    await pool.acquire(1, 0, timeout_s=0)
+    order: list[int] = []
+
+    async def want(slots: int) -> None:
+        await pool.acquire(slots, 0, timeout_s=100)
+        order.append(slots)
+        pool.release(slots, 0)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(want, 2)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(want, 1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert order == []
+        pool.release(1, 0)
+    assert order == [2, 1]
+
+
+@virtual
+async def test_one_that_gives_up_lets_the_next_one_in() -> None:
+    pool = SlotPool(2, 10)
+    await pool.acquire(1, 0, timeout_s=0)
+    async with trio.open_nursery() as nursery:
+
+        async def impatient() -> None:
+            with pytest.raises(DaemonRefused, match=r"2 slots and .* were not free within 5 s: 1 of 2 slots"):
+                await pool.acquire(2, 0, timeout_s=5)
+
+        nursery.start_soon(impatient)
+        await trio.testing.wait_all_tasks_blocked()
+        began = trio.current_time()
+        await pool.acquire(1, 0, timeout_s=100)
+        assert trio.current_time() - began == 5
+
+
+@virtual
+async def test_what_can_never_be_is_refused_at_once() -> None:
+    pool = SlotPool(2, 1 << 20)
+    with pytest.raises(DaemonRefused, match="3 slots were asked for, and this daemon has 2: start it with --slots 3"):
+        await pool.acquire(3, 0, timeout_s=0)
+    with pytest.raises(DaemonRefused, match="0 slots were asked for"):
+        await pool.acquire(0, 0, timeout_s=0)
+    with pytest.raises(DaemonRefused, match="2MiB of network buffers were asked for, and this daemon has 1MiB"):
+        await pool.acquire(1, 2 << 20, timeout_s=0)
+    with pytest.raises(ConfigError, match="slot timeout of -1"):
+        await pool.acquire(1, 0, timeout_s=-1)
+    assert (pool.free_slots, pool.free_memory_bytes) == (2, 1 << 20)
+
+
+@virtual
+async def test_cancelled_at_the_very_moment_it_is_served() -> None:
+    for order in itertools.permutations(["cancel", "release"]):
+        pool = SlotPool(1, 10)
+        await pool.acquire(1, 5, timeout_s=0)
+        scope = trio.CancelScope()
+
+        async def want(pool: SlotPool = pool, scope: trio.CancelScope = scope) -> None:
+            with scope:
+                await pool.acquire(1, 10, timeout_s=100)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(want)
+            await trio.testing.wait_all_tasks_blocked()
+            for step in order:
+                if step == "cancel":
+                    scope.cancel()
+                else:
+                    pool.release(1, 5)
+        if not scope.cancelled_caught:
+            pool.release(1, 10)
+        assert (pool.free_slots, pool.free_memory_bytes) == (1, 10)

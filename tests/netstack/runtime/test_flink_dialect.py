@@ -1,0 +1,212 @@
+"""TaskManagers that speak Flink's dialect: the data path is the same, and peers made of bytes get Flink's answers."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from netstack.config import NetworkConfig
+from netstack.errors import ChannelFailed, ConfigError, ConnectionLost, ErrorCode, PartitionNotFound
+from netstack.events import CheckpointBarrier, Event, UserEvent
+from netstack.ids import ChannelDescriptor
+from netstack.record.flink import LongFormat, StreamElementFormat, StreamRecord, StringFormat, Watermark
+from netstack.runtime.authentication import Secret
+from netstack.runtime.record_reader import RecordReader
+from netstack.runtime.record_writer import RecordWriter
+from netstack.runtime.task_manager import TaskManager, open_task_manager
+from netstack.transport import ByteStream, transport_for
+
+PARTITION = "d0" * 16 + "00000000" + "e0" * 16 + "f0" * 16 + "0000000000000000"
+CONFIG = NetworkConfig(
+    segment_size_bytes=256, memory_bytes=256 * 256, dialect="flink-2.3.0", partition_request_timeout_s=0.5
+)
+REQUEST = bytes.fromhex("00000061badc0ffe02" + PARTITION + "0000000000000000" + "11" * 16 + "00000002")
+
+numbers = itertools.count()
+
+
+def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Runs an async test in virtual time; what would hang fails after a virtual hour."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **keywords: Any) -> None:
+        async def main() -> None:
+            with trio.fail_after(3600):
+                await test(*arguments, **keywords)
+
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    return run
+
+
+def url() -> str:
+    return f"memory://flink-{next(numbers)}"
+
+
+def assert_nothing_left(manager: TaskManager) -> None:
+    statistics = manager.statistics()
+    assert (statistics.accepted, statistics.dialled) == ((), ())
+    assert statistics.pool.lent_segments == 0
+
+
+async def heard(stream: ByteStream, count: int) -> bytes:
+    """So many bytes from the peer, or all there are until it ends the stream."""
+    data = b""
+    window = memoryview(bytearray(4096))
+    while len(data) < count:
+        received = stream.try_receive_into([window[: count - len(data)]])
+        if received is None:
+            await stream.wait_readable()
+        elif not received:
+            break
+        else:
+            data += window[:received]
+    return data
+
+
+@pytest.mark.parametrize("exclusive", [0, 2])
+@virtual
+async def test_records_and_events_arrive_in_order(exclusive: int) -> None:
+    config = NetworkConfig(
+        segment_size_bytes=256, memory_bytes=256 * 256, dialect="flink-2.3.0", exclusive_buffers_per_channel=exclusive
+    )
+    async with open_task_manager(url(), config) as producer, open_task_manager(url(), config) as consumer:
+
+        async def produce() -> None:
+            partition = producer.create_partition(PARTITION, subpartitions=1)
+            writer = RecordWriter(partition, format=StreamElementFormat(StringFormat()))
+            for number in range(300):
+                await writer.emit(StreamRecord(f"wört {number}", number))
+                if number % 100 == 50:
+                    await writer.broadcast_event(CheckpointBarrier(number, 5_000_000))
+            await writer.emit(Watermark(300))
+            await writer.broadcast_event(UserEvent("de.example.Ping", b"1"))
+            await writer.finish()
+            await writer.wait_consumed()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(produce)
+            gate = await consumer.open_gate([ChannelDescriptor(producer.address, PARTITION)])
+            got = [item async for item in RecordReader(gate, format=StreamElementFormat(StringFormat()))]
+        expected: list[object] = []
+        for number in range(300):
+            expected.append(StreamRecord(f"wört {number}", number))
+            if number % 100 == 50:
+                expected.append(CheckpointBarrier(number, 5_000_000))
+        padded = b"1".ljust(128 - 4 - 2 - len("de.example.Ping"), b"\0")
+        assert got == [*expected, Watermark(300), UserEvent("de.example.Ping", padded)]
+        gate.close()
+        await trio.testing.wait_all_tasks_blocked()
+        assert_nothing_left(consumer)
+    assert producer.statistics().accepted == ()
+
+
+@virtual
+async def test_a_missing_partition_is_named_so() -> None:
+    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
+        gate = await consumer.open_gate([ChannelDescriptor(producer.address, PARTITION)])
+        with pytest.raises(PartitionNotFound, match="PartitionNotFoundException"):
+            await anext(RecordReader(gate))
+        gate.close()
+
+
+@virtual
+async def test_a_producer_that_fails_is_an_io_exception() -> None:
+    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
+        partition = producer.create_partition(PARTITION, subpartitions=1)
+        gate = await consumer.open_gate([ChannelDescriptor(producer.address, PARTITION)])
+        await trio.testing.wait_all_tasks_blocked()
+        partition.fail("out of luck")
+        with pytest.raises(ChannelFailed, match=r"java\.io\.IOException") as caught:
+            await anext(RecordReader(gate))
+        assert caught.value.code is ErrorCode.INTERNAL
+        gate.close()
+
+
+@virtual
+async def test_a_hand_made_consumer_gets_flinks_bytes() -> None:
+    async with open_task_manager(url(), CONFIG) as producer:
+        writer = RecordWriter(producer.create_partition(PARTITION, subpartitions=1), format=LongFormat())
+        await writer.emit(5)
+        await writer.finish()
+        stream = await transport_for(producer.address).connect(producer.address)
+        assert stream.try_send([REQUEST]) == len(REQUEST)
+        data = await heard(stream, 47 + 12 + 47 + 5 + 47 + 4)
+        header = "badc0ffe00" + "11" * 16 + "0000000000000000"
+        assert data == bytes.fromhex(
+            f"0000003b {header} 00000000 00000000 01 00 0000000c 00000008 0000000000000005"
+            f"00000034 {header} 00000001 00000000 09 00 00000005 00000008 00"
+            f"00000033 {header} 00000002 00000000 0a 00 00000004 00000000"
+        )
+        stream.try_send([bytes.fromhex("00000019badc0ffe04" + "11" * 16)])
+        await trio.testing.wait_all_tasks_blocked()
+        (accepted,) = producer.statistics().accepted
+        assert accepted.channels == ()  # and the connection stays, for others
+        stream.try_send([bytes.fromhex("00000009badc0ffe05")])
+        assert await heard(stream, 1) == b""
+        stream.close()
+        await trio.testing.wait_all_tasks_blocked()
+        assert_nothing_left(producer)
+
+
+@virtual
+async def test_a_hand_made_consumer_that_is_wrong_is_told_with_flags() -> None:
+    async with open_task_manager(url(), CONFIG) as producer:
+        stream = await transport_for(producer.address).connect(producer.address)
+        stream.try_send([bytes.fromhex("0000001dbadc0ffe0600000001" + "22" * 16)])
+        said = await heard(stream, 10_000)
+        assert said[4:9] == bytes.fromhex("badc0ffe01")
+        assert b"java.io.IOException" in said
+        assert b"ADD_CREDIT for channel 2222" in said
+        assert said.endswith(b"\0")
+        stream.close()
+        await trio.testing.wait_all_tasks_blocked()
+        assert_nothing_left(producer)
+
+
+@virtual
+async def test_a_producer_that_ends_in_the_middle_is_lost() -> None:
+    address = url()
+    listener = await transport_for(address).listen(address)
+    async with open_task_manager(url(), CONFIG) as consumer:
+        gate = await consumer.open_gate([ChannelDescriptor(address, PARTITION)])
+        stream = await listener.accept()
+        assert len(await heard(stream, 97)) == 97
+        stream.close()
+        with pytest.raises(ConnectionLost, match="while channels were open"):
+            await anext(RecordReader(gate))
+        gate.close()
+        assert_nothing_left(consumer)
+    listener.close()
+
+
+@virtual
+async def test_a_secret_cannot_be_proven() -> None:
+    with pytest.raises(ConfigError, match="its peers cannot prove one"):
+        await open_task_manager(url(), CONFIG, secret=Secret(b"x" * 16)).__aenter__()
+
+
+@virtual
+async def test_a_task_event_reaches_whoever_listens_and_is_refused_otherwise() -> None:
+    event = bytes.fromhex("00000003 0004") + b"Ping" + b"\7"
+    body = len(event).to_bytes(4, "big") + event + bytes.fromhex(PARTITION + "11" * 16)
+    frame = (9 + len(body)).to_bytes(4, "big") + bytes.fromhex("badc0ffe03") + body
+    async with open_task_manager(url(), CONFIG) as producer:
+        partition = producer.create_partition(PARTITION, subpartitions=1)
+        heard_of: list[Event] = []
+        partition.on_task_event = heard_of.append
+        stream = await transport_for(producer.address).connect(producer.address)
+        stream.try_send([frame])
+        await trio.testing.wait_all_tasks_blocked()
+        assert heard_of == [UserEvent("Ping", b"\7")]
+        partition.on_task_event = None
+        stream.try_send([frame])
+        length = int.from_bytes(await heard(stream, 4), "big")
+        assert (await heard(stream, length - 4)).endswith(b"\1" + b"\x11" * 16)
+        stream.close()

@@ -1,0 +1,606 @@
+"""The scheduler, event by event: what it says, what it ignores, and how jobs end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from netstack.deploy.blob_store import MemoryBlobStore, OffloadRule
+from netstack.deploy.shuffle import ShuffleDescriptors, TaskManagerLocation
+from netstack.errors import ConfigError, LocalProtocolError
+from netstack.ids import ResultPartitionType
+from netstack.schedule.arrays import index_array
+from netstack.schedule.events import (
+    CancelJob,
+    CheckpointStored,
+    Event,
+    GlobalFailure,
+    HeartbeatFailed,
+    HeartbeatReceived,
+    Proceed,
+    SlotsOffered,
+    StartJob,
+    TaskFailed,
+    TaskManagerLost,
+    TaskManagerRegistered,
+    TasksReported,
+    Tick,
+    TimerDue,
+)
+from netstack.schedule.execution_states import ExecutionInput, ExecutionState, JobState
+from netstack.schedule.heartbeats import HeartbeatSettings
+from netstack.schedule.instructions import (
+    AskHeartbeats,
+    Cancel,
+    Continue,
+    Deploy,
+    EndJob,
+    Instruction,
+    ReleasePartitions,
+    RequireSlots,
+    ReturnSlots,
+    StartTimer,
+    UpdateGate,
+)
+from netstack.schedule.job_graph import (
+    UNDECIDED,
+    Dataset,
+    DistributionPattern,
+    JobEdge,
+    JobGraph,
+    JobVertex,
+    ResourceProfile,
+    SlotSharingGroup,
+)
+from netstack.schedule.restart import FixedDelay, RestartStrategy
+from netstack.schedule.scheduler import Scheduler
+from netstack.schedule.scheduler_settings import SchedulerSettings
+from netstack.schedule.slot_pool import SlotPoolSettings
+from netstack.schedule.slots import LoadBalanceMode
+
+BLOCKING, PIPELINED = ResultPartitionType.BLOCKING, ResultPartitionType.PIPELINED_BOUNDED
+SMALL, LARGE = ResourceProfile("concrete", 1.0, 1 << 20), ResourceProfile("concrete", 1.0, 1 << 30)
+ALL_TO_ALL, POINTWISE = DistributionPattern.ALL_TO_ALL, DistributionPattern.POINTWISE
+
+
+def two_vertices(parallelism: int, result: ResultPartitionType, pattern: DistributionPattern = ALL_TO_ALL) -> JobGraph:
+    return JobGraph(
+        "job",
+        (JobVertex("source", parallelism, is_source=True), JobVertex("sink", parallelism)),
+        (Dataset("words", 0, result),),
+        (JobEdge(0, 1, pattern),),
+    )
+
+
+class Play:
+    """Hands over events one second apart, answers `Continue`, and sorts what comes back."""
+
+    def __init__(
+        self,
+        job: JobGraph,
+        *,
+        restart: RestartStrategy | None = None,
+        settings: SchedulerSettings | None = None,
+        taskmanagers: int = 2,
+        slots: int = 20,
+        is_offloading: bool = False,
+    ) -> None:
+        self.store = MemoryBlobStore()
+        if settings is None:
+            settings = SchedulerSettings(offload=OffloadRule(0, 0) if is_offloading else OffloadRule())
+        self.scheduler = Scheduler(job, "run-1", restart=restart, store=self.store, settings=settings)
+        self.now_s = 0.0
+        self.said: list[Instruction] = []
+        self.attempts: dict[int, int] = {}
+        self.where: dict[int, str] = {}
+        for number in range(taskmanagers):
+            self.register(f"tm-{number}", slots)
+
+    def give(self, event: Event) -> list[Instruction]:
+        """Everything said until there is nothing more to do."""
+        said = self.scheduler.handle(event)
+        self.note(said)
+        while said and isinstance(said[-1], Continue):
+            more = self.scheduler.handle(Proceed(event.now_s))
+            self.note(more)
+            said = said[:-1] + more
+        self.now_s += 1.0
+        return said
+
+    def note(self, said: list[Instruction]) -> None:
+        self.said += said
+        for instruction in said:
+            if isinstance(instruction, Deploy):
+                assert len([*self.scheduler.descriptors(instruction)]) == instruction.subtasks.size
+                subtasks = instruction.subtasks.tolist()
+                self.attempts.update(zip(subtasks, instruction.attempts.tolist(), strict=True))
+                self.where.update(zip(subtasks, (slot.location.taskmanager for slot in instruction.slots), strict=True))
+
+    def register(self, name: str, slots: int) -> list[Instruction]:
+        said = self.give(TaskManagerRegistered(self.now_s, TaskManagerLocation(name, f"tcp://{name}:1")))
+        return said + self.give(SlotsOffered(self.now_s, name, tuple(range(slots))))
+
+    def start(self) -> list[Instruction]:
+        return self.give(StartJob(self.now_s))
+
+    def report(self, what: ExecutionInput, *subtasks: int) -> list[Instruction]:
+        attempts = np.array([self.attempts[subtask] for subtask in subtasks], np.uint32)
+        return self.give(TasksReported(self.now_s, what, index_array(subtasks), attempts))
+
+    def run(self, *subtasks: int) -> None:
+        self.report(ExecutionInput.INITIALIZE, *subtasks)
+        self.report(ExecutionInput.RUN, *subtasks)
+
+    def finish(self, *subtasks: int) -> list[Instruction]:
+        return self.report(ExecutionInput.FINISH, *subtasks)
+
+    def fail(self, subtask: int, **more: int | bool) -> list[Instruction]:
+        return self.give(TaskFailed(self.now_s, subtask, self.attempts[subtask], "it broke", **more))  # type: ignore[arg-type]
+
+    def states(self) -> list[str]:
+        return [self.scheduler.execution_state(one).value for one in range(self.scheduler.topology.subtask_count)]
+
+
+def deployed(said: list[Instruction]) -> list[int]:
+    return [subtask for found in said if isinstance(found, Deploy) for subtask in found.subtasks.tolist()]
+
+
+def canceled(said: list[Instruction]) -> list[int]:
+    return [subtask for found in said if isinstance(found, Cancel) for subtask in found.subtasks.tolist()]
+
+
+def released(said: list[Instruction]) -> list[int]:
+    return [number for found in said if isinstance(found, ReleasePartitions) for number in found.partitions.tolist()]
+
+
+def timer(said: list[Instruction]) -> StartTimer:
+    (found,) = [instruction for instruction in said if isinstance(instruction, StartTimer)]
+    return found
+
+
+def end(said: list[Instruction]) -> EndJob:
+    (found,) = [instruction for instruction in said if isinstance(instruction, EndJob)]
+    return found
+
+
+# ------------------------------------------------------------------------------------------------- the main road
+
+
+def test_a_streaming_job_is_deployed_as_a_whole_and_finishes() -> None:
+    play = Play(two_vertices(2, PIPELINED))
+    assert deployed(play.start()) == [0, 1, 2, 3]
+    play.run(0, 1, 2, 3)
+    assert play.states() == ["running"] * 4
+    assert play.finish(0, 1, 2) == []
+    assert end(play.finish(3)) == EndJob(JobState.FINISHED)
+    assert play.give(StartJob(play.now_s)) == []
+    assert play.scheduler.next_deadline() is None
+
+
+def test_a_batch_job_goes_stage_by_stage_and_releases_what_was_read() -> None:
+    play = Play(two_vertices(2, BLOCKING))
+    assert deployed(play.start()) == [0, 1]
+    play.run(0, 1)
+    assert deployed(play.finish(0)) == []
+    assert deployed(play.finish(1)) == [2, 3]
+    play.run(2, 3)
+    assert released(play.finish(2)) == []
+    said = play.finish(3)
+    assert sorted(released(said)) == [0, 1]
+    assert end(said).state is JobState.FINISHED
+
+
+def test_results_are_kept_to_the_end_when_that_is_wanted() -> None:
+    play = Play(two_vertices(1, BLOCKING), settings=SchedulerSettings(release_partitions=False))
+    play.start()
+    play.finish(0)
+    said = play.finish(1)
+    assert [type(found) for found in said] == [ReleasePartitions, EndJob]
+
+
+def test_persistent_results_outlive_the_job() -> None:
+    play = Play(two_vertices(1, ResultPartitionType.BLOCKING_PERSISTENT))
+    play.start()
+    play.finish(0)
+    assert released(play.finish(1)) == []
+
+
+def test_nothing_is_deployed_before_the_whole_bulk_has_slots() -> None:
+    play = Play(two_vertices(2, PIPELINED), taskmanagers=1, slots=1)
+    said = play.start()
+    assert said == [RequireSlots(1)]
+    assert play.states() == ["scheduled"] * 4
+    said = play.register("late", 1)
+    assert deployed(said) == [0, 1, 2, 3]
+    assert RequireSlots(0) in said
+    assert {play.where[0], play.where[1]} == {"tm-0", "late"}
+
+
+def test_a_task_begins_with_the_newest_checkpoint() -> None:
+    play = Play(two_vertices(1, PIPELINED), restart=FixedDelay(1, 0.0))
+    assert [found.restore for found in play.start() if isinstance(found, Deploy)] == [None]
+    play.give(CheckpointStored(play.now_s, 7))
+    said = play.fail(0)
+    play.report(ExecutionInput.CANCELED, 1)
+    said = play.give(TimerDue(play.now_s, timer(said).timer))
+    assert [found.restore for found in said if isinstance(found, Deploy)] == [7]
+
+
+def test_modes_of_placement() -> None:
+    for mode in LoadBalanceMode:
+        settings = SchedulerSettings(mode=mode, slots=SlotPoolSettings(max_interval_s=0.0))
+        play = Play(two_vertices(2, PIPELINED), settings=settings)
+        said = play.start() + play.give(Tick(play.now_s))
+        assert deployed(said) == [0, 1, 2, 3]
+        if mode is LoadBalanceMode.TASKS:
+            assert sorted(play.where.values()) == ["tm-0", "tm-0", "tm-1", "tm-1"]
+
+
+# --------------------------------------------------------------------------------------- failures and restarts (F3)
+
+
+def test_a_restart_waits_for_the_cancellations_and_the_delay() -> None:
+    play = Play(two_vertices(2, PIPELINED), restart=FixedDelay(3, 5.0))
+    play.start()
+    play.run(0, 1, 2, 3)
+    said = play.fail(0)
+    assert canceled(said) == [1, 2, 3]
+    assert timer(said).delay_s == 5.0
+    assert play.scheduler.state is JobState.RESTARTING
+    assert deployed(play.report(ExecutionInput.CANCELED, 1, 2)) == []
+    assert deployed(play.give(TimerDue(play.now_s, timer(said).timer))) == []
+    assert deployed(play.report(ExecutionInput.CANCELED, 3)) == [0, 1, 2, 3]
+    assert play.scheduler.state is JobState.RUNNING
+    assert set(play.attempts.values()) == {1}
+    assert play.scheduler.statistics().restarted == 4
+
+
+def test_the_delay_may_be_the_last_to_pass() -> None:
+    play = Play(two_vertices(1, PIPELINED), restart=FixedDelay(3, 5.0))
+    play.start()
+    said = play.fail(0)
+    assert deployed(play.report(ExecutionInput.CANCELED, 1)) == []
+    assert deployed(play.give(TimerDue(play.now_s, timer(said).timer))) == [0, 1]
+
+
+def test_a_timer_of_a_restart_that_was_superseded_is_ignored() -> None:
+    play = Play(two_vertices(2, PIPELINED, POINTWISE), restart=FixedDelay(3, 5.0))
+    play.start()
+    first = timer(play.fail(0))
+    second = timer(play.give(GlobalFailure(play.now_s, "all of it")))
+    # The first restart has lost both of its subtasks to the second.
+    assert play.give(TimerDue(play.now_s, first.timer)) == []
+    play.report(ExecutionInput.CANCELED, 1, 2, 3)
+    assert sorted(deployed(play.give(TimerDue(play.now_s, second.timer)))) == [0, 1, 2, 3]
+    stale = play.scheduler.statistics().stale
+    assert play.give(TimerDue(play.now_s, first.timer)) == []
+    assert play.scheduler.statistics().stale == stale + 1
+
+
+def test_reports_of_an_earlier_attempt_are_ignored() -> None:
+    play = Play(two_vertices(1, PIPELINED), restart=FixedDelay(3, 0.0))
+    play.start()
+    said = play.fail(0)
+    play.report(ExecutionInput.CANCELED, 1)
+    play.give(TimerDue(play.now_s, timer(said).timer))
+    old = np.array([0], np.uint32)
+    for what in (ExecutionInput.INITIALIZE, ExecutionInput.FINISH, ExecutionInput.CANCELED):
+        assert play.give(TasksReported(play.now_s, what, index_array([1]), old)) == []
+    assert play.give(TaskFailed(play.now_s, 1, 0, "late")) == []
+    assert play.give(TaskFailed(play.now_s, 77, 0, "of nobody")) == []
+    assert play.states() == ["deploying", "deploying"]
+
+
+def test_a_slot_that_comes_for_a_superseded_request_serves_the_next_one() -> None:
+    play = Play(two_vertices(1, PIPELINED), restart=FixedDelay(3, 0.0), taskmanagers=0)
+    play.start()
+    said = play.give(GlobalFailure(play.now_s, "before there is a slot"))
+    assert play.states() == ["canceled", "canceled"]
+    assert deployed(play.register("tm", 1)) == []
+    assert deployed(play.give(TimerDue(play.now_s, timer(said).timer))) == [0, 1]
+    assert play.attempts == {0: 1, 1: 1}
+
+
+def test_restarts_used_up_fail_the_job_with_the_reason() -> None:
+    play = Play(two_vertices(2, PIPELINED), restart=FixedDelay(0))
+    play.start()
+    said = play.fail(0)
+    assert canceled(said) == [1, 2, 3]
+    assert play.scheduler.state is JobState.FAILING
+    assert play.fail(1) == []
+    assert end(play.report(ExecutionInput.CANCELED, 2, 3)) == EndJob(
+        JobState.FAILED, "it broke (0 restarts are used up)"
+    )
+
+
+def test_some_failures_cannot_be_recovered_from() -> None:
+    play = Play(two_vertices(1, BLOCKING), restart=FixedDelay(None))
+    play.start()
+    assert end(play.fail(0, is_recoverable=False)).reason == "it broke (not recoverable)"
+
+
+def test_a_user_cancels() -> None:
+    play = Play(two_vertices(1, PIPELINED), restart=FixedDelay(None))
+    play.start()
+    assert canceled(play.give(CancelJob(play.now_s))) == [0, 1]
+    assert play.give(CancelJob(play.now_s)) == []
+    play.finish(0)
+    assert end(play.report(ExecutionInput.CANCELED, 1)) == EndJob(JobState.CANCELED)
+    unstarted = Play(two_vertices(1, PIPELINED))
+    assert end(unstarted.give(CancelJob(0.0))).state is JobState.CANCELED
+
+
+def test_a_task_that_cancels_itself_has_failed() -> None:
+    play = Play(two_vertices(1, PIPELINED), restart=FixedDelay(1, 0.0))
+    play.start()
+    assert canceled(play.report(ExecutionInput.CANCELED, 1)) == [0]
+
+
+# ------------------------------------------------------------------------------ lost TaskManagers and partitions (9.2)
+
+
+def batch_with_sinks_running() -> Play:
+    """Sources 0 and 1 finished, each on a TaskManager; sinks 2 and 3 run there."""
+    play = Play(two_vertices(2, BLOCKING), restart=FixedDelay(9, 0.0), slots=1)
+    play.start()
+    play.finish(0, 1)
+    play.run(2, 3)
+    return play
+
+
+def test_a_lost_taskmanager_restarts_what_a_restarting_consumer_lacks() -> None:
+    play = batch_with_sinks_running()
+    lost = play.where[2]
+    said = play.give(TaskManagerLost(play.now_s, lost, "gone"))
+    # The sink there, the source whose partition was there, and so its other consumer.
+    assert canceled(said) == [3]
+    producer = 0 if play.where[0] == lost else 1
+    play.register("next", 1)
+    play.report(ExecutionInput.CANCELED, 3)
+    assert deployed(play.give(TimerDue(play.now_s, timer(said).timer))) == [producer]
+    assert play.states()[1 - producer] == "finished"
+    assert deployed(play.finish(producer)) == [2, 3]
+
+
+def test_finished_producers_survive_a_loss_that_nobody_notices() -> None:
+    play = Play(two_vertices(2, BLOCKING), restart=FixedDelay(9, 0.0), slots=1)
+    play.start()
+    play.finish(0)
+    assert play.give(TaskManagerLost(play.now_s, play.where[0], "gone")) == []
+    assert play.states()[0] == "finished"
+    play.register("next", 1)
+    play.finish(1)
+    assert play.states() == ["finished", "finished", "deploying", "deploying"]
+    # A consumer misses the partition: now its producer runs again, and so do all consumers of that.
+    said = play.fail(2, missing_partition=0, missing_attempt=0)
+    assert canceled(said) == [3]
+    play.report(ExecutionInput.CANCELED, 3)
+    assert deployed(play.give(TimerDue(play.now_s, timer(said).timer))) == [0]
+
+
+def test_a_partition_of_an_earlier_attempt_is_not_missing() -> None:
+    play = batch_with_sinks_running()
+    said = play.fail(2, missing_partition=0, missing_attempt=5)
+    assert deployed(play.give(TimerDue(play.now_s, timer(said).timer))) == [2]
+
+
+def test_results_of_producers_that_run_again_are_dropped_where_they_are() -> None:
+    play = batch_with_sinks_running()
+    said = play.fail(2, missing_partition=0, missing_attempt=0)
+    assert released(said) == [0]
+
+
+def test_an_unknown_taskmanager_is_nobodys_loss() -> None:
+    play = Play(two_vertices(1, PIPELINED))
+    play.start()
+    assert play.give(TaskManagerLost(play.now_s, "who", "gone")) == []
+    assert play.give(SlotsOffered(play.now_s, "who", (0,))) == []
+    assert play.scheduler.statistics().stale == 2
+
+
+def test_where_the_producer_of_a_partition_stands() -> None:
+    play = batch_with_sinks_running()
+    assert play.scheduler.producer_state(0) is ExecutionState.FINISHED
+
+
+def test_a_consumer_that_came_first_is_told_of_its_producer() -> None:
+    job = JobGraph(
+        "job",
+        (JobVertex("source", 2, is_source=True), JobVertex("sink", 1, slot_sharing_group=1)),
+        (Dataset("words", 0, ResultPartitionType.HYBRID_FULL),),
+        (JobEdge(0, 1, ALL_TO_ALL),),
+        (SlotSharingGroup("sources", SMALL), SlotSharingGroup("sinks", LARGE)),
+    )
+    play = Play(job, taskmanagers=0)
+    play.start()
+    play.give(TaskManagerRegistered(play.now_s, TaskManagerLocation("tm", "tcp://tm:1")))
+    assert deployed(play.give(SlotsOffered(play.now_s, "tm", (0,), LARGE))) == [2]
+    said = play.give(SlotsOffered(play.now_s, "tm", (1,), SMALL))
+    (update,) = [found for found in said if isinstance(found, UpdateGate)]
+    assert (update.subtasks.tolist(), update.gate, deployed(said)) == ([2], 0, [0])
+    news = ShuffleDescriptors.decompress(update.descriptors)
+    assert [news.channel(row, 0).partition_id for row in range(len(news))] == ["words/0.0"]
+
+
+# --------------------------------------------------------------------------------------------- heartbeats and slots
+
+
+def test_a_silent_taskmanager_loses_its_slots() -> None:
+    watched = HeartbeatSettings(interval_s=10.0, timeout_s=50.0)
+    settings = SchedulerSettings(heartbeats=watched, slots=SlotPoolSettings(idle_timeout_s=500.0))
+    play = Play(two_vertices(1, PIPELINED), restart=FixedDelay(9, 0.0), settings=settings)
+    play.start()
+    (ask,) = play.give(Tick(11.0))
+    assert ask == AskHeartbeats(("tm-0", "tm-1"))
+    silent = play.where[0]
+    (other,) = {"tm-0", "tm-1"} - {silent}
+    play.give(HeartbeatReceived(40.0, other))
+    assert play.scheduler.next_deadline() == 21.0
+    play.give(Tick(60.0))
+    assert play.states() == ["failed", "failed"]
+    assert play.give(HeartbeatReceived(61.0, silent)) == []
+    said = play.give(TimerDue(62.0, 0))
+    assert deployed(said) == [0, 1]
+    assert play.where[0] == other
+
+
+def test_requests_that_cannot_be_delivered_are_a_loss() -> None:
+    play = Play(two_vertices(1, PIPELINED), restart=FixedDelay(9, 0.0))
+    play.start()
+    assert play.give(HeartbeatFailed(play.now_s, play.where[0])) == []
+    assert timer(play.give(HeartbeatFailed(play.now_s, play.where[0])))
+
+
+def test_others_may_watch_taskmanagers() -> None:
+    play = Play(two_vertices(1, PIPELINED), settings=SchedulerSettings(heartbeats=None))
+    play.start()
+    assert play.give(HeartbeatReceived(1.0, "tm-0")) == []
+    assert play.give(HeartbeatFailed(1.0, "tm-0")) == []
+    assert AskHeartbeats not in {type(found) for found in play.give(Tick(1000.0))}
+
+
+def test_no_slots_for_too_long_is_a_failure() -> None:
+    play = Play(two_vertices(1, PIPELINED), taskmanagers=0)
+    play.start()
+    assert play.give(Tick(100.0)) == []
+    assert "2 tasks got no slot within 300.0 s" in end(play.give(Tick(302.0))).reason
+
+
+def test_slots_that_nobody_wants_are_given_back() -> None:
+    play = Play(two_vertices(1, PIPELINED), slots=2, settings=SchedulerSettings(heartbeats=None))
+    play.start()
+    (back,) = play.give(Tick(100.0))
+    assert isinstance(back, ReturnSlots)
+    assert len(back.slots) == 3
+
+
+# ------------------------------------------------------------------------------------------------ descriptors (T2)
+
+
+@pytest.mark.parametrize(("pattern", "shuffle"), [(ALL_TO_ALL, 1), (POINTWISE, 4)])
+def test_blobs_go_when_their_readers_have_finished(pattern: DistributionPattern, shuffle: int) -> None:
+    play = Play(two_vertices(4, BLOCKING, pattern), is_offloading=True)
+    play.start()
+    play.finish(0, 1, 2, 3)
+    assert len(play.store.keys("run-1")) == 3 + shuffle
+    play.finish(4)
+    assert len(play.store.keys("run-1")) == (4 if pattern is ALL_TO_ALL else 6)
+    play.finish(5, 6)
+    assert len(play.store.keys("run-1")) == 4
+    play.finish(7)
+    assert play.store.keys("run-1") == []  # the job has ended with it
+
+
+def test_blobs_of_shuffle_descriptors_go_with_a_global_failure() -> None:
+    play = Play(two_vertices(4, BLOCKING), is_offloading=True, restart=FixedDelay(1, 0.0))
+    play.start()
+    play.finish(0, 1, 2, 3)
+    assert len(play.store.keys("run-1")) == 4
+    play.give(GlobalFailure(play.now_s, "all of it"))
+    assert len(play.store.keys("run-1")) == 3
+
+
+# ------------------------------------------------------------------------------------------------- cut work, misuse
+
+
+def test_long_work_is_cut_and_goes_on_with_proceed() -> None:
+    job = two_vertices(4, PIPELINED)
+    scheduler = Scheduler(job, "run-1", settings=SchedulerSettings(step_budget=1))
+    scheduler.handle(TaskManagerRegistered(0.0, TaskManagerLocation("tm", "tcp://tm:1")))
+    scheduler.handle(SlotsOffered(0.0, "tm", (0, 1, 2, 3)))
+    said = scheduler.handle(StartJob(0.0))
+    steps = 0
+    while said:
+        assert said[-1] == Continue() or steps > 8
+        assert scheduler.handle(HeartbeatReceived(0.0, "tm")) == []
+        said = scheduler.handle(Proceed(0.0))
+        steps += 1
+    assert steps == 16  # eight subtasks, once for their slots and once to be sent
+    assert scheduler.statistics().executions[ExecutionState.DEPLOYING] == 8
+
+
+def test_what_was_cut_and_superseded_is_not_done() -> None:
+    job = two_vertices(4, PIPELINED)
+    scheduler = Scheduler(job, "run-1", restart=FixedDelay(1, 9.0), settings=SchedulerSettings(step_budget=1))
+    scheduler.handle(StartJob(0.0))
+    scheduler.handle(GlobalFailure(0.0, "all of it"))
+    said: list[Instruction] = [Continue()]
+    while said and isinstance(said[-1], Continue):
+        said = scheduler.handle(Proceed(0.0))
+        assert deployed(said) == []
+    assert scheduler.statistics().executions[ExecutionState.CANCELED] == 8
+
+
+def test_misuse_is_refused() -> None:
+    play = Play(two_vertices(1, PIPELINED))
+    play.start()
+    with pytest.raises(LocalProtocolError, match="running cannot take 'start'"):
+        play.start()
+    with pytest.raises(LocalProtocolError, match="'tm-0' is registered"):
+        play.register("tm-0", 1)
+    with pytest.raises(LocalProtocolError, match="cannot report 'schedule'"):
+        play.report(ExecutionInput.SCHEDULE, 0)
+    with pytest.raises(ConfigError, match="step_budget=0"):
+        SchedulerSettings(step_budget=0)
+
+
+# -------------------------------------------------------------------------------------------------- adaptive batch
+
+
+def test_an_adaptive_job_decides_when_its_inputs_are_there() -> None:
+    job = JobGraph(
+        "job",
+        (JobVertex("source", 2, is_source=True), JobVertex("sink", UNDECIDED, 8)),
+        (Dataset("words", 0, BLOCKING),),
+        (JobEdge(0, 1, ALL_TO_ALL),),
+        is_dynamic=True,
+    )
+    play = Play(job, restart=FixedDelay(9, 0.0))
+    assert deployed(play.start()) == [0, 1]
+    sizes = np.full(8, 4 << 20, np.int64)  # 32 MiB each: four subtasks of 16 MiB
+    one = np.zeros(1, np.uint32)
+    play.give(TasksReported(play.now_s, ExecutionInput.FINISH, index_array([0]), one, {0: sizes}))
+    # One has to run again: what it wrote is forgotten until then.
+    said = play.give(GlobalFailure(play.now_s, "all of it"))
+    play.report(ExecutionInput.CANCELED, 1)
+    play.give(TimerDue(play.now_s, timer(said).timer))
+    for subtask in (0, 1):
+        attempt = np.ones(1, np.uint32)
+        said = play.give(
+            TasksReported(play.now_s, ExecutionInput.FINISH, index_array([subtask]), attempt, {subtask: sizes})
+        )
+    assert deployed(said) == [2, 3, 4, 5]
+    assert end(play.finish(2, 3, 4, 5)).state is JobState.FINISHED
+
+
+# --------------------------------------------------------------------------------------------------- benchmarks (Q1)
+
+
+@pytest.mark.parametrize("result", [PIPELINED, BLOCKING])
+@pytest.mark.parametrize("mode", [LoadBalanceMode.NONE, LoadBalanceMode.SLOTS])
+def test_each_benchmark_at_parallelism_ten(result: ResultPartitionType, mode: LoadBalanceMode) -> None:
+    settings = SchedulerSettings(mode=mode)
+    play = Play(two_vertices(10, result), restart=FixedDelay(2, 0.0), settings=settings, taskmanagers=5, slots=4)
+    said = play.start()
+    sources, sinks = list(range(10)), list(range(10, 20))
+    if result is PIPELINED:
+        assert deployed(said) == sources + sinks
+        assert len(canceled(play.fail(0))) == 19
+        play.report(ExecutionInput.CANCELED, *range(1, 20))
+    else:
+        assert deployed(said) == sources
+        assert deployed(play.finish(*sources)) == sinks
+        said = play.fail(10, missing_partition=0, missing_attempt=0)
+        assert canceled(said) == list(range(11, 20))
+        play.report(ExecutionInput.CANCELED, *range(11, 20))
+    assert play.scheduler.statistics().descriptors.misses == 1
+    (first,) = [found.timer for found in play.said if isinstance(found, StartTimer)]
+    play.give(TimerDue(play.now_s, first))
+    if result is BLOCKING:
+        assert deployed(play.finish(0)) == sinks
+        assert sorted(released(play.finish(*sinks))) == sources
+        assert play.scheduler.state is JobState.FINISHED
+    else:
+        said = play.give(GlobalFailure(play.now_s, "all of it"))
+        play.report(ExecutionInput.CANCELED, *range(20))
+        assert deployed(play.give(TimerDue(play.now_s, timer(said).timer))) == sources + sinks

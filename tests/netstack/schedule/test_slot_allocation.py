@@ -1,0 +1,123 @@
+"""Bulks get their slots all together, or wait."""
+
+from __future__ import annotations
+
+from netstack.ids import ResultPartitionType
+from netstack.schedule.arrays import Batches, index_array, one_batch, single_batches
+from netstack.schedule.job_graph import Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
+from netstack.schedule.slot_allocation import SlotAllocation
+from netstack.schedule.slot_pool import SlotPool, SlotPoolSettings
+from netstack.schedule.slot_sharing import local_input_preferred
+from netstack.schedule.slots import Location, PhysicalSlot
+from netstack.schedule.topology import Topology
+
+JOB = JobGraph(
+    "job",
+    (JobVertex("source", 2, is_source=True), JobVertex("sink", 2)),
+    (Dataset("words", 0, ResultPartitionType.PIPELINED_BOUNDED),),
+    (JobEdge(0, 1, DistributionPattern.ALL_TO_ALL),),
+)
+SETTINGS = SlotPoolSettings(idle_timeout_s=50.0, request_timeout_s=300.0)
+
+
+def slots(taskmanager: str, *numbers: int) -> list[PhysicalSlot]:
+    return [PhysicalSlot(Location(taskmanager), number) for number in numbers]
+
+
+def allocation(bulks: Batches) -> SlotAllocation:
+    """Subtasks 0 and 2 share a slot, and so do 1 and 3."""
+    made = SlotAllocation(JOB, Topology(JOB), local_input_preferred(JOB), SlotPool(settings=SETTINGS))
+    made.open(bulks)
+    return made
+
+
+def complete(made: SlotAllocation) -> list[list[int]]:
+    return [members.tolist() for members in made.take_complete()]
+
+
+EVERY = index_array([0, 1, 2, 3])
+
+
+def test_a_bulk_is_complete_when_its_last_slot_is_there() -> None:
+    made = allocation(one_batch(EVERY))
+    made.request(EVERY, 0.0)
+    assert made.missing == 2
+    made.offer("a", slots("a", 0), 1.0)
+    assert (complete(made), made.missing) == ([], 1)
+    made.offer("b", slots("b", 0), 2.0)
+    assert complete(made) == [[0, 1, 2, 3]]
+    assert complete(made) == []
+    where = [made.slot_of(subtask) for subtask in range(4)]
+    assert where[0] == where[2] != where[1] == where[3]
+
+
+def test_requests_may_come_in_parts() -> None:
+    made = allocation(one_batch(EVERY))
+    made.offer("a", slots("a", 0, 1), 0.0)
+    made.request(EVERY[:3], 0.0)
+    assert complete(made) == []
+    made.request(EVERY[3:], 0.0)
+    assert complete(made) == [[0, 1, 2, 3]]
+
+
+def test_bulks_of_one_group_share_its_slot() -> None:
+    made = allocation(single_batches(EVERY))
+    made.request(EVERY, 0.0)
+    made.offer("a", slots("a", 0), 0.0)
+    assert complete(made) == [[0], [2]]
+
+
+def test_who_is_withdrawn_holds_up_nobody() -> None:
+    made = allocation(one_batch(EVERY))
+    made.request(EVERY, 0.0)
+    made.offer("a", slots("a", 0), 0.0)
+    made.withdraw(index_array([1, 3]))
+    assert complete(made) == [[0, 2]]
+    made.release(index_array([1, 3]), 0.0)
+    assert made.missing == 0
+
+
+def test_a_withdrawn_bulk_asks_for_nothing() -> None:
+    made = allocation(one_batch(EVERY))
+    made.withdraw(EVERY)
+    made.request(EVERY, 0.0)
+    assert (made.missing, complete(made)) == (0, [[]])
+
+
+def test_slots_come_back_with_the_last_share() -> None:
+    made = allocation(one_batch(EVERY))
+    made.request(EVERY, 0.0)
+    made.offer("a", slots("a", 0, 1), 0.0)
+    complete(made)
+    made.release(index_array([0]), 1.0)
+    assert made.idle(100.0) == []
+    made.release(index_array([2]), 1.0)
+    assert [slot.index for slot in made.idle(100.0)] == [0]
+    # Given back, it may be offered again; the other one is there already.
+    made.offer("a", slots("a", 0, 1), 100.0)
+    made.open(one_batch(index_array([0])))
+    made.request(index_array([0]), 100.0)
+    assert complete(made) == [[0]]
+    assert made.next_deadline_s() is None
+
+
+def test_a_lost_taskmanager_takes_its_subtasks_with_it() -> None:
+    made = allocation(one_batch(EVERY))
+    made.offer("a", slots("a", 0), 0.0)
+    made.request(EVERY, 0.0)
+    assert made.lose_taskmanager("a").tolist() == [0, 2]
+    assert made.lose_taskmanager("a").tolist() == []
+    assert made.slot_of(0) is None
+    assert complete(made) == []
+    made.offer("b", slots("b", 0), 0.0)
+    assert complete(made) == [[1, 3]]
+
+
+def test_who_waited_too_long_is_told() -> None:
+    made = allocation(one_batch(EVERY))
+    made.offer("a", slots("a", 0), 0.0)
+    made.request(EVERY, 0.0)
+    assert made.timed_out(299.0).tolist() == []
+    assert made.next_deadline_s() == 300.0
+    assert made.timed_out(300.0).tolist() == [1, 3]
+    assert complete(made) == [[0, 2]]
