@@ -210,7 +210,7 @@ _COLUMNS: Final[tuple[tuple[str, str, Callable[[float], str]], ...]] = (
     ("records/s", "records_per_s", format_count),
     ("MB/s", "payload_mb_per_s", three_digits),
     ("CPU s", "cpu_s", three_digits),
-    ("clock, to the first", "clock_offset_us", _offset),
+    ("clock offset", "clock_offset_us", _offset),
     ("back-pressured", "backpressured_ms_per_s", _share),
     ("idle", "idle_ms_per_s", _share),
 )

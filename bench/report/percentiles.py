@@ -70,8 +70,8 @@ def percentiles_section(analysis: Analysis, filters: Filters) -> str:
     return (
         '<section id="percentiles" aria-labelledby="percentiles-head">'
         '<h2 id="percentiles-head">Latency percentiles</h2>'
-        f'<p class="note">{_NOTES[kind].format(rates=rates)}{back} To the right the rarer, slower records: each tick is ten'
-        " times rarer than the one before. Lower and flatter is better. Hollow: less than one record lies above.</p>"
+        f'<p class="note">{_NOTES[kind].format(rates=rates)}{back} To the right the rarer, slower records: each tick is'
+        " ten times rarer than the one before. Lower and flatter is better. Hollow: less than one record is above.</p>"
         f'{_legend(analysis, kind, filters)}<div class="charts">{"".join(figures[:_MOST_OPEN])}</div>{more}</section>'
     )
 

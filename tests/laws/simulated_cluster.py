@@ -64,6 +64,7 @@ class Weather:
     latency_s: float = 0.02
     task_s: float = 1.0
     step_s: float = 0.0
+    registers_within_s: float = 0.0
 
 
 @dataclass
@@ -108,9 +109,8 @@ class Cluster:
         self.repeats: dict[int, Event] = {}
         self.end: EndJob | None = None
         self.deaths = 0
-        self.wanted = taskmanagers
         for _ in range(taskmanagers):
-            self.register()
+            self.at(self.chance.uniform(0.0, weather.registers_within_s), self.register)
         self.inbox.post(StartJob(0.0))
         self.at(0.5, self.tick)
         if weather.taskmanager_dies_every_s:

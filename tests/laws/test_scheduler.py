@@ -10,6 +10,7 @@ from simulated_cluster import Cluster, Weather, assert_ended
 from netstack.deploy.blob_store import MemoryBlobStore, OffloadRule
 from netstack.ids import ResultPartitionType
 from netstack.schedule.execution_states import ExecutionState, JobState
+from netstack.schedule.heartbeats import HeartbeatSettings
 from netstack.schedule.job_graph import (
     UNDECIDED,
     Dataset,
@@ -74,6 +75,7 @@ def random_weather(chance: random.Random) -> Weather:
         is_silent=chance.choice((0.0, 0.3)),
         latency_s=chance.choice((0.001, 0.05, 0.5)),
         step_s=chance.choice((0.0, 0.01, 0.1)),
+        registers_within_s=chance.choice((0.0, 3.0)),
     )
 
 
@@ -90,6 +92,7 @@ def play(seed: int, *, is_dynamic: bool) -> None:
     mode = LoadBalanceMode.NONE if is_dynamic else chance.choice(tuple(LoadBalanceMode))
     settings = SchedulerSettings(
         mode=mode,
+        heartbeats=HeartbeatSettings(interval_s=1.0, timeout_s=5.0),
         slots=SlotPoolSettings(idle_timeout_s=5.0, waits_for_running=chance.random() < 0.5),
         offload=OffloadRule(min_products=chance.choice((0, 1 << 40))),
         step_budget=chance.choice((1, 20, 1000)),
@@ -130,8 +133,8 @@ def wide_job(parallelism: int, result: ResultPartitionType) -> JobGraph:
 @pytest.mark.slow
 @pytest.mark.parametrize("result", [ResultPartitionType.BLOCKING, ResultPartitionType.PIPELINED_BOUNDED])
 def test_a_thousand_taskmanagers(result: ResultPartitionType) -> None:
-    scheduler = Scheduler(wide_job(1000, result), "job-1", restart=FixedDelay(40, 0.5))
-    weather = Weather(task_fails=0.0002, taskmanager_dies_every_s=1.0, repeated=0.01, is_silent=0.1)
+    scheduler = Scheduler(wide_job(1000, result), "job-1", restart=FixedDelay(12, 0.5))
+    weather = Weather(task_fails=0.0002, taskmanager_dies_every_s=2.0, repeated=0.01, is_silent=0.1)
     cluster = Cluster(scheduler, 7, weather, taskmanagers=1000, slots=2)
     end = cluster.run()
     assert_ended(end)
