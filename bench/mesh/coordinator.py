@@ -20,7 +20,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, final
 
 import numpy as np
 import trio
@@ -36,13 +36,12 @@ from .matrix import RELAY, SINK, SOURCE, Matrix, Placement
 from .result import Host, Outcome, crowded_hosts, document_of
 from .spec import MeshSpec
 from .timeline import Timeline
+from .together import cause_rank, on_all
 
 _LEAD_NS: Final = 50_000_000  # from the go to the start, beside a round trip: all tasks have long read the message
 _GRACE_S: Final = 1.0  # after the first bad news: what else is there, and what of it is the cause
 _CLOSE_S: Final = 5.0  # for a daemon to release a run; one that does not answer releases it when it notices
 _SAMPLES_AT_MOST: Final = 1 << 16  # in one message to a sink: 1 MiB
-
-_Got = TypeVar("_Got")
 
 
 @final
@@ -126,7 +125,7 @@ async def measure_mesh(
         outcome = await _lead(matrix, daemons, runs, on_progress, limits)
     finally:
         with trio.move_on_after(_CLOSE_S, shield=True):
-            await _on_all([run.close for run in runs])
+            await on_all([run.close for run in runs])
     return outcome
 
 
@@ -147,10 +146,10 @@ async def _deploy(matrix: Matrix, daemons: Sequence[DaemonClient], runs: list[Re
     def deploying(host: int) -> Callable[[], Awaitable[None]]:
         return lambda: opened[host].deploy(matrix.descriptors(host, addresses))
 
-    opened = await _on_all([opening(host) for host in range(len(daemons))])
+    opened = await on_all([opening(host) for host in range(len(daemons))])
     runs[:] = opened
     addresses = [run.data_address for run in opened]
-    await _on_all([deploying(host) for host in range(len(daemons))])
+    await on_all([deploying(host) for host in range(len(daemons))])
 
 
 async def _lead(
@@ -340,11 +339,11 @@ class _Conversation:
         """What began it, after listening for a moment to what else is told."""
         found = [(host, news)]
         with trio.move_on_after(_GRACE_S):
-            while min(_rank(each) for _, each in found):
+            while min(cause_rank(each) for _, each in found):
                 other, more = await self._news.receive()
                 if isinstance(more, TaskFailed | NetstackError):
                     found.append((other, more))
-        cause_host, cause = min(found, key=lambda each: _rank(each[1]))
+        cause_host, cause = min(found, key=lambda each: cause_rank(each[1]))
         if isinstance(cause, TaskFailed):
             address = self._daemons[cause_host].address
             return self._failed(f"{cause.task}-{cause.subtask} on {address}: {cause.kind}: {cause.text}")
@@ -388,32 +387,3 @@ class _Conversation:
         elif self._spec.seconds is not None:
             fraction = min(1.0, elapsed_s / self._spec.seconds)
         self._on_progress(Progress("netstack", self._phase, records, elapsed_s, fraction))
-
-
-def _rank(news: TaskFailed | NetstackError) -> int:
-    """What is told first: the smaller."""
-    if not isinstance(news, TaskFailed):
-        return 1
-    if news.is_secondary:
-        return 3
-    return 2 if news.kind == trio.TooSlowError.__name__ else 0
-
-
-async def _on_all(calls: Sequence[Callable[[], Awaitable[_Got]]]) -> list[_Got]:
-    """Calls all at once; the first to fail cancels the others and is raised."""
-    found: dict[int, _Got] = {}
-    failures: list[NetstackError] = []
-    async with trio.open_nursery() as nursery:
-
-        async def one(index: int) -> None:
-            try:
-                found[index] = await calls[index]()
-            except NetstackError as error:
-                failures.append(error)
-                nursery.cancel_scope.cancel()
-
-        for index in range(len(calls)):
-            nursery.start_soon(one, index)
-    if failures:
-        raise failures[0]
-    return [found[index] for index in range(len(calls))]

@@ -19,7 +19,6 @@ from typing import Any, final
 from ..histogram import Histogram
 from ..host import host_facts, version
 from ..runner import connection_warnings, pace_warnings, paced_window
-from ..source import Source
 from .clocks import HostClock, latency_correction_ns, latency_uncertainty_ns
 from .matrix import RELAY, SINK, SOURCE, Matrix, Placement
 from .timeline import Timeline
@@ -231,7 +230,7 @@ def _problems(outcome: Outcome) -> list[str]:
                 if whose == source.subtask:
                     name = f"{sink} by way of {upstream[group]}" if spec.relay else str(sink)
                     came[name] = Delivery.from_dict(told[group])
-        expected = Source(spec.record_bytes, 1).expected(outcome.results[source]["records"])
+        expected = outcome.results[source]["expected"]
         found += problems(str(source), expected, came, order=order_of(spec), lanes=spec.lanes)
     return found
 

@@ -74,9 +74,6 @@ class DescriptorCache:
         self._misses = 0
         self._invalidated = 0
 
-    def __contains__(self, group: object) -> bool:
-        return group in self._entries
-
     def lists(self, group: int) -> tuple[MaybeOffloaded, ...] | None:
         """What a consumer of the group is sent; None when its entry has to be made first."""
         entry = self._entries.get(group)

@@ -158,13 +158,6 @@ class TaskDeploymentDescriptor:
     partitions: tuple[PartitionDescriptor, ...] = ()
     gates: tuple[InputGateDescriptor, ...] = ()
 
-    def blobs(self) -> tuple[BlobKey, ...]:
-        """What has to be fetched before it can run."""
-        shared = [self.job_information, self.task_information]
-        for gate in self.gates:
-            shared += gate.groups
-        return tuple(BlobKey(part) for part in shared if isinstance(part, str))
-
     def loaded(self, fetch: Callable[[BlobKey], bytes]) -> TaskDeploymentDescriptor:
         """The same with everything inline.
 

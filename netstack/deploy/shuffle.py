@@ -30,6 +30,8 @@ UNKNOWN: Final = 0xFFFF_FFFF
 
 _COLUMNS: Final = ("index", "partition", "attempt", "taskmanager", "connection")
 _WIDTH: Final = 4
+MAX_SERIALISED_BYTES: Final = 1 << 28
+"""More than any list has; what inflates to more is not one."""
 BYTES_PER_DESCRIPTOR: Final = _WIDTH * len(_COLUMNS)
 
 
@@ -194,10 +196,15 @@ class ShuffleDescriptors:
         Raises:
             RemoteProtocolError: the bytes are no such list.
         """
+        inflater = zlib.decompressobj()
         try:
-            plain = zlib.decompress(data)
+            plain = inflater.decompress(data, MAX_SERIALISED_BYTES)
         except zlib.error as error:
             raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"shuffle descriptors: {error}") from error
+        if not inflater.eof:
+            raise RemoteProtocolError(
+                ErrorCode.MALFORMED_FRAME, f"shuffle descriptors are cut, or more than {MAX_SERIALISED_BYTES} bytes"
+            )
         return cls.parse(plain)
 
 

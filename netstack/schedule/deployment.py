@@ -85,8 +85,8 @@ class Deployment:
         locations: Sequence[TaskManagerLocation],
         offloader: Offloader,
         *,
-        connections: int = 1,
-        only_finished: bool = False,
+        connections: int,
+        only_finished: bool,
     ) -> None:
         self._job_id = job_id
         self._topology = topology

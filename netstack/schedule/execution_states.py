@@ -48,11 +48,6 @@ class ExecutionState(enum.Enum):
         """What stands for it in an array."""
         return _CODES[self]
 
-    @property
-    def is_terminal(self) -> bool:
-        """Whether nothing of the execution is left."""
-        return self in TERMINAL
-
 
 class ExecutionInput(enum.Enum):
     """What can happen to an execution."""

@@ -107,6 +107,7 @@ class Progress:
             self.tracker,
             self.locations,
             offloader,
+            connections=settings.connections,
             only_finished=settings.hybrid is HybridConsumption.ONLY_FINISHED_PRODUCERS,
         )
         self._extend_tables()

@@ -33,10 +33,11 @@ class SchedulerSettings:
         release_partitions: whether results are released when their last reader has finished, not at the job's end.
         adaptive: how the parallelism of a dynamic job is decided.
         hybrid: when hybrid results of a dynamic job count as consumable.
+        connections: how many connections consumers open to a TaskManager; each dataset uses one of them.
         step_budget: how much is done in one step, in units of `work.COSTS`, about 10 microseconds each.
 
     Raises:
-        ConfigError: a step that does nothing.
+        ConfigError: no connection, or steps that do nothing.
     """
 
     mode: LoadBalanceMode = LoadBalanceMode.NONE
@@ -46,11 +47,13 @@ class SchedulerSettings:
     release_partitions: bool = True
     adaptive: AdaptiveSettings = field(default_factory=AdaptiveSettings)
     hybrid: HybridConsumption = HybridConsumption.UNFINISHED_PRODUCERS
+    connections: int = 1
     step_budget: int = 1000
 
     def __post_init__(self) -> None:
-        if self.step_budget < 1:
-            raise ConfigError(f"step_budget={self.step_budget}; give at least 1")
+        for name in ("connections", "step_budget"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)}; give at least 1")
 
 
 @final

@@ -112,7 +112,7 @@ def test_a_host_that_is_not_there_is_named() -> None:
         (["run", "--hosts", "a:1", "--transport", "unix"], "--transport unix with --hosts"),
         (["run", "--hosts", "a:1", "--secret-file", __file__], "secret file"),
         (["sweep", "--hosts", "a:1", "--round-trip", "0,5ms"], "--round-trip and --link-rate with --hosts"),
-        (["sweep", "--relay"], "--relay goes with --hosts"),
+        (["sweep", "--engine", "local", "--relay"], "--relay"),
     ],
 )
 def test_bad_usage_is_one_sentence(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,6 +103,8 @@ def test_damaged_bytes_are_the_peers_fault(data: bytes) -> None:
 def test_bytes_that_were_never_compressed() -> None:
     with pytest.raises(RemoteProtocolError, match="shuffle descriptors"):
         ShuffleDescriptors.decompress(b"no zlib")
+    with pytest.raises(RemoteProtocolError, match="are cut"):
+        ShuffleDescriptors.decompress(compress(four().serialised())[:-5])
     with pytest.raises(RemoteProtocolError, match="no list"):
         ShuffleDescriptors.decompress(zlib.compress(b"\xc1"))
 

@@ -57,6 +57,7 @@ class Setting:
             self.tracker,
             LOCATIONS,
             Offloader(self.store, "run-1", "me", rule),
+            connections=3,
             only_finished=only_finished,
         )
 
@@ -110,7 +111,7 @@ def test_a_producer_is_told_what_it_writes_and_where_it_begins() -> None:
     assert (descriptor.allocation, descriptor.restore, descriptor.gates) == ("tm-0/3", 17, ())
     (partition,) = descriptor.partitions
     assert (partition.name, partition.subpartitions, partition.max_parallelism) == ("words/2.0", 4, 64)
-    assert partition.type is ResultPartitionType.PIPELINED_BOUNDED
+    assert (partition.type, partition.connection) == (ResultPartitionType.PIPELINED_BOUNDED, 0)
 
 
 def test_pointwise_consumers_have_a_list_each() -> None:
@@ -229,7 +230,14 @@ def test_a_skewed_input_is_read_in_pieces() -> None:
     executions.apply(producers, ExecutionInput.SCHEDULE)
     tracker.track(producers, producers, np.zeros(2, np.uint32))
     setting.deployment = Deployment(
-        "run-1", setting.topology, executions, tracker, LOCATIONS, Offloader(setting.store, "run-1", "me")
+        "run-1",
+        setting.topology,
+        executions,
+        tracker,
+        LOCATIONS,
+        Offloader(setting.store, "run-1", "me"),
+        connections=1,
+        only_finished=False,
     )
     one, other = setting.sent(2, 3)
     channels = [(channel.partition_id, channel.subpartition) for channel in one.gates[0].gate().channels]

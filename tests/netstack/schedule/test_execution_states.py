@@ -53,7 +53,7 @@ def test_the_array_form_says_the_same(what: ExecutionInput) -> None:
 def test_only_created_is_scheduled_and_only_what_ended_is_reset() -> None:
     for state in ExecutionState:
         assert ((state, ExecutionInput.SCHEDULE) in EXECUTION_TRANSITIONS) == (state is ExecutionState.CREATED)
-        assert ((state, ExecutionInput.RESET) in EXECUTION_TRANSITIONS) == state.is_terminal
+        assert ((state, ExecutionInput.RESET) in EXECUTION_TRANSITIONS) == (state in TERMINAL)
 
 
 def test_whatever_has_not_ended_can_fail_and_ends_by_it() -> None:

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from bench.mesh.together import cause_rank, on_all
+from netstack.daemon.messages import TaskFailed
+from netstack.errors import ConnectionLost, NetstackError
+
+
+def failed(kind: str, *, is_secondary: bool = False) -> TaskFailed:
+    return TaskFailed("0123456789abcdef", "sink", 0, kind, "text", is_secondary)
+
+
+def test_the_cause_is_told_before_its_consequences() -> None:
+    news: list[TaskFailed | NetstackError] = [
+        failed("ConnectionLost", is_secondary=True),
+        failed("TooSlowError"),
+        ConnectionLost("a:1 is gone"),
+        failed("ValueError"),
+    ]
+    assert sorted(news, key=cause_rank) == news[::-1]
+
+
+def test_results_come_in_the_order_of_the_calls() -> None:
+    async def after(seconds: float) -> float:
+        await trio.sleep(seconds)
+        return seconds
+
+    async def main() -> list[float]:
+        return await on_all([lambda: after(3.0), lambda: after(1.0), lambda: after(2.0)])
+
+    assert trio.run(main, clock=MockClock(autojump_threshold=0)) == [3.0, 1.0, 2.0]
+
+
+def test_the_first_to_fail_cancels_the_others() -> None:
+    async def fail() -> None:
+        await trio.sleep(1)
+        raise ConnectionLost("a:1 is gone")
+
+    async def main() -> None:
+        with pytest.raises(ConnectionLost, match="a:1 is gone"):
+            await on_all([trio.sleep_forever, fail])
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
