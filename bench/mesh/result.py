@@ -71,7 +71,7 @@ class Outcome:
     @property
     def names(self) -> list[str]:
         """A short name for each host: the one it has, where no two have the same."""
-        names = [str(host.facts.get("hostname") or host.address) for host in self.hosts]
+        names = [str(host.facts.get("name") or host.facts.get("hostname") or host.address) for host in self.hosts]
         return names if len(set(names)) == len(names) else [host.address for host in self.hosts]
 
 

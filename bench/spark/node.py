@@ -143,6 +143,7 @@ class Node:
         for port in range(first, last + 1):
             config = DaemonConfig(
                 listen=f"tcp://{self._host}:{port}",
+                name=self._host if self._job.needs_distinct_hosts else f"node {self._rank}",
                 slots=max(self._job.sources, self._job.sinks, 1),
                 memory_bytes=self._job.memory_bytes,
                 secret=Secret(self._job.token),

@@ -21,6 +21,7 @@ from ..errors import ConfigError, NetstackError
 from .buffers import buffers
 from .plan import plan
 from .taskmanager import taskmanager
+from .top import top
 
 
 @click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -32,6 +33,7 @@ def cli() -> None:
 cli.add_command(buffers)
 cli.add_command(plan)
 cli.add_command(taskmanager)
+cli.add_command(top)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -62,6 +62,7 @@ class DaemonConfig:
     Attributes:
         listen: URL of the port for data and, unless `control` is given, for control: `tcp://0.0.0.0:6121`.
         control: URL of a port of its own for control; None has none.
+        name: of this TaskManager in reports; the host's if empty.
         slots: how many runs' subtasks it holds at once; a slot holds one subtask of every task of a run.
         memory_bytes: network buffers of all runs together.
         secret: shared with everybody who may come in; None lets everybody in, and needs a loopback address.
@@ -76,6 +77,7 @@ class DaemonConfig:
     """
 
     listen: str = "tcp://127.0.0.1:6121"
+    name: str = ""
     control: str | None = None
     slots: int = field(default_factory=lambda: max(1, os.cpu_count() or 1))
     memory_bytes: int = 256 * MIB
@@ -231,6 +233,7 @@ class TaskManagerDaemon:
             "memory_bytes": self.slots.memory_bytes,
             "free_memory_bytes": self.slots.free_memory_bytes,
             "hostname": socket.gethostname(),
+            "name": self.config.name or socket.gethostname(),
             "pid": os.getpid(),
             "python": platform.python_version(),
             "kernel": platform.release(),

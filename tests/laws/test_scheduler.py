@@ -92,7 +92,7 @@ def play(seed: int, *, is_dynamic: bool) -> None:
     mode = LoadBalanceMode.NONE if is_dynamic else chance.choice(tuple(LoadBalanceMode))
     settings = SchedulerSettings(
         mode=mode,
-        heartbeats=HeartbeatSettings(interval_s=1.0, timeout_s=5.0),
+        heartbeats=HeartbeatSettings(interval_s=2.0, timeout_s=20.0),
         slots=SlotPoolSettings(idle_timeout_s=5.0, waits_for_running=chance.random() < 0.5),
         offload=OffloadRule(min_products=chance.choice((0, 1 << 40))),
         step_budget=chance.choice((1, 20, 1000)),

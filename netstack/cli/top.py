@@ -1,0 +1,248 @@
+"""The command `netstack top`: running daemons, live, in a terminal; or one snapshot, or documents for programs.
+
+Takes: addresses of daemons. Gives: a view that is renewed every interval, until Ctrl-C. A daemon that is gone is shown
+as gone, with the reason, and tried again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Final
+
+import click
+import trio
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from ..daemon.client import open_daemon
+from ..errors import ConfigError, NetstackError
+from ..runtime.authentication import Secret
+from ..units import format_count
+from .top_view import DaemonHistory, DaemonView, History, RunView, snapshot_document, sparkline
+from .values import LENGTH
+
+HEARTBEAT_TIMEOUT_S: Final = 5.0
+_FIXED_WIDTH: Final = 58  # of a line of a run, without its sparkline
+_ADDRESS: Final = re.compile(r"(?:[a-z+]+://)?(?:\[[^\]\s]+\]|[^\s:\[\]]+):\d{1,5}")
+
+
+@click.command(short_help="A live view of running daemons.")
+@click.argument("addresses", metavar="ADDR...", nargs=-1, required=True)
+@click.option(
+    "--secret-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Shared with the daemons; needed for those that have one.",
+)
+@click.option("--interval", "interval_s", type=LENGTH, default="1s", show_default=True, help="Between two looks.")
+@click.option("--once", is_flag=True, help="Look twice, an interval apart, print one snapshot and end.")
+@click.option("--json", "as_json", is_flag=True, help="Print each snapshot as one JSON document in a line.")
+def top(addresses: tuple[str, ...], secret_file: Path | None, interval_s: float, once: bool, as_json: bool) -> int:
+    """Shows daemons (HOST:PORT of their control ports), their runs, and how the last minute went.
+
+    Ctrl-C ends it. Where standard output is no terminal, one snapshot is printed, as with --once; exit code 1 if a
+    daemon is gone then.
+    """
+    for address in addresses:
+        if not _ADDRESS.fullmatch(address):
+            raise ConfigError(f"{address!r} is no address; write HOST:PORT, such as 10.0.0.1:6121")
+    if not interval_s:
+        raise ConfigError("--interval 0 would never rest; give 100ms or more")
+    secret = None if secret_file is None else Secret.from_file(secret_file)
+    histories = {address: DaemonHistory(address) for address in addresses}
+    once = once or not (as_json or sys.stdout.isatty())
+    try:
+        return trio.run(_watch, histories, secret, interval_s, once, as_json)
+    except BrokenPipeError:  # whoever read has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+async def _watch(
+    histories: dict[str, DaemonHistory], secret: Secret | None, interval_s: float, once: bool, as_json: bool
+) -> int:
+    failure: BrokenPipeError | None = None
+    code = 0
+    async with trio.open_nursery() as nursery:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            nursery.start_soon(_end_on, signals, nursery.cancel_scope)
+            for address, history in histories.items():
+                nursery.start_soon(_follow, address, history, secret, interval_s)
+            try:
+                if once:
+                    code = await _show_once(histories, interval_s, as_json)
+                else:
+                    await _show(histories, interval_s, as_json)
+            except BrokenPipeError as error:
+                failure = error
+            nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    return code
+
+
+async def _end_on(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
+    async for _ in signals:
+        scope.cancel()
+
+
+async def _follow(address: str, history: DaemonHistory, secret: Secret | None, interval_s: float) -> None:
+    """Looks at one daemon, whatever happens to it."""
+    while True:
+        try:
+            async with open_daemon(
+                address,
+                secret=secret,
+                name="netstack top",
+                heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
+                connect_timeout_s=HEARTBEAT_TIMEOUT_S,
+            ) as daemon:
+                while True:
+                    history.saw(await daemon.statistics(), trio.current_time())
+                    await trio.sleep(interval_s)
+        except NetstackError as error:
+            history.lost(str(error))
+        await trio.sleep(interval_s)
+
+
+async def _show_once(histories: dict[str, DaemonHistory], interval_s: float, as_json: bool) -> int:
+    with trio.move_on_after(2 * HEARTBEAT_TIMEOUT_S + interval_s):
+        while True:
+            await trio.sleep(interval_s / 10)
+            if all(history.is_known for history in histories.values()):
+                break
+    views = _views(histories)
+    if as_json:
+        _print_document(views)
+    else:
+        console = Console(highlight=False)
+        console.print(rendered(views, console.width))
+    return 1 if any(view.gone for view in views) else 0
+
+
+async def _show(histories: dict[str, DaemonHistory], interval_s: float, as_json: bool) -> None:
+    if as_json:
+        while True:
+            await trio.sleep(interval_s)
+            _print_document(_views(histories))
+    console = Console(highlight=False)
+    with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
+        while True:
+            live.update(rendered(_views(histories), console.width), refresh=True)
+            await trio.sleep(interval_s)
+
+
+def _views(histories: dict[str, DaemonHistory]) -> list[DaemonView]:
+    return [history.view(trio.current_time()) for history in histories.values()]
+
+
+def _print_document(views: list[DaemonView]) -> None:
+    click.echo(json.dumps(snapshot_document(views)))
+
+
+def rendered(views: Iterable[DaemonView], width: int) -> Group:
+    """What a terminal of this width shows."""
+    return Group(*(line for view in views for line in _daemon_lines(view, width)))
+
+
+def _daemon_lines(view: DaemonView, width: int) -> list[Text]:
+    name = Text.assemble((view.address, "bold"), f"  {view.hostname}" if view.hostname else "")
+    if view.gone:
+        return [_line(name, ("  gone, trying again", "bold red")), Text(f"  {view.gone}", style="red"), Text("")]
+    cpu = "" if view.cpu_percent is None else f"  CPU {view.cpu_percent:.0f} % of {view.cpus}00"
+    facts = f"  up {_clock(view.uptime_s)}  slots {view.used_slots}/{view.slots}{cpu}"
+    memory = (
+        f"  buffers {_bytes(view.used_memory_bytes)} in use, {_bytes(view.held_memory_bytes)} held by runs,"
+        f" of {_bytes(view.memory_bytes)}"
+    )
+    lines = [_line(name, facts), _line(memory)]
+    for run in view.runs:
+        lines += _run_lines(run, width)
+    if not view.runs:
+        lines.append(Text("  no runs", style="dim"))
+    return [*lines, Text("")]
+
+
+def _run_lines(run: RunView, width: int) -> list[Text]:
+    tasks = ", ".join(f"{count} {state}" for state, count in run.tasks.items() if count) or "no tasks yet"
+    head = f"  {_clock(run.age_s)}  {run.slots} slot{'s' * (run.slots != 1)}  "
+    if not run.is_open:
+        return [_line("  ", (run.name, "cyan"), head, ("waits for its slots", "yellow"))]
+    used = f"  buffers {_percent(run.used_memory_bytes / max(1, run.memory_bytes))}"
+    style = "red" if run.tasks["failed"] else ""
+    lines = [_line("  ", (run.name, "cyan"), head, (tasks, style), used)]
+    bars = max(8, width - _FIXED_WIDTH)
+    waits = f"backpressured {run.backpressured_ms_per_s:4.0f} ms/s"
+    lines.append(_flow("out", run.out_bytes_per_s, run.out_records_per_s, run.out_history, bars, waits))
+    waits = f"idle          {run.idle_ms_per_s:4.0f} ms/s"
+    lines.append(_flow("in", run.in_bytes_per_s, run.in_records_per_s, run.in_history, bars, waits))
+    lines.append(
+        _line(
+            f"    pool usage out {_percent(run.out_pool_usage)}, in {_percent(run.in_pool_usage)};",
+            f" network out {_rate(run.sent_bytes_per_s, 'B/s')}, in {_rate(run.received_bytes_per_s, 'B/s')}",
+        )
+    )
+    for channel in run.channels:
+        label = f"{channel.partition}[{channel.subpartition}] to {channel.peer.partition('://')[2] or channel.peer}"
+        style = "red" if channel.credit == 0 else ""
+        lines.append(
+            _line(
+                ("    credit ", "dim"),
+                (f"{channel.credit:6,.0f}  ", style),
+                (sparkline(channel.credits, bars), "green"),
+                f"  {label}",
+            )
+        )
+    more = run.channel_count - len(run.channels)
+    if more > 0:
+        lines.append(_line((f"    and {more:,} channels with as much credit or more", "dim")))
+    return lines
+
+
+def _flow(
+    what: str, bytes_per_s: float | None, records_per_s: float | None, history: History, bars: int, waits: str
+) -> Text:
+    return _line(
+        f"    {what:3} {_rate(bytes_per_s, 'B/s'):>10} {_rate(records_per_s, 'rec/s'):>12} ",
+        (sparkline(history, bars), "green"),
+        f"  {waits}",
+    )
+
+
+def _line(*parts: str | Text | tuple[str, str]) -> Text:
+    """One line, cut where the terminal ends."""
+    line = Text.assemble(*parts)
+    line.no_wrap = True
+    line.overflow = "ellipsis"
+    return line
+
+
+def _rate(per_s: float | None, unit: str) -> str:
+    if per_s is None:
+        return "..."
+    text = format_count(per_s)
+    return text + unit if text[-1].isalpha() else f"{text} {unit}"
+
+
+def _bytes(count: int) -> str:
+    return _rate(count, "B")
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * ratio:.0f} %"
+
+
+def _clock(seconds: float) -> str:
+    """`1:02:03`, `2:03`, and days before that."""
+    minutes, left = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours}:{minutes:02}:{left:02}"
+    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"

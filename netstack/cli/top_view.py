@@ -1,0 +1,320 @@
+"""What `netstack top` shows, without a terminal: daemons, their runs, and how the last minute went.
+
+Takes: what daemons say of themselves (`TaskManagerDaemon.statistics`), and when. Gives: frozen views, and sparklines.
+
+Counters become rates between two looks; a counter that fell (a partition was released) counts as standing still. What a
+look is worth covers the time since the look before it, so a daemon that was gone leaves a gap.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, final
+
+SPAN_S: Final = 60.0
+"""How far back histories go."""
+CHANNELS_SHOWN: Final = 4
+
+_NOT_YET: Final = "not connected yet"
+_BARS: Final = "▁▂▃▄▅▆▇█"
+
+History: TypeAlias = tuple[tuple[float, float, float], ...]
+"""Values with the time they cover: (from, to, value), times in seconds before now, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelView:
+    """One channel that a run of this daemon writes to.
+
+    Attributes:
+        peer: who reads it.
+        partition: of which partition.
+        subpartition: which of it.
+        credit: buffers it may still send.
+        credits: of the last minute.
+    """
+
+    peer: str
+    partition: str
+    subpartition: int
+    credit: float
+    credits: History
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """One run on one daemon. Rates are None at the first look.
+
+    Attributes:
+        run_id: its id.
+        name: for people.
+        slots: that it holds, or waits for.
+        is_open: whether it has its slots.
+        age_s: since it was asked for.
+        tasks: how many are `running`, `ended`, `failed`.
+        out_bytes_per_s: written by its tasks, to whomever.
+        in_bytes_per_s: read by its tasks.
+        out_records_per_s: likewise.
+        in_records_per_s: likewise.
+        sent_bytes_per_s: over the network.
+        received_bytes_per_s: over the network.
+        out_history: bytes/s of the last minute.
+        in_history: bytes/s of the last minute.
+        backpressured_ms_per_s: of the partition that waits most.
+        idle_ms_per_s: of the gate that waits most.
+        out_pool_usage: of the fullest partition's pool; above 1 with overdraft.
+        in_pool_usage: of the fullest gate's.
+        memory_bytes: of its network buffers.
+        used_memory_bytes: of them, lent out.
+        channel_count: in all.
+        channels: those with the least credit.
+    """
+
+    run_id: str
+    name: str
+    slots: int
+    is_open: bool
+    age_s: float
+    tasks: dict[str, int]
+    out_bytes_per_s: float | None
+    in_bytes_per_s: float | None
+    out_records_per_s: float | None
+    in_records_per_s: float | None
+    sent_bytes_per_s: float | None
+    received_bytes_per_s: float | None
+    out_history: History
+    in_history: History
+    backpressured_ms_per_s: float
+    idle_ms_per_s: float
+    out_pool_usage: float
+    in_pool_usage: float
+    memory_bytes: int
+    used_memory_bytes: int
+    channel_count: int
+    channels: tuple[ChannelView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonView:
+    """One daemon.
+
+    Attributes:
+        address: as it was given.
+        gone: why it cannot be seen; empty for one that is there. What follows is then what was seen last.
+        hostname: of its host; empty until it was seen for the first time.
+        version: of netstack.
+        uptime_s: since it was started.
+        slots: in all.
+        used_slots: held by runs.
+        memory_bytes: of network buffers in all.
+        held_memory_bytes: reserved by runs.
+        used_memory_bytes: lent to their tasks and connections.
+        cpu_percent: of one CPU, since the look before; None at the first.
+        cpus: of its host.
+        runs: on it.
+    """
+
+    address: str
+    gone: str
+    hostname: str
+    version: str
+    uptime_s: float
+    slots: int
+    used_slots: int
+    memory_bytes: int
+    held_memory_bytes: int
+    used_memory_bytes: int
+    cpu_percent: float | None
+    cpus: int
+    runs: tuple[RunView, ...]
+
+
+def snapshot_document(daemons: Sequence[DaemonView]) -> dict[str, Any]:
+    """All daemons as plain JSON."""
+    return {"daemons": [dataclasses.asdict(daemon) for daemon in daemons]}
+
+
+@final
+class DaemonHistory:
+    """What was seen of one daemon."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._gone = _NOT_YET
+        self._document: Mapping[str, Any] = {}
+        self._cpu = _Rate()
+        self._runs: dict[str, _RunHistory] = {}
+
+    def saw(self, document: Mapping[str, Any], now_s: float) -> None:
+        """The daemon said this of itself."""
+        if self._gone or document["pid"] != self._document.get("pid"):
+            self._cpu = _Rate()  # nobody knows what was in between
+            self._runs = {}
+        self._gone = ""
+        self._document = document
+        self._cpu.add(document["cpu_s"], now_s)
+        rows = {row["run_id"]: row for row in document["runs"]}
+        self._runs = {run_id: self._runs.get(run_id) or _RunHistory() for run_id in rows}
+        for run_id, row in rows.items():
+            self._runs[run_id].saw(row, now_s)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it was seen twice, so that there are rates, or is gone for a reason."""
+        return self._gone not in ("", _NOT_YET) or self._cpu.last is not None
+
+    def lost(self, why: str) -> None:
+        """It cannot be seen."""
+        self._gone = why or "gone"
+
+    def view(self, now_s: float) -> DaemonView:
+        """All of it, with histories as of now."""
+        document = self._document
+        runs = [] if self._gone else [history.view(now_s) for history in self._runs.values()]
+        held = [run for run in runs if run.is_open]
+        slots, memory_bytes = int(document.get("slots", 0)), int(document.get("memory_bytes", 0))
+        return DaemonView(
+            address=self._address,
+            gone=self._gone,
+            hostname=str(document.get("hostname", "")),
+            version=str(document.get("version", "")),
+            uptime_s=float(document.get("uptime_s", 0.0)),
+            slots=slots,
+            used_slots=slots - int(document.get("free_slots", slots)),
+            memory_bytes=memory_bytes,
+            held_memory_bytes=memory_bytes - int(document.get("free_memory_bytes", memory_bytes)),
+            used_memory_bytes=sum(run.used_memory_bytes for run in held),
+            cpu_percent=None if self._cpu.last is None else 100 * self._cpu.last,
+            cpus=int(document.get("cpus", 0)),
+            runs=tuple(runs),
+        )
+
+
+class _Rate:
+    """A counter, as its rate and the rates of the last minute."""
+
+    __slots__ = ("_count", "_history", "_seen_s", "last")
+
+    def __init__(self) -> None:
+        self.last: float | None = None
+        self._count = 0.0
+        self._seen_s: float | None = None
+        self._history: deque[tuple[float, float, float]] = deque()
+
+    def add(self, count: float, now_s: float) -> None:
+        if self._seen_s is not None and now_s > self._seen_s:
+            self.last = max(0.0, count - self._count) / (now_s - self._seen_s)
+            _remember(self._history, self._seen_s, now_s, self.last)
+        self._count, self._seen_s = count, now_s
+
+    def history(self, now_s: float) -> History:
+        return _before(self._history, now_s)
+
+
+_RATES: Final = {
+    "out_bytes": ("netstack_output_bytes_total",),
+    "in_bytes": ("netstack_input_local_bytes_total", "netstack_input_remote_bytes_total"),
+    "out_records": ("netstack_output_records_total",),
+    "in_records": ("netstack_input_records_total",),
+    "sent": ("netstack_sent_bytes_total",),
+    "received": ("netstack_received_bytes_total",),
+}
+
+
+class _RunHistory:
+    """What was seen of one run."""
+
+    def __init__(self) -> None:
+        self._row: Mapping[str, Any] = {}
+        self._rates = {name: _Rate() for name in _RATES}
+        self._credits: dict[tuple[str, str, int], deque[tuple[float, float, float]]] = {}
+        self._seen_s: float | None = None
+
+    def saw(self, row: Mapping[str, Any], now_s: float) -> None:
+        self._row = row
+        metrics = row.get("metrics")
+        if not metrics:  # it waits for its slots, or the daemon says only the most important things
+            return
+        for name, counters in _RATES.items():
+            self._rates[name].add(sum(sum(_values(metrics, counter)) for counter in counters), now_s)
+        since_s = now_s if self._seen_s is None else self._seen_s
+        found = {}
+        for channel in row["channels"]:
+            key = channel["peer"], channel["partition"], channel["subpartition"]
+            found[key] = self._credits.get(key) or deque()
+            _remember(found[key], since_s, now_s, float(channel["credit"]))
+        self._credits, self._seen_s = found, now_s
+
+    def view(self, now_s: float) -> RunView:
+        row, rates = self._row, self._rates
+        metrics = row.get("metrics", {})
+        counts = Counter(row["tasks"].values())
+        return RunView(
+            run_id=row["run_id"],
+            name=row["name"],
+            slots=row["slots"],
+            is_open="metrics" in row,
+            age_s=row["age_s"],
+            tasks={state: counts[state] for state in ("running", "ended", "failed")},
+            out_bytes_per_s=rates["out_bytes"].last,
+            in_bytes_per_s=rates["in_bytes"].last,
+            out_records_per_s=rates["out_records"].last,
+            in_records_per_s=rates["in_records"].last,
+            sent_bytes_per_s=rates["sent"].last,
+            received_bytes_per_s=rates["received"].last,
+            out_history=rates["out_bytes"].history(now_s),
+            in_history=rates["in_bytes"].history(now_s),
+            backpressured_ms_per_s=max(_values(metrics, "netstack_output_backpressured_ms_per_second"), default=0.0),
+            idle_ms_per_s=max(_values(metrics, "netstack_input_idle_ms_per_second"), default=0.0),
+            out_pool_usage=max(_values(metrics, "netstack_output_pool_usage_ratio"), default=0.0),
+            in_pool_usage=max(_values(metrics, "netstack_input_pool_usage_ratio"), default=0.0),
+            memory_bytes=row["memory_bytes"],
+            used_memory_bytes=int(sum(_values(metrics, "netstack_memory_used_bytes"))),
+            channel_count=row.get("channel_count", 0),
+            channels=tuple(self._channel(channel, now_s) for channel in row.get("channels", ())[:CHANNELS_SHOWN]),
+        )
+
+    def _channel(self, channel: Mapping[str, Any], now_s: float) -> ChannelView:
+        key = channel["peer"], channel["partition"], channel["subpartition"]
+        return ChannelView(*key, float(channel["credit"]), _before(self._credits.get(key, ()), now_s))
+
+
+def sparkline(history: History, width: int, *, top: float = 0.0) -> str:
+    """The last minute as bars, the newest at the right; a blank where nothing was seen.
+
+    Args:
+        history: see `History`.
+        width: characters.
+        top: what a full bar is worth, at least; the largest value shown if that is more.
+    """
+    step_s = SPAN_S / width
+    means: list[float | None] = []
+    for place in range(width):
+        oldest_s, newest_s = (width - place) * step_s, (width - place - 1) * step_s
+        seen = [value for since_s, until_s, value in history if since_s > newest_s and until_s < oldest_s]
+        means.append(sum(seen) / len(seen) if seen else None)
+    highest = max([top, *(mean for mean in means if mean is not None)])
+    return "".join(" " if mean is None else _bar(mean, highest) for mean in means)
+
+
+def _bar(value: float, highest: float) -> str:
+    return _BARS[0] if highest <= 0 else _BARS[min(len(_BARS) - 1, int(value / highest * len(_BARS)))]
+
+
+def _values(metrics: Mapping[str, Any], name: str) -> list[float]:
+    """Of every partition or gate, or the TaskManager's one value."""
+    found = metrics.get(name, {})
+    return list(found.values()) if isinstance(found, Mapping) else [found]
+
+
+def _remember(history: deque[tuple[float, float, float]], since_s: float, until_s: float, value: float) -> None:
+    history.append((since_s, until_s, value))
+    while history[0][1] <= until_s - SPAN_S:
+        history.popleft()
+
+
+def _before(history: Iterable[tuple[float, float, float]], now_s: float) -> History:
+    return tuple((now_s - since_s, now_s - until_s, value) for since_s, until_s, value in history)
