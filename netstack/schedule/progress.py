@@ -8,7 +8,7 @@ pieces. The topology of a dynamic job grows before each decision about what is s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
 import numpy as np
@@ -19,7 +19,7 @@ from ..deploy.shuffle import TaskManagerLocation
 from ..errors import LocalProtocolError
 from .adaptive_parallelism import Decision, decide
 from .adaptive_skew import VertexInput
-from .arrays import Batches, IndexArray, index_array
+from .arrays import Batches, FlagArray, GrowingArray, IndexArray, index_array
 from .balancing import task_balanced
 from .deployment import Deployment
 from .dynamic_graph import DynamicGraph
@@ -68,6 +68,7 @@ class Progress:
         locations: of all TaskManagers that ever were, by number.
         out: instructions of this step.
         now_s: the time of this step.
+        on_released: called with subtasks that have given back their slots; `recovery` waits for that.
         deployed: attempts sent so far.
         steps: pieces of work done so far.
     """
@@ -85,6 +86,8 @@ class Progress:
         self.locations: list[TaskManagerLocation] = []
         self.out: list[Instruction] = []
         self.now_s = 0.0
+        self.on_released: Callable[[IndexArray], None]
+        self._is_releasing = GrowingArray(np.bool_)
         self.deployed = 0
         self.steps = 0
         self._required = 0
@@ -160,6 +163,7 @@ class Progress:
         added = self.topology.subtask_count - len(self.executions)
         self.executions.grow(added)
         self.versions.grow(added)
+        self._is_releasing.extend_with(False, added)
         self.tracker.grow(self.topology.partition_count - len(self.tracker))
 
     def _groups_of(self, vertices: tuple[int, ...]) -> ExecutionSlotSharingGroups:
@@ -204,6 +208,8 @@ class Progress:
             self.steps += 1
             if kind is WorkKind.RELEASE:
                 self.allocation.release(subtasks, self.now_s)
+                self._is_releasing.view[subtasks] = False
+                self.on_released(subtasks)
             elif kind is WorkKind.ALLOCATE:
                 self.allocation.request(subtasks, self.now_s)
             elif kind is WorkKind.DEPLOY:
@@ -221,8 +227,14 @@ class Progress:
 
     def ended(self, subtasks: IndexArray) -> None:
         """Subtasks have become terminal: their slots go back; those that finished may wake others."""
+        self._is_releasing.view[subtasks] = True
         self.work.add(WorkKind.RELEASE, subtasks)
         self.work.add(WorkKind.FINISH, self.executions.in_state(subtasks, ExecutionState.FINISHED))
+
+    def occupying(self, subtasks: IndexArray) -> FlagArray:
+        """For each, whether it has not ended, or still has its slot: then it cannot be scheduled again."""
+        occupying: FlagArray = ~self.executions.terminal(subtasks) | self._is_releasing.view[subtasks]
+        return occupying
 
     def slot_of(self, subtask: int) -> PhysicalSlot:
         """The slot of a subtask that is deployed, or has what it needs to be."""

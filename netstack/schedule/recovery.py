@@ -6,8 +6,8 @@ Rules:
 - The restart strategy is asked once for each failure; tasks that were to be canceled anyway are none.
 - What is to restart is superseded at once: its versions are bumped, so whatever waits for it is stale; what it wrote
   is void, and no descriptor tells of it any more. Its tasks are canceled.
-- It is reset and scheduled again when all of its tasks have stopped and the delay has passed. A subtask that is caught
-  by another failure meanwhile restarts with that.
+- It is reset and scheduled again when all of its tasks have stopped and given back their slots, and the delay has
+  passed. A subtask that is caught by another failure meanwhile restarts with that.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Recovery:
         self._strategy = strategy
         self._failover = RegionFailover(progress.topology, progress.regions)
         self._restarts = Restarts()
+        progress.on_released = self._released
         self.failures = 0
         self.restarted = 0
         self.stale = 0
@@ -73,7 +74,7 @@ class Recovery:
         failed = executions.not_in_state(live, ExecutionState.CANCELING)
         executions.apply(live, ExecutionInput.FAIL)
         self._progress.allocation.withdraw(live)
-        self.ended(live)
+        self._progress.ended(live)
         if failed.size:
             self.fail(failed, cause, missing=missing, is_recoverable=is_recoverable)
 
@@ -105,19 +106,13 @@ class Recovery:
             subtasks = self._failover.subtasks_to_restart(failed, self._progress.tracker.is_tracked, missing)
         self._begin(self._progress.executions.not_in_state(subtasks, ExecutionState.CREATED), delay_s)
 
-    def ended(self, subtasks: IndexArray) -> None:
-        """Subtasks have become terminal."""
-        self._restarts.grow(len(self._progress.executions))
-        self._restarts.ended(subtasks)
-        self._progress.ended(subtasks)
-
     def due(self, timer: int) -> None:
         """The delay of a restart has passed."""
         if not self._restarts.due(timer):
             self.stale += 1
 
     def restart_ready(self) -> None:
-        """Carries out the restarts whose tasks have all stopped and whose delay is over; after each event."""
+        """Carries out the restarts whose tasks have all stopped, with their slots, and whose delay is over."""
         progress = self._progress
         for recorded in self._restarts.take_ready():
             current = progress.versions.current(recorded)
@@ -149,8 +144,14 @@ class Recovery:
         progress.release.on_reset(subtasks)
         progress.deployment.invalidate(progress.topology.produced_by_all(subtasks))
         self._cancel(subtasks)
-        timer = self._restarts.begin(recorded, ~progress.executions.terminal(subtasks))
+        self._restarts.grow(len(progress.executions))
+        timer = self._restarts.begin(recorded, progress.occupying(subtasks))
         progress.out.append(StartTimer(timer, delay_s))
+
+    def _released(self, subtasks: IndexArray) -> None:
+        """Subtasks have ended, and given back their slots."""
+        self._restarts.ended(subtasks)
+        self.restart_ready()
 
     def _cancel(self, subtasks: IndexArray) -> None:
         """Tells those on TaskManagers to stop; the others stop at once."""
@@ -163,4 +164,4 @@ class Recovery:
             slots = tuple(self._progress.slot_of(subtask) for subtask in running.tolist())
             self._progress.out.append(Cancel(running, executions.attempts[running], slots))
         self._progress.allocation.withdraw(waiting)
-        self.ended(waiting)
+        self._progress.ended(waiting)

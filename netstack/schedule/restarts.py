@@ -1,6 +1,6 @@
-"""Restarts that wait: for every canceled task to have stopped, and for the delay to pass.
+"""Restarts that wait: for every canceled task to be gone, with its slot, and for the delay to pass.
 
-Takes: the subtasks of a restart with their versions; which subtasks have ended; timers. Gives: restarts that may be
+Takes: the subtasks of a restart with their versions; which subtasks are gone; timers. Gives: restarts that may be
 carried out.
 
 Rules: a subtask waits in the newest restart that it is part of; the older one does not wait for it any more, and its
@@ -60,7 +60,8 @@ class Restarts:
         return number
 
     def ended(self, subtasks: IndexArray) -> None:
-        """Subtasks run no more."""
+        """Subtasks are gone; those that nobody waits for, or has ever waited for, do not matter."""
+        subtasks = subtasks[subtasks < len(self._waits_in)]
         waited = self._waits_in.view[subtasks]
         numbers, counts = np.unique(waited[waited != _NONE], return_counts=True)
         for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):

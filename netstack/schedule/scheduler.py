@@ -262,7 +262,7 @@ class Scheduler:
         executions.apply(subtasks, event.what)
         if event.what in (ExecutionInput.FINISH, ExecutionInput.CANCELED):
             self._progress.record_sizes(event.produced_bytes, executions.in_state(subtasks, ExecutionState.FINISHED))
-            self._recovery.ended(subtasks)
+            self._progress.ended(subtasks)
 
     def _end_if_done(self) -> None:
         progress, status = self._progress, self._status

@@ -37,7 +37,7 @@ def checked(row: dict[str, Any]) -> dict[str, Any]:
     """A delivered row with every promised key, as other programs read it."""
     assert row["delivered"], row["warnings"]
     assert row.keys() >= PROMISED
-    assert row["latency_us"].keys() == {"p50", "p90", "p99", "p999", "max"}
+    assert row["latency_us"].keys() == {"p50", "p75", "p90", "p95", "p99", "p999", "p9999", "max"}
     assert row["cpu_s_per_gb"].keys() == {"producer", "consumer"}
     assert row["settings"].keys() == RunSpec().as_dict().keys()
     read: dict[str, Any] = json.loads(json.dumps(row))
