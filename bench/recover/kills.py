@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from netstack.checkpoint.storage import MANIFEST_NAME
+from netstack.checkpoint.folders import MANIFEST_NAME
 
 Moment = Literal["starting", "running", "anytime", "checkpoint", "files"]
 

@@ -1,6 +1,6 @@
-"""Append at one end while the other end reads: BufferBuilder, BufferConsumer, and the finished kinds of queue element.
+"""Append at one end while the other end reads: BufferBuilder and BufferConsumer.
 
-Takes: a segment from a `LocalBufferPool`, and framed bytes. Gives: queue elements to a subpartition, `Buffer`s to its
+Takes: a segment from a `LocalBufferPool`, and framed bytes. Gives: a queue element to a subpartition, `Buffer`s to its
 reader.
 
 Writer and reader run in one thread, so the shared position marker is a plain field, and `finished` is read live: the
@@ -14,48 +14,15 @@ writer announces a buffer when it finishes (DESIGN.md, "Announce on finish"). Wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Final, Protocol, final
+from typing import Final, final
 
 from ..errors import LocalProtocolError
-from ..events import CheckpointBarrier, DataType, encode_event
+from ..events import DataType
 from .buffer import Buffer
-from .pool import LocalBufferPool
+from .local_pool import LocalBufferPool
 from .segment import Segment
 
 _DATA: Final = DataType.DATA  # an enum's attribute costs 50 ns a look-up
-_GONE: Final = memoryview(b"")
-
-
-class QueueElement(Protocol):
-    """What waits in a subpartition's queue."""
-
-    data_type: DataType
-
-    @property
-    def is_data(self) -> bool:
-        """Whether it is a data buffer; a plain attribute where it is asked for every buffer."""
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether nothing more will be appended."""
-
-    @property
-    def unread_bytes(self) -> int:
-        """How many bytes `build` would return, for metrics."""
-
-    def has_data(self) -> bool:
-        """Whether `build` would return bytes."""
-
-    def build(self) -> Buffer | None:
-        """The bytes since the last call, with a reference of their own; None when there are none."""
-
-    def snapshot(self) -> bytes:
-        """A copy of the bytes not yet built."""
-
-    def close(self) -> None:
-        """Drops this element's reference, once."""
 
 
 @final
@@ -217,190 +184,3 @@ class BufferConsumer:
         if not self._closed:
             self._closed = True
             self._builder.drop_reference()
-
-
-@final
-class LentBuffer(Buffer):
-    """A finished buffer over memory that belongs to somebody else until it is sent; queue element and `Buffer` in one.
-
-    Copying a large record into a segment costs as much as sending it. So a large record is queued where it lies, cut to
-    the size of network buffers, and each cut *reserves* a segment without touching it: the pool's bounds, the quota and
-    back-pressure are those of copied buffers. If the lender needs its memory back early (cancellation, a snapshot),
-    `detach` copies the bytes into the reserved segment.
-    """
-
-    __slots__ = ("_built", "_is_back", "_on_back", "_pool", "_subpartition")
-    is_data = True
-    is_finished = True
-
-    def __init__(
-        self,
-        pieces: tuple[memoryview, ...],
-        length: int,
-        segment: Segment,
-        pool: LocalBufferPool,
-        subpartition: int,
-        on_back: Callable[[], None] | None = None,
-    ) -> None:
-        """Queues `length` bytes where they lie.
-
-        Args:
-            pieces: the bytes.
-            length: how many, over all pieces.
-            segment: reserved for `detach`.
-            pool: where the segment returns.
-            subpartition: who it is charged to.
-            on_back: told when the memory is the lender's again because it was sent or dropped.
-        """
-        super().__init__(pieces[0], length, _DATA, None, segment)
-        if len(pieces) > 1:
-            self.pieces = pieces
-        self._pool = pool
-        self._subpartition = subpartition
-        self._is_back = False
-        self._on_back = on_back
-        self._built = False
-
-    @property
-    def unread_bytes(self) -> int:
-        """All of it, until it is built."""
-        return 0 if self._built else self.length
-
-    def has_data(self) -> bool:
-        """Until it is built."""
-        return not self._built
-
-    def build(self) -> Buffer | None:
-        """Itself, once; the queue's reference goes to the caller."""
-        if self._built:
-            return None
-        self._built = True
-        return self
-
-    def snapshot(self) -> bytes:
-        """A copy of the bytes not yet built."""
-        return b"" if self._built else bytes(self.contiguous())
-
-    @property
-    def is_back(self) -> bool:
-        """Whether the lent memory is the lender's again."""
-        return self._is_back
-
-    def detach(self) -> bool:
-        """Moves the bytes into the reserved segment, unless they are on their way or back already.
-
-        Returns:
-            Whether they are on their way: then whoever sends them must copy the rest.
-        """
-        if self._is_back:
-            return False
-        if self._built:
-            return True
-        assert self.segment is not None
-        memory = self.segment.memory
-        position = 0
-        for piece in self.pieces or (self.memory,):
-            memory[position : position + len(piece)] = piece
-            position += len(piece)
-        self.memory = memory[:position]
-        self.pieces = None
-        self._is_back = True
-        return False
-
-    def close(self) -> None:
-        """Dropped from the queue; once it was built, its reference is the reader's."""
-        if not self._built:
-            self._built = True
-            self.recycle()
-
-    def _reclaim(self) -> None:
-        assert self.segment is not None
-        was_back, self._is_back = self._is_back, True
-        self.pieces = None
-        self.memory = _GONE
-        self._pool.recycle(self.segment, self._subpartition)
-        if not was_back and self._on_back is not None:
-            self._on_back()
-
-
-@final
-class EventBuffer:
-    """A finished element over heap memory, shared by every subpartition it is queued in: an event."""
-
-    __slots__ = ("_built", "_memory", "data_type")
-    is_data = False
-    is_finished = True
-
-    def __init__(self, data: bytes, data_type: DataType) -> None:
-        self.data_type = data_type
-        self._memory = memoryview(data)
-        self._built = False
-
-    @property
-    def unread_bytes(self) -> int:
-        """All of it, until it is built."""
-        return 0 if self._built else len(self._memory)
-
-    def has_data(self) -> bool:
-        """Until it is built."""
-        return not self._built
-
-    def build(self) -> Buffer | None:
-        """All of it, once."""
-        if self._built:
-            return None
-        self._built = True
-        return Buffer(self._memory, len(self._memory), self.data_type, None)
-
-    def snapshot(self) -> bytes:
-        """Its bytes."""
-        return bytes(self._memory)
-
-    def close(self) -> None:
-        """Heap memory needs no returning."""
-
-
-@final
-class BarrierBuffer:
-    """A barrier in a queue: tells its age when it leaves, so the time it waited counts. Like `EventBuffer`."""
-
-    __slots__ = ("_added_s", "_built", "barrier", "data_type", "now")
-    is_data = False
-    is_finished = True
-
-    def __init__(self, barrier: CheckpointBarrier, data_type: DataType, now: Callable[[], float]) -> None:
-        """Queues `barrier`, as old as it says at this moment of the clock `now` (monotonic seconds)."""
-        self.data_type = data_type
-        self.barrier = barrier
-        self.now = now
-        self._added_s = now()
-        self._built = False
-
-    @property
-    def unread_bytes(self) -> int:
-        """All of it, until it is built."""
-        return 0 if self._built else len(self.snapshot())
-
-    def has_data(self) -> bool:
-        """Until it is built."""
-        return not self._built
-
-    def aged(self) -> CheckpointBarrier:
-        """The barrier as old as it is now."""
-        waited_ns = int((self.now() - self._added_s) * 1e9)
-        return replace(self.barrier, elapsed_ns=self.barrier.elapsed_ns + max(0, waited_ns))
-
-    def build(self) -> Buffer | None:
-        """Its bytes, once."""
-        if self._built:
-            return None
-        self._built = True
-        data = self.snapshot()
-        return Buffer(memoryview(data), len(data), self.data_type, None)
-
-    def snapshot(self) -> bytes:
-        """Its bytes as they would leave now."""
-        return encode_event(self.aged())
-
-    def close(self) -> None:
-        """Heap memory needs no returning."""

@@ -8,9 +8,7 @@ Takes: snapshots of tasks, then a manifest. Gives: the newest complete checkpoin
 Rules:
 - Everything here may block on the disk: call it in a thread. Any number of threads, and processes, may write tasks of
   one checkpoint; one process completes, prunes and discards.
-- A file is written under a temporary name, synchronised, renamed, and its folder synchronised. What a crash or a full
-  disk leaves is a temporary file, which nobody reads.
-- Only files whose names are ours are ever removed, in folders whose names are ours.
+- How files are written whole or not at all, and which are removed, is the affair of `folders`.
 - The folder with the highest number is emptied but not removed: a number that was used is not used again.
 """
 
@@ -19,14 +17,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, final
 
 from ..errors import CheckpointStorageError, ConfigError
 from .files import CheckpointFiles
+from .folders import MANIFEST_NAME, CheckpointFolders, folder_name
 from .snapshot import (
     CRC_BYTES,
     HEADER_BYTES,
@@ -42,12 +40,6 @@ from .snapshot import (
 )
 
 LOGGER: Final = logging.getLogger("netstack")
-MANIFEST_NAME: Final = "manifest.json"
-
-_FOLDER: Final = re.compile(r"chk-(\d{8,18})")
-_TEMPORARY: Final = re.compile(r"\..*\.[0-9a-f]{8}\.tmp", re.DOTALL)
-_OURS: Final = re.compile(rf"{re.escape(MANIFEST_NAME)}|.*-\d+\.state|{_TEMPORARY.pattern}", re.DOTALL)
-_RANDOM_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +99,7 @@ class CheckpointStorage:
             raise ConfigError(f"keep={keep} checkpoints; give at least 1: the newest one is what a job restarts from")
         self.folder = os.path.abspath(folder)
         self._keep = keep
-        self._files = CheckpointFiles() if files is None else files
-        self._random_bytes = random_bytes
+        self._folders = CheckpointFolders(self.folder, CheckpointFiles() if files is None else files, random_bytes)
         self._refused: tuple[RefusedCheckpoint, ...] = ()
         self._verified: set[int] = set()  # complete checkpoints that this object has written or read through
 
@@ -116,10 +107,6 @@ class CheckpointStorage:
     def refused(self) -> tuple[RefusedCheckpoint, ...]:
         """What the last call of `newest` passed over, newest first."""
         return self._refused
-
-    def path(self, checkpoint_id: int) -> str:
-        """The folder of a checkpoint, whether it exists or not."""
-        return os.path.join(self.folder, _name(checkpoint_id))
 
     # Writing.
 
@@ -135,13 +122,12 @@ class CheckpointStorage:
                 is left if the disk lets us remove it. Abort the checkpoint; the job can go on.
         """
         pieces, file = encode_snapshot(checkpoint_id, snapshot)
-        folder = self.path(checkpoint_id)
-        if self._exists(os.path.join(folder, MANIFEST_NAME)):
+        if self._folders.has_file(checkpoint_id, MANIFEST_NAME):
             raise CheckpointStorageError(
-                f"checkpoint {checkpoint_id} in {folder} is complete already, and {file.name} is late: this process"
+                f"checkpoint {checkpoint_id} in {self._folders.path(checkpoint_id)} is complete already, and {file.name} is late: this process"
                 " belongs to an earlier run of the job"
             )
-        self._write(folder, file.name, pieces)
+        self._folders.write(checkpoint_id, file.name, pieces)
         return file
 
     def complete(self, manifest: Manifest) -> CompletedCheckpoint:
@@ -150,23 +136,24 @@ class CheckpointStorage:
         Raises:
             CheckpointStorageError: the disk is full or broken, or a state file is not there. `discard` it then.
         """
-        folder = self.path(manifest.checkpoint_id)
+        checkpoint_id = manifest.checkpoint_id
+        folder = self._folders.path(checkpoint_id)
         for file in manifest.files:
             path = os.path.join(folder, file.name)
             try:
-                size_bytes = self._files.size_bytes(path)
+                size_bytes = self._folders.size_bytes(checkpoint_id, file.name)
             except OSError as error:
                 raise CheckpointStorageError(
-                    f"checkpoint {manifest.checkpoint_id}: {path} was acknowledged and is not there: {error.strerror};"
+                    f"checkpoint {checkpoint_id}: {path} was acknowledged and is not there: {error.strerror};"
                     " give all processes of the job the same folder"
                 ) from error
             if size_bytes != file.size_bytes:
                 raise CheckpointStorageError(
-                    f"checkpoint {manifest.checkpoint_id}: {path} has {size_bytes} bytes, and {file.size_bytes} were"
+                    f"checkpoint {checkpoint_id}: {path} has {size_bytes} bytes, and {file.size_bytes} were"
                     " acknowledged: somebody else writes there; give every job a folder of its own"
                 )
-        self._write(folder, MANIFEST_NAME, [encode_manifest(manifest)])
-        self._verified.add(manifest.checkpoint_id)
+        self._folders.write(checkpoint_id, MANIFEST_NAME, [encode_manifest(manifest)])
+        self._verified.add(checkpoint_id)
         return CompletedCheckpoint(folder, manifest)
 
     # Reading.
@@ -185,15 +172,15 @@ class CheckpointStorage:
         """
         refused: list[RefusedCheckpoint] = []
         found: CompletedCheckpoint | None = None
-        for checkpoint_id in reversed(self._ids()):
-            path = self.path(checkpoint_id)
+        for checkpoint_id in reversed(self._folders.ids()):
+            path = self._folders.path(checkpoint_id)
             try:
-                if self._is_empty(path):
+                if self._folders.is_empty(checkpoint_id):
                     continue  # it was discarded, and only keeps its number
                 manifest = self._manifest(checkpoint_id)
                 self._verify(manifest)
             except CheckpointStorageError as error:
-                refused.append(RefusedCheckpoint(_name(checkpoint_id), str(error)))
+                refused.append(RefusedCheckpoint(folder_name(checkpoint_id), str(error)))
                 LOGGER.warning("checkpoint %s refused, an older one is looked for: %s", path, error)
             else:
                 found = CompletedCheckpoint(path, manifest)
@@ -207,7 +194,7 @@ class CheckpointStorage:
         Raises:
             CheckpointStorageError: the folder cannot be listed.
         """
-        return max(self._ids(), default=0) + 1
+        return max(self._folders.ids(), default=0) + 1
 
     def read(self, checkpoint_id: int) -> list[TaskSnapshot]:
         """The snapshots of all subtasks of a complete checkpoint, by task and subtask.
@@ -217,7 +204,7 @@ class CheckpointStorage:
         """
         snapshots = []
         for file in sorted(self._manifest(checkpoint_id).files, key=lambda file: (file.task, file.subtask)):
-            data = b"".join(self._pieces(self.path(checkpoint_id), file.name))
+            data = b"".join(self._folders.read(checkpoint_id, file.name))
             with _naming(file.name):
                 snapshot = decode_snapshot(data, checkpoint_id)
                 check_crc32(int.from_bytes(data[-CRC_BYTES:], "big"), file.crc32)
@@ -228,9 +215,9 @@ class CheckpointStorage:
 
     def discard(self, checkpoint_id: int) -> None:
         """Removes what was written of an aborted checkpoint. What the disk refuses to remove is logged and left."""
-        highest = max(self._listed(), default=checkpoint_id)
+        highest = max(self._folders.ids_if_any(), default=checkpoint_id)
         self._verified.discard(checkpoint_id)
-        self._remove(checkpoint_id, keep_folder=checkpoint_id >= highest)
+        self._folders.remove(checkpoint_id, keep_folder=checkpoint_id >= highest)
 
     def prune(self, *, incomplete: bool = False) -> list[int]:
         """Removes checkpoints that nobody needs.
@@ -245,7 +232,7 @@ class CheckpointStorage:
         Returns:
             The numbers of what was removed, newest first.
         """
-        ids = self._listed()
+        ids = self._folders.ids_if_any()
         kept = 0
         newest: int | None = None
         removed = []
@@ -255,105 +242,20 @@ class CheckpointStorage:
             if is_good and newest is None:
                 newest = checkpoint_id
             if manifest is not None and manifest.is_savepoint:
-                self._remove_files(self.path(checkpoint_id), _TEMPORARY)
+                self._folders.remove_temporary(checkpoint_id)
             elif is_good and kept < self._keep:
                 kept += 1
-                self._remove_files(self.path(checkpoint_id), _TEMPORARY)
+                self._folders.remove_temporary(checkpoint_id)
             elif newest is not None or incomplete:
                 self._verified.discard(checkpoint_id)
-                if self._remove(checkpoint_id, keep_folder=checkpoint_id == ids[-1]):
+                if self._folders.remove(checkpoint_id, keep_folder=checkpoint_id == ids[-1]):
                     removed.append(checkpoint_id)
         return removed
 
     # Inside.
 
-    def _write(self, folder: str, name: str, pieces: Sequence[bytes]) -> None:
-        """Writes a file so that it is there whole or not at all."""
-        path = os.path.join(folder, name)
-        temporary = os.path.join(folder, f".{name}.{self._random_bytes(_RANDOM_BYTES).hex()}.tmp")
-        written = 0
-        try:
-            self._make(folder)
-            file = self._files.create(temporary)
-            with file:
-                for piece in pieces:
-                    rest = memoryview(piece)
-                    while rest:
-                        count = self._files.write(file, rest)
-                        written += count
-                        rest = rest[count:]
-                self._files.sync(file)
-            self._files.rename(temporary, path)
-            self._files.sync_folder(folder)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                self._files.remove(temporary)
-            raise CheckpointStorageError(
-                f"writing {path} failed after {written} of {sum(map(len, pieces))} bytes: {error.strerror or error};"
-                " make room there or choose another folder, or the job goes on without checkpoints"
-            ) from error
-
-    def _make(self, folder: str) -> None:
-        """Makes a folder, and those it is in."""
-        try:
-            self._files.make_folder(folder)
-        except FileExistsError:
-            return
-        except FileNotFoundError:
-            self._make(os.path.dirname(folder))
-            self._make(folder)
-            return
-        self._files.sync_folder(os.path.dirname(folder))
-
-    def _exists(self, path: str) -> bool:
-        try:
-            self._files.size_bytes(path)
-        except OSError:
-            return False
-        return True
-
-    def _ids(self) -> list[int]:
-        """The numbers of all folders that are ours, ascending."""
-        try:
-            entries = self._files.list_folder(self.folder)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise CheckpointStorageError(
-                f"the checkpoint folder {self.folder} cannot be listed: {error.strerror or error}; give a folder that"
-                " this user may read and write"
-            ) from error
-        ids = []
-        for name, is_folder in entries:
-            match = _FOLDER.fullmatch(name)
-            if is_folder and match is not None and name == _name(int(match[1])):
-                ids.append(int(match[1]))
-        return sorted(ids)
-
-    def _listed(self) -> list[int]:
-        """The same for what must not fail: nothing, and a warning."""
-        try:
-            return self._ids()
-        except CheckpointStorageError as error:
-            LOGGER.warning("no checkpoint is removed: %s", error)
-            return []
-
-    def _is_empty(self, path: str) -> bool:
-        try:
-            return not self._files.list_folder(path)
-        except OSError:
-            return False  # reading its files will say what is wrong
-
-    def _pieces(self, folder: str, name: str) -> Iterator[bytes]:
-        try:
-            yield from self._files.read(os.path.join(folder, name))
-        except FileNotFoundError as error:
-            raise CheckpointStorageError(f"{name} is missing") from error
-        except OSError as error:
-            raise CheckpointStorageError(f"{name} cannot be read: {error.strerror or error}") from error
-
     def _manifest(self, checkpoint_id: int) -> Manifest:
-        data = b"".join(self._pieces(self.path(checkpoint_id), MANIFEST_NAME))
+        data = b"".join(self._folders.read(checkpoint_id, MANIFEST_NAME))
         with _naming(MANIFEST_NAME):
             return decode_manifest(data, checkpoint_id)
 
@@ -369,11 +271,10 @@ class CheckpointStorage:
         Raises:
             CheckpointStorageError: a file is missing or damaged; the text names it and the reason.
         """
-        folder = self.path(manifest.checkpoint_id)
         for file in manifest.files:
             size_bytes = crc32 = 0
             head = tail = b""
-            for piece in self._pieces(folder, file.name):
+            for piece in self._folders.read(manifest.checkpoint_id, file.name):
                 size_bytes += len(piece)
                 if len(head) < HEADER_BYTES:
                     head += piece[:HEADER_BYTES]
@@ -395,31 +296,6 @@ class CheckpointStorage:
                 return False
         return True
 
-    def _remove(self, checkpoint_id: int, *, keep_folder: bool) -> bool:
-        """Removes a checkpoint's files and folder. Returns whether there was anything of ours."""
-        path = self.path(checkpoint_id)
-        anything = self._remove_files(path, _OURS)
-        if not keep_folder:
-            # Refused where somebody else keeps files in it.
-            with contextlib.suppress(OSError):
-                self._files.remove_folder(path)
-                anything = True
-        return anything
-
-    def _remove_files(self, folder: str, names: re.Pattern[str]) -> bool:
-        """Removes the files of a folder with such names; returns whether there were any."""
-        anything = False
-        try:
-            for name, is_folder in self._files.list_folder(folder):
-                if not is_folder and names.fullmatch(name):
-                    anything = True
-                    self._files.remove(os.path.join(folder, name))
-        except FileNotFoundError:
-            pass  # somebody else was faster
-        except OSError as error:
-            LOGGER.warning("checkpoint files in %s cannot be removed: %s", folder, error)
-        return anything
-
 
 @contextlib.contextmanager
 def _naming(name: str) -> Iterator[None]:
@@ -428,7 +304,3 @@ def _naming(name: str) -> Iterator[None]:
         yield
     except CheckpointStorageError as error:
         raise CheckpointStorageError(f"{name} {error}") from error
-
-
-def _name(checkpoint_id: int) -> str:
-    return f"chk-{checkpoint_id:08d}"

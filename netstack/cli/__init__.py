@@ -19,7 +19,9 @@ import click
 
 from ..errors import ConfigError, NetstackError
 from .buffers import buffers
+from .consume import consume
 from .plan import plan
+from .serve import serve
 from .taskmanager import taskmanager
 from .top import top
 
@@ -31,7 +33,9 @@ def cli() -> None:
 
 
 cli.add_command(buffers)
+cli.add_command(consume)
 cli.add_command(plan)
+cli.add_command(serve)
 cli.add_command(taskmanager)
 cli.add_command(top)
 

@@ -155,7 +155,7 @@ def _daemon_lines(view: DaemonView, width: int) -> list[Text]:
     name = Text.assemble((view.address, "bold"), f"  {view.hostname}" if view.hostname else "")
     if view.gone:
         return [_line(name, ("  gone, trying again", "bold red")), Text(f"  {view.gone}", style="red"), Text("")]
-    cpu = "" if view.cpu_percent is None else f"  CPU {view.cpu_percent:.0f} % of {view.cpus}00"
+    cpu = "" if view.cpu_percent is None else f"  CPU {view.cpu_percent:.0f} % of {100 * view.cpus} %"
     facts = f"  up {_clock(view.uptime_s)}  slots {view.used_slots}/{view.slots}{cpu}"
     memory = (
         f"  buffers {_bytes(view.used_memory_bytes)} in use, {_bytes(view.held_memory_bytes)} held by runs,"
@@ -188,6 +188,7 @@ def _run_lines(run: RunView, width: int) -> list[Text]:
             f" network out {_rate(run.sent_bytes_per_s, 'B/s')}, in {_rate(run.received_bytes_per_s, 'B/s')}",
         )
     )
+    most = max((credit for channel in run.channels for _, _, credit in channel.credits), default=0.0)
     for channel in run.channels:
         label = f"{channel.partition}[{channel.subpartition}] to {channel.peer.partition('://')[2] or channel.peer}"
         style = "red" if channel.credit == 0 else ""
@@ -195,7 +196,7 @@ def _run_lines(run: RunView, width: int) -> list[Text]:
             _line(
                 ("    credit ", "dim"),
                 (f"{channel.credit:6,.0f}  ", style),
-                (sparkline(channel.credits, bars), "green"),
+                (sparkline(channel.credits, bars, top=most), "green"),
                 f"  {label}",
             )
         )

@@ -51,6 +51,9 @@ from .statistics import merged, run_document
 
 LOGGER: Final = logging.getLogger("netstack.daemon")
 
+RUNS_AT_MOST: Final = 1024
+"""Open, or waiting for their slots."""
+
 _NAME_CHARACTERS: Final = 200
 
 
@@ -170,12 +173,14 @@ class TaskManagerDaemon:
         """A run that waits for its slots; its id is taken.
 
         Raises:
-            DaemonRefused: its id is taken.
+            DaemonRefused: its id is taken, or there are too many.
             ConfigError: its settings cannot work.
             TypeError: one of its settings is unknown here.
         """
         if check_run_id(message.run_id) in self._runs:
             raise DaemonRefused(f"run {message.run_id} exists already; choose another id")
+        if len(self._runs) >= RUNS_AT_MOST:
+            raise DaemonRefused(f"{RUNS_AT_MOST} runs are open or wait here; try later")
         run = DaemonRun(
             message.run_id,
             message.name[:_NAME_CHARACTERS],

@@ -10,6 +10,7 @@ does not end the run: that is for the coordinator to decide, who knows what the 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import final
@@ -185,6 +186,12 @@ class DaemonRun:
         taken = [f"{name}-{subtask}" for name, subtask in keys if (name, subtask) in self.tasks]
         if taken or len(set(keys)) < len(keys):
             raise ConfigError(f"run {self.name!r}: these tasks are deployed twice: {', '.join(taken) or keys}")
+        for name, count in Counter(name for name, _ in (*self.tasks, *keys)).items():
+            if count > self.slots:
+                raise ConfigError(
+                    f"run {self.name!r}: {count} subtasks of {name!r} are deployed here, and it holds {self.slots}"
+                    " slots: a slot takes one subtask of every task"
+                )
         found = [self._allowed.load(each.invokable) for each in deploy.tasks]
         check_builds(sorted({root_package(each.invokable) for each in deploy.tasks}), deploy.builds)
         return found

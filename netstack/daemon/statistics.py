@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from ..buffer.pool import NetworkBufferPoolStatistics
+from ..buffer.statistics import NetworkBufferPoolStatistics
 from ..config import NetworkConfig
 from ..ids import PartitionId
 from ..runtime.admission import AdmissionStatistics

@@ -17,7 +17,8 @@ from collections import deque
 from typing import Final, Protocol, final
 
 from ..buffer.buffer import Buffer
-from ..buffer.pool import BufferListener, LocalBufferPool, NetworkBufferPool
+from ..buffer.local_pool import BufferListener, LocalBufferPool
+from ..buffer.network_pool import NetworkBufferPool
 from ..buffer.segment import Segment
 from ..errors import ChannelFailed, ErrorCode, RemoteProtocolError, channel_error
 from ..events import Alignment, CheckpointBarrier, DataType, EndOfData, EndOfPartition, decode_event

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, final
 
 from ..buffer.buffer import Buffer
-from ..buffer.pool import LocalBufferPool
+from ..buffer.local_pool import LocalBufferPool
 from ..errors import LocalProtocolError, NetstackError
 from ..events import DataType, EndOfData, decode_event
 from ..waits import WaitMeter

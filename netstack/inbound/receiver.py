@@ -10,10 +10,13 @@ Rules:
 - A frame for a channel that left crossed its cancel: dropped (and answered by another where a producer may overlook
   one, `Codec.repeats_cancel`). One for a number that was never opened breaks the protocol.
 - One channel's failure (sequence, credit, checksum) resets that channel alone.
+- A partition that was not found is asked for again, under the same number, as often as `retries` allows; nothing else
+  is said of a channel before its first answer.
 """
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Callable
 
@@ -38,6 +41,13 @@ from .channel import RemoteInputChannel
 
 CREDIT_PAIRS_A_FRAME = 1024  # 8 KiB of payload: half of what a control frame may carry
 
+FIRST_RETRY_S = 0.1
+LONGEST_RETRY_S = 10.0
+
+
+def _never(delay_s: float, callback: Callable[[], None]) -> None:
+    """Nothing is asked for twice."""
+
 
 class ChannelReceiver:
     """All channels of one dialled connection (an `Endpoint` and the channels' `ChannelLink`)."""
@@ -51,6 +61,8 @@ class ChannelReceiver:
         send: Callable[[Frame], None],
         on_empty: Callable[[], None],
         write_now: Callable[[], None],
+        retries: int = 0,
+        call_later: Callable[[float, Callable[[], None]], None] = _never,
     ) -> None:
         """Starts without channels.
 
@@ -61,6 +73,8 @@ class ChannelReceiver:
             send: queues a control frame.
             on_empty: called when the last channel left.
             write_now: has what there is to write written, without waiting.
+            retries: how often a channel asks again for a partition that was not found.
+            call_later: calls back once, so many seconds later.
         """
         self.peer = peer
         self._codec = codec
@@ -68,6 +82,11 @@ class ChannelReceiver:
         self._send = send
         self._on_empty = on_empty
         self._write_now = write_now
+        self._retries = retries
+        self._call_later = call_later
+        self._retried: dict[int, int] = {}
+        """How often, of channels whose partition was not found."""
+        self._retrying: set[int] = set()
         self._channels: dict[int, RemoteInputChannel] = {}
         self._next_number = 0
         self._to_announce: list[RemoteInputChannel] = []
@@ -93,7 +112,7 @@ class ChannelReceiver:
         self._next_number += 1
         channel.attach(self, number)
         self._channels[number] = channel
-        self._send(OpenChannel(number, channel.partition_id, channel.subpartition, channel.credit.announced))
+        self._request(number)
 
     # From the connection.
 
@@ -165,7 +184,7 @@ class ChannelReceiver:
         match frame:
             case ChannelError(number, code, text):
                 channel = self._channels.get(number)
-                if channel is not None:
+                if channel is not None and not (code is ErrorCode.PARTITION_NOT_FOUND and self._retry(number)):
                     del self._channels[number]
                     channel.fail(channel_error(code, text, channel=str(channel)))
             case BacklogAnnouncement(number, backlog):
@@ -264,6 +283,24 @@ class ChannelReceiver:
             self._send(CancelChannel(channel.number))
         if not self._channels:
             self._on_empty()
+
+    def _request(self, number: int) -> None:
+        """Asks for a channel's subpartition, unless the channel has left meanwhile."""
+        self._retrying.discard(number)
+        channel = self._channels.get(number)
+        if channel is not None:
+            self._send(OpenChannel(number, channel.partition_id, channel.subpartition, channel.credit.announced))
+
+    def _retry(self, number: int) -> bool:
+        """Whether a channel whose partition was not found will ask again."""
+        tried = self._retried.get(number, 0)
+        if tried >= self._retries:
+            return False
+        self._retried[number] = tried + 1
+        if number not in self._retrying:  # not asked for at all at the moment: the answer was given twice
+            self._retrying.add(number)
+            self._call_later(min(FIRST_RETRY_S * 2**tried, LONGEST_RETRY_S), functools.partial(self._request, number))
+        return True
 
     def _reset(self, channel: RemoteInputChannel, error: ChannelFailed) -> None:
         del self._channels[channel.number]

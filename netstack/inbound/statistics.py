@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..buffer.pool import LocalBufferPoolStatistics
+from ..buffer.statistics import LocalBufferPoolStatistics
 from ..waits import WaitStatistics
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import final
 
 from ..buffer.buffer import Buffer
-from ..buffer.pool import LocalBufferPoolStatistics
+from ..buffer.statistics import LocalBufferPoolStatistics
 from ..errors import LocalProtocolError
 from .gate import SingleInputGate
 from .statistics import GateStatistics

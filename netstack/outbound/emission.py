@@ -7,22 +7,18 @@ there are buffers; the rest when it is asked again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from ..buffer.builder import BufferBuilder, LentBuffer
+from ..buffer.builder import BufferBuilder
+from ..buffer.lent import LentBuffer
 from ..record.framing import LENGTH
-
-if TYPE_CHECKING:
-    from .writer import PartitionWriter
+from .open_buffers import KICK_BUFFERS, OpenBuffers
 
 Rows = npt.NDArray[np.uint8]
 Payload = bytes | bytearray | memoryview
-
-KICK_BUFFERS: Final = 16
-"""Finished buffers after which the connections are asked to send: one gathering write takes 16 of 32 KiB."""
 
 SMALL_PIECE_BYTES: Final = 1024
 """Pieces below this may as well be copied."""
@@ -31,11 +27,11 @@ SMALL_PIECE_BYTES: Final = 1024
 class Emission:
     """A run of framed bytes on its way into one slot; may stop for want of a buffer and go on later."""
 
-    __slots__ = ("_cursor", "_lent", "_offset", "_opened_at", "_record_bytes", "_slot", "_source", "_total", "_writer")
+    __slots__ = ("_buffers", "_cursor", "_lent", "_offset", "_opened_at", "_record_bytes", "_slot", "_source", "_total")
 
     def __init__(
         self,
-        writer: PartitionWriter,
+        buffers: OpenBuffers,
         slot: int,
         total: int,
         record_bytes: int,
@@ -46,7 +42,7 @@ class Emission:
         """Takes either a source, whose bytes are copied, or a cursor, whose pieces are queued where they lie.
 
         Args:
-            writer: whose builders are filled.
+            buffers: whose builders are filled.
             slot: which of them.
             total: framed bytes in all.
             record_bytes: framed bytes of one record: where the emission may be cut short.
@@ -54,7 +50,7 @@ class Emission:
             cursor: hands out pieces.
             lent: where buffers over the cursor's pieces are noted, if their owner wants them back.
         """
-        self._writer = writer
+        self._buffers = buffers
         self._slot = slot
         self._total = total
         self._record_bytes = record_bytes
@@ -89,9 +85,9 @@ class Emission:
         return b"".join(self._cursor.take(missing))
 
     def _copy(self) -> bool:
-        writer, slot, source = self._writer, self._slot, self._source
+        buffers, slot, source = self._buffers, self._slot, self._source
         assert source is not None
-        builders = writer.builders
+        builders = buffers.builders
         offset, total = self._offset, self._total
         while offset < total:
             builder = builders[slot]
@@ -101,7 +97,7 @@ class Emission:
                 room = self._make_room(offset)
             count = min(room, left)
             if count <= 0:
-                if not writer.open_builder(slot):
+                if not buffers.open(slot):
                     self._offset = offset
                     return False
                 self._opened_at = offset
@@ -110,7 +106,7 @@ class Emission:
             builder.position = position + count
             offset += count
             if position + count == builder.capacity:
-                writer.finish_builder(slot)
+                buffers.finish(slot)
         self._offset = offset
         return True
 
@@ -120,15 +116,15 @@ class Emission:
         Where the consumer asked for smaller buffers, one still holds at least what is left of the record it begins
         with.
         """
-        writer, slot, cursor = self._writer, self._slot, self._cursor
+        buffers, slot, cursor = self._buffers, self._slot, self._cursor
         assert cursor is not None
-        pool = writer.partition.pool
-        counters = writer.partition.counters
+        pool = buffers.partition.pool
+        counters = buffers.partition.counters
         segment_bytes = pool.segment_size_bytes
-        subpartition = writer.partition.subpartitions[slot]
-        told = None if self._lent is None else writer.on_lent_back
+        subpartition = buffers.partition.subpartitions[slot]
+        told = None if self._lent is None else buffers.on_lent_back
         while self._offset < self._total:
-            builder = writer.builders[slot]
+            builder = buffers.builders[slot]
             left = self._total - self._offset
             size, at_once = segment_bytes, KICK_BUFFERS
             if subpartition.buffer_size < size:
@@ -139,7 +135,7 @@ class Emission:
                     room = self._make_room(self._offset)
                 count = min(room, left)
                 if count <= 0:
-                    if not writer.open_builder(slot):
+                    if not buffers.open(slot):
                         return False
                     self._opened_at = self._offset
                     continue
@@ -150,9 +146,9 @@ class Emission:
                 builder.position = position
                 self._offset += count
                 if builder.position == builder.capacity:
-                    writer.finish_builder(slot)
+                    buffers.finish(slot)
                 continue
-            segments = writer.acquire_many(slot, min(left // size, at_once))
+            segments = buffers.acquire_many(slot, min(left // size, at_once))
             if not segments:
                 return False
             elements = [LentBuffer(cursor.take(size), size, segment, pool, slot, told) for segment in segments]
@@ -165,7 +161,7 @@ class Emission:
             counters.bytes += count * size
             counters.flushes_full += count
             subpartition.add_finished(elements)
-            writer.count_unkicked(count)
+            buffers.count_unkicked(count)
         return True
 
     def _record_left(self, offset: int) -> int:
@@ -176,16 +172,16 @@ class Emission:
         """Room in the open buffer, which was kept small and will be full.
 
         A new one is to hold what is left of the record that comes first; any, the record that its end would cut, when
-        there is no buffer for the rest (`PartitionWriter.grow`).
+        there is no buffer for the rest (`OpenBuffers.grow`).
         """
-        builder = self._writer.builders[self._slot]
+        builder = self._buffers.builders[self._slot]
         assert isinstance(builder, BufferBuilder)
         position = builder.position
         if not position:
             builder.trim(max(builder.capacity, self._record_left(offset)))
         cut = (offset + builder.capacity - position) % self._record_bytes
         if cut:
-            self._writer.grow(self._slot, builder.capacity + self._record_bytes - cut)
+            self._buffers.grow(self._slot, builder.capacity + self._record_bytes - cut)
         return builder.capacity - position
 
 

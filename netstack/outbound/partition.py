@@ -13,13 +13,16 @@ from dataclasses import dataclass
 from typing import Protocol, final
 
 from ..buffer.buffer import Notify
-from ..buffer.builder import BufferBuilder, EventBuffer
-from ..buffer.pool import LocalBufferPool, LocalBufferPoolStatistics
+from ..buffer.builder import BufferBuilder
+from ..buffer.elements import EventBuffer
+from ..buffer.local_pool import LocalBufferPool
+from ..buffer.statistics import LocalBufferPoolStatistics
 from ..errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound
 from ..events import CheckpointBarrier, EndOfData, EndOfPartition, Event, data_type_of, encode_event
 from ..ids import PartitionId, ResultPartitionType
 from ..waits import WaitMeter, WaitStatistics
-from .subpartition import ResultSubpartition, SubpartitionStatistics, SubpartitionView
+from .subpartition import ResultSubpartition
+from .subpartition_view import SubpartitionStatistics, SubpartitionView
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ Rules:
 - Round robin among the channels that may send, one buffer a turn; a channel with a priority event goes first.
 - A channel that was opened without credit has its backlog announced when it has something to send and no credit.
 - A frame for a channel that is not open here crossed its cancel on the way: ignored. A channel number that was never
-  opened is the peer's mistake and costs that channel only.
+  opened is the peer's mistake and costs that channel only; unless the dialect blames the connection
+  (`Codec.blames_connection`): then all of its channels are told to fail, and whatever comes next is served as before.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from ..wire.frames import (
     BacklogAnnouncement,
     CancelChannel,
     ChannelError,
+    ConnectionFailure,
     Frame,
     Hello,
     NewBufferSize,
@@ -39,9 +41,11 @@ from ..wire.frames import (
     Resume,
     SegmentRequest,
     TaskEvent,
+    UnknownChannel,
 )
 
 _DATA: Final = DataType.DATA
+_WRONG_REQUESTS: Final = (ErrorCode.SUBPARTITION_OUT_OF_RANGE, ErrorCode.SUBPARTITION_CONSUMED)
 
 
 class ViewProvider(Protocol):
@@ -164,6 +168,7 @@ class ChannelSender:
         self._ready: deque[SendingChannel] = deque()
         self._first: deque[SendingChannel] = deque()  # those with a priority event
         self._to_announce: dict[SendingChannel, None] = {}  # those with a backlog and no credit
+        self._blamed: ConnectionFailure | None = None  # only the newest: mistakes without end cost nothing
         self._checksum = False
         self._closed = False
 
@@ -196,7 +201,10 @@ class ChannelSender:
                     try:
                         channel.view.resume()
                     except LocalProtocolError as error:
-                        self._fail(channel, ErrorCode.UNEXPECTED_FRAME, str(error))
+                        if self._codec.blames_connection:
+                            self._blame(ErrorCode.UNEXPECTED_FRAME, str(error))
+                        else:
+                            self._fail(channel, ErrorCode.UNEXPECTED_FRAME, str(error))
             case Acknowledge(number):
                 channel = self._find(number)
                 if channel is not None and channel.view is not None:
@@ -223,6 +231,8 @@ class ChannelSender:
             case TaskEvent(number, partition_id, event):
                 if not self._views.take_task_event(partition_id, event):
                     self._refuse(number, ErrorCode.UNEXPECTED_FRAME, f"no task of {partition_id!r} takes events")
+            case UnknownChannel(text):
+                self._blame(ErrorCode.UNKNOWN_CHANNEL, text)
             case SegmentRequest():
                 pass  # for tiered storage; what is pipelined comes in its order
             case _:
@@ -267,6 +277,9 @@ class ChannelSender:
         """Adds frames of the channels whose turn it is."""
         if self._to_announce:
             self._announce_backlogs(batch)
+        if self._blamed is not None:
+            batch.add_control(self._codec.encode_control(self._blamed))
+            self._blamed = None
         ready, first = self._ready, self._first
         encode = self._codec.encode_buffer_header
         has_room = batch.has_room
@@ -354,11 +367,11 @@ class ChannelSender:
     def _open(self, frame: OpenChannel) -> None:
         number = frame.channel
         if number in self._channels:
-            self._fail(
-                self._channels[number],
-                ErrorCode.CHANNEL_IN_USE,
-                f"channel {number} was opened twice; every channel needs a number of its own",
-            )
+            text = f"channel {number} was opened twice; every channel needs a number of its own"
+            if self._codec.blames_connection:
+                self._blame(ErrorCode.CHANNEL_IN_USE, text)
+            else:
+                self._fail(self._channels[number], ErrorCode.CHANNEL_IN_USE, text)
             return
         self._highest_number = max(self._highest_number, number)
         if frame.subpartitions != 1:
@@ -394,7 +407,11 @@ class ChannelSender:
 
         def on_failed(error: ChannelFailed) -> None:
             channel.withdraw = None
-            self._fail(channel, error.code, error.text)
+            if self._codec.blames_connection and error.code in _WRONG_REQUESTS:
+                self._drop(channel)
+                self._blame(error.code, f"partition {frame.partition_id!r}: {error.text}")
+            else:
+                self._fail(channel, error.code, error.text)
 
         withdraw = self._views.open_view(
             frame.partition_id, frame.subpartition, channel.on_data_available, on_view, on_failed
@@ -418,6 +435,11 @@ class ChannelSender:
                 ChannelError(number, ErrorCode.UNKNOWN_CHANNEL, f"channel {number} was never opened on this connection")
             )
         return channel
+
+    def _blame(self, code: ErrorCode, text: str) -> None:
+        """Tells that the connection has failed; what there is to end on it the peer ends."""
+        self._blamed = ConnectionFailure(code, text)
+        self._on_write_wanted()
 
     def _refuse(self, number: int, code: ErrorCode, text: str) -> None:
         """Tells that a channel is broken, whether or not it was opened."""

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, final
 
 from ..buffer.buffer import Allowance, Buffer, Notify
-from ..buffer.builder import BarrierBuffer, EventBuffer, QueueElement
+from ..buffer.elements import BarrierBuffer, EventBuffer, QueueElement, copy_data, count_readable
 from ..errors import LocalProtocolError
 from ..events import Alignment, CheckpointBarrier, DataType
+from .subpartition_view import SubpartitionStatistics, SubpartitionView
 
 LOCAL_CREDIT: Final = 16
 """A local consumer takes what is queued without waiting for credit: for comparing loads it counts as having this."""
@@ -38,33 +39,6 @@ _NO_QUEUE: Final[deque[QueueElement]] = deque(maxlen=0)
 
 def _nothing(index: int, checkpoint_id: int, overtaken: bytes) -> None:
     """Nobody takes checkpoints."""
-
-
-@dataclass(frozen=True, slots=True)
-class SubpartitionStatistics:
-    """A snapshot of one subpartition.
-
-    Attributes:
-        queued_buffers: elements in the queue: events, data buffers, and the one that is still being written.
-        queued_bytes: in them, as far as they were written and not taken.
-        backlog_buffers: data buffers that may be promised to the consumer.
-        buffers_added: elements ever added.
-        buffers_sent: elements ever taken, the next sequence number.
-        bytes_sent: bytes ever taken.
-        is_blocked: whether it waits for a resume.
-        is_finished: whether its end was added.
-        is_consumed: whether its consumer is gone or has read the end.
-    """
-
-    queued_buffers: int
-    queued_bytes: int
-    backlog_buffers: int
-    buffers_added: int
-    buffers_sent: int
-    bytes_sent: int
-    is_blocked: bool
-    is_finished: bool
-    is_consumed: bool
 
 
 @final
@@ -148,9 +122,7 @@ class ResultSubpartition:
         elif element.data_type is _PRIORITY or element.data_type is _ANNOUNCEMENT:
             self._queue.insert(self._priority_count, element)
             self._priority_count += 1
-            overtakes = (
-                True  # also data that was announced by a flush and waits for credit, so its reader is told again
-            )
+            overtakes = True  # also data that a flush announced and that waits for credit: its reader is told again
         else:
             self._queue.append(element)
         self.is_finished = is_last
@@ -168,7 +140,7 @@ class ResultSubpartition:
             False when the subpartition is finished or released.
         """
         element = BarrierBuffer(barrier, data_type, now)
-        overtaken = self._unread_data(None) if data_type is _PRIORITY else b""
+        overtaken = copy_data(self._queue) if data_type is _PRIORITY else b""
         if not self.add(element):
             return False
         if data_type is _PRIORITY:
@@ -185,7 +157,7 @@ class ResultSubpartition:
         if element is None or checkpoint_id not in (None, element.barrier.checkpoint_id):
             return
         self._barrier = None
-        overtaken = self._unread_data(element)
+        overtaken = copy_data(self._queue, until=element)
         barrier = replace(element.aged(), alignment=Alignment.UNALIGNED)
         self._queue.remove(element)
         self._queue.insert(self._priority_count, BarrierBuffer(barrier, _PRIORITY, element.now))
@@ -198,16 +170,6 @@ class ResultSubpartition:
         """The checkpoint was aborted: nobody wants to know what its barrier overtakes."""
         if self._barrier is not None and self._barrier.barrier.checkpoint_id == checkpoint_id:
             self._barrier = None
-
-    def _unread_data(self, until: QueueElement | None) -> bytes:
-        """A copy of the data that was not taken yet, up to an element."""
-        pieces = []
-        for element in self._queue:
-            if element is until:
-                break
-            if element.is_data:
-                pieces.append(element.snapshot())
-        return b"".join(pieces)
 
     def _announce_barrier(self, element: BarrierBuffer) -> None:
         """A local consumer hears of a barrier with a timeout as a remote one does: when it arrives, which is now."""
@@ -356,15 +318,7 @@ class ResultSubpartition:
 
     def readable(self) -> tuple[int, int]:
         """See `BufferSource.readable`; O(queue)."""
-        count = size = 0
-        for element in () if self.is_blocked else self._queue:
-            unread = element.unread_bytes
-            if unread and (element.is_finished or self._flush_requested):
-                count += 1
-                size += unread
-            if not element.is_data and element.data_type.blocks_upstream:
-                break
-        return count, size
+        return (0, 0) if self.is_blocked else count_readable(self._queue, flushed=self._flush_requested)
 
     def load_buffers(self) -> int:
         """How loaded its consumer is: buffers that wait minus buffers that may be sent; less is better."""
@@ -449,70 +403,3 @@ class ResultSubpartition:
     def _tell(self) -> None:
         if self._notify is not None:
             self._notify()
-
-
-@final
-class SubpartitionView:
-    """The read end of one subpartition (a `BufferSource`)."""
-
-    __slots__ = ("_released", "_subpartition", "is_available", "poll")
-
-    def __init__(self, subpartition: ResultSubpartition) -> None:
-        self._subpartition = subpartition
-        self._released = False
-        # Bound methods: a view is polled once a buffer, and a second call would double that cost.
-        self.poll = subpartition.poll
-        self.is_available = subpartition.is_available
-
-    def backlog_buffers(self) -> int:
-        """Data buffers that wait and may be promised."""
-        return self._subpartition.backlog_buffers()
-
-    def queued_buffers(self) -> int:
-        """Elements in the queue."""
-        return self._subpartition.queued_buffers()
-
-    def readable(self) -> tuple[int, int]:
-        """See `BufferSource.readable`."""
-        return self._subpartition.readable()
-
-    def resume(self) -> None:
-        """Goes on after a blocking event."""
-        self._subpartition.resume()
-
-    def time_out_barrier(self) -> None:
-        """See `BufferSource.time_out_barrier`."""
-        self._subpartition.time_out_barrier()
-
-    def acknowledge_end_of_data(self) -> None:
-        """The consumer has processed every record."""
-        self._subpartition.on_acknowledged()
-
-    def release(self) -> None:
-        """The consumer will read no more; idempotent."""
-        if not self._released:
-            self._released = True
-            self._subpartition.on_view_released()
-
-    @property
-    def has_priority(self) -> bool:
-        """Whether the next element is a priority event."""
-        return self._subpartition.has_priority
-
-    def set_buffer_size(self, size_bytes: int) -> None:
-        """See `BufferSource.set_buffer_size`."""
-        self._subpartition.set_buffer_size(size_bytes)
-
-    def attach_credit(self, credit: Allowance) -> None:
-        """See `BufferSource.attach_credit`."""
-        self._subpartition.attach_credit(credit)
-
-    @property
-    def failure(self) -> str | None:
-        """Why the producer failed; None while it did not."""
-        return self._subpartition.failure
-
-    @property
-    def is_released(self) -> bool:
-        """Whether this view, or its subpartition, is gone."""
-        return self._released or self._subpartition.is_released

@@ -8,37 +8,26 @@ its first byte on. The per-record path is one comparison with `builder.limit` an
 buffer yet, buffer full, flush to be armed, torn record to be completed) is behind that comparison, in the slow path,
 once per buffer or per flush.
 
-Slots: 0 .. C-1 are the subpartitions' builders, C is the broadcast builder, shared by all. Either kind may be open,
-never both; switching finishes the other kind.
-
-Buffer timeout: None: buffers leave when full. Above 0: the first unflushed byte of a slot arms a deadline for it; when
-it passes, the slot is flushed. 0: every record flushes its slot at once; what is written before the connection takes
-the bytes rides in the same frame, and a producer that never waits has them sent every 50 us (`SLICE_S`), which keeps
-latency low at little cost.
+Slots and the buffer timeout are those of `OpenBuffers`.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from ..buffer.builder import BufferBuilder, LentBuffer
-from ..buffer.segment import Segment
+from ..buffer.lent import LentBuffer
 from ..errors import LocalProtocolError, RecordError
 from ..events import Event
 from ..record.formats import RecordFormat
 from ..record.framing import LENGTH, PREFIX_BYTES, FramedBatch, check_record_bytes, packer
-from .emission import KICK_BUFFERS, SMALL_PIECE_BYTES, Emission, Payload, PieceCursor, Rows, framed_rows, is_immutable
+from .emission import SMALL_PIECE_BYTES, Emission, Payload, PieceCursor, Rows, framed_rows, is_immutable
+from .open_buffers import OpenBuffers
 from .partition import ResultPartition
 from .selector import ChannelSelector
-
-SLICE_S: Final = 50e-6
-"""With a timeout of 0: how long bytes may wait for a producer that never waits; measured: 1.75 M records/s without, 3.3
-M with."""
 
 LEND_BYTES: Final = 8 * 1024
 """Records from this size on are sent from where they lie instead of being copied into a buffer first."""
@@ -46,19 +35,6 @@ LEND_BYTES: Final = 8 * 1024
 _SMALL_SHARE: Final = 8
 """Batches with fewer records a channel than this go record by record: an array operation costs as much as that many
 records."""
-
-
-class _NoBuilder:
-    """Stands where a slot has no open buffer, so that the per-record path needs no test for it."""
-
-    __slots__ = ()
-    position = 0
-    limit = -1
-    capacity = 0
-    memory = memoryview(b"")
-
-
-_NONE: Final = _NoBuilder()
 
 
 class PartitionWriter:
@@ -79,13 +55,15 @@ class PartitionWriter:
             partition: to write to.
             selector: set up for its subpartitions here.
             format: how a record becomes bytes.
-            buffer_timeout_s: see the module.
+            buffer_timeout_s: see `open_buffers`.
             refuse: what `emit_nowait` raises for want of a buffer.
         """
         self._refuse = refuse
         self._last_size = -1
         self._pack_into = packer(0).pack_into
         self.partition = partition
+        self.buffers = OpenBuffers(partition, buffer_timeout_s)
+        self._builders = self.buffers.builders  # the list itself: a look-up less a record
         self._count = len(partition.subpartitions)
         selector.setup(self._count)
         selector.observe(partition.subpartitions)
@@ -96,25 +74,13 @@ class PartitionWriter:
         self.format_name = format.name
         self._select = selector.select
         self._fixed_slot = self._count if selector.is_broadcast else 0 if self._count == 1 else None
-        self._timeout_s = buffer_timeout_s
         self._flush_always = buffer_timeout_s == 0
-        self._host = partition.host
         self._ticks = partition.host.ticks
-        self._next_kick = 0.0
         self._counters = partition.counters
-        self.builders: list[BufferBuilder | _NoBuilder] = [_NONE] * (self._count + 1)
-        self._open_slots = 0
-        self._broadcasting = False
         self._torn: Emission | None = None
         self._refused: tuple[Any, int] | None = None
         self.is_emitting = False
         """Whether an emission waits half-way: nothing else may be written then."""
-        self.on_lent_back: Callable[[], None] | None = None
-        """Told when memory lent by a batch was sent."""
-        self._ignores_quota = False
-        self._unkicked = 0
-        self._deadlines: deque[tuple[float, int]] = deque()
-        self._deadline_of: list[float] = [0.0] * (self._count + 1)
 
     # One record.
 
@@ -133,7 +99,7 @@ class PartitionWriter:
         if slot is None:
             slot = self._select(record) if self._refused is None else self._slot_again(record)
         size = len(payload)
-        builder = self.builders[slot]
+        builder = self._builders[slot]
         start = builder.position
         end = start + size + PREFIX_BYTES
         if end < builder.limit:
@@ -143,8 +109,8 @@ class PartitionWriter:
             self._pack_into(builder.memory, start, size, payload)
             builder.position = end
             self._counters.records += 1
-            if self._flush_always and self._ticks() >= self._next_kick:
-                self.kick()
+            if self._flush_always and self._ticks() >= self.buffers.next_kick:
+                self.buffers.kick()
         elif not self._try_emit_slowly(slot, payload, size):
             self._refused = (record, slot)
             raise self._refuse
@@ -161,15 +127,15 @@ class PartitionWriter:
         if slot is None:
             slot = self._select(record) if self._refused is None else self._slot_again(record)
         size = len(payload)
-        builder = self.builders[slot]
+        builder = self._builders[slot]
         start = builder.position
         end = start + size + PREFIX_BYTES
         if end < builder.limit:
             packer(size).pack_into(builder.memory, start, size, payload)
             builder.position = end
             self._counters.records += 1
-            if self._flush_always and self._ticks() >= self._next_kick:
-                self.kick()
+            if self._flush_always and self._ticks() >= self.buffers.next_kick:
+                self.buffers.kick()
             return True
         if self._try_emit_slowly(slot, payload, size):
             return True
@@ -187,33 +153,34 @@ class PartitionWriter:
             return False
         self.partition.check_writable()
         check_record_bytes(size)
-        self._switch(slot)
-        builder = self.builders[slot]
+        buffers = self.buffers
+        buffers.switch(slot)
+        builder = self._builders[slot]
         start = builder.position
         end = start + size + PREFIX_BYTES
         if builder.capacity < end <= len(builder.memory):
-            self.grow(slot, end)
+            buffers.grow(slot, end)
         if end <= builder.capacity:
             LENGTH.pack_into(builder.memory, start, size)
             builder.memory[start + PREFIX_BYTES : end] = payload
             builder.position = end
             if end == builder.capacity:
-                self.finish_builder(slot)
+                buffers.finish(slot)
         else:
             pool = self.partition.pool
             emission = self.emission_of_record(slot, [payload], size)
-            buffers = -(-(end - builder.capacity) // pool.segment_size_bytes)
-            if pool.is_over_quota or not pool.can_acquire(buffers):
-                self.kick()
-                if pool.is_over_quota or not pool.can_acquire(buffers):
+            wanted = -(-(end - builder.capacity) // pool.segment_size_bytes)
+            if pool.is_over_quota or not pool.can_acquire(wanted):
+                buffers.kick()
+                if pool.is_over_quota or not pool.can_acquire(wanted):
                     return False
-            self._ignores_quota = True  # it is asked between records: what was begun here has to be written whole
+            buffers.ignores_quota = True  # it is asked between records: what was begun here has to be written whole
             complete = emission.advance()
-            self._ignores_quota = False
+            buffers.ignores_quota = False
             if not complete:
-                raise LocalProtocolError(f"{buffers} buffers were at hand and then were not; one writer a partition")
+                raise LocalProtocolError(f"{wanted} buffers were at hand and then were not; one writer a partition")
         self._counters.records += 1
-        self.after_write(slot)
+        buffers.after_write(slot)
         return True
 
     def emission_of_record(self, slot: int, pieces: list[Payload], size: int) -> Emission:
@@ -224,7 +191,7 @@ class PartitionWriter:
                 piece if isinstance(piece, bytes) or len(piece) >= SMALL_PIECE_BYTES else bytes(piece)
                 for piece in pieces
             ]
-            return Emission(self, slot, total, total, None, PieceCursor([LENGTH.pack(size), *kept]), None)
+            return Emission(self.buffers, slot, total, total, None, PieceCursor([LENGTH.pack(size), *kept]), None)
         cursor = PieceCursor([LENGTH.pack(size), *pieces])
 
         def write(start: int, stop: int, out: memoryview) -> None:
@@ -233,7 +200,7 @@ class PartitionWriter:
                 out[position : position + len(piece)] = piece
                 position += len(piece)
 
-        return Emission(self, slot, total, total, write, None, None)
+        return Emission(self.buffers, slot, total, total, write, None, None)
 
     def plan_record(self, record: Any) -> tuple[int, Emission]:
         """The slot of a record, and the emission that writes it with waits."""
@@ -244,7 +211,7 @@ class PartitionWriter:
         size = sum(map(len, pieces))
         check_record_bytes(size)
         self.partition.check_writable()
-        self._switch(slot)
+        self.buffers.switch(slot)
         return slot, self.emission_of_record(slot, pieces, size)
 
     # Arrays of records.
@@ -261,10 +228,10 @@ class PartitionWriter:
         if not count:
             return
         if self._fixed_slot is not None:
-            self._switch(self._fixed_slot)
+            self.buffers.switch(self._fixed_slot)
             yield self._fixed_slot, count, self._emission_of_rows(self._fixed_slot, rows, lent)
             return
-        self._switch(0)
+        self.buffers.switch(0)
         selector = self._selector
         if selector.is_round_robin:
             first = selector.advance(count)
@@ -316,7 +283,7 @@ class PartitionWriter:
     def try_write(self, slot: int, payload: bytes) -> bool:
         """Writes an encoded record to a slot, whole or not at all; see `try_emit`."""
         size = len(payload)
-        builder = self.builders[slot]
+        builder = self._builders[slot]
         start = builder.position
         end = start + size + PREFIX_BYTES
         if end < builder.limit:
@@ -328,7 +295,7 @@ class PartitionWriter:
 
     def plan_payload(self, slot: int, payload: bytes) -> Emission:
         """The emission that writes an encoded record with waits."""
-        self._switch(slot)
+        self.buffers.switch(slot)
         return self.emission_of_record(slot, [payload], len(payload))
 
     def is_small_batch(self, count: int) -> bool:
@@ -341,8 +308,8 @@ class PartitionWriter:
         if rows.shape[1] >= LEND_BYTES and slot != self._count:
             # A part that was copied for this call (lent is None) belongs to nobody else; an array of the caller does.
             cursor = PieceCursor(framed_rows(rows))
-            return Emission(self, slot, total, cell, None, cursor, lent)
-        return Emission(self, slot, total, cell, FramedBatch(rows).write, None, None)
+            return Emission(self.buffers, slot, total, cell, None, cursor, lent)
+        return Emission(self.buffers, slot, total, cell, FramedBatch(rows).write, None, None)
 
     # Events and the end.
 
@@ -351,152 +318,27 @@ class PartitionWriter:
 
         A torn record (a cancelled `emit`) must have been completed before.
         """
-        self._finish_builders(by_event=True)
+        self.buffers.finish_all(by_event=True)
         self.partition.broadcast_event(event, priority=priority)
-        self.kick()
+        self.buffers.kick()
 
     def end(self, *, drain: bool) -> None:
         """Queues the end of data and of the partition."""
-        self._finish_builders(by_event=True)
+        self.buffers.finish_all(by_event=True)
         self.partition.end_of_data(drain=drain)
         self.partition.finish()
-        self.kick()
+        self.buffers.kick()
 
     def flush(self) -> None:
         """Makes everything written available now."""
         self.partition.flush_all()
-        self.kick()
+        self.buffers.kick()
 
     def abandon(self) -> None:
         """Gives the open builders up (their bytes stay queued)."""
-        if not self.partition.is_released:
-            self._finish_builders(by_event=True)
-            return
-        for slot, builder in enumerate(self.builders):
-            if isinstance(builder, BufferBuilder):
-                self.builders[slot] = _NONE
-                builder.finish()
-                builder.close()
-        self._open_slots = 0
+        self.buffers.abandon()
 
-    # What emissions use.
-
-    def targets(self, slot: int) -> tuple[Any, ...]:
-        """The subpartitions behind a slot."""
-        subpartitions = self.partition.subpartitions
-        return subpartitions if slot == self._count else (subpartitions[slot],)
-
-    def acquire(self, slot: int) -> Segment | None:
-        """A segment charged to a slot; asks the connections to send before it gives up."""
-        pool = self.partition.pool
-        if pool.is_over_quota and not self._ignores_quota:
-            self.kick()
-            if pool.is_over_quota:
-                return None
-        charged = 0 if slot == self._count else slot
-        segment = pool.try_acquire(charged)
-        if segment is None:
-            self.kick()
-            segment = pool.try_acquire(charged)
-        return segment
-
-    def acquire_many(self, slot: int, count: int) -> list[Segment]:
-        """Up to `count` segments charged to a subpartition; asks the connections to send before it gives up."""
-        pool = self.partition.pool
-        if pool.is_over_quota and not self._ignores_quota:
-            self.kick()
-            if pool.is_over_quota:
-                return []
-        segments = pool.try_acquire_many(count, slot)
-        if not segments:
-            self.kick()
-            segments = pool.try_acquire_many(count, slot)
-        return segments
-
-    def open_builder(self, slot: int) -> bool:
-        """Opens a buffer for a slot and queues it at its first byte. Returns False when there is none.
-
-        Its capacity is what the consumer asked for (the least of what all consumers of a broadcast did), at most the
-        segment; it does not follow when they ask for another. `Emission` makes it hold its first record.
-        """
-        segment = self.acquire(slot)
-        if segment is None:
-            return False
-        builder = BufferBuilder(segment, self.partition.pool, 0 if slot == self._count else slot)
-        self.builders[slot] = builder
-        self._open_slots += 1
-        consumer = builder.create_consumer()
-        first, *others = self.targets(slot)
-        wanted = first.buffer_size
-        for subpartition in others:
-            wanted = min(wanted, subpartition.buffer_size)
-            subpartition.add(consumer.copy())
-        if wanted < builder.capacity:
-            builder.trim(wanted)
-        builder.limit = -1  # armed by `after_write`
-        first.add(consumer)
-        return True
-
-    def grow(self, slot: int, end: int) -> None:
-        """Lets a record end, at position `end`, in the open buffer that was kept small, when there is no other for it.
-
-        Otherwise its first part would leave and the rest wait for a buffer. Flink's rule (FLINK-33077) also adds a byte
-        so that the buffer stays open, and grows it for record after record; here the buffer ends with the record,
-        because a writer is held back between records: the wish stays in force under back-pressure.
-        """
-        builder = self.builders[slot]
-        if isinstance(builder, BufferBuilder) and not self.partition.pool.is_available:
-            builder.trim(end)
-
-    def finish_builder(self, slot: int, *, by_event: bool = False) -> None:
-        """Finishes a slot's buffer, if it has one, and announces it."""
-        builder = self.builders[slot]
-        if not isinstance(builder, BufferBuilder):
-            return
-        self.builders[slot] = _NONE
-        self._deadline_of[slot] = 0.0
-        self._open_slots -= 1
-        counters = self._counters
-        counters.buffers += 1
-        counters.bytes += builder.finish()
-        if by_event:
-            counters.flushes_event += 1
-        else:
-            counters.flushes_full += 1
-        builder.close()
-        for subpartition in self.targets(slot):
-            subpartition.on_buffer_finished()
-        self.count_unkicked()
-
-    def count_unkicked(self, buffers: int = 1) -> None:
-        """Buffers were finished: every few of them the connections are asked to send."""
-        self._unkicked += buffers
-        if self._unkicked >= KICK_BUFFERS:
-            self.kick()
-
-    def kick(self) -> None:
-        """Has the connections send what is there."""
-        self._unkicked = 0
-        self._host.kick()
-        if self._flush_always:
-            self._next_kick = self._ticks() + SLICE_S
-
-    def after_write(self, slot: int) -> None:
-        """Arms the flush of what was written last to a slot, and sends what has become full."""
-        builder = self.builders[slot]
-        if isinstance(builder, BufferBuilder) and builder.limit < builder.position:  # there is something to flush
-            builder.limit = builder.capacity
-            timeout = self._timeout_s
-            if timeout is not None:
-                if timeout > 0:
-                    self._arm(slot, timeout)
-                else:
-                    for subpartition in self.targets(slot):
-                        subpartition.flush()
-                    if self._ticks() >= self._next_kick:
-                        self.kick()
-        if self._unkicked:
-            self.kick()
+    # What was begun and is to be completed.
 
     def complete_torn(self) -> bool:
         """Writes the rest of a record whose emission was cancelled half-way. Returns whether none is torn now."""
@@ -506,7 +348,7 @@ class PartitionWriter:
             return False
         self._torn = None
         for slot in range(self._count + 1):
-            self.after_write(slot)
+            self.buffers.after_write(slot)
         return True
 
     def tear(self, slot: int, emission: Emission) -> None:
@@ -517,46 +359,8 @@ class PartitionWriter:
             def write(start: int, stop: int, out: memoryview) -> None:
                 out[:] = rest[start:stop]
 
-            self._torn = Emission(self, slot, len(rest), len(rest), write, None, None)
+            self._torn = Emission(self.buffers, slot, len(rest), len(rest), write, None, None)
             self._counters.records += 1
-
-    def _switch(self, slot: int) -> None:
-        broadcasting = slot == self._count
-        if broadcasting is not self._broadcasting:
-            self._finish_builders(by_event=False)
-            self._broadcasting = broadcasting
-
-    def _finish_builders(self, *, by_event: bool) -> None:
-        if self._open_slots:
-            for slot in range(self._count + 1):
-                self.finish_builder(slot, by_event=by_event)
-
-    def _arm(self, slot: int, timeout_s: float) -> None:
-        deadline = self._host.now() + timeout_s
-        self._deadline_of[slot] = deadline
-        self._deadlines.append((deadline, slot))
-        if len(self._deadlines) == 1:
-            self._host.call_at(deadline, self._on_deadline)
-
-    def _on_deadline(self) -> None:
-        """The first deadline has passed: flush every slot that is due, and ask to be called for the next."""
-        deadlines = self._deadlines
-        now = self._host.now()
-        flushed = 0
-        while deadlines and deadlines[0][0] <= now:
-            deadline, slot = deadlines.popleft()
-            if self._deadline_of[slot] == deadline:  # else its buffer left before
-                self._deadline_of[slot] = 0.0
-                for subpartition in self.targets(slot):
-                    subpartition.flush()
-                flushed += 1
-        while deadlines and self._deadline_of[deadlines[0][1]] != deadlines[0][0]:
-            deadlines.popleft()
-        if deadlines:
-            self._host.call_at(deadlines[0][0], self._on_deadline)
-        if flushed:
-            self._counters.flushes_timeout += flushed
-            self.kick()
 
 
 def rows_of(array: npt.NDArray[Any]) -> Rows:

@@ -17,7 +17,7 @@ from typing import Final, final
 
 import trio
 
-from ..buffer.pool import NetworkBufferPool
+from ..buffer.network_pool import NetworkBufferPool
 from ..buffer.requirements import LANDING_SEGMENTS
 from ..buffer.segment import Segment
 from ..config import NetworkConfig
@@ -275,6 +275,8 @@ class NetworkEndpoint:
                 send=send,
                 on_empty=lambda: self._leave(address, entry),
                 write_now=lambda: pump.write_between_reads(),
+                retries=self._config.request_retries,
+                call_later=lambda delay_s, callback: self._nursery.start_soon(_call_later, delay_s, callback),
             )
             connection = Connection(
                 codec,
@@ -385,6 +387,11 @@ class NetworkEndpoint:
     def _hello(self) -> Hello:
         asked = FEATURE_CHECKSUM if self._config.checksum else 0
         return Hello(PROTOCOL_VERSION, self._config.segment_size_bytes, KNOWN_FEATURES | asked << 16, SOFTWARE)
+
+
+async def _call_later(delay_s: float, callback: Callable[[], None]) -> None:
+    await trio.sleep(delay_s)
+    callback()
 
 
 def _new_channel_id() -> bytes:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from ..buffer.builder import LentBuffer
+from ..buffer.lent import LentBuffer
 from ..errors import ConfigError, PoolDestroyed, RecordError
 from ..events import Event
 from ..outbound.emission import Emission
@@ -74,7 +74,7 @@ class RecordWriter:
         self._available = Signal()
         self._consumed = Signal()
         partition.pool.on_available = self._available.wake
-        self._core.on_lent_back = self._available.wake
+        self._core.buffers.on_lent_back = self._available.wake
         partition.on_acknowledged = self._consumed.wake
         partition.on_release = self._core.abandon
         self._try_emit = self._core.try_emit
@@ -134,7 +134,7 @@ class RecordWriter:
             for slot, count, emission in core.plan_batch(batch, lent):
                 await self._drive(slot, emission)
                 counters.records += count
-                core.after_write(slot)
+                core.buffers.after_write(slot)
             await trio.lowlevel.checkpoint()
             if not all(element.is_back for element in lent):
                 await self._wait_sent(lent)
@@ -186,7 +186,7 @@ class RecordWriter:
             if not core.try_write(slot, payload):
                 await self._drive(slot, core.plan_payload(slot, payload))
                 self._partition.counters.records += 1
-                core.after_write(slot)
+                core.buffers.after_write(slot)
         await trio.lowlevel.checkpoint()
 
     async def _emit_spanning(self, record: Any) -> None:
@@ -194,7 +194,7 @@ class RecordWriter:
         slot, emission = self._core.plan_record(record)
         await self._drive(slot, emission)
         self._partition.counters.records += 1
-        self._core.after_write(slot)
+        self._core.buffers.after_write(slot)
 
     async def _make_whole(self) -> None:
         """Completes a record that a cancelled call left torn."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..buffer.pool import NetworkBufferPoolStatistics
+from ..buffer.statistics import NetworkBufferPoolStatistics
 from ..inbound.statistics import GateStatistics
 from ..outbound.partition import ResultPartitionStatistics
 from ..outbound.sender import SendingChannelStatistics

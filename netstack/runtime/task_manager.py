@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import trio
 
-from ..buffer.pool import NetworkBufferPool
+from ..buffer.network_pool import NetworkBufferPool
 from ..buffer.requirements import gate_buffers, partition_buffers
 from ..config import NATIVE_DIALECT, NetworkConfig
 from ..errors import ConfigError, LocalProtocolError

@@ -16,7 +16,7 @@ from typing import Any, Protocol, final
 import numpy.typing as npt
 import trio
 
-from ..buffer.pool import LocalBufferPool
+from ..buffer.local_pool import LocalBufferPool
 from ..errors import LocalProtocolError
 from ..events import EndOfData, Event
 from ..outbound.partition import ResultPartition

@@ -5,9 +5,9 @@ descriptor after the other, so the caller may stop between any two.
 
 Rules:
 - The list of shuffle descriptors of a group is made for its first consumer, and again after it was invalidated.
-- Of results that must be pipelined a streaming job is told known places only. Of others what is not there yet is
-  unknown. If they can be pipelined, what becomes known is told in a further list to the consumers that come then, and
-  in an update to those that are there.
+- Of results that must be pipelined a streaming job is told known places only. Elsewhere what is not there yet is
+  unknown. What becomes known is told in a further list to the consumers that come then, and in an update to those that
+  are there.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class Deployment:
         offloader: where large parts go.
         connections: between two TaskManagers there are so many, and each dataset uses one.
         only_finished: of hybrid results only what is finished is told.
+        is_lazy: whether consumers may be deployed before some of their pipelined producers.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Deployment:
         *,
         connections: int,
         only_finished: bool,
+        is_lazy: bool = False,
     ) -> None:
         self._job_id = job_id
         self._topology = topology
@@ -98,13 +100,15 @@ class Deployment:
         self._only_finished = only_finished
         self.cache = DescriptorCache(offloader)
         job = topology.job
-        self._is_batch = any(dataset.type.is_blocking or dataset.type.is_hybrid for dataset in job.datasets)
+        self._may_be_unknown = is_lazy or any(
+            dataset.type.is_blocking or dataset.type.is_hybrid for dataset in job.datasets
+        )
         self._job_information = offloader.information(
             BlobKind.JOB_INFORMATION, msgpack.packb((job_id, job.name, [vertex.name for vertex in job.vertices]))
         )
         self._task_information: dict[int, MaybeOffloaded] = {}
-        # Of groups that can be pipelined and were not all known: what their cached lists tell, what consumers that were
-        # deployed before have been told, and where there may be news for those.
+        # Of groups that were not all known: what their cached lists tell, what consumers that were deployed before have
+        # been told, and where there may be news for those.
         self._told: dict[int, FlagArray] = {}
         self._sent: dict[int, FlagArray] = {}
         self._changed: set[int] = set()
@@ -249,8 +253,7 @@ class Deployment:
             every = index_array(np.arange(is_known.size))
             consumers = int(self._topology.groups.consumer_stop[group] - self._topology.groups.consumer_start[group])
             lists = self.cache.put(group, self._describe(group, every, is_known), consumers)
-            result_type = self._topology.groups.type_of(group)
-            if not is_known.all() and result_type.can_be_pipelined and not result_type.must_be_pipelined:
+            if not is_known.all():
                 self._told[group] = is_known
                 self._sent[group] = is_known.copy()
         elif group in self._told:
@@ -275,7 +278,7 @@ class Deployment:
         is_known = known(result_type, is_produced, self._tracker.is_registered[rows], is_alive)
         if result_type.is_hybrid and self._only_finished:
             is_known = is_known & is_produced
-        if result_type.must_be_pipelined and not self._is_batch and not is_known.all():
+        if result_type.must_be_pipelined and not self._may_be_unknown and not is_known.all():
             partition = partitions[int(np.argmin(is_known))]
             raise LocalProtocolError(
                 f"{self._describe_producer(partition, result_type)} has no place yet, and its consumers are deployed:"

@@ -111,6 +111,22 @@ class TasksReported:
 
 @final
 @dataclass(frozen=True, slots=True)
+class PartitionConsumable:
+    """A partition has its first buffer; only a job whose stages wait for the first output wants to know.
+
+    Attributes:
+        now_s: when.
+        partition: which.
+        attempt: of its producer.
+    """
+
+    now_s: float
+    partition: int
+    attempt: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class TaskFailed:
     """A task has ended with an error.
 
@@ -192,6 +208,7 @@ Event: TypeAlias = (
     | HeartbeatReceived
     | HeartbeatFailed
     | TasksReported
+    | PartitionConsumable
     | TaskFailed
     | GlobalFailure
     | CheckpointStored

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ..deploy.blob_store import Offloader
 from ..deploy.shuffle import TaskManagerLocation
-from ..errors import LocalProtocolError
+from ..errors import ConfigError, LocalProtocolError
 from .adaptive_parallelism import Decision, decide
 from .adaptive_skew import VertexInput
 from .arrays import Batches, FlagArray, GrowingArray, IndexArray, index_array
@@ -32,6 +32,7 @@ from .region_scheduling import RegionScheduling
 from .regions import Regions
 from .release import PartitionRelease
 from .scheduler_settings import SchedulerSettings
+from .scheduling_types import EagerScheduling, LazyScheduling, SchedulingType
 from .slot_allocation import SlotAllocation
 from .slot_pool import SlotPool
 from .slot_sharing import ConsumedPartitions, ExecutionSlotSharingGroups, LocalInputPreferred
@@ -52,6 +53,9 @@ class Progress:
         job_id: of this execution.
         offloader: for descriptors.
         settings: of the scheduler.
+
+    Raises:
+        ConfigError: the job cannot be scheduled in this way.
 
     Attributes:
         topology: the subtasks, partitions and groups so far.
@@ -94,12 +98,9 @@ class Progress:
         self._is_continuing = False
         self._sharing = LocalInputPreferred(job)
         self._dynamic: DynamicGraph | None = None
-        self.strategy: SchedulingStrategy
         if job.is_dynamic:
             self._dynamic = DynamicGraph(self.topology, self._decide)
-            self.strategy = VertexwiseScheduling(self.topology, settings.hybrid)
-        else:
-            self.strategy = RegionScheduling(self.topology, self.regions)
+        self.strategy = self._choose_strategy()
         self.allocation = SlotAllocation(
             job, self.topology, self._groups_of(self.topology.initialised), SlotPool(settings.mode, settings.slots)
         )
@@ -111,9 +112,25 @@ class Progress:
             self.locations,
             offloader,
             connections=settings.connections,
+            is_lazy=isinstance(self.strategy, LazyScheduling),
             only_finished=settings.hybrid is HybridConsumption.ONLY_FINISHED_PRODUCERS,
         )
         self._extend_tables()
+
+    def _choose_strategy(self) -> SchedulingStrategy:
+        settings, topology = self._settings, self.topology
+        if topology.job.is_dynamic:
+            if settings.scheduling is not None:
+                raise ConfigError(
+                    f"job {topology.job.name!r} is dynamic, so its subtasks are scheduled one by one; leave"
+                    f" scheduling={settings.scheduling.value} out"
+                )
+            return VertexwiseScheduling(topology, settings.hybrid)
+        if settings.scheduling is None:
+            return RegionScheduling(topology, self.regions)
+        if settings.scheduling is SchedulingType.ALL_AT_ONCE:
+            return EagerScheduling(topology)
+        return LazyScheduling(topology, settings.scheduling, settings.constraint)
 
     # ------------------------------------------------------------------------------------------------- growth
 
@@ -188,6 +205,15 @@ class Progress:
         """The job begins."""
         self.grow()
         self.schedule(self.strategy.start())
+
+    def first_output(self, partition: int, attempt: int) -> bool:
+        """A partition may be consumed from now on; False when it is of another attempt."""
+        producer = self.topology.producer_of_partition[partition : partition + 1]
+        if not self.executions.current(producer, np.array([attempt], np.uint32)).all():
+            return False
+        if self.executions.producing(producer)[0] and isinstance(self.strategy, LazyScheduling):
+            self.schedule(self.strategy.on_first_output(partition))
+        return True
 
     def schedule(self, batches: Batches) -> None:
         """Each batch is a bulk: its slots are asked for together, and it is deployed when it has all."""

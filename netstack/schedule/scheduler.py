@@ -25,6 +25,7 @@ from .events import (
     GlobalFailure,
     HeartbeatFailed,
     HeartbeatReceived,
+    PartitionConsumable,
     Proceed,
     SlotsOffered,
     StartJob,
@@ -172,6 +173,9 @@ class Scheduler:
                     self._heartbeats.heard(event.taskmanager, event.now_s)
             case TasksReported():
                 self._reported(event)
+            case PartitionConsumable():
+                if not self._progress.first_output(event.partition, event.attempt):
+                    self._recovery.stale += 1
             case TaskFailed():
                 self._recovery.task_failed(event)
             case TimerDue():

@@ -15,6 +15,7 @@ from ..errors import ConfigError
 from .adaptive_parallelism import AdaptiveSettings
 from .execution_states import ExecutionState, JobState
 from .heartbeats import HeartbeatSettings
+from .scheduling_types import InputConstraint, SchedulingType
 from .slot_pool import SlotPoolSettings
 from .slots import LoadBalanceMode
 from .vertexwise_scheduling import HybridConsumption
@@ -33,6 +34,9 @@ class SchedulerSettings:
         release_partitions: whether results are released when their last reader has finished, not at the job's end.
         adaptive: how the parallelism of a dynamic job is decided.
         hybrid: when hybrid results of a dynamic job count as consumable.
+        scheduling: None schedules pipelined regions, and a dynamic job subtask by subtask; else one of the older ways,
+            for jobs that are not dynamic.
+        constraint: how many inputs a subtask needs before it is deployed, when the next stage waits for output.
         connections: how many connections consumers open to a TaskManager; each dataset uses one of them.
         step_budget: how much is done in one step, in units of `work.COSTS`, about 10 microseconds each.
 
@@ -47,6 +51,8 @@ class SchedulerSettings:
     release_partitions: bool = True
     adaptive: AdaptiveSettings = field(default_factory=AdaptiveSettings)
     hybrid: HybridConsumption = HybridConsumption.UNFINISHED_PRODUCERS
+    scheduling: SchedulingType | None = None
+    constraint: InputConstraint = InputConstraint.ANY
     connections: int = 1
     step_budget: int = 1000
 

@@ -26,13 +26,15 @@ from collections.abc import Callable, Iterable
 from typing import Final, final
 
 from ..buffer.buffer import Buffer
-from ..buffer.pool import LocalBufferPool, NetworkBufferPool
+from ..buffer.local_pool import LocalBufferPool
+from ..buffer.network_pool import NetworkBufferPool
 from ..events import DataType
 from ..inbound.channel import RemoteInputChannel
 from ..inbound.gate import SingleInputGate
 from ..outbound.partition import ResultPartition
 from ..outbound.sender import ChannelSender, SendingChannel
-from ..outbound.subpartition import ResultSubpartition, SubpartitionView
+from ..outbound.subpartition import ResultSubpartition
+from ..outbound.subpartition_view import SubpartitionView
 from .scripted import Pipe
 
 _DATA: Final = DataType.DATA

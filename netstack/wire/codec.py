@@ -84,6 +84,10 @@ class Codec(abc.ABC):
     has_goodbye: bool = True
     """Whether the end of a stream is announced. Without: it is the regular end of a connection without channels."""
 
+    blames_connection: bool = False
+    """Whether a consumer that misuses a channel is told that its whole connection has failed, and left to end it. If
+    not, the channel fails, and no other."""
+
     repeats_cancel: bool = False
     """Whether a producer may overlook a cancel, so that what comes for a channel that left is answered by another."""
 

@@ -15,8 +15,8 @@ what both have in common.
 | ErrorResponse | ChannelError, or ConnectionFailure if it is fatal |
 
 There is no hello, no ping and no goodbye of a producer; those frames have no bytes. A cancel that finds its request
-parked is overlooked by Flink, so it is said again. Flink refuses credit, resumes and acknowledgements for channels that
-were never asked for, with the connection; so does the producer's codec.
+parked is overlooked by Flink, so it is said again. Credit, resumes and acknowledgements for channels that were never
+asked for have nobody's number, and become an UnknownChannel.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ from .frames import (
     Resume,
     SegmentRequest,
     TaskEvent,
+    UnknownChannel,
 )
 
 PROTOCOL_VERSION: Final = 2
@@ -186,7 +187,7 @@ def _control_parts(frame: Frame) -> tuple[Kind, int, bytes]:
             return Kind.PONG, 0, _TOKEN.pack(token)
         case Goodbye():
             return Kind.GOODBYE, 0, b""
-        case TaskEvent() | SegmentRequest():
+        case TaskEvent() | SegmentRequest() | UnknownChannel():
             raise LocalProtocolError(f"the native protocol has no {type(frame).__name__} frames; send it as records")
         case _:
             assert_never(frame)

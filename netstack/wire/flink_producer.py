@@ -9,7 +9,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final, final
 
-from ..errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from ..errors import LocalProtocolError
 from ..events import DataType, decode_event
 from . import flink_events
 from .codec import FrameKind, HeaderFields
@@ -51,6 +51,7 @@ from .frames import (
     Resume,
     SegmentRequest,
     TaskEvent,
+    UnknownChannel,
 )
 
 _BUFFER_BYTES: Final = BUFFER.size
@@ -63,6 +64,7 @@ class FlinkProducerCodec(FlinkCodec):
     """Of a connection on which we produce: reads requests, writes buffers."""
 
     header_bytes = PREFIX.size
+    blames_connection = True
     max_control_bytes = INT.size + MAX_EVENT_BYTES + TASK_EVENT_TARGET.size
 
     def __init__(self, segment_size_bytes: int) -> None:
@@ -190,7 +192,9 @@ class FlinkProducerCodec(FlinkCodec):
                 return Goodbye()
             case Kind.ADD_CREDIT:
                 credit, channel_id = INT_AND_ID.unpack(body)
-                return AddCredit(((self._known(kind, channel_id), positive(credit, "credit")),))
+                positive(credit, "credit")
+                number = self.ids.number_of(channel_id)
+                return _stranger(kind, channel_id) if number is None else AddCredit(((number, credit),))
             case Kind.NEW_BUFFER_SIZE:
                 size, channel_id = INT_AND_ID.unpack(body)
                 number = self.ids.number_of(channel_id)
@@ -207,9 +211,11 @@ class FlinkProducerCodec(FlinkCodec):
                 self._heads.pop(number, None)  # a channel that was only named in a task event has none
                 return CancelChannel(number)
             case Kind.RESUME_CONSUMPTION:
-                return Resume(self._known(kind, id_in(body)))
+                number = self.ids.number_of(id_in(body))
+                return _stranger(kind, body) if number is None else Resume(number)
             case Kind.ACK_ALL_USER_RECORDS_PROCESSED:
-                return Acknowledge(self._known(kind, id_in(body)))
+                number = self.ids.number_of(id_in(body))
+                return _stranger(kind, body) if number is None else Acknowledge(number)
             case _:
                 raise ValueError("a producer sends it")
 
@@ -230,10 +236,6 @@ class FlinkProducerCodec(FlinkCodec):
         event = flink_events.to_native(flink_events.decode(body[INT.size : INT.size + length]))
         return TaskEvent(self.ids.number_for(channel_id), partition.hex(), event)
 
-    def _known(self, kind: Kind, channel_id: bytes) -> int:
-        number = self.ids.number_of(channel_id)
-        if number is None:
-            raise RemoteProtocolError(
-                ErrorCode.UNKNOWN_CHANNEL, f"{kind.name} for channel {channel_id.hex()}, which is not open here"
-            )
-        return number
+
+def _stranger(kind: Kind, channel_id: bytes) -> UnknownChannel:
+    return UnknownChannel(f"{kind.name} for channel {channel_id.hex()}, which is not open here")

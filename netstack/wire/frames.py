@@ -112,6 +112,17 @@ class SegmentRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class UnknownChannel:
+    """Consumer said something of a channel that it never asked for (from codecs that know channels by name only).
+
+    Attributes:
+        text: what, and of which.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class ChannelError:
     """A channel failed; the others go on."""
 
@@ -148,6 +159,6 @@ class Goodbye:
 
 
 Frame: TypeAlias = (
-    "Hello | OpenChannel | AddCredit | Resume | Acknowledge | CancelChannel | BacklogAnnouncement"
-    " | NewBufferSize | TaskEvent | SegmentRequest | ChannelError | ConnectionFailure | Ping | Pong | Goodbye"
+    "Hello | OpenChannel | AddCredit | Resume | Acknowledge | CancelChannel | BacklogAnnouncement | NewBufferSize"
+    " | TaskEvent | SegmentRequest | UnknownChannel | ChannelError | ConnectionFailure | Ping | Pong | Goodbye"
 )

@@ -22,6 +22,7 @@ from netstack.deploy.shuffle import ShuffleDescriptors, TaskManagerLocation
 from netstack.schedule.events import (
     Event,
     HeartbeatReceived,
+    PartitionConsumable,
     Proceed,
     SlotsOffered,
     StartJob,
@@ -46,7 +47,6 @@ from netstack.schedule.instructions import (
     StartTimer,
     UpdateGate,
 )
-from netstack.schedule.regions import Regions
 from netstack.schedule.scheduler import Scheduler
 
 Task = tuple[int, int]
@@ -227,6 +227,8 @@ class Cluster:
             self.fail(taskmanager, task, "partition not found", *gone)
             return
         self.report_state(taskmanager, task, ExecutionInput.RUN)
+        for partition in self.scheduler.topology.partitions_of_subtask(task[0]):
+            self.report(taskmanager, consumable(partition, task[1]))
         took_s = self.chance.expovariate(1 / self.weather.task_s)
         if self.chance.random() < self.weather.task_fails:
             self.at(took_s, lambda: self.fail(taskmanager, task, "it broke"))
@@ -234,29 +236,25 @@ class Cluster:
             self.at(took_s, lambda: self.finish(taskmanager, task))
 
     def missing_partition(self, task: Task) -> tuple[int, int] | None:
-        """A blocking partition that the task wants to read and that is gone, with its attempt."""
-        subtask, _ = task
+        """A blocking partition that the task was told of and that is gone, with its attempt."""
         topology = self.scheduler.topology
-        for group in topology.consumed_groups(subtask):
+        unknown = self.unknown.get(task, set())
+        for gate, group in enumerate(topology.consumed_groups(task[0])):
             if not topology.groups.type_of(group).is_blocking:
                 continue
-            for partition in topology.groups.partitions_of(group):
+            for position, partition in enumerate(topology.groups.partitions_of(group)):
                 attempt, name = self.homes.get(partition, (-1, ""))
-                if (partition, attempt) in self.complete and (partition, attempt) not in self.released:
-                    if not self.taskmanagers[name].is_alive:
-                        return partition, attempt
-                elif not self.is_in_region_of(subtask, partition):
+                if (gate, position) in unknown:
+                    continue
+                if (partition, attempt) not in self.complete or (partition, attempt) in self.released:
                     self.assert_superseded(task)
+                    return partition, attempt
+                if not self.taskmanagers[name].is_alive:
                     return partition, attempt
         return None
 
-    def is_in_region_of(self, subtask: int, partition: int) -> bool:
-        """Whether it runs beside the producer: there a blocking result need not be complete before."""
-        regions = Regions(self.scheduler.topology).region_of
-        return bool(regions[subtask] == regions[self.scheduler.topology.producer_of_partition[partition]])
-
     def assert_superseded(self, task: Task) -> None:
-        """What a task needs was never completed, or is released, only when the task is to run again anyway."""
+        """What a task was told of is not complete, or released, only when the task is to run again anyway."""
         subtask, attempt = task
         state = self.scheduler.execution_state(subtask)
         assert self.scheduler.attempt(subtask) != attempt or state in (
@@ -379,10 +377,15 @@ class Cluster:
         subtask = topology.subtask(descriptor.attempt.vertex, descriptor.attempt.subtask)
         unknown = self.unknown[subtask, descriptor.attempt.attempt] = set()
         for number, gate in enumerate(descriptor.gates):
-            for position, channel in enumerate(gate.gate().channels):
+            positions = [
+                position
+                for first, stop, first_subpartition, stop_subpartition in gate.pieces
+                for position in range(first, stop)
+                for _ in range(first_subpartition, stop_subpartition)
+            ]
+            for position, channel in zip(positions, gate.gate().channels, strict=True):
                 if not channel.address:
-                    if not gate.type.is_blocking:
-                        unknown.add((number, position))
+                    unknown.add((number, position))
                     continue
                 dataset, _, place = channel.partition_id.partition("/")
                 index, _, attempt = place.partition(".")
@@ -393,6 +396,10 @@ class Cluster:
 
 def heartbeat(name: str) -> Callable[[float], Event]:
     return lambda now_s: HeartbeatReceived(now_s, name)
+
+
+def consumable(partition: int, attempt: int) -> Callable[[float], Event]:
+    return lambda now_s: PartitionConsumable(now_s, partition, attempt)
 
 
 def event_at(event: Event, now_s: float) -> Event:

@@ -165,7 +165,7 @@ class Producer:
                 self.in_hand = None
                 self.writer.is_emitting = False
                 self.partition.counters.records += 1
-                self.writer.after_write(slot)
+                self.writer.buffers.after_write(slot)
         self.is_asleep = not is_done
         return is_done
 

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.buffer.buffer import Buffer
-from netstack.buffer.builder import BufferBuilder, BufferConsumer, LentBuffer
-from netstack.buffer.pool import NetworkBufferPool
+from netstack.buffer.builder import BufferBuilder, BufferConsumer
+from netstack.buffer.lent import LentBuffer
+from netstack.buffer.network_pool import NetworkBufferPool
 
 SIZE = 24
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netstack.buffer.buffer import Buffer
-from netstack.buffer.pool import NetworkBufferPool
+from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.errors import RecordError
 from netstack.events import DataType
 from netstack.ids import PartitionId, ResultPartitionType

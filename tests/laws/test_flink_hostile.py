@@ -10,7 +10,7 @@ from flink_vectors import CASES, channel_ids, frames_in, load
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from netstack.buffer.pool import NetworkBufferPool
+from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.buffer.segment import Segment
 from netstack.config import NetworkConfig
 from netstack.errors import ConnectionLost, NetstackError, RemoteProtocolError

@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.buffer.pool import LocalBufferPool, NetworkBufferPool, UnpooledRequest
+from netstack.buffer.local_pool import LocalBufferPool
+from netstack.buffer.network_pool import NetworkBufferPool, UnpooledRequest
 from netstack.buffer.segment import Segment
 from netstack.errors import InsufficientBuffers
 

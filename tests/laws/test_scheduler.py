@@ -23,8 +23,10 @@ from netstack.schedule.job_graph import (
 from netstack.schedule.restart import ExponentialDelay, FixedDelay, NoRestart
 from netstack.schedule.scheduler import Scheduler
 from netstack.schedule.scheduler_settings import SchedulerSettings
+from netstack.schedule.scheduling_types import InputConstraint, SchedulingType
 from netstack.schedule.slot_pool import SlotPoolSettings
 from netstack.schedule.slots import LoadBalanceMode
+from netstack.schedule.vertexwise_scheduling import HybridConsumption
 
 EVERYDAY_SEEDS = 30
 
@@ -39,11 +41,15 @@ BATCH = (
     ResultPartitionType.HYBRID_FULL,
     ResultPartitionType.BLOCKING_PERSISTENT,
 )
+ADAPTIVE = (
+    (ResultPartitionType.BLOCKING,),
+    (ResultPartitionType.BLOCKING, ResultPartitionType.HYBRID_FULL, ResultPartitionType.HYBRID_SELECTIVE),
+)
 
 
 def random_job(chance: random.Random, *, is_dynamic: bool = False) -> JobGraph:
     """A job of a few vertices; each reads one or two of those before it."""
-    types = (ResultPartitionType.BLOCKING,) if is_dynamic else chance.choice((STREAMING, BATCH))
+    types = chance.choice(ADAPTIVE if is_dynamic else (STREAMING, BATCH))
     count = chance.randint(1, 5)
     # With hybrid results all vertices are in one group; here no mix of both comes up.
     groups = 1 if ResultPartitionType.HYBRID_FULL in types else chance.randint(1, 2)
@@ -74,7 +80,7 @@ def random_weather(chance: random.Random) -> Weather:
         repeated=chance.choice((0.0, 0.2)),
         is_silent=chance.choice((0.0, 0.3)),
         latency_s=chance.choice((0.001, 0.05, 0.5)),
-        step_s=chance.choice((0.0, 0.01, 0.1)),
+        step_s=chance.choice((0.0, 0.05, 0.4)),
         registers_within_s=chance.choice((0.0, 3.0)),
     )
 
@@ -95,7 +101,10 @@ def play(seed: int, *, is_dynamic: bool) -> None:
         heartbeats=HeartbeatSettings(interval_s=2.0, timeout_s=20.0),
         slots=SlotPoolSettings(idle_timeout_s=5.0, waits_for_running=chance.random() < 0.5),
         offload=OffloadRule(min_products=chance.choice((0, 1 << 40))),
-        step_budget=chance.choice((1, 20, 1000)),
+        step_budget=chance.choice((1, 8, 1000)),
+        scheduling=None if is_dynamic else chance.choice((None, None, *SchedulingType)),
+        hybrid=chance.choice(tuple(HybridConsumption)),
+        constraint=chance.choice(tuple(InputConstraint)),
     )
     store = MemoryBlobStore()
     scheduler = Scheduler(job, "job-1", restart=restart, store=store, settings=settings)
@@ -134,7 +143,7 @@ def wide_job(parallelism: int, result: ResultPartitionType) -> JobGraph:
 @pytest.mark.parametrize("result", [ResultPartitionType.BLOCKING, ResultPartitionType.PIPELINED_BOUNDED])
 def test_a_thousand_taskmanagers(result: ResultPartitionType) -> None:
     scheduler = Scheduler(wide_job(1000, result), "job-1", restart=FixedDelay(12, 0.5))
-    weather = Weather(task_fails=0.0002, taskmanager_dies_every_s=2.0, repeated=0.01, is_silent=0.1)
+    weather = Weather(task_fails=0.0005, taskmanager_dies_every_s=0.7, repeated=0.01, is_silent=0.1)
     cluster = Cluster(scheduler, 7, weather, taskmanagers=1000, slots=2)
     end = cluster.run()
     assert_ended(end)

@@ -7,8 +7,9 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.buffer.builder import BufferBuilder, EventBuffer
-from netstack.buffer.pool import NetworkBufferPool
+from netstack.buffer.builder import BufferBuilder
+from netstack.buffer.elements import EventBuffer
+from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.events import DataType
 from netstack.outbound.subpartition import ResultSubpartition
 

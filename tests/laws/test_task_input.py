@@ -13,8 +13,9 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.buffer.builder import LentBuffer
-from netstack.buffer.pool import NetworkBufferPool
+from netstack.buffer.elements import EventBuffer
+from netstack.buffer.lent import LentBuffer
+from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.config import NetworkConfig
 from netstack.events import (
     Alignment,
@@ -28,7 +29,7 @@ from netstack.events import (
 from netstack.inbound.barrier import AbortReason, AlignmentStatistics
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.local_channel import LocalInputChannel
-from netstack.outbound.subpartition import EventBuffer, ResultSubpartition
+from netstack.outbound.subpartition import ResultSubpartition
 from netstack.record.framing import frame
 from netstack.runtime.mailbox import Mailbox
 from netstack.runtime.operators import TaskContext

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from netstack import events as in_band
 from netstack.buffer.buffer import BufferSource, Notify
-from netstack.buffer.pool import NetworkBufferPool
+from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.buffer.segment import Segment, allocate_segments
 from netstack.errors import ChannelFailed, ErrorCode, RemoteProtocolError
 from netstack.events import Alignment, DataType, data_type_of, decode_event, encode_event

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from netstack.buffer.builder import BufferBuilder, BufferConsumer, EventBuffer, LentBuffer
-from netstack.buffer.pool import LocalBufferPool, NetworkBufferPool
+from netstack.buffer.builder import BufferBuilder, BufferConsumer
+from netstack.buffer.elements import EventBuffer
+from netstack.buffer.lent import LentBuffer
+from netstack.buffer.local_pool import LocalBufferPool
+from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError
 from netstack.events import DataType
 

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,13 @@ def coordinating(address: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+def scraped(place: str) -> str:
+    """What Prometheus would read."""
+    with urllib.request.urlopen(f"http://{place}/metrics", timeout=10) as answer:
+        text: str = answer.read().decode()
+        return text
+
+
 async def drained(run: RemoteRun) -> None:
     """Hears a run out, until it fails."""
     while True:
@@ -258,6 +266,7 @@ def test_two_daemons_over_tcp_end_with_0_while_runs_are_open(package: Path, tmp_
                     heard = {json.dumps((await run.next_event()).message) for run in (runs[0], runs[0], runs[1])}
                     assert heard == {'{"wrote": 1}', '{"read": "a word"}'}
                     assert (await a.statistics())["runs"][0]["bytes_sent"] > 0
+                    assert 'partition="r/out"' in await trio.to_thread.run_sync(scraped, ready["metrics"])
                     for process in (one, other):
                         process.send_signal(signal.SIGTERM)
                     for run in runs:

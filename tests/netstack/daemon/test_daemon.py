@@ -11,6 +11,8 @@ import trio.testing
 from daemonworld import (
     CONFIG,
     MEMORY_BYTES,
+    SLOW_IMPORT_BEGAN,
+    SLOW_IMPORT_MAY_END,
     daemon_open,
     inputs,
     is_empty,
@@ -170,7 +172,7 @@ async def test_a_run_waits_for_the_slots_of_another_one() -> None:
 @real
 async def test_tasks_and_the_coordinator_talk() -> None:
     async with pair_open() as (_, client):
-        run = await open_run(client)
+        run = await open_run(client, slots=2)
         await run.deploy([job("echo", subtask=number) for number in range(2)])
         for number in range(50):
             run.tell("echo", number % 2, {"number": number})
@@ -289,7 +291,7 @@ async def test_a_task_that_raises_is_told_and_nothing_else_ends(how: str, kind: 
 @real
 async def test_a_result_that_cannot_travel_is_a_failure(what: str, said: str) -> None:
     async with pair_open() as (_, client):
-        run = await open_run(client)
+        run = await open_run(client, slots=2)
         await run.deploy(
             [job("result", parameters={"what": what}), job("result", subtask=1, parameters={"what": "plain"})]
         )
@@ -336,6 +338,7 @@ async def test_consumers_learn_of_a_producer_that_fails_or_leaves_its_partition_
         ([job("missing")], "is not there"),
         ([TaskDescriptor("t", 0, "daemonjobs.exits:x")], "SystemExit"),
         ([job("echo"), job("echo")], "deployed twice"),
+        ([job("echo", subtask=place) for place in range(3)], "3 subtasks of 'echo' .* and it holds 2 slots"),
         ([job("echo", partitions=output("same")), job("echo", subtask=1, partitions=output("same"))], "exists already"),
         ([job("echo", partitions=output("huge", 100_000))], "InsufficientBuffers"),
         ([job("echo", partitions=output("none", 0))], "the least is 1"),
@@ -345,7 +348,7 @@ async def test_consumers_learn_of_a_producer_that_fails_or_leaves_its_partition_
 @real
 async def test_a_deployment_that_cannot_be_ends_the_run_and_says_why(tasks: list[TaskDescriptor], said: str) -> None:
     async with pair_open() as (daemon, client):
-        run = await open_run(client)
+        run = await open_run(client, slots=2)
         with pytest.raises(DaemonRefused, match=said):
             await run.deploy(tasks)
         assert is_empty(daemon), "told when nothing of it is left"
@@ -415,6 +418,36 @@ async def test_a_run_that_breaks_while_it_opens_is_refused_and_the_daemon_goes_o
 
 def _no_memory(*_: Any, **__: Any) -> Any:
     raise MemoryError("none left")
+
+
+@real
+async def test_no_more_runs_than_the_daemon_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("netstack.daemon.daemon.RUNS_AT_MOST", 1)
+    async with pair_open() as (_, client):
+        run = await open_run(client)
+        with pytest.raises(DaemonRefused, match="1 runs are open or wait here; try later"):
+            await open_run(client)
+        await run.close()
+        await open_run(client)
+
+
+@real
+async def test_a_module_that_is_imported_for_ever_holds_nobody_up() -> None:
+    async with pair_open() as (daemon, client), trio.open_nursery() as nursery:
+        run = await open_run(client)
+
+        async def deploy() -> None:
+            with pytest.raises(DaemonRefused, match="closed the run"):
+                await run.deploy([TaskDescriptor("t", 0, "daemonjobs.slow:job")])
+
+        nursery.start_soon(deploy)
+        await until(SLOW_IMPORT_BEGAN.is_set)
+        try:
+            await run.close()
+            assert is_empty(daemon)
+            await count_words(await open_run(client))
+        finally:
+            SLOW_IMPORT_MAY_END.set()
 
 
 @real

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from netstack.buffer.builder import EventBuffer, LentBuffer
-from netstack.buffer.pool import NetworkBufferPool
+from netstack.buffer.elements import EventBuffer
+from netstack.buffer.lent import LentBuffer
+from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.errors import ErrorCode, LocalProtocolError, PartitionNotFound, ProducerFailed
 from netstack.events import Alignment, CheckpointBarrier, DataType, EndOfData, EndOfPartition, encode_event
 from netstack.inbound.channel import RemoteInputChannel

@@ -19,7 +19,7 @@ from netstack import (
     TaskManager,
     open_task_manager,
 )
-from netstack.buffer.pool import NetworkBufferPool
+from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.errors import ConnectionLost
 from netstack.events import DataType, encode_event
 from netstack.inbound.channel import RemoteInputChannel

@@ -22,7 +22,7 @@ from netstack import (
     SingleInputGate,
     open_task_manager,
 )
-from netstack.buffer.builder import EventBuffer
+from netstack.buffer.elements import EventBuffer
 from netstack.events import UserEvent, data_type_of, encode_event
 from netstack.outbound.adaptive import BATCH_SHARE_BYTES
 from netstack.outbound.subpartition import LOCAL_CREDIT, ResultSubpartition

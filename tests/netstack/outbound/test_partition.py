@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from netstack.buffer.builder import BufferBuilder
-from netstack.buffer.pool import NetworkBufferPool
+from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound
 from netstack.events import DataType, UserEvent, decode_event
 from netstack.ids import PartitionId, ResultPartitionType

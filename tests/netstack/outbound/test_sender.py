@@ -8,8 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from netstack.buffer.buffer import BufferSource, Notify
-from netstack.buffer.builder import BufferBuilder, EventBuffer, LentBuffer
-from netstack.buffer.pool import NetworkBufferPool
+from netstack.buffer.builder import BufferBuilder
+from netstack.buffer.elements import EventBuffer
+from netstack.buffer.lent import LentBuffer
+from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.buffer.segment import allocate_segments
 from netstack.errors import ChannelFailed, ErrorCode, PartitionNotFound, RemoteProtocolError
 from netstack.events import CheckpointBarrier, DataType, EndOfData, Event, UserEvent, data_type_of, encode_event

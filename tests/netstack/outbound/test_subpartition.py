@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from netstack.buffer.buffer import Buffer
-from netstack.buffer.builder import BufferBuilder, EventBuffer
-from netstack.buffer.pool import NetworkBufferPool
+from netstack.buffer.builder import BufferBuilder
+from netstack.buffer.elements import EventBuffer
+from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError
 from netstack.events import (
     Alignment,
@@ -20,7 +21,8 @@ from netstack.events import (
     data_type_of,
     encode_event,
 )
-from netstack.outbound.subpartition import ResultSubpartition, SubpartitionView
+from netstack.outbound.subpartition import ResultSubpartition
+from netstack.outbound.subpartition_view import SubpartitionView
 from netstack.wire.credit import SendCredit
 
 SIZE = 16

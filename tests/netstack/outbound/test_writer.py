@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from netstack.buffer.builder import LentBuffer
-from netstack.buffer.pool import NetworkBufferPool
+from netstack.buffer.lent import LentBuffer
+from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, PoolDestroyed, RecordError
 from netstack.events import DataType, UserEvent
 from netstack.ids import PartitionId, ResultPartitionType
 from netstack.outbound.emission import KICK_BUFFERS
+from netstack.outbound.open_buffers import SLICE_S
 from netstack.outbound.partition import ResultPartition
 from netstack.outbound.selector import (
     BroadcastSelector,
@@ -21,7 +22,7 @@ from netstack.outbound.selector import (
     CustomSelector,
     RebalanceSelector,
 )
-from netstack.outbound.writer import LEND_BYTES, SLICE_S, PartitionWriter, rows_of
+from netstack.outbound.writer import LEND_BYTES, PartitionWriter, rows_of
 from netstack.record.formats import format_named
 from netstack.record.framing import frame
 from netstack.testing.scripted import VirtualHost
@@ -364,7 +365,7 @@ def test_a_record_that_waits_for_buffers_goes_where_it_was_selected() -> None:
             while not emission.advance():
                 for index in range(3):
                     got[index] += stage.read(index)
-            stage.writer.after_write(slot)
+            stage.writer.buffers.after_write(slot)
     stage.writer.flush()
     for index in range(3):
         got[index] += stage.read(index)
@@ -656,7 +657,7 @@ def test_a_small_buffer_that_cannot_hold_the_record_does_not_grow_for_nothing() 
     stage.emit(b"a" * 12)
     stage.emit(b"b" * 4)
     assert not stage.writer.try_emit(b"c" * 21)
-    assert stage.writer.builders[0].capacity == 16
+    assert stage.writer.buffers.builders[0].capacity == 16
     stage.emit(b"d" * 4)
     assert buffers(stage) == [16, 16]
 
@@ -689,7 +690,7 @@ def test_a_record_larger_than_all_buffers_takes_what_the_open_one_can_hold() -> 
     assert not emission.advance()
     assert buffers(stage) == [16, 32]
     assert emission.advance()
-    stage.writer.after_write(slot)
+    stage.writer.buffers.after_write(slot)
     assert buffers(stage) == [50 - 24]
 
 
@@ -697,7 +698,7 @@ def test_growing_keeps_the_quick_way_for_what_follows_a_flush() -> None:
     """A buffer whose flush is armed still takes records by comparison alone after it was cut."""
     stage = kept_small(24, timeout_s=0.1)
     stage.emit(b"x" * 4)
-    builder = stage.writer.builders[0]
+    builder = stage.writer.buffers.builders[0]
     assert builder.limit == builder.capacity == 24
 
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from netstack.buffer.pool import NetworkBufferPool
+from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.buffer.segment import Segment
 from netstack.errors import InsufficientBuffers, PoolDestroyed
 from netstack.runtime.buffers import wait_unpooled

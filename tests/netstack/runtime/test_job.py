@@ -19,8 +19,9 @@ import trio.testing
 
 import netstack.runtime.worker
 from netstack.checkpoint.coordinator import CheckpointSettings
+from netstack.checkpoint.files import CheckpointFiles
 from netstack.checkpoint.recovery import split_records
-from netstack.checkpoint.storage import CheckpointFiles, CheckpointStorage
+from netstack.checkpoint.storage import CheckpointStorage
 from netstack.config import NetworkConfig
 from netstack.errors import CheckpointError, CheckpointStorageError, ConfigError, LocalProtocolError
 from netstack.runtime.job import JobFailed, JobRun, open_job

@@ -13,8 +13,9 @@ import pytest
 import trio
 import trio.testing
 
-from netstack.buffer.builder import EventBuffer, LentBuffer
-from netstack.buffer.pool import NetworkBufferPool
+from netstack.buffer.elements import EventBuffer
+from netstack.buffer.lent import LentBuffer
+from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.config import NetworkConfig
 from netstack.errors import ConfigError, LocalProtocolError, RecordError
 from netstack.events import CheckpointBarrier, EndOfData, EndOfPartition, Event, UserEvent, data_type_of, encode_event

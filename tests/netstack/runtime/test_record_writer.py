@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from netstack.buffer.pool import NetworkBufferPool
+from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.errors import ConfigError, LocalProtocolError, PoolDestroyed, RecordError
 from netstack.events import DataType, EndOfData, UserEvent, decode_event
 from netstack.ids import PartitionId, ResultPartitionType

@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from netstack.buffer.builder import EventBuffer, LentBuffer
-from netstack.buffer.pool import NetworkBufferPool
+from netstack.buffer.elements import EventBuffer
+from netstack.buffer.lent import LentBuffer
+from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.config import NetworkConfig
 from netstack.errors import LocalProtocolError, RecordError
 from netstack.events import (

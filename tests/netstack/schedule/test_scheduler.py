@@ -17,6 +17,7 @@ from netstack.schedule.events import (
     GlobalFailure,
     HeartbeatFailed,
     HeartbeatReceived,
+    PartitionConsumable,
     Proceed,
     SlotsOffered,
     StartJob,
@@ -55,6 +56,7 @@ from netstack.schedule.job_graph import (
 from netstack.schedule.restart import FixedDelay, RestartStrategy
 from netstack.schedule.scheduler import Scheduler
 from netstack.schedule.scheduler_settings import SchedulerSettings
+from netstack.schedule.scheduling_types import InputConstraint, SchedulingType
 from netstack.schedule.slot_pool import SlotPoolSettings
 from netstack.schedule.slots import LoadBalanceMode
 
@@ -234,6 +236,57 @@ def test_modes_of_placement() -> None:
         assert deployed(said) == [0, 1, 2, 3]
         if mode is LoadBalanceMode.TASKS:
             assert sorted(play.where.values()) == ["tm-0", "tm-0", "tm-1", "tm-1"]
+
+
+# ---------------------------------------------------------------------------------------------- older scheduling types
+
+
+def test_all_at_once() -> None:
+    play = Play(two_vertices(2, BLOCKING), settings=SchedulerSettings(scheduling=SchedulingType.ALL_AT_ONCE))
+    assert deployed(play.start()) == [0, 1, 2, 3]
+
+
+def lazy(constraint: InputConstraint) -> Play:
+    """Two sources and what reads both."""
+    job = JobGraph(
+        "job",
+        (JobVertex("one", 1, is_source=True), JobVertex("other", 1, is_source=True), JobVertex("both", 1)),
+        (Dataset("ones", 0, PIPELINED), Dataset("others", 1, BLOCKING)),
+        (JobEdge(0, 2, ALL_TO_ALL), JobEdge(1, 2, ALL_TO_ALL)),
+    )
+    scheduling = SchedulingType.NEXT_STAGE_ON_FIRST_OUTPUT
+    settings = SchedulerSettings(scheduling=scheduling, constraint=constraint)
+    play = Play(job, settings=settings, restart=FixedDelay(9, 0.0))
+    assert deployed(play.start()) == [0, 1]
+    return play
+
+
+def test_the_next_stage_comes_on_the_first_output_of_any_input() -> None:
+    play = lazy(InputConstraint.ANY)
+    assert play.give(PartitionConsumable(play.now_s, 0, 7)) == []
+    assert deployed(play.give(PartitionConsumable(play.now_s, 0, 0))) == [2]
+    assert deployed(play.give(PartitionConsumable(play.now_s, 0, 0))) == []
+
+
+def test_or_of_all_inputs() -> None:
+    play = lazy(InputConstraint.ALL)
+    assert play.give(PartitionConsumable(play.now_s, 0, 0)) == []
+    assert deployed(play.finish(1)) == [2]
+
+
+def test_output_counts_for_its_attempt() -> None:
+    play = lazy(InputConstraint.ANY)
+    said = play.fail(0)
+    assert play.give(PartitionConsumable(play.now_s, 0, 0)) == []
+    assert deployed(play.give(TimerDue(play.now_s, timer(said).timer))) == [0]
+    assert deployed(play.give(PartitionConsumable(play.now_s, 0, 1))) == [2]
+
+
+def test_a_dynamic_job_has_a_way_of_its_own() -> None:
+    job = JobGraph("job", (JobVertex("source", UNDECIDED, is_source=True),), is_dynamic=True)
+    settings = SchedulerSettings(scheduling=SchedulingType.ALL_AT_ONCE)
+    with pytest.raises(ConfigError, match="scheduling=all_at_once"):
+        Scheduler(job, "run-1", settings=settings)
 
 
 # --------------------------------------------------------------------------------------- failures and restarts (F3)
@@ -529,6 +582,19 @@ def test_what_was_cut_and_superseded_is_not_done() -> None:
         said = scheduler.handle(Proceed(0.0))
         assert deployed(said) == []
     assert scheduler.statistics().executions[ExecutionState.CANCELED] == 8
+
+
+def test_a_restart_waits_for_slots_to_be_given_back() -> None:
+    settings = SchedulerSettings(step_budget=1)
+    play = Play(two_vertices(4, BLOCKING), restart=FixedDelay(1, 0.0), settings=settings, taskmanagers=1)
+    play.start()
+    said = play.scheduler.handle(TaskManagerLost(play.now_s, "tm-0", "gone"))
+    assert said[-1] == Continue()
+    assert play.scheduler.handle(TimerDue(play.now_s, timer(said).timer)) == []
+    assert play.states()[:4] == ["failed"] * 4
+    assert play.give(Proceed(play.now_s)) == [RequireSlots(4)]
+    assert play.states()[:4] == ["scheduled"] * 4
+    assert deployed(play.register("next", 4)) == [0, 1, 2, 3]
 
 
 def test_misuse_is_refused() -> None:

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from netstack.buffer.buffer import Buffer, BufferSource, Notify
-from netstack.buffer.pool import NetworkBufferPool
+from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.buffer.segment import Segment, allocate_segments
 from netstack.errors import ChannelFailed, ConnectionLost, ErrorCode, NetstackError, RemoteProtocolError
 from netstack.events import DataType

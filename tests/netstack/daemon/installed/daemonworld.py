@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -21,6 +22,9 @@ from netstack.ids import ChannelDescriptor
 
 MEMORY_BYTES = 4 << 20
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=1 << 20)
+
+SLOW_IMPORT_BEGAN = threading.Event()
+SLOW_IMPORT_MAY_END = threading.Event()
 
 _numbers = itertools.count(1)
 

@@ -1,0 +1,287 @@
+"""The upper level of pools: NetworkBufferPool owns every segment of a TaskManager, LocalBufferPools borrow from it.
+
+Takes: a count and a size. Gives: local pools, each with its share; unpooled segments, at once or as they come back.
+
+Rules (one thread, so no locks; the order of effects is what matters):
+- free + lent = N, always. A segment returns exactly once.
+- What is promised is never more than N; what is not promised is shared in proportion to what pools may still grow by.
+- State changes first, callbacks last.
+- Free segments are reused last in, first out: a small hot pool is worth 20-30 % over a large cold one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import final
+
+from ..errors import ConfigError, InsufficientBuffers, LocalProtocolError, PoolDestroyed
+from .local_pool import LocalBufferPool
+from .segment import Segment, allocate_segments
+from .statistics import NetworkBufferPoolStatistics
+
+
+@final
+class NetworkBufferPool:
+    """Owns every segment of a TaskManager."""
+
+    def __init__(self, total_segments: int, segment_size_bytes: int) -> None:
+        """Reserves `total_segments` segments.
+
+        Raises:
+            ConfigError: fewer than one segment.
+            InsufficientBuffers: the system does not give so much address space.
+        """
+        if total_segments < 1:
+            raise ConfigError(f"a NetworkBufferPool needs at least 1 segment, not {total_segments}")
+        self._segment_size_bytes = segment_size_bytes
+        self._total = total_segments
+        try:
+            self._free = allocate_segments(total_segments, segment_size_bytes)
+        except MemoryError as error:
+            raise InsufficientBuffers(
+                f"{total_segments} network buffers of {segment_size_bytes} bytes need"
+                f" {total_segments * segment_size_bytes / (1 << 20):,.0f} MiB of address space, and the system gave"
+                " none: lower memory_bytes, or raise the limit of the process (ulimit -v)"
+            ) from error
+        self._required = 0
+        self._unpooled = 0
+        self._pools: dict[LocalBufferPool, None] = {}  # in order of creation, so that redistribution is exact
+        self._waiting: dict[LocalBufferPool, None] = {}
+        self._requests: deque[UnpooledRequest] = deque()
+        self._destroyed = False
+
+    @property
+    def segment_size_bytes(self) -> int:
+        """Size of every segment."""
+        return self._segment_size_bytes
+
+    @property
+    def free_segments(self) -> int:
+        """Segments nobody holds."""
+        return len(self._free)
+
+    def create_pool(
+        self,
+        required: int,
+        maximum: int | None,
+        *,
+        subpartitions: int = 0,
+        max_buffers_per_channel: int | None = None,
+        max_overdraft: int = 0,
+        purpose: str = "a buffer pool",
+    ) -> LocalBufferPool:
+        """A pool that is guaranteed `required` segments and may grow to `maximum` (None: as far as memory goes).
+
+        Raises:
+            InsufficientBuffers: the guarantee cannot be given; the message says what is missing and what to raise.
+            LocalProtocolError: this pool is destroyed.
+        """
+        if self._destroyed:
+            raise LocalProtocolError("the NetworkBufferPool is destroyed; open a new TaskManager")
+        if maximum is not None and maximum < required:
+            raise ConfigError(f"{purpose}: maximum {maximum} is below required {required}")
+        self._check(required, purpose)
+        self._required += required
+        pool = LocalBufferPool(self, required, maximum, subpartitions, max_buffers_per_channel, max_overdraft)
+        self._pools[pool] = None
+        self._redistribute()
+        if maximum == required:
+            pool.set_size(required)  # has no share to be given, but wants its first segment like every other
+        return pool
+
+    def take_unpooled(self, count: int, purpose: str = "unpooled buffers") -> list[Segment]:
+        """`count` segments outside every pool, such as the exclusive buffers of a channel: all or none.
+
+        Shrinks local pools that hold more than they were promised.
+
+        Raises:
+            InsufficientBuffers: the guarantee cannot be given, or others still hold the segments.
+        """
+        if self._destroyed:
+            raise PoolDestroyed(f"{purpose}: the NetworkBufferPool is destroyed")
+        self._check(count, purpose)
+        self._required += count
+        self._unpooled += count
+        self._redistribute()
+        if len(self._free) < count:
+            missing = count - len(self._free)
+            self._required -= count
+            self._unpooled -= count
+            self._redistribute()
+            raise InsufficientBuffers(
+                f"{purpose}: {count} network buffers wanted, {missing} of them are still held by pools that shrink;"
+                f" raise memory_bytes by {missing * self._segment_size_bytes}, or try again when they were consumed"
+            )
+        return self._pop(count)
+
+    def request_unpooled(self, count: int, purpose: str = "unpooled buffers") -> UnpooledRequest:
+        """As `take_unpooled`, for whoever can wait until others have given back what they hold beyond their promise.
+
+        Waiting requests are served in order, before every local pool.
+
+        Raises:
+            InsufficientBuffers: the guarantee cannot be given, so that waiting would not help.
+        """
+        if self._destroyed:
+            raise PoolDestroyed(f"{purpose}: the NetworkBufferPool is destroyed")
+        self._check(count, purpose)
+        self._required += count
+        self._unpooled += count
+        self._redistribute()
+        request = UnpooledRequest(self, count)
+        self._requests.append(request)
+        self._serve_waiting()
+        return request
+
+    def withdraw(self, request: UnpooledRequest) -> None:
+        """Gives a request up, and back what it has got (`UnpooledRequest.withdraw`)."""
+        if request in self._requests:
+            self._requests.remove(request)
+        segments, request.segments = request.segments, []
+        self._free.extend(segments)
+        self._required -= request.count
+        self._unpooled -= request.count
+        self._redistribute()
+        self._serve_waiting()
+
+    def recycle_unpooled(self, segments: list[Segment]) -> None:
+        """Takes unpooled segments back."""
+        self._free.extend(segments)
+        self._required -= len(segments)
+        self._unpooled -= len(segments)
+        self._redistribute()
+        self._serve_waiting()
+
+    def destroy(self) -> None:
+        """Destroys every local pool; segments still out are dropped when they return. Idempotent."""
+        if not self._destroyed:
+            self._destroyed = True
+            for pool in list(self._pools):
+                pool.destroy()
+            for request in list(self._requests):
+                request.on_change()
+
+    @property
+    def is_destroyed(self) -> bool:
+        """Whether it was destroyed."""
+        return self._destroyed
+
+    def statistics(self) -> NetworkBufferPoolStatistics:
+        """A snapshot; O(pools)."""
+        wanted = self._unpooled
+        for pool in self._pools:
+            wanted += pool.wanted
+        return NetworkBufferPoolStatistics(
+            total_segments=self._total,
+            free_segments=len(self._free),
+            lent_segments=self._total - len(self._free),
+            required_segments=self._required,
+            requested_segments=wanted,
+            local_pools=len(self._pools),
+            segment_size_bytes=self._segment_size_bytes,
+        )
+
+    # What local pools call.
+
+    def try_take(self) -> Segment | None:
+        """One segment for a local pool."""
+        return self._free.pop() if self._free else None
+
+    def give_back(self, segment: Segment) -> None:
+        """One segment from a local pool."""
+        self._free.append(segment)
+        if self._waiting or self._requests:
+            self._serve_waiting()
+
+    def wait_for_segment(self, pool: LocalBufferPool) -> None:
+        """Calls `pool.on_network_segment` once, when a segment is free."""
+        self._waiting[pool] = None
+
+    def forget(self, pool: LocalBufferPool, required: int) -> None:
+        """A local pool was destroyed."""
+        del self._pools[pool]
+        self._waiting.pop(pool, None)
+        self._required -= required
+        self._redistribute()
+
+    def _check(self, count: int, purpose: str) -> None:
+        free = self._total - self._required
+        if count > free:
+            raise InsufficientBuffers(
+                f"{purpose} requires {count} network buffers, but only {free} of {self._total} are not yet promised"
+                f" (segments of {self._segment_size_bytes} bytes): raise memory_bytes by"
+                f" {(count - free) * self._segment_size_bytes} to at least"
+                f" {(self._required + count) * self._segment_size_bytes}, or use fewer channels or exclusive buffers"
+            )
+
+    def _pop(self, count: int) -> list[Segment]:
+        taken = self._free[len(self._free) - count :]
+        del self._free[len(self._free) - count :]
+        return taken
+
+    def _serve_waiting(self) -> None:
+        while self._requests and self._free:
+            request = self._requests[0]
+            request.segments += self._pop(min(request.missing, len(self._free)))
+            if not request.missing:
+                self._requests.popleft()
+                request.on_change()
+        while self._waiting and self._free:
+            pool = next(iter(self._waiting))
+            del self._waiting[pool]
+            pool.on_network_segment()
+
+    def _redistribute(self) -> None:
+        """Shares what is not promised in proportion to the capped excess of each pool: exact sum, each within one."""
+        resizable = [pool for pool in self._pools if pool.maximum is None or pool.maximum > pool.required]
+        available = self._total - self._required
+        if available <= 0:
+            for pool in resizable:
+                pool.set_size(pool.required)
+            return
+        capacities = [
+            available if pool.maximum is None else min(available, pool.maximum - pool.required) for pool in resizable
+        ]
+        total_capacity = sum(capacities)
+        if total_capacity == 0:
+            return
+        to_distribute = min(available, total_capacity)
+        cumulated = given = 0
+        for pool, capacity in zip(resizable, capacities, strict=True):
+            cumulated += capacity
+            mine = to_distribute * cumulated // total_capacity - given
+            given += mine
+            pool.set_size(pool.required + mine)
+
+
+@final
+class UnpooledRequest:
+    """Unpooled segments that are promised and not all there yet.
+
+    Attributes:
+        count: how many were asked for.
+        segments: what has come; the caller's once nothing is missing.
+        on_change: called when the last one came, or the network pool was destroyed.
+    """
+
+    __slots__ = ("_network", "count", "on_change", "segments")
+
+    def __init__(self, network: NetworkBufferPool, count: int) -> None:
+        self._network = network
+        self.count = count
+        self.segments: list[Segment] = []
+        self.on_change: Callable[[], None] = _nothing
+
+    @property
+    def missing(self) -> int:
+        """How many are still to come."""
+        return self.count - len(self.segments)
+
+    def withdraw(self) -> None:
+        """Gives the request up, and back what it has got."""
+        self._network.withdraw(self)
+
+
+def _nothing() -> None:
+    """Nobody waits for this request."""

@@ -1,0 +1,328 @@
+"""The command `netstack consume`: reads subpartitions of a producer that runs elsewhere, a Flink task manager say.
+
+Takes: an address, a partition, subpartitions. Gives: the records as lines, or what they add up to.
+
+Rules: what is read counts even if the exchange then fails. A record may be a value or a stream element around one; no
+record of the three formats reads as both, but for byte arrays with timestamps beyond the year 2280.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import click
+import trio
+
+from ..config import NetworkConfig
+from ..errors import ChannelFailed, ConfigError, NetstackError, RecordError
+from ..events import DataType, UserEvent, decode_event
+from ..ids import ChannelDescriptor
+from ..inbound.gate import SingleInputGate
+from ..record.deserializer import RecordDeserializer
+from ..record.flink import StreamElementFormat, StreamRecord, Watermark, value_format_named
+from ..record.formats import BytesFormat
+from ..record.spill import SpillDirectory
+from ..runtime.record_reader import TURN_BUFFERS
+from ..runtime.signal import Signal
+from ..runtime.task_manager import open_task_manager
+from .exchange import (
+    CLOSED_EARLY,
+    ERROR,
+    FINISHED,
+    ChannelAccount,
+    exchange_config,
+    exchange_flags,
+    partition_named,
+    print_summary,
+    until_stopped,
+)
+from .values import COUNT, Parsed
+
+RAW: Final = "raw"
+MAX_SUBPARTITIONS: Final = 65_536
+
+_ANNOUNCEMENT: Final = UserEvent("EventAnnouncement")  # Flink's consumer makes an event of it, and counts it
+
+
+def _subpartitions(text: str) -> range:
+    first, dash, last = text.partition("-")
+    try:
+        found = range(int(first), int(last if dash else first) + 1)
+    except ValueError:
+        raise ConfigError(f"{text!r}: write a number, or FIRST-LAST such as 0-3") from None
+    if found.start < 0 or not 1 <= len(found) <= MAX_SUBPARTITIONS:
+        raise ConfigError(f"{text!r}: give 1 to {MAX_SUBPARTITIONS} subpartitions from 0 on, the lower one first")
+    return found
+
+
+@final
+class RecordPayloads:
+    """What a record carries, without the framing of its format.
+
+    Args:
+        kind: long, string or bytes; raw is the record as it is.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._values = None if kind == RAW else value_format_named(kind)
+        self._elements = None if self._values is None else StreamElementFormat(self._values)
+
+    def take(self, records: Sequence[bytes], account: ChannelAccount) -> list[Any]:
+        """The values of records, counted.
+
+        Raises:
+            RecordError: one of them is no such value, and no stream element with one.
+        """
+        if self._values is None:
+            account.add(records)
+            return list(records)
+        values = [value for record in records for value in self._values_of(record, account)]
+        account.add([self._payload(value) for value in values])
+        return values
+
+    def _values_of(self, record: bytes, account: ChannelAccount) -> tuple[Any, ...]:
+        assert self._values is not None
+        assert self._elements is not None
+        try:
+            return (self._values.decode(memoryview(record)),)
+        except RecordError as as_value:
+            try:
+                element = self._elements.decode(memoryview(record))
+            except RecordError as as_element:
+                raise RecordError(f"{as_value}; nor is it a stream element ({as_element}); try --as raw") from as_value
+        if isinstance(element, Watermark):
+            account.watermark = element.timestamp
+        return (element.value,) if isinstance(element, StreamRecord) else ()
+
+    def _payload(self, value: Any) -> bytes:
+        if self.kind == "long":
+            return int(value).to_bytes(8, "big", signed=True)
+        if self.kind == "string":
+            return (value or "").encode("utf-8", "surrogatepass")
+        return bytes(value)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumePlan:
+    """What to read.
+
+    Attributes:
+        address: URL of the producer.
+        partition_id: as the library knows it.
+        subpartitions: of it.
+        config: of our side.
+        kind: of the records, see `RecordPayloads`.
+        limit: leave after so many records; None reads all.
+        timeout_s: give up then.
+    """
+
+    address: str
+    partition_id: str
+    subpartitions: range
+    config: NetworkConfig
+    kind: str = RAW
+    limit: int | None = None
+    timeout_s: float | None = None
+
+
+@final
+class Consumption:
+    """One run of it.
+
+    Attributes:
+        accounts: by subpartition.
+        outcome: finished, closed-early (the limit was reached, or somebody stopped it) or error.
+        error: why.
+    """
+
+    def __init__(self, plan: ConsumePlan, show: Callable[[Any], None] | None = None) -> None:
+        """Nothing was read yet.
+
+        Args:
+            plan: what to read.
+            show: gets every value.
+        """
+        self.accounts = {subpartition: ChannelAccount() for subpartition in plan.subpartitions}
+        self.outcome = CLOSED_EARLY
+        self.error: NetstackError | None = None
+        self._plan = plan
+        self._show = show
+        self._payloads = RecordPayloads(plan.kind)
+        self._records = 0
+
+    async def run(self) -> None:
+        """Reads until all channels have ended, the limit is reached, or something breaks.
+
+        Raises:
+            ConfigError: an address that is none.
+
+        Cancellation: the producer is told that nothing more is wanted; what was read stays counted.
+        """
+        timeout_s = self._plan.timeout_s
+        try:
+            with trio.fail_after(math.inf if timeout_s is None else timeout_s):
+                self.outcome = FINISHED if await self._exchange() else CLOSED_EARLY
+        except ConfigError:
+            raise
+        except NetstackError as error:
+            self.outcome, self.error = ERROR, error
+        except trio.TooSlowError:
+            self.outcome, self.error = ERROR, NetstackError(f"not finished within {timeout_s:g} s (--timeout)")
+
+    def document(self) -> dict[str, Any]:
+        """The summary; its keys are a contract."""
+        document: dict[str, Any] = {"kind": "consumed", "outcome": self.outcome}
+        if self.error is not None:
+            document["error"] = str(self.error)
+            document["error_class"] = type(self.error).__name__
+            document["error_scope"] = "channel" if isinstance(self.error, ChannelFailed) else "connection"
+        document["channels"] = [
+            account.document()
+            | {
+                "subpartition": subpartition,
+                "buffers": account.buffers,
+                "buffer_bytes": account.buffer_bytes,
+                "watermark": account.watermark,
+            }
+            for subpartition, account in self.accounts.items()
+        ]
+        return document
+
+    async def _exchange(self) -> bool:
+        """Returns whether every channel has ended."""
+        plan = self._plan
+        wanted = [ChannelDescriptor(plan.address, plan.partition_id, index) for index in plan.subpartitions]
+        async with open_task_manager(f"memory://consume-{id(self)}", plan.config) as manager:
+            gate = await manager.open_gate(wanted)
+            try:
+                return await self._read(gate)
+            finally:
+                gate.close()
+
+    async def _read(self, gate: SingleInputGate) -> bool:
+        plan = self._plan
+        signal = Signal()
+        gate.on_available = signal.wake
+        spill = SpillDirectory(None)
+        deserializers = [
+            RecordDeserializer(BytesFormat(), spill=spill, spill_threshold_bytes=plan.config.spill_threshold_bytes)
+            for _ in plan.subpartitions
+        ]
+        accounts = list(self.accounts.values())
+        turn = 0
+        while plan.limit is None or self._records < plan.limit:
+            buffer = gate.poll()
+            if buffer is None:
+                if gate.is_finished:
+                    self._check_whole(deserializers)
+                    return True
+                gate.poke()
+                if not gate.is_available:
+                    await signal.wait()
+                continue
+            turn += 1
+            if turn % TURN_BUFFERS == 0:
+                await trio.lowlevel.checkpoint()
+            channel = buffer.channel_index
+            account = accounts[channel]
+            data_type = buffer.data_type
+            try:
+                memory = buffer.contiguous()
+                if data_type is DataType.DATA:
+                    account.buffers += 1
+                    account.buffer_bytes += len(memory)
+                    self._take(deserializers[channel].feed(memory), account)
+                else:
+                    account.add_event(_ANNOUNCEMENT if data_type is DataType.ANNOUNCEMENT else decode_event(memory))
+            finally:
+                buffer.recycle()
+            if data_type is DataType.END_OF_DATA:
+                gate.acknowledge_end_of_data(channel)
+            elif data_type.blocks_upstream:
+                gate.resume(channel)
+        return False
+
+    def _take(self, records: list[bytes], account: ChannelAccount) -> None:
+        limit = self._plan.limit
+        if limit is not None:
+            records = records[: limit - self._records]
+        before = account.records
+        values = self._payloads.take(records, account)
+        self._records += account.records - before
+        if self._show is not None:
+            for value in values:
+                self._show(value)
+
+    def _check_whole(self, deserializers: Sequence[RecordDeserializer]) -> None:
+        for subpartition, deserializer in zip(self._plan.subpartitions, deserializers, strict=True):
+            left = len(deserializer.unconsumed())
+            if left:
+                raise RecordError(f"subpartition {subpartition} ended in the middle of a record, {left} bytes into it")
+
+
+@click.command(short_help="Reads a partition of a producer elsewhere.")
+@click.argument("address", metavar="tcp://HOST:PORT")
+@click.option(
+    "--subpartitions",
+    type=Parsed("range", _subpartitions),
+    default="0",
+    show_default=True,
+    metavar="FIRST[-LAST]",
+    help="Which of them.",
+)
+@exchange_flags
+@click.option(
+    "--as",
+    "kind",
+    type=click.Choice(["long", "string", "bytes", RAW]),
+    help="Print the records as these, one a line (bytes and raw in hex); without it only what they add up to.",
+)
+@click.option("--limit", type=COUNT, help="Leave after this many records.")
+@click.option("--retries", type=COUNT, default=1, show_default=True, help="Ask again for a partition not found.")
+@click.option("--json", "as_json", is_flag=True, help="Print what the records add up to as one JSON document.")
+def consume(
+    address: str,
+    dialect: str,
+    partition: str,
+    subpartitions: range,
+    kind: str | None,
+    limit: int | None,
+    retries: int,
+    timeout_s: float | None,
+    as_json: bool,
+    **buffers: int,
+) -> int:
+    """Reads subpartitions of a producer: of a task manager of Flink 2.3.0, or of `netstack serve`.
+
+    Of each: records, bytes and CRC-32 of the payloads in order, events. Exit code 1 if it does not come to its end.
+    """
+    plan = ConsumePlan(
+        address,
+        partition_named(partition, dialect),
+        subpartitions,
+        exchange_config(dialect=dialect, gate=len(subpartitions), partition_request_retries=retries, **buffers),
+        RAW if kind is None else kind,
+        limit,
+        timeout_s,
+    )
+    is_printed = kind is not None and not as_json
+    consumption = Consumption(plan, _print_value if is_printed else None)
+    is_stopped = trio.run(until_stopped, consumption.run)
+    if as_json:
+        click.echo(json.dumps(consumption.document()))
+    else:
+        print_summary(f"{address}: {consumption.outcome}", consumption.accounts, to_stderr=is_printed)
+    if consumption.error is not None:
+        click.echo(f"netstack: {consumption.error}", err=True)
+    elif is_stopped:
+        click.echo("netstack: stopped by a signal", err=True)
+    return 1 if is_stopped or consumption.error is not None else 0
+
+
+def _print_value(value: Any) -> None:
+    click.echo(value.hex() if isinstance(value, bytes) else "null" if value is None else value)

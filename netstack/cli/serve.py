@@ -1,0 +1,357 @@
+"""The command `netstack serve`: a partition that consumers elsewhere read, Flink task managers say.
+
+Takes: a partition, the number of its subpartitions; how many records, or a file with a record in each line. Gives: a
+line with the port when it listens, and what was dealt to each subpartition at the end.
+
+Rules: records are dealt round robin. The end of the partition follows the consumers' word that they have processed all
+records, or a while after they were sent them. A consumer that leaves has consumed its subpartition; when all of them
+have left, the rest is dealt to nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, final
+from urllib.parse import urlsplit
+
+import click
+import trio
+
+from ..config import NetworkConfig
+from ..errors import ConfigError, NetstackError
+from ..events import EndOfData, EndOfPartition, Event
+from ..outbound.partition import ResultPartition
+from ..outbound.subpartition import ResultSubpartition
+from ..record.flink import value_format_named
+from ..runtime.record_writer import RecordWriter
+from ..runtime.signal import Signal
+from ..runtime.task_manager import TaskManager, open_task_manager
+from ..wire.flink_events import flink_name
+from .exchange import (
+    CLOSED_EARLY,
+    ERROR,
+    FINISHED,
+    ChannelAccount,
+    exchange_config,
+    exchange_flags,
+    partition_named,
+    print_summary,
+    until_stopped,
+)
+from .values import COUNT, DURATION, LENGTH
+
+LEAVE_GRACE_S: Final = 5.0
+"""How long a consumer that was sent everything has to say that it leaves; as a rule milliseconds."""
+
+DEFAULT_RECORDS: Final = 1000
+TURN_RECORDS: Final = 1000
+"""Records after which others run; a writer that finds room never waits."""
+
+_Value = int | str | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ServePlan:
+    """What to serve.
+
+    Attributes:
+        listen: URL to be reached at.
+        partition_id: as the library knows it.
+        subpartitions: how many.
+        config: of our side.
+        records: how many, if there is no file.
+        input_path: a file whose lines are the records.
+        kind: of the records: long, string, bytes.
+        buffer_timeout_s: longest a record waits in a part-filled buffer; None until it is full.
+        ack_timeout_s: how long consumers that have been sent all records may take to acknowledge them before the
+            partition ends all the same; 0 ends it at once.
+        timeout_s: give up then.
+    """
+
+    listen: str
+    partition_id: str
+    subpartitions: int
+    config: NetworkConfig
+    records: int = 0
+    input_path: Path | None = None
+    kind: str = "long"
+    buffer_timeout_s: float | None = 0.1
+    ack_timeout_s: float = 2.0
+    timeout_s: float | None = None
+
+
+@final
+class Serving:
+    """One run of it.
+
+    Attributes:
+        accounts: what was dealt, by subpartition.
+        outcome: finished (everything was dealt), closed-early (somebody stopped it before) or error.
+        error: why.
+        is_released: whether every consumer has left.
+        task_events: names of what consumers told the task.
+    """
+
+    def __init__(self, plan: ServePlan, ready: Callable[[str], None]) -> None:
+        """Does not listen yet.
+
+        Args:
+            plan: what to serve.
+            ready: gets the address as soon as the partition can be asked for.
+        """
+        self.accounts = {subpartition: ChannelAccount() for subpartition in range(plan.subpartitions)}
+        self.outcome = CLOSED_EARLY
+        self.error: NetstackError | None = None
+        self.is_released = False
+        self.task_events: list[str] = []
+        self._plan = plan
+        self._ready = ready
+        self._changed = Signal()
+        self._writing = trio.CancelScope()
+        self._is_written = False
+
+    async def run(self) -> None:
+        """Serves until every subpartition was consumed.
+
+        Raises:
+            ConfigError, OSError: an address that is none, or cannot be bound; a partition without subpartitions.
+
+        Cancellation: consumers find the connection ended.
+        """
+        timeout_s = self._plan.timeout_s
+        with trio.move_on_after(math.inf if timeout_s is None else timeout_s) as scope:
+            await self._exchange()
+        if scope.cancelled_caught:
+            self._fail(NetstackError(f"not consumed within {timeout_s:g} s (--timeout)"))
+
+    def document(self) -> dict[str, Any]:
+        """The summary; its keys are a contract."""
+        document: dict[str, Any] = {"kind": "served", "outcome": self.outcome}
+        if self.error is not None:
+            document["error"] = str(self.error)
+        return document | {
+            "partition_id": self._plan.partition_id,
+            "all_released": self.is_released,
+            "task_events": self.task_events,
+            "channels": [account.document() for account in self.accounts.values()],
+        }
+
+    async def _exchange(self) -> None:
+        plan = self._plan
+        async with open_task_manager(plan.listen, plan.config) as manager:
+            partition = manager.create_partition(plan.partition_id, subpartitions=plan.subpartitions)
+            partition.on_task_event = self._take_task_event
+            writer = RecordWriter(
+                partition, format=value_format_named(plan.kind), buffer_timeout_s=plan.buffer_timeout_s
+            )
+            wake_writer = partition.on_acknowledged
+            assert wake_writer is not None
+
+            def on_change() -> None:
+                wake_writer()
+                self._changed.wake()
+                if partition.all_acknowledged and not self._is_written:  # they have left: nobody reads on
+                    self._writing.cancel()
+
+            partition.on_acknowledged = on_change
+            self._ready(manager.address)
+            try:
+                await self._write(writer)
+            except (NetstackError, OSError) as error:
+                self._fail(error if isinstance(error, NetstackError) else NetstackError(str(error)))
+                partition.fail(str(error))
+                return
+            await self._end(writer, manager)
+
+    async def _write(self, writer: RecordWriter) -> None:
+        dealt = self._dealt()
+        with self._writing:
+            for count, value in enumerate(dealt, 1):
+                await writer.emit(value)
+                if count % TURN_RECORDS == 0:
+                    await trio.lowlevel.checkpoint()
+        for count, _ in enumerate(dealt, 1):  # nobody is left to read them
+            if count % TURN_RECORDS == 0:
+                await trio.lowlevel.checkpoint()
+        self._is_written = True
+
+    async def _end(self, writer: RecordWriter, manager: TaskManager) -> None:
+        partition = writer.partition
+        self.outcome = FINISHED
+        if not self._writing.cancelled_caught:
+            await writer.broadcast_event(EndOfData())
+            self._count_event(EndOfData())
+            await self._wait_acknowledged(partition)
+            partition.finish()
+            self._count_event(EndOfPartition())
+        partition.close()
+        manager.kick()
+        while not partition.is_released:
+            # Who has not acknowledged may still be reading what is under way, and would lose it.
+            with trio.move_on_after(LEAVE_GRACE_S if partition.all_acknowledged else math.inf) as scope:
+                await self._changed.wait()
+            if scope.cancelled_caught:
+                break
+        self.is_released = partition.is_released
+
+    async def _wait_acknowledged(self, partition: ResultPartition) -> None:
+        """Waits for consumers: for the time that was set at least, twice that at most since they were sent it all."""
+        patience_s = self._plan.ack_timeout_s
+        while patience_s and not partition.all_acknowledged:
+            with trio.move_on_after(patience_s) as scope:
+                await self._changed.wait()
+            if scope.cancelled_caught and not any(map(_is_behind, partition.subpartitions)):
+                return
+
+    def _dealt(self) -> Iterator[_Value]:
+        """Every value in its turn, put to the account of its subpartition."""
+        accounts = list(self.accounts.values())
+        for index, (value, payload) in enumerate(_values(self._plan)):
+            accounts[index % len(accounts)].add((payload,))
+            yield value
+
+    def _count_event(self, event: Event) -> None:
+        for account in self.accounts.values():
+            account.add_event(event)
+
+    def _take_task_event(self, event: Event) -> None:
+        self.task_events.append(flink_name(event))
+
+    def _fail(self, error: NetstackError) -> None:
+        self.outcome, self.error = ERROR, error
+
+
+def _values(plan: ServePlan) -> Iterator[tuple[_Value, bytes]]:
+    """Each record's value, and its payload.
+
+    Raises:
+        ConfigError: a line that is no such value.
+    """
+    if plan.input_path is None:
+        for index in range(plan.records):
+            if plan.kind == "string":
+                yield str(index), str(index).encode()
+            else:
+                payload = index.to_bytes(8, "big")
+                yield index if plan.kind == "long" else payload, payload
+        return
+    with plan.input_path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            payload = line.removesuffix(b"\n").removesuffix(b"\r")
+            try:
+                if plan.kind == "bytes":
+                    yield payload, payload
+                elif plan.kind == "string":
+                    yield payload.decode(), payload
+                else:
+                    value = int(payload)
+                    yield value, value.to_bytes(8, "big", signed=True)
+            except (ValueError, OverflowError) as error:
+                raise ConfigError(
+                    f"{plan.input_path}, line {number}: {payload[:40]!r} cannot be served as {plan.kind} ({error})"
+                ) from error
+
+
+def _is_behind(subpartition: ResultSubpartition) -> bool:
+    """Whether there is something to send, or to be asked for."""
+    return bool(subpartition.queued_buffers()) and not subpartition.statistics().is_consumed
+
+
+@click.command(short_help="A partition for consumers elsewhere to read.")
+@click.option("--subpartitions", type=COUNT, default=1, show_default=True, help="How many consumers it has.")
+@exchange_flags
+@click.option(
+    "--listen",
+    default="tcp://127.0.0.1:0",
+    show_default=True,
+    metavar="tcp://ADDR:PORT",
+    help="Where it is reached; port 0 takes a free one.",
+)
+@click.option("--records", type=COUNT, help="How many records; record 7 is the number 7. 1000 if not given.")
+@click.option(
+    "--input",
+    "input_path",
+    type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path),
+    help="A file: each line is a record.",
+)
+@click.option(
+    "--as",
+    "kind",
+    type=click.Choice(["long", "string", "bytes"]),
+    help="What the records are; long if not given, string with --input.",
+)
+@click.option(
+    "--buffer-timeout",
+    "buffer_timeout_s",
+    type=DURATION,
+    default="100ms",
+    show_default=True,
+    help="Longest time a record waits in a part-filled buffer: 100ms, 0 (never), none (until it is full).",
+)
+@click.option(
+    "--ack-timeout",
+    "ack_timeout_s",
+    type=LENGTH,
+    default="2s",
+    show_default=True,
+    help="How long consumers that have everything may take to say so before the partition ends; 0 does not wait.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print two JSON documents, a line each: ready, and the summary.")
+def serve(
+    listen: str,
+    dialect: str,
+    partition: str,
+    subpartitions: int,
+    records: int | None,
+    input_path: Path | None,
+    kind: str | None,
+    buffer_timeout_s: float | None,
+    ack_timeout_s: float,
+    timeout_s: float | None,
+    as_json: bool,
+    **buffers: int,
+) -> int:
+    """Serves a partition until its consumers have read it: task managers of Flink 2.3.0, or `netstack consume`.
+
+    Exit code 1 if not everything could be dealt out.
+    """
+    if records is not None and input_path is not None:
+        raise ConfigError("--records and --input: give one of them")
+    if records is not None and records < 0:
+        raise ConfigError(f"--records {records}: give 0 or more")
+    if subpartitions < 1:
+        raise ConfigError(f"--subpartitions {subpartitions}: give 1 or more")
+    plan = ServePlan(
+        listen,
+        partition_named(partition, dialect),
+        subpartitions,
+        exchange_config(dialect=dialect, partition=subpartitions, **buffers),
+        DEFAULT_RECORDS if records is None else records,
+        input_path,
+        kind or ("long" if input_path is None else "string"),
+        buffer_timeout_s,
+        ack_timeout_s,
+        timeout_s,
+    )
+
+    def ready(address: str) -> None:
+        if as_json:
+            facts = {"port": urlsplit(address).port, "partition_id": plan.partition_id, "address": address}
+            click.echo(json.dumps({"kind": "ready"} | facts))
+        else:
+            click.echo(f"{subpartitions} subpartitions of {plan.partition_id} at {address}")
+
+    serving = Serving(plan, ready)
+    is_stopped = trio.run(until_stopped, serving.run)
+    if as_json:
+        click.echo(json.dumps(serving.document() | {"stop_requested": is_stopped}))
+    else:
+        print_summary(f"{plan.partition_id}: {serving.outcome}", serving.accounts, to_stderr=False)
+    if serving.error is not None:
+        click.echo(f"netstack: {serving.error}", err=True)
+        return 2 if isinstance(serving.error, ConfigError) else 1
+    return 0 if serving.outcome == FINISHED else 1

@@ -1,0 +1,224 @@
+"""`netstack top`: what a terminal of any width shows, and the command against running daemons."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from rich.console import Console
+
+from netstack.cli import main
+from netstack.cli import top as _command  # noqa: F401
+from netstack.cli.top_view import DaemonHistory
+from netstack.config import NetworkConfig
+from netstack.daemon.client import open_daemon
+from netstack.daemon.daemon import DaemonConfig, TaskManagerDaemon, open_taskmanager_daemon
+
+TOP = sys.modules["netstack.cli.top"]
+COMMAND = [sys.executable, "-c", "import sys; from netstack.cli import main; sys.exit(main())", "top"]
+
+
+def busy() -> DaemonHistory:
+    """A daemon with a run that is under way, one that failed, and one that waits."""
+    history = DaemonHistory("10.0.0.1:6121")
+    for second in range(61):
+        channels = [
+            {"peer": "tcp://10.0.0.2:40000", "partition": "source-0", "subpartition": place, "credit": place * second}
+            for place in range(6)
+        ]
+        metrics: dict[str, Any] = {
+            "netstack_output_bytes_total": {"p": second**2 * 1e6},
+            "netstack_output_backpressured_ms_per_second": {"p": 999.4},
+            "netstack_output_pool_usage_ratio": {"p": 1.31},
+        }
+        run = {
+            "run_id": "a",
+            "name": "bench 1234",
+            "slots": 2,
+            "memory_bytes": 4 << 20,
+            "age_s": 3725.0,
+            "tasks": {"source-0": "running", "sink-0": "failed"},
+            "metrics": metrics,
+            "channel_count": 1006,
+            "channels": channels,
+        }
+        waiting = {"run_id": "b", "name": "next", "slots": 1, "memory_bytes": 1 << 20, "age_s": 5.0, "tasks": {}}
+        document = {
+            "hostname": "host-a",
+            "version": "0.3.0",
+            "pid": 1,
+            "uptime_s": 90061.0,
+            "cpu_s": second * 1.5,
+            "cpus": 4,
+            "slots": 8,
+            "free_slots": 6,
+            "memory_bytes": 256 << 20,
+            "free_memory_bytes": 252 << 20,
+            "runs": [run, waiting],
+        }
+        history.saw(document, float(second))
+    return history
+
+
+def shown(histories: list[DaemonHistory], width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    console.print(TOP.rendered([history.view(60.0) for history in histories], width))
+    assert isinstance(console.file, io.StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def test_a_daemon_at_80_columns() -> None:
+    gone = DaemonHistory("10.0.0.2:6121")
+    gone.lost("Connection refused")
+    assert shown([busy(), gone], 80) == [
+        "10.0.0.1:6121  host-a  up 1 d 1:01:01  slots 2/8  CPU 150 % of 400 %",
+        "  buffers 0 B in use, 4.19 MB held by runs, of 268 MB",
+        "  bench 1234  1:02:05  2 slots  1 running, 1 failed  buffers 0 %",
+        "    out   119 MB/s      0 rec/s ▁▁▁▂▂▃▃▃▄▄▄▅▅▆▆▆▇▇▇███  backpressured  999 ms/s",
+        "    in       0 B/s      0 rec/s ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁  idle             0 ms/s",
+        "    pool usage out 131 %, in 0 %; network out 0 B/s, in 0 B/s",
+        "    credit      0  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁  source-0[0] to 10.0.0.2:40000",
+        "    credit     60  ▁▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▃▃▃▃▃▃  source-0[1] to 10.0.0.2:40000",
+        "    credit    120  ▁▁▁▁▂▂▂▂▃▃▃▃▄▄▄▄▅▅▅▅▆▆  source-0[2] to 10.0.0.2:40000",
+        "    credit    180  ▁▁▂▂▂▃▃▃▄▄▄▅▅▆▆▆▇▇▇███  source-0[3] to 10.0.0.2:40000",
+        "    and 1,002 channels with as much credit or more",
+        "  next  0:05  1 slot  waits for its slots",
+        "",
+        "10.0.0.2:6121  gone, trying again",
+        "  Connection refused",
+        "",
+    ]
+
+
+@pytest.mark.parametrize("width", [20, 40, 79, 80, 81, 120, 300])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    lines = shown([busy()], width)
+    assert max(map(len, lines)) <= width
+    assert len(lines) == 13
+
+
+@pytest.mark.parametrize("seconds", [0, 59.9, 60, 3599, 3600, 86399, 86400, 1e7])
+def test_times_are_read_at_a_glance(seconds: float) -> None:
+    assert re.fullmatch(r"(\d+ d )?(\d+:\d\d|\d+):\d\d", TOP._clock(seconds))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "Missing argument"),
+        (["nowhere"], "'nowhere' is no address; write HOST:PORT"),
+        (["a:1:2"], "is no address"),
+        (["a:1", "--interval", "0"], "--interval 0 would never rest"),
+        (["a:1", "--interval", "soon"], "soon"),
+        (["a:1", "--secret-file", "/nowhere"], "/nowhere"),
+    ],
+)
+def test_bad_usage(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", *arguments, "--json"]) == 2
+    output = capsys.readouterr()
+    assert said in json.loads(output.out)["error"]
+
+
+def test_nobody_there_is_told_with_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", "127.0.0.1:1", "--interval", "50ms"]) == 1  # standard output is no terminal: one snapshot
+    assert "127.0.0.1:1  gone, trying again" in capsys.readouterr().out
+    assert main(["top", "127.0.0.1:1", "--once", "--interval", "50ms", "--json"]) == 1
+    (daemon,) = json.loads(capsys.readouterr().out)["daemons"]
+    assert "Connection refused" in daemon["gone"]
+
+
+async def _with_a_run(work: Any) -> None:
+    with trio.fail_after(30):
+        async with (
+            open_taskmanager_daemon(DaemonConfig(listen="tcp://127.0.0.1:0", slots=4)) as daemon,
+            open_daemon(daemon.address) as client,
+        ):
+            config = NetworkConfig(segment_size_bytes=1024, memory_bytes=1 << 20)
+            await client.open_run("00000000000000cc", name="shown", slots=3, config=config)
+            await work(daemon)
+
+
+@pytest.mark.slow
+def test_once_prints_exactly_one_document_of_a_running_daemon() -> None:
+    async def work(daemon: TaskManagerDaemon) -> None:
+        place = daemon.address.partition("://")[2]
+        command = [*COMMAND, place, "--once", "--json", "--interval", "100ms"]
+        process = await trio.run_process(command, capture_stdout=True)
+        (document,) = map(json.loads, process.stdout.splitlines())
+        (view,) = document["daemons"]
+        assert (view["address"], view["gone"], view["used_slots"], view["slots"]) == (place, "", 3, 4)
+        assert view["cpu_percent"] >= 0
+        assert [run["name"] for run in view["runs"]] == ["shown"]
+
+    trio.run(_with_a_run, work)
+
+
+@pytest.mark.slow
+def test_documents_come_until_the_reader_goes_away() -> None:
+    async def work(daemon: TaskManagerDaemon) -> None:
+        async with trio.open_nursery() as nursery:
+            process: trio.Process = await nursery.start(
+                partial(
+                    trio.run_process,
+                    [*COMMAND, daemon.address, "--json", "--interval", "50ms"],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                )
+            )
+            assert process.stdout is not None
+            text = b""
+            while text.count(b"\n") < 3:
+                text += await process.stdout.receive_some()
+            assert all("daemons" in json.loads(line) for line in text.splitlines()[:3])
+            await process.stdout.aclose()
+            assert process.stderr is not None
+            assert await process.stderr.receive_some() == b""
+            assert await process.wait() == 0
+
+    trio.run(_with_a_run, work)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_in_a_terminal_it_is_renewed_and_ends_cleanly(number: signal.Signals, tmp_path: Path) -> None:
+    master, slave = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+    process = subprocess.Popen(
+        [*COMMAND, "127.0.0.1:1", "--interval", "50ms"], stdin=slave, stdout=slave, stderr=slave, env=environment
+    )
+    os.close(slave)
+    try:
+        screen = b""
+        deadline = time.monotonic() + 20
+        while screen.count(b"gone, trying again") < 3 and time.monotonic() < deadline:
+            if select.select([master], [], [], 1)[0]:
+                screen += os.read(master, 65536)
+        assert screen.count(b"gone, trying again") >= 3, screen
+        process.send_signal(number)
+        while select.select([master], [], [], 5)[0]:
+            try:
+                screen += os.read(master, 65536)
+            except OSError:
+                break  # the other end is closed
+        assert process.wait(10) == 0
+        assert b"\x1b[?1049h" in screen
+        assert screen.rindex(b"\x1b[?1049l") > screen.rindex(b"gone"), "the terminal is as it was"
+        assert b"\x1b[?25h" in screen, "and has a cursor"
+        assert b"Traceback" not in screen
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
