@@ -1,7 +1,7 @@
 """The folders of checkpoints: their names, files that are written whole or not at all, and removal of what is ours.
 
-Takes: numbers of checkpoints, names and bytes of files. Gives: what is there; `CheckpointStorageError` with the path and what
-to do. What the files mean is the affair of `storage`.
+Takes: numbers of checkpoints, names and bytes of files. Gives: what is there; `CheckpointStorageError` with the path
+and what to do. What the files mean is the affair of `storage`.
 
 Rules:
 - A file is written under a temporary name, synchronised, renamed, and its folder synchronised. What a crash or a full

@@ -124,8 +124,8 @@ class CheckpointStorage:
         pieces, file = encode_snapshot(checkpoint_id, snapshot)
         if self._folders.has_file(checkpoint_id, MANIFEST_NAME):
             raise CheckpointStorageError(
-                f"checkpoint {checkpoint_id} in {self._folders.path(checkpoint_id)} is complete already, and {file.name} is late: this process"
-                " belongs to an earlier run of the job"
+                f"checkpoint {checkpoint_id} in {self._folders.path(checkpoint_id)} is complete already, and"
+                f" {file.name} is late: this process belongs to an earlier run of the job"
             )
         self._folders.write(checkpoint_id, file.name, pieces)
         return file

@@ -206,8 +206,8 @@ class TaskManagerDaemon:
         """Everything, as plain data.
 
         Returns:
-            The facts of the greeting, and `uptime_s`, `cpu_s`, `runs_ended`, `coordinators`, `connections`, `refused`
-            (by reason), `runs` (see `statistics.run_document`).
+            The facts of the greeting, and `uptime_s`, `cpu_s`, `runs_ended`, `coordinators`, `connections`, `unproven`,
+            `refused` (by reason), `runs` (see `statistics.run_document`; see `statistics.shortened` too).
         """
         now_s = trio.current_time()
         admission = self._admission.statistics()

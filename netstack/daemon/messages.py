@@ -217,7 +217,7 @@ class RunClosed:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """See `statistics.daemon_statistics`."""
+    """See `TaskManagerDaemon.statistics`."""
 
     token: int
     document: Plain
@@ -289,9 +289,14 @@ def config_of(document: Plain) -> NetworkConfig:
     """Settings that came.
 
     Raises:
-        ConfigError: a value cannot work.
+        ConfigError: a value cannot work, or is of another type.
         TypeError: a name is unknown here.
     """
+    for field in dataclasses.fields(NetworkConfig):
+        value = document.get(field.name, field.default)
+        kinds = [kind for name in str(field.type).split(" | ") for kind in _CONFIG_TYPES[name]]
+        if type(value) not in kinds or value != value:  # no number: it would poison every sum it is in
+            raise ConfigError(f"{field.name}={value!r:.60} of the run's settings is no {field.type}")
     return NetworkConfig(**document)
 
 
@@ -364,6 +369,14 @@ def _read_float(value: Any) -> float:
         raise TypeError(f"{value!r:.60} is no number of seconds")
     return float(value)
 
+
+_CONFIG_TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "str": (str,),
+    "None": (type(None),),
+}
 
 _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "int": _is(int),

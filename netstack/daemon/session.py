@@ -47,7 +47,7 @@ class RunHost(Protocol):
         """It is over."""
 
     def statistics(self) -> Plain:
-        """See `statistics.daemon_statistics`."""
+        """See `TaskManagerDaemon.statistics`."""
 
 
 @final

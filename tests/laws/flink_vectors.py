@@ -12,7 +12,7 @@ from typing import Any
 FOLDER = Path(__file__).parents[1] / "data" / "flink"
 CASES = sorted(path.stem for path in FOLDER.glob("*.json"))
 WRONG_ON_PURPOSE = ("raw-bad-magic", "raw-unknown-kind", "raw-ack-for-nobody", "raw-credit-for-nobody")
-"""Exchanges whose requests are refused with the whole connection."""
+"""Exchanges whose requests are no frames, or for nobody: they cannot be written again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -394,7 +394,7 @@ async def test_settings_unknown_or_impossible_there_are_refused(monkeypatch: pyt
         for wrong, said in (
             ({"colour": "red"}, "colour"),
             ({"segment_size_bytes": -1}, "segment_size_bytes"),
-            ({"memory_bytes": "lots"}, "TypeError"),
+            ({"memory_bytes": "lots"}, "is no int"),
         ):
             monkeypatch.setattr(client_module, "config_document", lambda config, wrong=wrong: wrong)
             with pytest.raises(DaemonRefused, match=said):

@@ -157,5 +157,14 @@ def test_settings_travel() -> None:
         config_of({"segment_size_bytes": -1})
 
 
+@pytest.mark.parametrize(
+    "wrong", [float("nan"), float("inf"), 1.5, True, "1", b"1", [], {}, None], ids=lambda value: repr(value)
+)
+@pytest.mark.parametrize("name", ["memory_bytes", "exclusive_buffers_per_channel", "debloat_samples"])
+def test_a_setting_of_another_type_is_refused(name: str, wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{name}=.* of the run's settings is no int"):
+        config_of({name: wrong})
+
+
 def test_a_task_has_a_name() -> None:
     assert str(TaskDescriptor("source", 3, "a:b")) == "source-3"

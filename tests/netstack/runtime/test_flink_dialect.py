@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Awaitable, Callable
@@ -68,6 +69,11 @@ async def heard(stream: ByteStream, count: int) -> bytes:
         else:
             data += window[:received]
     return data
+
+
+async def answer(stream: ByteStream) -> bytes:
+    """The next frame, without its length."""
+    return await heard(stream, int.from_bytes(await heard(stream, 4), "big") - 4)
 
 
 @pytest.mark.parametrize("exclusive", [0, 2])
@@ -160,14 +166,106 @@ async def test_a_hand_made_consumer_that_is_wrong_is_told_with_flags() -> None:
     async with open_task_manager(url(), CONFIG) as producer:
         stream = await transport_for(producer.address).connect(producer.address)
         stream.try_send([bytes.fromhex("0000001dbadc0ffe0600000001" + "22" * 16)])
-        said = await heard(stream, 10_000)
-        assert said[4:9] == bytes.fromhex("badc0ffe01")
+        said = await answer(stream)
+        assert said[:5] == bytes.fromhex("badc0ffe01")
         assert b"java.io.IOException" in said
         assert b"ADD_CREDIT for channel 2222" in said
         assert said.endswith(b"\0")
         stream.close()
         await trio.testing.wait_all_tasks_blocked()
         assert_nothing_left(producer)
+
+
+@virtual
+async def test_mistakes_are_told_once_each_and_the_connection_goes_on() -> None:
+    async with open_task_manager(url(), CONFIG) as producer:
+        writer = RecordWriter(producer.create_partition(PARTITION, subpartitions=2), format=LongFormat())
+        stream = await transport_for(producer.address).connect(producer.address)
+        stream.try_send([REQUEST])
+        await trio.testing.wait_all_tasks_blocked()
+        other = REQUEST[:77] + b"\x22" * 16 + REQUEST[93:]
+        beyond = other[:69] + bytes.fromhex("0000000700000007") + other[77:]
+        resume = bytes.fromhex("00000019badc0ffe07" + "11" * 16)
+        for mistake, text in (
+            (resume, b"is not blocked"),
+            (REQUEST, b"was opened twice"),
+            (other, b"is consumed already"),
+            (beyond, b"has subpartitions 0 to 1"),
+            (resume * 1000, b"is not blocked"),
+        ):
+            stream.try_send([mistake])
+            said = await answer(stream)
+            assert text in said
+            assert said.endswith(b"\0")
+        await writer.emit(7)
+        await writer.flush()
+        assert (await heard(stream, 59))[47:] == bytes.fromhex("00000008 0000000000000007")
+        stream.close()
+        await trio.testing.wait_all_tasks_blocked()
+
+
+def error_for(channel: bytes) -> bytes:
+    """What a producer answers that does not find a partition."""
+    text = b"org.apache.flink.runtime.io.network.partition.PartitionNotFoundException"
+    body = bytes.fromhex("aced00057372") + len(text).to_bytes(2, "big") + text + b"\1" + channel
+    return (9 + len(body)).to_bytes(4, "big") + bytes.fromhex("badc0ffe01") + body
+
+
+@virtual
+async def test_a_partition_that_is_not_found_is_asked_for_again() -> None:
+    address = url()
+    listener = await transport_for(address).listen(address)
+    config = dataclasses.replace(CONFIG, partition_request_retries=None)
+    async with open_task_manager(url(), config) as consumer:
+        gate = await consumer.open_gate([ChannelDescriptor(address, PARTITION)])
+        stream = await listener.accept()
+        first = await heard(stream, 97)
+        waits = []
+        for _ in range(8):
+            asked = trio.current_time()
+            stream.try_send([error_for(first[77:93])])
+            assert await heard(stream, 97) == first
+            waits.append(round(trio.current_time() - asked, 3))
+        assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10]
+        stream.try_send([error_for(first[77:93])])
+        with pytest.raises(PartitionNotFound, match="PartitionNotFoundException"):
+            await anext(RecordReader(gate))
+        gate.close()
+        stream.close()
+        await trio.testing.wait_all_tasks_blocked()
+        assert_nothing_left(consumer)
+    listener.close()
+
+
+@virtual
+async def test_an_answer_given_twice_is_one_request_and_two_tries() -> None:
+    address = url()
+    listener = await transport_for(address).listen(address)
+    config = dataclasses.replace(CONFIG, partition_request_retries=2)
+    async with open_task_manager(url(), config) as consumer:
+        gate = await consumer.open_gate([ChannelDescriptor(address, PARTITION)])
+        stream = await listener.accept()
+        first = await heard(stream, 97)
+        stream.try_send([error_for(first[77:93]) * 2])
+        assert await heard(stream, 97) == first
+        stream.try_send([error_for(first[77:93])])
+        with pytest.raises(PartitionNotFound):
+            await anext(RecordReader(gate))
+        gate.close()
+        assert await heard(stream, 1000) == bytes.fromhex("00000009badc0ffe05")
+        stream.close()
+    listener.close()
+
+
+@virtual
+async def test_a_partition_that_comes_late_is_found_by_who_asks_again() -> None:
+    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
+        gate = await consumer.open_gate([ChannelDescriptor(producer.address, PARTITION)])
+        await trio.sleep(5 * CONFIG.partition_request_timeout_s)
+        writer = RecordWriter(producer.create_partition(PARTITION, subpartitions=1), format=LongFormat())
+        await writer.emit(7)
+        await writer.finish()
+        assert [record async for record in RecordReader(gate, format=LongFormat())] == [7]
 
 
 @virtual
@@ -207,6 +305,5 @@ async def test_a_task_event_reaches_whoever_listens_and_is_refused_otherwise() -
         assert heard_of == [UserEvent("Ping", b"\7")]
         partition.on_task_event = None
         stream.try_send([frame])
-        length = int.from_bytes(await heard(stream, 4), "big")
-        assert (await heard(stream, length - 4)).endswith(b"\1" + b"\x11" * 16)
+        assert (await answer(stream)).endswith(b"\1" + b"\x11" * 16)
         stream.close()
