@@ -32,7 +32,7 @@ from .channels.command import channels
 from .checkpoints.command import checkpoints
 from .compare import compare as compare_rows
 from .flags import engine_flags, hosts_flags, json_flag, run_flags, sweep_flags
-from .grid import START_S, Grid, expected_seconds
+from .grid import Grid, expected_seconds
 from .isolate.command import isolate
 from .mesh.spec import MeshSpec, split_hosts
 from .mesh.tables import print_hosts, print_matrix
@@ -201,7 +201,7 @@ def sweep(app: _App, /, output: Path | None, as_json: bool, **settings: Any) -> 
         skipped = (
             f" ({len(planned) - len(todo)} of {len(planned)} are there already)" if len(todo) < len(planned) else ""
         )
-        length = f", about {console.about(expected_seconds(todo))}" if todo else ""
+        length = f", about {console.about(place.start_s + expected_seconds(todo))}" if todo else ""
         errors.print(f"{len(todo)} runs{skipped}{length}, into {escape(str(folder))}", soft_wrap=True)
         place.show(todo, errors)
         where = place if todo else LocalPlace(app.runners)  # nothing is opened for a report alone
@@ -213,6 +213,12 @@ def sweep(app: _App, /, output: Path | None, as_json: bool, **settings: Any) -> 
         done = result.skipped + result.made
         errors.print(
             f"stopped by Ctrl-C: {done} of {result.planned} runs are stored; to go on: {escape(again)}", soft_wrap=True
+        )
+    if result.hopeless:
+        errors.print(
+            f"[red]stopped:[/] no other run would do better, {result.planned - result.skipped - result.made} were not"
+            f" tried: {escape(result.hopeless)}",
+            soft_wrap=True,
         )
     if result.failed:
         errors.print(f"[red]{result.failed} of {len(result.rows)} runs failed;[/] the report lists why", soft_wrap=True)
@@ -295,7 +301,7 @@ def _measure(
     """The result, and whether Ctrl-C cut the repeats short."""
     timed = spec.records is None and (spec.seconds is not None or spec.input_path is None)
     runs = repeats * (1 + len(peers))
-    expected_s = runs * (START_S + (spec.seconds or _DEFAULT_RUN_S)) if timed else None
+    expected_s = runs * (spec.START_S + (spec.seconds or _DEFAULT_RUN_S)) if timed else None
     with console.RunProgress(runs, expected_s, console.err()) as progress:
         if peers:
             return runners.run_with_peers(spec, peers, repeats, progress), False
@@ -338,6 +344,7 @@ def _print_sweep(result: SweepResult, as_json: bool) -> None:
                 "skipped": result.skipped,
                 "failed": result.failed,
                 "interrupted": result.interrupted,
+                "hopeless": result.hopeless or None,
                 "findings": lines,
                 "rows": result.rows,
             }

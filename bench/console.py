@@ -80,6 +80,18 @@ class SweepProgress:
     def __exit__(self, *exc_info: object) -> None:
         self._bar.stop()
 
+    def prepare(self, what: str, expected_s: float) -> None:
+        """Something else starts that has to be there for the runs, and takes about so long."""
+        self._began, self._run_s = time.monotonic(), expected_s
+        self._left_s += expected_s
+        self._total_s += expected_s
+        self._bar.update(self._task, description=escape(what))
+
+    def prepared(self) -> None:
+        """It is there."""
+        self._left_s -= self._run_s
+        self._began = None
+
     def begin(self, run: PlannedRun) -> None:
         """A run starts."""
         self._began, self._run_s = time.monotonic(), run.expected_s

@@ -32,8 +32,6 @@ DEFAULT_LATENCY_RATE_PER_S = 1000.0
 
 _DEFAULT: Final = RunSpec()
 
-START_S = 0.75  # two Python processes with numpy and trio come up, connect and go
-
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
@@ -62,7 +60,7 @@ class PlannedRun:
     @property
     def expected_s(self) -> float:
         """How long it will take, starting its processes included."""
-        return START_S + (self.spec.seconds or DEFAULT_SECONDS)
+        return self.spec.START_S + (self.spec.seconds or DEFAULT_SECONDS)
 
     def __str__(self) -> str:
         spec = self.spec

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, Final, Protocol, final
 
 from rich.console import Console
 from rich.markup import escape
@@ -30,9 +30,33 @@ from .sweep import Progress, RunOnce
 
 Open = tuple[RunOnce, Progress]
 
+_SPARKS: Final = {
+    "master": None,
+    "nodes": None,
+    "parallelism": 1,
+    "warehouse": None,
+    "shared_hosts": False,
+    "node_ports": None,
+}
+"""Flags that only Spark has, and what they are when not given."""
+
+
+class Bar(Progress, Protocol):
+    """What hears of everything else that takes time, too."""
+
+    def prepare(self, what: str, expected_s: float) -> None:
+        """Something starts that runs need, or that needs them."""
+
+    def prepared(self) -> None:
+        """It is done."""
+
 
 class Place(Protocol):
     """Where runs are made."""
+
+    @property
+    def start_s(self) -> float:
+        """About how long everything but the runs takes."""
 
     def on(self, grid: Grid) -> Grid:
         """The grid, its runs here.
@@ -44,7 +68,7 @@ class Place(Protocol):
     def show(self, runs: Sequence[PlannedRun], console: Console) -> None:
         """Says where everything will be."""
 
-    def open(self, store: Store, progress: Progress, console: Console) -> AbstractContextManager[Open]:
+    def open(self, store: Store, progress: Bar, console: Console) -> AbstractContextManager[Open]:
         """What makes a run, and who is to hear of runs, while the block runs.
 
         Raises:
@@ -59,6 +83,11 @@ class LocalPlace:
 
     runners: Runners
 
+    @property
+    def start_s(self) -> float:
+        """See `Place.start_s`."""
+        return 0.0
+
     def on(self, grid: Grid) -> Grid:
         """See `Place.on`."""
         return grid
@@ -67,7 +96,7 @@ class LocalPlace:
         """Nothing to show."""
 
     @contextmanager
-    def open(self, store: Store, progress: Progress, console: Console) -> Iterator[Open]:
+    def open(self, store: Store, progress: Bar, console: Console) -> Iterator[Open]:
         """See `Place.open`."""
         yield self.runners.run_once, progress
 
@@ -82,6 +111,11 @@ class HostsPlace:
     secret_file: Path | None
     relay: bool
 
+    @property
+    def start_s(self) -> float:
+        """See `Place.start_s`."""
+        return 0.0
+
     def on(self, grid: Grid) -> Grid:
         """See `Place.on`."""
         return grid.with_spec(MeshSpec, hosts=self.hosts, relay=self.relay)
@@ -92,7 +126,7 @@ class HostsPlace:
             print_matrix(runs[0].spec, console, channels=False)
 
     @contextmanager
-    def open(self, store: Store, progress: Progress, console: Console) -> Iterator[Open]:
+    def open(self, store: Store, progress: Bar, console: Console) -> Iterator[Open]:
         """See `Place.open`."""
         yield functools.partial(self.runners.run_over_hosts, secret_file=self.secret_file), progress
 
@@ -116,6 +150,14 @@ class SparkPlace:
     relay: bool
     warehouse: Path | None
 
+    @property
+    def start_s(self) -> float:
+        """See `Place.start_s`."""
+        from .spark.settings import SparkSettings
+
+        where = SparkSettings(**self.settings)
+        return where.start_s + where.tables_s
+
     def on(self, grid: Grid) -> Grid:
         """See `Place.on`."""
         from .spark.settings import SparkSettings
@@ -130,11 +172,12 @@ class SparkPlace:
             spec: Any = runs[0].spec
             each = f"{spec.sources_per_node} source{'s' if spec.sources_per_node > 1 else ''} and as many sinks"
             console.print(
-                f"Spark at {escape(self.settings['master'])}: {spec.nodes} nodes with {each} each", soft_wrap=True
+                f"starting Spark at {escape(self.settings['master'])}: {spec.nodes} nodes with {each} each",
+                soft_wrap=True,
             )
 
     @contextmanager
-    def open(self, store: Store, progress: Progress, console: Console) -> Iterator[Open]:
+    def open(self, store: Store, progress: Bar, console: Console) -> Iterator[Open]:
         """See `Place.open`; at the end the tables are written."""
         from .spark.place import spark_place
 
@@ -154,36 +197,41 @@ def place_of(runners: Runners, settings: dict[str, Any], console: Console) -> Pl
     Raises:
         ConfigError: flags that do not go together, or Spark was asked for and cannot run here.
     """
-    names = ("engine", "hosts", "secret_file", "relay", "master", "nodes", "parallelism", "warehouse", "shared_hosts")
-    asked = {name: settings.pop(name) for name in (*names, "node_ports")}
+    asked = {name: settings.pop(name) for name in ("engine", "hosts", "secret_file", "relay", *_SPARKS)}
     engine = asked["engine"]
-    if asked["hosts"] is not None and engine in ("auto", "hosts"):
+    sparks = [flag for flag, default in _SPARKS.items() if asked[flag] != default]
+    if asked["hosts"] is not None:
+        if engine not in ("auto", "hosts"):
+            raise ConfigError(f"--hosts with --engine {engine}: leave one of them out")
+        _refuse(sparks, "--engine spark, not with --hosts")
         return HostsPlace(runners, split_hosts(asked["hosts"]), asked["secret_file"], asked["relay"])
     if engine == "hosts" or asked["secret_file"] is not None:
         raise ConfigError("--engine hosts and --secret-file go with --hosts; name the hosts too")
-    if asked["hosts"] is not None:
-        raise ConfigError(f"--hosts with --engine {engine}: leave one of them out")
+    wants = [*sparks, *(["relay"] if asked["relay"] else [])]
     if engine == "local":
-        for flag in ("relay", "master", "nodes", "warehouse"):
-            if asked[flag]:
-                raise ConfigError(f"--{flag} goes with --engine spark, not with two processes of this machine")
+        _refuse(wants, "--engine spark, not with two processes of this machine")
         return LocalPlace(runners)
     spark = _spark(runners, asked)
     if engine == "spark":
         runners.check_spark()
         return spark
-    wants = [flag for flag in ("master", "nodes", "relay", "warehouse") if asked[flag]]
     try:
         runners.check_spark()
         spark.on(Grid.of(settings)).plan()
     except ConfigError as error:
         if wants:
             raise
+        LocalPlace(runners).on(Grid.of(settings)).plan()  # what no place can do is no reason to step in
         console.print(
             f"measuring with --engine local, two processes without Spark: {escape(str(error))}", soft_wrap=True
         )
         return LocalPlace(runners)
     return spark
+
+
+def _refuse(flags: Sequence[str], goes_with: str) -> None:
+    if flags:
+        raise ConfigError(f"--{flags[0].replace('_', '-')} goes with {goes_with}; leave it out")
 
 
 def _spark(runners: Runners, asked: Mapping[str, Any]) -> SparkPlace:

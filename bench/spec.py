@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from netstack.errors import ConfigError
 
@@ -48,6 +48,9 @@ class RunSpec:
             of a paced one; at most a third of the run.
         checksum: CRC-32 over every buffer on the wire.
     """
+
+    START_S: ClassVar[float] = 0.75
+    """What a run takes beside its own length: two Python processes with numpy and trio come up, connect and go."""
 
     records: int | None = None
     seconds: float | None = None

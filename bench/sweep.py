@@ -4,7 +4,8 @@ Takes: a `Grid`, a results folder, and the function that makes one run. Gives: a
 journal, the Parquet file and `report.html`.
 
 Rules: a run that is in the store already is not made again; one that failed is, and its new row replaces the old one.
-A failed run does not stop the sweep. Ctrl-C does, after which everything measured is stored and reported.
+A failed run does not stop the sweep, unless no other could succeed: `PlaceUnusable`, or so many in a row that failed
+alike. Ctrl-C stops it. Either way everything measured is stored and reported.
 """
 
 from __future__ import annotations
@@ -21,13 +22,21 @@ from typing import Any, Final, Protocol
 from netstack.errors import NetstackError
 
 from .grid import Grid, PlannedRun
+from .processes import MeasurementFailed
 from .report import Sweep, build_combined_report
 from .spec import RunSpec
-from .store import Row, Store, flatten, read_sweep, require_pyarrow, write_file
+from .store import Row, Store, StoreError, flatten, read_sweep, require_pyarrow, write_file
 
 REPORT: Final = "report.html"
 COMPARISON: Final = "comparison.html"
 _SHARED: Final = frozenset({"settings", "host", "version"})  # equal in every repeat
+
+
+_ALIKE: Final = 5  # failures in a row with equal words: it is not their settings
+
+
+class PlaceUnusable(MeasurementFailed):
+    """No run can be made where the sweep is measured: every other one would fail alike."""
 
 
 class RunOnce(Protocol):
@@ -60,6 +69,7 @@ class SweepResult:
         made: runs made now.
         failed: runs of the store that failed.
         interrupted: whether Ctrl-C ended it.
+        hopeless: why the runs that are missing were not tried; empty when all were.
     """
 
     folder: Path
@@ -70,6 +80,7 @@ class SweepResult:
     made: int
     failed: int
     interrupted: bool
+    hopeless: str = ""
 
 
 def pending(grid: Grid, store: Store) -> list[PlannedRun]:
@@ -107,23 +118,40 @@ def run_sweep(
     if todo:
         facts = {"started_at": _stamp(now()), "command": command, "grid": grid.as_dict()}
         store.write_sweep({**facts, "order": [[run.spec.run_id, run.repeat] for run in planned]})
-    made, interrupted = 0, False
+    made, interrupted, hopeless = 0, False, ""
+    failure, alike = "", 0
     try:
         with unwrapped_interrupt():
             for run in todo:
                 if progress is not None:
                     progress.begin(run)
-                row = measure(run, run_once, _stamp(now()))
+                row, is_hopeless = _measure(run, run_once, _stamp(now()))
                 store.append(row)
                 made += 1
                 if progress is not None:
                     progress.end(run, row)
+                alike = alike + 1 if row["error"] and row["error"] == failure else 1
+                failure = str(row["error"] or "")
+                if is_hopeless or (failure and alike == _ALIKE):
+                    hopeless = failure
+                    break
     except KeyboardInterrupt:
         interrupted = True
     rows = store.rows()
     report = write_results(store, rows)
     failed = sum(not succeeded(row) for row in rows)
-    return SweepResult(store.folder, report, rows, len(planned), len(planned) - len(todo), made, failed, interrupted)
+    skipped = len(planned) - len(todo)
+    return SweepResult(
+        store.folder,
+        report,
+        rows,
+        len(planned),
+        skipped,
+        made,
+        failed,
+        interrupted,
+        hopeless if made < len(todo) else "",
+    )
 
 
 def write_results(store: Store, rows: Sequence[Row]) -> Path | None:
@@ -157,8 +185,8 @@ def write_combined_report(path: Path, sweeps: Mapping[Path, Sequence[Row]]) -> P
     return write_file(path.parent, path.name, lambda aside: aside.write_text(page, encoding="utf-8"))
 
 
-def measure(run: PlannedRun, run_once: RunOnce, started_at: str) -> Row:
-    """Makes one run; its row says what failed if it did."""
+def _measure(run: PlannedRun, run_once: RunOnce, started_at: str) -> tuple[Row, bool]:
+    """Makes one run: its row, which says what failed if it did, and whether no other needs to be tried."""
     head: Row = {
         "run_id": run.spec.run_id,
         "repeat": run.repeat,
@@ -169,15 +197,18 @@ def measure(run: PlannedRun, run_once: RunOnce, started_at: str) -> Row:
     }
     try:
         result = flatten(run_once(run.spec))
+    except StoreError:
+        raise
     except (NetstackError, OSError, ExceptionGroup) as error:
         failure = expected_failure(error)
-        return {**head, **flatten({"settings": run.spec.as_dict()}), "error": describe(failure), "delivered": False}
+        row = {**head, **flatten({"settings": run.spec.as_dict()}), "error": describe(failure), "delivered": False}
+        return row, isinstance(failure, PlaceUnusable)
     row = {**head, **{name: _finite(value) for name, value in result.items()}}
     if row.get("delivered") is not True:
         row["error"] = _undelivered(row.get("warnings") or ())
     elif row.get("records") == 0:
         row["error"] = "not one record was sent in all the run: the machine stood still; measure again"
-    return row
+    return row, False
 
 
 def median_result(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, ClassVar, Final, final
 
 from netstack.errors import ConfigError
 
@@ -76,6 +76,9 @@ class MeshSpec(RunSpec):
         hosts: as given to `--hosts`, an element each.
         relay: records make a round trip: source, relay (on every host), and back to a sink beside their source.
     """
+
+    START_S: ClassVar[float] = 0.5
+    """Daemons are there already: connecting, clocks, and what is in flight at the end."""
 
     hosts: tuple[str, ...]
     relay: bool = False

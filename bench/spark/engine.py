@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, final
@@ -17,11 +16,13 @@ from typing import Any, Final, final
 from ..mesh.matrix import Matrix
 from ..processes import MeasurementFailed
 from ..spec import RunSpec
-from .failures import first_failure, sentence
+from ..sweep import PlaceUnusable
+from .failures import failure_of, first_failure
 from .jobs import JobTooSlow, run_job
-from .node import HOST_LATENCIES, NodeJob, Row, run_node
+from .node import HOST_LATENCIES, LOST, SETUP, NodeJob, Row, build, run_node
 from .session import spark_errors
 from .settings import SparkSettings
+from .ship import imports_from_zip
 from .spec import SparkSpec
 
 _UNTIMED_S: Final = 600.0  # a run of so many records takes as long as it takes
@@ -35,7 +36,7 @@ class SparkEngine:
     Args:
         spark: the session; the package has been shipped to its executors.
         settings: where nodes go.
-        on_nodes: told the rows of a run's nodes when it is over (`frames.NODE_SCHEMA`).
+        on_nodes: told the rows of a run's nodes when it is over, also of one that failed (`frames.NODE_SCHEMA`).
     """
 
     def __init__(
@@ -44,6 +45,8 @@ class SparkEngine:
         self._context = spark.sparkContext
         self._settings = settings
         self._on_nodes = on_nodes
+        self._version = str(spark.version)
+        self._build = build()
         self._jobs = 0
 
     def run_once(self, spec: RunSpec, /) -> dict[str, Any]:
@@ -51,21 +54,28 @@ class SparkEngine:
 
         Raises:
             MeasurementFailed: in one sentence.
+            PlaceUnusable: likewise, and no other run can be made on this session.
             KeyboardInterrupt: the job is cancelled; nothing is left of it.
         """
         if not isinstance(spec, SparkSpec):
             spec = SparkSpec(**spec.as_dict(), nodes=self._settings.node_count)
         job = self._job(spec)
-        rows = self._collect(spec, job)
+        try:
+            rows = self._collect(spec, job)
+        except MeasurementFailed as error:
+            told = {"run_id": spec.run_id, "kind": LOST, "error": str(error)}
+            self._on_nodes([{**told, "rank": rank} for rank in range(spec.nodes)])
+            raise
         failure = first_failure(rows)
-        if failure:
-            raise MeasurementFailed(failure)
-        document = rows[0]["document"]
+        document = None if failure else rows[0]["document"]
         self._on_nodes(node_rows(spec, rows, document))
+        if document is None:
+            hopeless = any(row["kind"] == SETUP for row in rows)
+            raise PlaceUnusable(failure) if hopeless else MeasurementFailed(failure)
         return {
             **document,
             "settings": spec.as_dict(),
-            "spark": {"master": self._settings.master, "version": self._context.version, "nodes": spec.nodes},
+            "spark": {"master": self._settings.master, "version": self._version, "nodes": spec.nodes},
         }
 
     def _job(self, spec: SparkSpec) -> NodeJob:
@@ -76,6 +86,7 @@ class SparkEngine:
             sinks=spec.sinks_per_node,
             relay=spec.relay,
             token=secrets.token_bytes(_TOKEN_BYTES),
+            build=self._build,
             memory_bytes=max(matrix.config(rank).memory_bytes for rank in range(spec.nodes)),
             ports=settings.node_ports,
             needs_distinct_hosts=settings.needs_distinct_hosts,
@@ -95,25 +106,29 @@ class SparkEngine:
             return rows
 
         try:
-            rows = run_job(context, group, f"netstack-bench of {socket.gethostname()}", work, deadline_s=deadline_s)
+            with imports_from_zip(context):
+                rows = run_job(context, group, f"netstack-bench of {socket.gethostname()}", work, deadline_s=deadline_s)
         except JobTooSlow as error:
-            raise MeasurementFailed(
-                f"a node is silent: {error}; is a host frozen, overloaded or cut off from the driver?"
-            ) from error
+            if error.has_begun:
+                why = f"nodes are silent: {error}; is a host frozen, overloaded or cut off, or are slots taken?"
+            else:
+                why = f"the barrier stage never began: {error}; it needs {nodes} slots at once: start more workers"
+            raise MeasurementFailed(why) from error
         except spark_errors() as error:
-            told = sentence(error, nodes=nodes, python=os.environ.get("PYSPARK_PYTHON", sys.executable))
-            raise MeasurementFailed(told) from error
+            raise failure_of(error, nodes=nodes, python=context.pythonExec) from error
         return sorted(rows, key=lambda row: int(row["rank"]))
 
 
-def node_rows(spec: SparkSpec, rows: list[Row], document: dict[str, Any]) -> list[Row]:
+def node_rows(spec: SparkSpec, rows: list[Row], document: dict[str, Any] | None) -> list[Row]:
     """What every node did: who it was, what the run says of its host.
 
-    Takes the histograms out of the document: here is where they belong.
+    Takes the histograms out of the document: here is where they belong. None is a run that failed.
     """
     found = []
-    latencies = document.pop(HOST_LATENCIES)
-    for row, host, latency in zip(rows, document["hosts"], latencies, strict=True):
+    hosts: list[dict[str, Any]] = [{}] * len(rows) if document is None else document["hosts"]
+    nothing: dict[str, Any] = {"buckets": [], "counts": []}
+    latencies: list[dict[str, Any]] = [nothing] * len(rows) if document is None else document.pop(HOST_LATENCIES)
+    for row, host, latency in zip(rows, hosts, latencies, strict=True):
         found.append(
             {
                 "run_id": spec.run_id,
@@ -121,7 +136,7 @@ def node_rows(spec: SparkSpec, rows: list[Row], document: dict[str, Any]) -> lis
                 "kind": row["kind"],
                 "error": row["error"],
                 **{name: host.get(name) for name in _OF_HOST},
-                "seconds": document["seconds"],
+                "seconds": None if document is None else document["seconds"],
                 "hist": [
                     {"b": bucket, "n": count}
                     for bucket, count in zip(latency["buckets"], latency["counts"], strict=True)

@@ -1,6 +1,7 @@
 """What went wrong in a Spark job, in one sentence.
 
-Takes: what Spark raised, or the rows of nodes. Gives: the sentence, with what to do.
+Takes: what Spark raised, or the rows of nodes. Gives: the failure of the run, with what to do; `PlaceUnusable` where
+every other run would fail alike.
 """
 
 from __future__ import annotations
@@ -9,19 +10,33 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from .node import KINDS, OK
+from ..processes import MeasurementFailed
+from ..sweep import PlaceUnusable
+from .node import KINDS, OK, SETUP
 
-_KNOWN: Final[tuple[tuple[str, str], ...]] = (
+_HOPELESS: Final[tuple[tuple[str, str], ...]] = (
     (
         "SPARK-24819",
         "the barrier stage needs {nodes} slots at once and the cluster has fewer: start more workers, or lower --nodes",
     ),
     ("SPARK-24942", "barrier stages do not work with spark.dynamicAllocation.enabled: turn it off for this session"),
-    ("PYTHON_VERSION_MISMATCH", "the workers run another Python than the driver: set PYSPARK_PYTHON to an equal one"),
+    (
+        "PYTHON_VERSION_MISMATCH",
+        "a worker runs another Python than the driver: set PYSPARK_PYTHON to an equal one ({python} is no such)",
+    ),
     ("Cannot run program", "a worker has no Python at {python}: set PYSPARK_PYTHON to one that every worker has"),
+    ("SparkContext was shut down", "the application was ended: the cluster's master is gone, or somebody killed it"),
+    ("stopped SparkContext", "the application was ended: the cluster's master is gone, or somebody killed it"),
+)
+"""What Spark says of a place where no run can be made."""
+
+_KNOWN: Final[tuple[tuple[str, str], ...]] = (
     ("JOB_CANCELLED", "the job was cancelled"),
     ("Not receiving heartbeat", "a worker was lost: its host is down or cut off from the network"),
-    ("ExecutorLostFailure", "an executor was lost in the middle of the run (its process was killed or its host went)"),
+    (
+        "ExecutorLostFailure",
+        "an executor was lost in the middle of the run (its process was killed or its host went)",
+    ),
     ("Worker lost", "a worker was lost: its process was killed or its host went"),
     ("Python worker exited unexpectedly", "the Python process of a node ended in the middle of the run (killed?)"),
     ("Could not get the barrier", "a node did not arrive in time"),
@@ -30,7 +45,7 @@ _MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _LAST_LINE: Final = re.compile(r"^(\w[\w.]*(?:Error|Exception|Failed|Lost|Refused)): (.+)$", re.MULTILINE)
 
 
-def sentence(error: BaseException, *, nodes: int, python: str) -> str:
+def failure_of(error: BaseException, *, nodes: int, python: str) -> MeasurementFailed:
     """What Spark raised, for people.
 
     Args:
@@ -39,19 +54,25 @@ def sentence(error: BaseException, *, nodes: int, python: str) -> str:
         python: the workers' interpreter.
     """
     text = _text(error)
+    facts = {"nodes": nodes, "python": python}
     missing = _MISSING.search(text)
     if missing:
-        return (
-            f"a worker's Python has no package {missing.group(1)!r}: install netstack with its dependencies there, in"
-            " the environment that PYSPARK_PYTHON names"
+        return PlaceUnusable(
+            f"a worker's Python, {python}, has no package {missing[1]!r}: install netstack with its"
+            " dependencies there, or set PYSPARK_PYTHON to an environment on every worker that has them"
         )
+    for mark, known in _HOPELESS:
+        if mark in text:
+            return PlaceUnusable(known.format(**facts))
     for mark, known in _KNOWN:
         if mark in text:
-            return known.format(nodes=nodes, python=python)
+            return MeasurementFailed(known.format(**facts))
     found = _LAST_LINE.findall(text.partition(" SQLSTATE")[0])
     if found:
-        return f"a node failed: {found[-1][0]}: {found[-1][1]}"
-    return f"Spark: {next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)}"
+        return MeasurementFailed(f"a node failed: {found[-1][0]}: {found[-1][1]}")
+    return MeasurementFailed(
+        f"Spark: {next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)}"
+    )
 
 
 def first_failure(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -62,7 +83,7 @@ def first_failure(rows: Sequence[Mapping[str, Any]]) -> str:
     row = failed[0]
     text = str(row["error"])
     where = f"node {row['rank']} at {row['host']}"
-    return text if text.startswith("node ") or row["kind"] == KINDS[0] else f"{where}: {text}"
+    return text if text.startswith("node ") or row["kind"] == SETUP else f"{where}: {text}"
 
 
 def _text(error: BaseException) -> str:

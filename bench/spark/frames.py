@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 KEYS: Final = (
     "buffer_timeout_s",
@@ -78,11 +81,20 @@ NODE_SCHEMA: Final = ", ".join(
 _PERCENTILES: Final = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999))
 
 
+def node_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """The rows of nodes as a table of `NODE_SCHEMA`; what a row does not have is NULL."""
+    import pyarrow as pa
+
+    types = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64(), "double": pa.float64()}
+    types["array<struct<b:int,n:bigint>>"] = pa.list_(pa.struct([("b", pa.int32()), ("n", pa.int64())]))
+    columns = [column.split() for column in NODE_SCHEMA.split(", ")]
+    fields = [pa.field(name, types[kind], nullable=not others) for name, kind, *others in columns]
+    return pa.Table.from_pylist([dict(row) for row in rows], pa.schema(fields))
+
+
 def node_frame(spark: Any, rows: Sequence[Mapping[str, Any]]) -> Any:
     """The rows of nodes as a DataFrame of `NODE_SCHEMA`."""
-    names = column_names()
-    plain = [tuple(_typed(name, row.get(name)) for name in names) for row in rows]
-    return spark.createDataFrame(plain, NODE_SCHEMA)
+    return spark.createDataFrame(node_table(rows), NODE_SCHEMA)
 
 
 def column_names() -> list[str]:
@@ -141,44 +153,36 @@ def per_setting(nodes: Any) -> Any:
     return joined.orderBy(*keys)
 
 
-def write_partition(frame: Any, warehouse: Path, table: str, sweep_id: str) -> Path:
+def write_partition(rows: pa.Table, warehouse: Path, table: str, sweep_id: str) -> Path:
     """A sweep's rows as one partition of a Parquet table, whole or not at all; replaces an earlier one of the sweep.
 
     Written by the driver: executors on other hosts would write to disks of their own, without an error.
 
     Args:
-        frame: has a column `sweep_id`, which becomes the name of the folder.
+        rows: have a column `sweep_id`, which becomes the name of the folder.
         warehouse: folder of the tables.
         table: which.
         sweep_id: whose rows.
 
     Returns:
         The folder of the table: `spark.read.parquet` of it, or `pyarrow.dataset`, reads all sweeps together.
+
+    Raises:
+        OSError: it cannot be written.
     """
     import pyarrow.parquet as parquet
 
     folder = warehouse / table / f"sweep_id={sweep_id}"
     folder.mkdir(parents=True, exist_ok=True)
-    arrow = frame.drop("sweep_id").toArrow()
     aside = folder / "_part-0.parquet"
-    parquet.write_table(arrow, aside)
+    parquet.write_table(rows.drop_columns(["sweep_id"]), aside)
     aside.rename(folder / "part-0.parquet")
     return folder.parent
 
 
 def with_sweep(
-    rows: Iterable[Mapping[str, Any]], sweep_id: str, repeat: int, started_at: str, settings: Mapping[str, Any]
+    rows: Iterable[Mapping[str, Any]], sweep_id: str, repeat: int, settings: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Rows of one run's nodes, with what is common to them."""
-    common = {"sweep_id": sweep_id, "repeat": repeat, "started_at": started_at}
+    common = {"sweep_id": sweep_id, "repeat": repeat}
     return [{**{key: settings.get(key) for key in KEYS}, **row, **common} for row in rows]
-
-
-_FLOATS: Final = frozenset(column.split()[0] for column in NODE_SCHEMA.split(", ") if column.split()[1] == "double")
-
-
-def _typed(name: str, value: Any) -> Any:
-    """Spark takes no int where a double is due."""
-    if name == "hist":
-        return [(int(bucket["b"]), int(bucket["n"])) for bucket in value or ()]
-    return float(value) if name in _FLOATS and value is not None else value

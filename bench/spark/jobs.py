@@ -7,9 +7,10 @@ Takes: what to run. Gives: its result; or cancels the job at the deadline, and o
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar, final
 
 _Result = TypeVar("_Result")
 
@@ -18,7 +19,16 @@ _CANCEL_S: Final = 10.0  # Spark kills Python workers two seconds after it cance
 
 
 class JobTooSlow(Exception):
-    """A job passed its deadline and was cancelled."""
+    """A job passed its deadline and was cancelled.
+
+    Args:
+        deadline_s: in seconds.
+        has_begun: whether Spark had found as many slots as it needs.
+    """
+
+    def __init__(self, deadline_s: float, has_begun: bool) -> None:
+        super().__init__(f"no result after {deadline_s:g} s")
+        self.has_begun = has_begun
 
 
 def run_job(
@@ -45,32 +55,64 @@ def run_job(
         KeyboardInterrupt: after the job was cancelled.
         BaseException: whatever `work` raised.
     """
-    from pyspark import InheritableThread
 
-    results: list[_Result] = []
-    errors: list[BaseException] = []
+    def body() -> _Result:
+        context.setJobGroup(group, description)
+        return work()
 
-    def body() -> None:
-        try:
-            context.setJobGroup(group, description)
-            results.append(work())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = InheritableThread(target=body, daemon=True)
+    apart = Apart(body)
     began_s = time.monotonic()
-    thread.start()
     try:
-        while thread.is_alive():
-            thread.join(_LOOK_S)
+        while not apart.is_over(_LOOK_S):
             elapsed_s = time.monotonic() - began_s
             tick(elapsed_s)
             if elapsed_s > deadline_s:
-                raise JobTooSlow(f"no result after {deadline_s:g} s")
+                raise JobTooSlow(deadline_s, bool(context.statusTracker().getJobIdsForGroup(group)))
     except BaseException:
         context.cancelJobGroup(group)
-        thread.join(_CANCEL_S)
+        apart.is_over(_CANCEL_S)
         raise
-    if errors:
-        raise errors[0]
-    return results[0]
+    return apart.result()
+
+
+@final
+class Apart(Generic[_Result]):
+    """Calls a function in a thread of its own, at once.
+
+    A call into the JVM that Ctrl-C interrupts leaves half an answer behind and a trace on the terminal. In a thread it
+    is not interrupted, and this one can wait for it (not by `Thread.join`: interrupted once, it takes any thread for
+    dead).
+    """
+
+    def __init__(self, work: Callable[[], _Result]) -> None:
+        from pyspark import InheritableThread
+
+        self._work = work
+        self._over = threading.Event()
+        self._results: list[_Result] = []
+        self._error: BaseException | None = None
+        InheritableThread(target=self._body, daemon=True).start()
+
+    def is_over(self, wait_s: float) -> bool:
+        """Whether it is, after so many seconds at most."""
+        return self._over.wait(wait_s)
+
+    def result(self) -> _Result:
+        """Waits for it.
+
+        Raises:
+            BaseException: whatever the function raised.
+        """
+        while not self.is_over(_LOOK_S):
+            pass
+        if self._error is not None:
+            raise self._error
+        return self._results[0]
+
+    def _body(self) -> None:
+        try:
+            self._results.append(self._work())
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._over.set()

@@ -29,7 +29,7 @@ from netstack.daemon.client import DaemonClient, open_daemon
 from netstack.daemon.daemon import DaemonConfig, TaskManagerDaemon, open_taskmanager_daemon
 from netstack.errors import NetstackError
 from netstack.runtime.authentication import Secret
-from netstack.runtime.causes import root_cause, told
+from netstack.runtime.causes import is_secondary, root_cause, told
 
 from ..mesh.coordinator import measure_mesh
 from ..mesh.result import document_of, host_latencies
@@ -40,8 +40,9 @@ FAULT: Final = "fault"
 TIMEOUT: Final = "timeout"
 PEER: Final = "peer"
 OK: Final = "ok"
-KINDS: Final = (SETUP, FAULT, TIMEOUT, PEER, OK)
-"""How a node ended, the likelier root cause first."""
+LOST: Final = "lost"
+KINDS: Final = (SETUP, FAULT, TIMEOUT, PEER, LOST, OK)
+"""How a node ended, the likelier root cause first; of one that is lost there is no word."""
 
 HOST_LATENCIES: Final = "host_latencies"
 """Histograms of hosts, in the order of ranks: on their way to the driver they are in the document."""
@@ -61,6 +62,7 @@ class NodeJob:
         sinks: sink subtasks of each node.
         relay: whether records make a round trip.
         token: shared by the nodes of this run only, at least 16 bytes.
+        build: of the code the driver has, which every node must run; empty is not compared.
         memory_bytes: network buffers a node may use.
         ports: first and last port a node may listen on; None is any.
         needs_distinct_hosts: whether two nodes on one host are an error.
@@ -73,11 +75,17 @@ class NodeJob:
     sinks: int = 1
     relay: bool = False
     token: bytes = b""
+    build: str = ""
     memory_bytes: int = 256 * MIB
     ports: tuple[int, int] | None = None
     needs_distinct_hosts: bool = False
     setup_timeout_s: float = 20.0
     deadline_s: float = 60.0
+
+
+def build() -> str:
+    """Of all code that a run consists of, as this process has it."""
+    return f"{own_build()}-{build_of('bench')}"
 
 
 def run_node(job: NodeJob, _: Iterator[Any]) -> Iterator[Row]:
@@ -113,7 +121,7 @@ class Node:
             "hostname": socket.gethostname(),
             "pid": os.getpid(),
             "python": platform.python_version(),
-            "build": f"{own_build()}-{build_of('bench')}",
+            "build": build(),
             "cpus": os.cpu_count() or 1,
             "load": os.getloadavg()[0],
             "kind": OK,
@@ -150,9 +158,12 @@ class Node:
             )
             try:
                 return await stack.enter_async_context(open_taskmanager_daemon(config))
-            except OSError:
-                if port == last:
-                    raise
+            except OSError as error:
+                if port < last:
+                    continue
+                if last:
+                    raise OSError(f"no port of --node-ports {first}-{last} is free: {error}") from error
+                raise
         raise AssertionError("the loop returns or raises")
 
     async def _meet(self, daemon: TaskManagerDaemon | None) -> list[Row]:
@@ -173,6 +184,12 @@ class Node:
         for peer in peers:
             if peer["error"]:
                 return f"node {peer['rank']} at {peer['host']}: {peer['error']}"
+        for peer in peers:
+            if self._job.build and peer["build"] != self._job.build:
+                return (
+                    f"node {peer['rank']} at {peer['host']} runs build {peer['build']} of netstack, the driver"
+                    f" {self._job.build}: what the driver sends has to come first in the path of the worker's Python"
+                )
         for what in ("build", "python"):
             found = {str(peer[what]): f"{peer['hostname']} ({peer['host']})" for peer in peers}
             if len(found) > 1:
@@ -200,7 +217,7 @@ class Node:
             root = root_cause(error)
             if not isinstance(root, Exception):
                 raise
-            self._fail(PEER if isinstance(root, OSError) else FAULT, told(root))
+            self._fail(PEER if isinstance(root, OSError) or is_secondary(root) else FAULT, told(root))
             self._row["traceback"] = "".join(traceback.format_exception(root))
 
     async def _lead(self, addresses: Sequence[str]) -> dict[str, Any]:

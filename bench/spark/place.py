@@ -5,27 +5,39 @@ Takes: settings of the session, the results folder. Gives: what makes a run, unt
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, Final
 
 from rich.console import Console
 from rich.markup import escape
 
+from ..places import Bar
 from ..store import Store
 from ..sweep import Progress, RunOnce
 from .engine import SparkEngine
-from .session import open_session
+from .failures import failure_of
+from .jobs import JobTooSlow, run_job
+from .session import open_session, spark_errors
 from .settings import SparkSettings
-from .sweep import Recorder, write_tables
+from .sweep import Recorder, write_nodes, write_settings
+
+LOG: Final = "spark.log"
+_TABLES_S: Final = 300.0
 
 
 @contextmanager
 def spark_place(
-    settings: Mapping[str, Any], store: Store, progress: Progress, console: Console, warehouse: Path
+    settings: Mapping[str, Any], store: Store, progress: Bar, console: Console, warehouse: Path
 ) -> Iterator[tuple[RunOnce, Progress]]:
     """Opens a session; at the end of the block, however it ends, the rows of nodes become tables.
+
+    Inside the block SIGTERM does what Ctrl-C does. Spark's own output goes to a file in the results folder.
 
     Args:
         settings: of `SparkSettings`.
@@ -37,10 +49,45 @@ def spark_place(
     Raises:
         NetstackError: the session cannot be opened.
     """
-    where = SparkSettings(**settings)
-    with open_session(where) as spark:
-        recorder = Recorder(store.folder, progress)
-        yield SparkEngine(spark, where, on_nodes=recorder.add).run_once, recorder
-        if recorder.rows():
-            _, folder = write_tables(spark, recorder, warehouse)
-            console.print(f"tables of this and other sweeps: {escape(str(folder))}", soft_wrap=True)
+    where = SparkSettings(**settings, log_file=str(store.folder / LOG))
+    with _interrupted_by_sigterm():
+        progress.prepare("starting Spark", where.start_s)
+        with open_session(where) as spark:
+            progress.prepared()
+            recorder = Recorder(store, progress)
+            yield SparkEngine(spark, where, on_nodes=recorder.add).run_once, recorder
+            if not all(row["error"] for row in recorder.rows()):
+                progress.prepare("writing tables", where.tables_s)
+                console.print(escape(_write(spark, recorder, warehouse)), soft_wrap=True)
+
+
+def _write(spark: Any, recorder: Recorder, warehouse: Path) -> str:
+    """The tables; the sweep is stored already, so what goes wrong here is told and no more."""
+    try:
+        write_nodes(recorder, warehouse)
+        if not recorder.was_cut:  # who pressed Ctrl-C does not wait for it
+            work = partial(write_settings, spark, recorder, warehouse)
+            run_job(spark.sparkContext, f"netstack-tables-{recorder.sweep_id}", "tables", work, deadline_s=_TABLES_S)
+    except (OSError, JobTooSlow) as error:
+        return f"tables were not written: {error}; {recorder.path} has their rows"
+    except spark_errors() as error:
+        why = failure_of(error, nodes=0, python="")
+        return f"the table of settings was not written: {why}; {recorder.path} has its rows"
+    except KeyboardInterrupt:
+        return f"the table of settings was not written: interrupted; {recorder.path} has its rows"
+    return f"tables of this and other sweeps: {warehouse}"
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -2,30 +2,37 @@
 
 Takes: `SparkSettings`. Gives: `SparkSession`s; one clear sentence when Java, pyspark or the cluster is missing.
 
-Rules: Spark's own output goes to a file for good: the JVM is started with standard error on it. The session's Python is
-this one, on every worker.
+Rules: Spark's own output goes to a file for good: the JVM is started with its output on it. The session's Python is
+this one, on every worker, unless PYSPARK_PYTHON says otherwise.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, final
 
 from netstack.errors import ConfigError
 
 from ..processes import MeasurementFailed
+from .jobs import Apart
 from .settings import SparkSettings
 from .ship import ship
 
 _JAVA_AT_LEAST: Final = 17
+_JVM_START_S: Final = 30.0
 _JVM_END_S: Final = 10.0
+_LOOK_S: Final = 0.1
+_CONNECT_S: Final = 5.0
 
 
 class SparkMissing(ConfigError):
@@ -52,77 +59,159 @@ def check_spark() -> None:
 
 @contextmanager
 def open_session(settings: SparkSettings) -> Iterator[Any]:
-    """A session of its own for the block, stopped afterwards.
+    """A session of its own for the block, stopped afterwards, with the JVM that was started for it.
 
     Raises:
         SparkMissing: see `check_spark`.
         MeasurementFailed: the cluster cannot be reached, or its executors do not come.
     """
     check_spark()
-    with tempfile.TemporaryDirectory(prefix="netstack-spark-") as scratch:
-        log = Path(settings.log_file or Path(tempfile.gettempdir()) / f"netstack-spark-{os.getpid()}.log")
-        session = _start(settings, Path(scratch), log)
+    _find_master(settings.master)
+    with tempfile.TemporaryDirectory(prefix="netstack-spark-", ignore_cleanup_errors=True) as scratch, quiet_py4j():
+        log = Path(settings.log_file or Path(tempfile.gettempdir()) / f"netstack-spark-{os.getpid()}.log").absolute()
+        start = _Start(settings, Path(scratch), log)
         try:
-            ship(session.sparkContext)
-            yield session
+            session = start.session()
+            try:
+                yield session
+            finally:
+                Apart(session.stop).result()
         finally:
-            with quiet_stderr(log):
-                _end(session)
+            start.end()
 
 
-def _start(settings: SparkSettings, scratch: Path, log: Path) -> Any:
-    from pyspark.sql import SparkSession
+@final
+class _Start:
+    """A JVM and a session in it, made in a thread.
+
+    In this one Ctrl-C would leave a JVM behind that nobody knows, or wait for the cluster's executors.
+    """
+
+    def __init__(self, settings: SparkSettings, scratch: Path, log: Path) -> None:
+        self._settings = settings
+        self._scratch = scratch
+        self._log = log
+        self._gateway: Any = None
+        self._making = Apart(self._make)
+
+    def session(self) -> Any:
+        """Waits until it is there.
+
+        Raises:
+            MeasurementFailed: it will not be.
+        """
+        return self._making.result()
+
+    def end(self) -> None:
+        """No process is left behind, whatever there is by now."""
+        from pyspark import SparkContext
+
+        until_s = time.monotonic() + _JVM_START_S
+        while self._gateway is None and not self._making.is_over(_LOOK_S) and time.monotonic() < until_s:
+            pass  # a JVM that is half started cannot be reached
+        if self._gateway is None:
+            return
+        process = self._gateway.proc
+        if not self._making.is_over(0) and process is not None:
+            process.kill()  # it waits for the cluster, and now fails
+            self._making.is_over(_JVM_END_S)
+        SparkContext._gateway = SparkContext._jvm = None  # the next session starts one of its own
+        self._gateway.shutdown()
+        if process is None:  # spark-submit's: it started us
+            return
+        process.stdin.close()  # the JVM ends with its standard input
+        try:
+            process.wait(_JVM_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _make(self) -> Any:
+        from pyspark.sql import SparkSession
+
+        self._gateway = _start_jvm(self._settings, self._scratch, self._log)
+        context = _open_context(self._gateway, self._settings, self._log)
+        ship(context)
+        return SparkSession(context)
+
+
+def _find_master(master: str) -> None:
+    """Whether somebody listens there: Spark itself would try for a minute."""
+    if not master.startswith("spark://"):
+        return
+    failures = []
+    for place in master.removeprefix("spark://").split(","):
+        host, _, port = place.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
+        except ValueError:
+            raise ConfigError(f"--master {master}: {place!r} is not HOST:PORT") from None
+        except OSError as error:
+            failures.append(f"{place}: {error.strerror or error}")
+        else:
+            return
+    raise MeasurementFailed(f"no Spark master can be reached at {master} ({'; '.join(failures)}): is it running?")
+
+
+def _start_jvm(settings: SparkSettings, scratch: Path, log: Path) -> Any:
+    """A JVM whose output, and in local mode that of Python workers, goes to the file for good.
+
+    It has a session of its own: what a terminal sends to all its processes does not reach it. It ends with this one.
+    """
+    from pyspark import SparkConf, java_gateway
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else `python3` of the workers' path
     if settings.is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder: Any = SparkSession.builder
-    builder = builder.master(settings.master).appName(settings.app_name)
-    for name, value in settings.properties().items():
-        builder = builder.config(name, value)
-    builder = builder.config("spark.local.dir", str(scratch)).config("spark.sql.warehouse.dir", str(scratch / "sql"))
-    with quiet_stderr(log):
+    own = {"spark.master": settings.master, "spark.app.name": settings.app_name, "spark.local.dir": str(scratch)}
+    own["spark.sql.warehouse.dir"] = str(scratch / "sql")
+    conf = SparkConf(loadDefaults=False).setAll([*settings.properties().items(), *own.items()])
+    with log.open("ab") as output:
         try:
-            session = builder.getOrCreate()
+            launch: Any = java_gateway.launch_gateway
+            return launch(conf, {"stdout": output, "stderr": output, "start_new_session": True})
         except spark_errors() as error:
-            raise MeasurementFailed(
-                f"Spark at {settings.master} cannot be used: {_first_line(error)}; its own log is {log}"
-            ) from error
-    session.sparkContext.setLogLevel("ERROR")
-    return session
+            raise MeasurementFailed(f"Java did not start Spark: {_last_line(log)}; its own log is {log}") from error
 
 
-def _end(session: Any) -> None:
-    """Stops the session and the JVM that was started for it: no process is left behind."""
+def _open_context(gateway: Any, settings: SparkSettings, log: Path) -> Any:
+    """The context, all its executors there.
+
+    Raises:
+        MeasurementFailed: they did not come.
+    """
     from pyspark import SparkContext
 
-    gateway: Any = SparkContext._gateway
-    session.stop()
-    gateway.shutdown()
-    process = gateway.proc
-    process.stdin.close()  # the JVM ends with its standard input
     try:
-        process.wait(_JVM_END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    SparkContext._gateway = SparkContext._jvm = None  # the next session starts one of its own
+        context = SparkContext(gateway=gateway)
+    except spark_errors() as error:
+        raise MeasurementFailed(
+            f"Spark at {settings.master} cannot be used: {_first_line(error)}; its own log is {log}"
+        ) from error
+    context.setLogLevel("ERROR")
+    nodes = settings.node_count
+    found = nodes if settings.is_local else len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1  # the driver
+    if found < nodes:
+        context.stop()
+        cores = settings.executor_cores
+        raise MeasurementFailed(
+            f"{found} of {nodes} executors came within {settings.wait_for_executors_s:g} s: start more workers at"
+            f" {settings.master}, each with {cores} free core{'s' if cores > 1 else ''} and {settings.executor_memory}"
+            f" of memory, or lower --nodes; Spark's own log is {log}"
+        )
+    return context
 
 
 @contextmanager
-def quiet_stderr(log: Path) -> Iterator[None]:
-    """Standard error, of this process and of what it starts, goes to a file inside the block."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+def quiet_py4j() -> Iterator[None]:
+    """Inside the block py4j does not write to standard error about connections that an interrupt or an end cut."""
+    logger = logging.getLogger("py4j")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
     try:
-        os.dup2(target, 2)
         yield
     finally:
-        sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(target)
+        logger.setLevel(level)
 
 
 def spark_errors() -> tuple[type[BaseException], ...]:
@@ -152,3 +241,8 @@ def _java_version(java: str) -> int:
 
 def _first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _last_line(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"

@@ -84,6 +84,16 @@ class SparkSettings:
         return not (self.is_local or self.shared_hosts)
 
     @property
+    def start_s(self) -> float:
+        """About how long a session takes to start, its first run's extra included."""
+        return 8.0 if self.is_local else 20.0
+
+    @property
+    def tables_s(self) -> float:
+        """About how long the tables take at the end."""
+        return 8.0 if self.is_local else 12.0
+
+    @property
     def _local_slots(self) -> int:
         found = _LOCAL.fullmatch(self.master)
         return int(found.group(1)) if found else 0

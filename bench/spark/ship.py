@@ -4,25 +4,30 @@ Takes: the installed or checked-out packages. Gives: a zip with their Python sou
 transports are found; `SparkContext.addPyFile` puts it first in the path of every executor.
 
 A wheel would be ignored there without a word; what a zip cannot hold (trio, numpy, msgpack and lz4 have compiled parts
-or data) has to be installed on the workers: the same virtual environment, named by `PYSPARK_PYTHON`.
+or data) has to be installed on the workers: the same virtual environment, named by `PYSPARK_PYTHON`. That one may hold
+a netstack too, even another release: the zip comes before it. Only the folder a worker was started in would come before
+the zip, so its Python is told to leave that out of its path (`imports_from_zip`).
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
 import importlib.util
 import io
 import shutil
 import tempfile
 import zipfile
-from importlib.metadata import distribution
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Final
 
 from netstack.errors import ConfigError
 
 PACKAGES: Final = ("netstack", "transports", "bench")
+_SAFE_PATH: Final = "PYTHONSAFEPATH"
 _DATED: Final = (1980, 1, 1, 0, 0, 0)  # equal source makes an equal zip
 
 
@@ -50,13 +55,34 @@ def ship(context: Any) -> str:
     return name
 
 
+@contextlib.contextmanager
+def imports_from_zip(context: Any) -> Iterator[None]:
+    """Python workers of jobs that are started in the block have the zip first in their path.
+
+    Args:
+        context: a SparkContext. Workers of other jobs in the same session have their path as it was.
+    """
+    before = context.environment.get(_SAFE_PATH)
+    context.environment[_SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del context.environment[_SAFE_PATH]
+        else:
+            context.environment[_SAFE_PATH] = before
+
+
 def zip_bytes() -> bytes:
     """The zip.
 
     Raises:
         ConfigError: a package is not there as files.
     """
-    info = distribution("netstack")
+    try:
+        info = distribution("netstack")
+    except PackageNotFoundError:
+        raise ConfigError("netstack is not installed in this environment: pip install --editable .") from None
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in PACKAGES:

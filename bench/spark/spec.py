@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, ClassVar, Final, final
 
 from netstack.errors import ConfigError
 
@@ -28,6 +28,9 @@ class SparkSpec(RunSpec):
         sinks_per_node: sink subtasks of each.
         relay: records make a round trip.
     """
+
+    START_S: ClassVar[float] = 1.9
+    """A barrier job: one exchange of addresses is a second of it."""
 
     nodes: int = 2
     sources_per_node: int = 1

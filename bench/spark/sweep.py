@@ -3,9 +3,11 @@
 Takes: your session, what to measure. Gives: a row for every node of every run as a DataFrame (`frames.NODE_SCHEMA`);
 `frames.per_setting` of it has the aggregates.
 
-    from bench.spark.sweep import run_sweep
+    from bench.spark import per_setting, run_sweep
+
     nodes = run_sweep(spark, {"timeouts_s": (None, 0.1, 0.0), "record_sizes": (8, 1024), "seconds": 1.0})
     nodes.groupBy("host", "buffer_timeout_s").avg("payload_mb_per_s").show()
+    per_setting(nodes).select("buffer_timeout_s", "record_bytes", "rate_per_s", "payload_mb_per_s", "p99_us").show()
 
 The session should have the properties of `SparkSettings.properties()`: what it lacks is named in a warning, because
 without them a barrier stage waits minutes for slots that never come, or two nodes share a host.
@@ -13,21 +15,27 @@ without them a barrier stage waits minutes for slots that never come, or two nod
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import json
+import os
+import re
+import secrets
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from io import FileIO
 from pathlib import Path
 from typing import Any, Final, final
 
 from netstack.errors import ConfigError
 
 from ..grid import Grid, PlannedRun
-from ..store import Row, Store
-from ..sweep import Progress
+from ..store import Row, Store, StoreError
+from ..sweep import Progress, succeeded
 from ..sweep import run_sweep as run_grid
 from .engine import SparkEngine
-from .frames import node_frame, per_setting, with_sweep, write_partition
+from .frames import node_frame, node_table, per_setting, with_sweep, write_partition
 from .settings import SparkSettings
 from .ship import ship
 from .spec import SparkSpec
@@ -57,27 +65,33 @@ def run_sweep(
         progress: hears of every run.
 
     Returns:
-        A DataFrame of `NODE_SCHEMA`. Runs that failed are not in it; with a folder its report lists them.
+        A DataFrame of `NODE_SCHEMA`, in memory: no action of it measures anything again. A run that failed is there
+        with its error, which a warning tells too; `per_setting` leaves it out.
 
     Raises:
         ConfigError: a setting that cannot work.
+        StoreError: the folder cannot be written.
         KeyboardInterrupt: the run under way was cancelled; what the folder holds is kept.
     """
     master = str(spark.sparkContext.master)
-    where = SparkSettings(master=master, nodes=nodes, shared_hosts=True)
+    where = SparkSettings(master=_sized(spark, master), nodes=nodes, shared_hosts=True)
     _warn_of(spark)
-    grid = settings if isinstance(settings, Grid) else Grid.of(settings)
+    grid = settings if isinstance(settings, Grid) else _grid_of(settings)
     grid = on_spark(grid, where.node_count)
     ship(spark.sparkContext)
     with (
         tempfile.TemporaryDirectory(prefix="netstack-spark-") as scratch,
         Store(Path(folder) if folder is not None else Path(scratch) / "sweep") as store,
     ):
-        recorder = Recorder(store.folder, progress)
+        recorder = Recorder(store, progress)
         engine = SparkEngine(spark, where, on_nodes=recorder.add)
         result = run_grid(grid, store, engine.run_once, command="bench.spark.sweep.run_sweep", progress=recorder)
         if result.interrupted:
             raise KeyboardInterrupt
+        failures = {str(row["error"]): None for row in result.rows if not succeeded(row)}
+        if failures:
+            told = f"{result.failed} of {result.planned} runs failed, the first of them: {next(iter(failures))}"
+            warnings.warn(told + ("; the others were not tried" if result.hopeless else ""), stacklevel=2)
         return node_frame(spark, recorder.rows())
 
 
@@ -95,61 +109,121 @@ class Recorder:
     """Keeps the rows of nodes beside those of runs, and passes progress on.
 
     Args:
-        folder: of the sweep.
+        store: the results folder, open.
         progress: hears of every run too.
+
+    Attributes:
+        sweep_id: the folder's name and six random digits, so that folders of one name can share tables; the folder
+            keeps it.
+        path: of the rows of nodes.
     """
 
-    def __init__(self, folder: Path, progress: Progress | None) -> None:
-        self.sweep_id = folder.name
-        self._path = folder / NODES_JOURNAL
+    def __init__(self, store: Store, progress: Progress | None) -> None:
+        self._store = store
+        self.path = store.folder / NODES_JOURNAL
         self._progress = progress
         self._run: PlannedRun | None = None
-        self._nodes: list[Row] = []
+        kept = self._lines()
+        name = re.sub(r"[^\w.-]+", "-", store.folder.resolve().name)
+        self.sweep_id = str(kept[0]["sweep_id"]) if kept else f"{name}-{secrets.token_hex(3)}"
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether a run has begun and not ended."""
+        return self._run is not None
 
     def begin(self, run: PlannedRun) -> None:
         """A run starts."""
-        self._run, self._nodes = run, []
+        self._run = run
         if self._progress is not None:
             self._progress.begin(run)
 
     def end(self, run: PlannedRun, row: Row) -> None:
-        """A run ended; its nodes' rows are kept if it went well."""
-        if not row.get("error"):
-            common = with_sweep(self._nodes, self.sweep_id, run.repeat, str(row["started_at"]), run.spec.as_dict())
-            with self._path.open("a", encoding="utf-8") as journal:
-                journal.writelines(json.dumps(each, separators=(",", ":")) + "\n" for each in common)
+        """A run ended."""
+        self._run = None
         if self._progress is not None:
             self._progress.end(run, row)
 
-    def add(self, nodes: list[Row]) -> None:
-        """The nodes of the run under way."""
-        self._nodes = nodes
+    def add(self, nodes: Sequence[Mapping[str, Any]]) -> None:
+        """The rows of the nodes of the run under way, before the run's own row: on the disk when this returns.
+
+        Raises:
+            StoreError: they could not be written whole; the journal is as it was before.
+        """
+        assert self._run is not None
+        common = with_sweep(nodes, self.sweep_id, self._run.repeat, self._run.spec.as_dict())
+        data = "".join(json.dumps(each, separators=(",", ":")) + "\n" for each in common).encode()
+        try:
+            with self.path.open("ab", buffering=0) as journal:
+                _append_whole(journal, data)
+        except OSError as error:
+            raise StoreError(
+                f"cannot write {self.path}: {error.strerror or error}; make room there, and run the same command again"
+            ) from error
 
     def rows(self) -> list[Row]:
-        """All rows of the sweep, those of earlier sessions included; of a run made twice the last ones."""
-        if not self._path.exists():
-            return []
+        """The rows of all runs that the store has, those of earlier sessions included; of a run made twice the last."""
+        runs = {(row["run_id"], row["repeat"]): row for row in self._store.rows()}
         found: dict[tuple[str, int, int], Row] = {}
-        for line in self._path.read_text(encoding="utf-8").splitlines():
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError:
-                continue  # cut short when its process was killed
-            found[row["run_id"], row["repeat"], row["rank"]] = row
+        for row in self._lines():
+            run = runs.get((row["run_id"], row["repeat"]))
+            if run is not None:
+                error = row.get("error") or (None if succeeded(run) else run["error"])
+                told = {"started_at": run["started_at"], "error": error}
+                found[row["run_id"], row["repeat"], row["rank"]] = {**row, **told}
         return list(found.values())
 
+    def _lines(self) -> list[Row]:
+        found = []
+        for line in self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else ():
+            try:
+                found.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue  # cut short when its process was killed
+        return found
 
-def write_tables(spark: Any, recorder: Recorder, warehouse: Path) -> tuple[Any, Path]:
-    """The sweep's rows and aggregates as partitions of two Parquet tables.
 
-    Returns:
-        The aggregates as a DataFrame; the folder of the tables.
+def _append_whole(journal: FileIO, data: bytes) -> None:
+    end = journal.seek(0, os.SEEK_END)
+    try:
+        if journal.write(data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(journal.fileno())
+    except OSError:
+        journal.truncate(end)
+        raise
+
+
+def write_nodes(recorder: Recorder, warehouse: Path) -> None:
+    """The rows of the sweep's nodes as a partition of the Parquet table `NODES`.
+
+    Raises:
+        OSError: it cannot be written.
     """
-    nodes = node_frame(spark, recorder.rows()).cache()
-    aggregates = per_setting(nodes).cache()
-    write_partition(nodes, warehouse, NODES, recorder.sweep_id)
-    write_partition(aggregates, warehouse, SETTINGS, recorder.sweep_id)
-    return aggregates, warehouse
+    write_partition(node_table(recorder.rows()), warehouse, NODES, recorder.sweep_id)
+
+
+def write_settings(spark: Any, recorder: Recorder, warehouse: Path) -> None:
+    """The aggregates, computed by Spark, as a partition of the Parquet table `SETTINGS`.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    aggregates = per_setting(node_frame(spark, recorder.rows()))
+    write_partition(aggregates.toArrow(), warehouse, SETTINGS, recorder.sweep_id)
+
+
+def _grid_of(settings: Mapping[str, Any]) -> Grid:
+    known = {each.name for kind in (Grid, SparkSpec) for each in dataclasses.fields(kind)} - {"spec_type", "common"}
+    unknown = sorted(set(settings) - known)
+    if unknown:
+        raise ConfigError(f"a sweep has no setting {unknown[0]!r}; it has {', '.join(sorted(known))}")
+    return Grid.of(settings)
+
+
+def _sized(spark: Any, master: str) -> str:
+    """`local` and `local[*]` with the number of slots they have."""
+    return f"local[{spark.sparkContext.defaultParallelism}]" if master in ("local", "local[*]") else master
 
 
 def _warn_of(spark: Any) -> None:

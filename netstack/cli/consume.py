@@ -28,7 +28,7 @@ from ..record.formats import BytesFormat
 from ..record.spill import SpillDirectory
 from ..runtime.record_reader import TURN_BUFFERS
 from ..runtime.signal import Signal
-from ..runtime.task_manager import open_task_manager
+from ..runtime.task_manager import TaskManager, open_task_manager
 from .exchange import (
     CLOSED_EARLY,
     ERROR,
@@ -161,17 +161,19 @@ class Consumption:
         Raises:
             ConfigError: an address that is none.
 
-        Cancellation: the producer is told that nothing more is wanted; what was read stays counted.
+        Cancellation: the connection ends, which tells the producer; what was read stays counted.
         """
-        timeout_s = self._plan.timeout_s
-        try:
-            with trio.fail_after(math.inf if timeout_s is None else timeout_s):
-                self.outcome = FINISHED if await self._exchange() else CLOSED_EARLY
-        except ConfigError:
-            raise
-        except NetstackError as error:
-            self.outcome, self.error = ERROR, error
-        except trio.TooSlowError:
+        plan = self._plan
+        timeout_s = math.inf if plan.timeout_s is None else plan.timeout_s
+        with trio.move_on_after(timeout_s) as scope:
+            async with open_task_manager(f"memory://consume-{id(self)}", plan.config) as manager:
+                try:
+                    await self._exchange(manager)
+                except ConfigError:
+                    raise
+                except NetstackError as error:
+                    self.outcome, self.error = ERROR, error
+        if scope.cancelled_caught:
             self.outcome, self.error = ERROR, NetstackError(f"not finished within {timeout_s:g} s (--timeout)")
 
     def document(self) -> dict[str, Any]:
@@ -193,18 +195,18 @@ class Consumption:
         ]
         return document
 
-    async def _exchange(self) -> bool:
-        """Returns whether every channel has ended."""
+    async def _exchange(self, manager: TaskManager) -> None:
         plan = self._plan
-        wanted = [ChannelDescriptor(plan.address, plan.partition_id, index) for index in plan.subpartitions]
-        async with open_task_manager(f"memory://consume-{id(self)}", plan.config) as manager:
-            gate = await manager.open_gate(wanted)
-            try:
-                return await self._read(gate)
-            finally:
-                gate.close()
+        gate = await manager.open_gate(
+            [ChannelDescriptor(plan.address, plan.partition_id, index) for index in plan.subpartitions]
+        )
+        try:
+            self.outcome = FINISHED if await self._read(gate) else CLOSED_EARLY
+        finally:
+            gate.close()
 
     async def _read(self, gate: SingleInputGate) -> bool:
+        """Returns whether every channel has ended."""
         plan = self._plan
         signal = Signal()
         gate.on_available = signal.wake

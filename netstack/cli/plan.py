@@ -24,7 +24,7 @@ from ..schedule.plan_dot import plan_dot
 from ..schedule.plan_html import plan_html
 from ..schedule.plan_json import plan_document
 from ..schedule.plan_text import plan_text
-from ..schedule.slots import LoadBalanceMode
+from ..schedule.slots import LoadBalanceMode, load_balance_mode
 from ..schedule.stream_builder import StreamEnvironment
 from ..schedule.stream_graph import StreamGraph
 from ..units import format_size
@@ -47,9 +47,10 @@ _FORMATS: Final = {"text": plan_text, "json": _document, "dot": plan_dot, "html"
 @click.option(
     "--load-balance",
     type=click.Choice([mode.value for mode in LoadBalanceMode]),
-    default=LoadBalanceMode.NONE.value,
-    show_default=True,
-    help="none: exchanges stay local where they can; slots, tasks: spread these.",
+    help="none: exchanges stay local where they can; slots, tasks: spread these. none if not given.",
+)
+@click.option(
+    "--evenly-spread-out-slots", is_flag=True, help="The older switch: slots, unless --load-balance is given."
 )
 @click.option("--format", "form", type=click.Choice(list(_FORMATS)), default="text", show_default=True)
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="A file, instead of standard output.")
@@ -88,7 +89,8 @@ def plan(
     job: str,
     taskmanagers: int | None,
     slots: int | None,
-    load_balance: str,
+    load_balance: str | None,
+    evenly_spread_out_slots: bool,
     form: str,
     output: Path | None,
     memory_bytes: int,
@@ -106,7 +108,7 @@ def plan(
         load_job(job),
         taskmanagers=taskmanagers,
         slots=slots,
-        mode=LoadBalanceMode(load_balance),
+        mode=load_balance_mode(LoadBalanceMode(load_balance) if load_balance else None, evenly_spread_out_slots),
         network=NetworkConfig(
             memory_bytes=memory_bytes,
             segment_size_bytes=segment_size_bytes,

@@ -80,7 +80,7 @@ class ServePlan:
     input_path: Path | None = None
     kind: str = "long"
     buffer_timeout_s: float | None = 0.1
-    ack_timeout_s: float = 2.0
+    ack_timeout_s: float = 1.0
     timeout_s: float | None = None
 
 
@@ -182,12 +182,12 @@ class Serving:
     async def _end(self, writer: RecordWriter, manager: TaskManager) -> None:
         partition = writer.partition
         self.outcome = FINISHED
+        self._count_event(EndOfData())
         if not self._writing.cancelled_caught:
             await writer.broadcast_event(EndOfData())
-            self._count_event(EndOfData())
             await self._wait_acknowledged(partition)
             partition.finish()
-            self._count_event(EndOfPartition())
+        self._count_event(EndOfPartition())
         partition.close()
         manager.kick()
         while not partition.is_released:
@@ -296,7 +296,7 @@ def _is_behind(subpartition: ResultSubpartition) -> bool:
     "--ack-timeout",
     "ack_timeout_s",
     type=LENGTH,
-    default="2s",
+    default="1s",
     show_default=True,
     help="How long consumers that have everything may take to say so before the partition ends; 0 does not wait.",
 )

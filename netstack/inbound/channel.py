@@ -177,6 +177,11 @@ class RemoteInputChannel:
         return len(self._exclusive) + len(self._floating)
 
     @property
+    def is_answered(self) -> bool:
+        """Whether the producer has said anything of it but errors."""
+        return bool(self._expected_sequence or self.backlog_announcements)
+
+    @property
     def has_priority(self) -> bool:
         """Whether the next buffer is a priority event."""
         return self._priority_count > 0

@@ -184,7 +184,7 @@ class ChannelReceiver:
         match frame:
             case ChannelError(number, code, text):
                 channel = self._channels.get(number)
-                if channel is not None and not (code is ErrorCode.PARTITION_NOT_FOUND and self._retry(number)):
+                if channel is not None and not (code is ErrorCode.PARTITION_NOT_FOUND and self._retry(channel)):
                     del self._channels[number]
                     channel.fail(channel_error(code, text, channel=str(channel)))
             case BacklogAnnouncement(number, backlog):
@@ -279,6 +279,7 @@ class ChannelReceiver:
     def leave(self, channel: RemoteInputChannel) -> None:
         """The channel was released: cancel it at the producer."""
         self._held.pop(channel, None)
+        self._retried.pop(channel.number, None)
         if self._channels.pop(channel.number, None) is not None:
             self._send(CancelChannel(channel.number))
         if not self._channels:
@@ -291,10 +292,11 @@ class ChannelReceiver:
         if channel is not None:
             self._send(OpenChannel(number, channel.partition_id, channel.subpartition, channel.credit.announced))
 
-    def _retry(self, number: int) -> bool:
-        """Whether a channel whose partition was not found will ask again."""
+    def _retry(self, channel: RemoteInputChannel) -> bool:
+        """Whether a channel whose partition was not found will ask again; not if it was there, and is gone now."""
+        number = channel.number
         tried = self._retried.get(number, 0)
-        if tried >= self._retries:
+        if tried >= self._retries or channel.is_answered:
             return False
         self._retried[number] = tried + 1
         if number not in self._retrying:  # not asked for at all at the moment: the answer was given twice

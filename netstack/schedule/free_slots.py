@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
-from typing import final
+from operator import itemgetter
+from typing import Final, final
 
 from .job_graph import ResourceProfile
 from .resource_mapping import can_serve
 from .slots import LoadBalanceMode, PhysicalSlot, SlotRequest
+
+_PLACE: Final = itemgetter(0, 1)
 
 
 @final
@@ -49,7 +52,7 @@ class FreeSlots:
             for number, heap in by_taskmanager.items()
             for index, slot in heap
         ]
-        return (slot for _, _, slot in sorted(free, key=lambda entry: entry[:2]))
+        return (slot for _, _, slot in sorted(free, key=_PLACE))
 
     def add(self, slot: PhysicalSlot) -> None:
         """A slot came free. It must not be free already."""

@@ -98,6 +98,12 @@ class Connection:
             return np.full(indices.size, self.first_group, np.int32)
         return self.group_of_consumer[indices]
 
+    def distinct_consumed_by(self, indices: IndexArray) -> IndexArray:
+        """The groups that any of several consumers reads, each once, ascending."""
+        if self.group_of_consumer is None:
+            return np.full(min(indices.size, 1), self.first_group, np.int32)
+        return np.unique(self.group_of_consumer[indices])
+
     def of_partition(self, index: int) -> tuple[int, ...]:
         """The groups that one producer's partition is in."""
         if self.row_of_partition is None:
@@ -110,6 +116,11 @@ class Connection:
             return np.full(min(indices.size, 1), self.first_group, np.int32)
         rows = written_out(self.row_of_partition[indices], self.row_of_partition[indices + 1])
         return self.partition_groups[rows]
+
+    def distinct_of_partitions(self, indices: IndexArray) -> IndexArray:
+        """The groups of several producers' partitions, each once, ascending."""
+        groups = self.of_partitions(indices)
+        return groups if groups.size < 2 else np.unique(groups)
 
 
 @final

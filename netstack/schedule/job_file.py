@@ -63,7 +63,9 @@ def read_job(text: str, *, name: str = "job") -> StreamGraph:
         ConfigError: it is no JSON, not what the schema says, or no job; the text says where.
     """
     try:
-        document = json.loads(text)
+        document = json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
+    except ConfigError:
+        raise
     except ValueError as error:
         raise ConfigError(f"this is no JSON: {error}") from error
     except RecursionError as error:
@@ -86,6 +88,20 @@ def read_job(text: str, *, name: str = "job") -> StreamGraph:
     for operator in _in_order(document["operators"]):
         streams[operator["name"]] = _add(job, operator, streams)
     return job.stream_graph()
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; of a name that is there twice the first would be lost without a word."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigError(f"property {twice!r} is given twice in one object; remove one")
+    return found
+
+
+def _no_number(text: str) -> Any:
+    raise ConfigError(f"{text} is no number; give a finite one")
 
 
 def _inputs(operator: Mapping[str, Any]) -> list[dict[str, Any]]:

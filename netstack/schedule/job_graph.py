@@ -157,7 +157,8 @@ class JobGraph:
         is_dynamic: whether vertices may be `UNDECIDED`.
 
     Raises:
-        ConfigError: an index points nowhere or backwards, or two vertices have one name.
+        ConfigError: there is no vertex, an index points nowhere or backwards, two vertices have one name, or a name
+            cannot be printed as it is.
     """
 
     name: str
@@ -172,8 +173,12 @@ class JobGraph:
 
     def __post_init__(self) -> None:
         """Refuses what is no graph in topological order."""
+        _require_printable("job", self.name)
+        if not self.vertices:
+            raise ConfigError(f"job {self.name!r} is empty; give it an operator")
         names = set()
         for vertex in self.vertices:
+            _require_printable("vertex", vertex.name)
             if vertex.name in names:
                 raise ConfigError(f"job {self.name!r} has two vertices of the name {vertex.name!r}")
             names.add(vertex.name)
@@ -185,7 +190,10 @@ class JobGraph:
                 raise ConfigError(f"vertex {vertex.name!r} has no parallelism, and the job is not adaptive")
             if not 0 <= vertex.slot_sharing_group < len(self.slot_sharing_groups):
                 raise ConfigError(f"vertex {vertex.name!r}: no slot sharing group {vertex.slot_sharing_group}")
+        for group in self.slot_sharing_groups:
+            _require_printable("slot sharing group", group.name)
         for dataset in self.datasets:
+            _require_printable("dataset", dataset.name)
             if not 0 <= dataset.producer < len(self.vertices):
                 raise ConfigError(f"dataset {dataset.name!r}: no vertex {dataset.producer}")
         for edge in self.edges:
@@ -223,3 +231,9 @@ class JobGraph:
         object.__setattr__(self, "_inputs", tuple(map(tuple, inputs)))
         object.__setattr__(self, "_outputs", tuple(map(tuple, outputs)))
         object.__setattr__(self, "_consumers", tuple(map(tuple, consumers)))
+
+
+def _require_printable(what: str, name: str) -> None:
+    """Names are shown on terminals; a control character in one could make a terminal do anything."""
+    if not name.isprintable():
+        raise ConfigError(f"{what} {name!r} has characters that cannot be printed; choose another name")

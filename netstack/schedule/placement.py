@@ -196,9 +196,13 @@ def _assign(
     mode: LoadBalanceMode,
 ) -> tuple[IndexArray, IndexArray]:
     """A TaskManager and one of its slots for each group; there are enough."""
-    if mode is LoadBalanceMode.NONE and not any(preferred.values()):
+    if mode is not LoadBalanceMode.TASKS and not any(preferred.values()):
         taskmanagers = np.repeat(np.arange(len(slots)), slots)
         indices = np.concatenate([np.arange(count) for count in slots])
+        if mode is LoadBalanceMode.SLOTS:
+            # Slot n of a TaskManager is taken when n of its slots are, so each has the load at which its turn comes.
+            turn = np.lexsort((taskmanagers, indices / np.repeat(slots, slots)))
+            taskmanagers, indices = taskmanagers[turn], indices[turn]
         return index_array(taskmanagers[: groups.size]), index_array(indices[: groups.size])
     requests = [
         SlotRequest(group, load=load, preferred=preferred.get(group, ()))

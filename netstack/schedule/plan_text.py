@@ -85,8 +85,10 @@ def _taskmanagers(plan: Plan) -> Iterator[str]:
     yield f"Network {network_text(plan)}"
     yield ""
     tasks = plan.placement.tasks
-    spread = f"{int(tasks.min()):,} to {int(tasks.max()):,}" if tasks.min() != tasks.max() else f"{int(tasks.max()):,}"
-    yield f"TaskManagers   {spread} tasks on each, and memory for {plan.buffers.available:,} network buffers"
+    spread = counted(int(tasks.max()), "task")
+    if tasks.min() != tasks.max():
+        spread = f"{int(tasks.min()):,} to {spread}"
+    yield f"TaskManagers   {spread} on each, and memory for {plan.buffers.available:,} network buffers"
     yield f"  {'TM':<5}{'tasks':>6}  {'dials':>6}{'buffers required':>18}{'at most':>11}   what runs there"
     used = int(tasks.nonzero()[0].max()) + 1
     for number, row in enumerate(taskmanager_rows(plan, plan.placement, min(used, _MOST_TASKMANAGERS))):

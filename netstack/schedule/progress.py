@@ -36,7 +36,7 @@ from .scheduling_types import EagerScheduling, LazyScheduling, SchedulingType
 from .slot_allocation import SlotAllocation
 from .slot_pool import SlotPool
 from .slot_sharing import ConsumedPartitions, ExecutionSlotSharingGroups, LocalInputPreferred
-from .slots import LoadBalanceMode, PhysicalSlot
+from .slots import LoadBalanceMode
 from .strategy import SchedulingStrategy
 from .topology import Topology
 from .versions import ExecutionVersions
@@ -102,7 +102,7 @@ class Progress:
             self._dynamic = DynamicGraph(self.topology, self._decide)
         self.strategy = self._choose_strategy()
         self.allocation = SlotAllocation(
-            job, self.topology, self._groups_of(self.topology.initialised), SlotPool(settings.mode, settings.slots)
+            self.topology, self._groups_of(self.topology.initialised), SlotPool(settings.load_balance, settings.slots)
         )
         self.deployment = Deployment(
             job_id,
@@ -186,7 +186,7 @@ class Progress:
     def _groups_of(self, vertices: tuple[int, ...]) -> ExecutionSlotSharingGroups:
         """Who shares slots, now that these vertices are there too."""
         job = self.topology.job
-        if self._settings.mode is LoadBalanceMode.TASKS:
+        if self._settings.load_balance is LoadBalanceMode.TASKS:
             return task_balanced(job)
         for vertex in vertices:
             inputs = []
@@ -262,22 +262,14 @@ class Progress:
         occupying: FlagArray = ~self.executions.terminal(subtasks) | self._is_releasing.view[subtasks]
         return occupying
 
-    def slot_of(self, subtask: int) -> PhysicalSlot:
-        """The slot of a subtask that is deployed, or has what it needs to be."""
-        slot = self.allocation.slot_of(subtask)
-        assert slot is not None  # it is released when the subtask has ended, not before
-        return slot
-
     def _queue_complete(self) -> None:
         """Bulks that have all their slots: their partitions have places now, and their tasks may be sent."""
-        bulks = self.allocation.take_complete()
-        if not bulks:
+        subtasks = self.allocation.take_complete()
+        if not subtasks.size:
             return
-        subtasks = np.sort(np.concatenate(bulks))
         for vertex, indices in self.topology.by_vertex(subtasks):
             own = indices + np.int32(self.topology.subtasks_of(vertex).start)
-            names = [self.slot_of(subtask).location.taskmanager for subtask in own.tolist()]
-            places = index_array([self.taskmanagers[name] for name in names])
+            places = index_array([self.taskmanagers[slot.location.taskmanager] for slot in self.allocation.slots_of(own)])
             for dataset in self.topology.outputs_of(vertex):
                 partitions = indices + np.int32(self.topology.partitions_of(dataset).start)
                 self.tracker.track(partitions, places, self.executions.attempts[own])
@@ -292,7 +284,7 @@ class Progress:
             deployed = consumers[self.executions.on_taskmanager(consumers)]
             running = self.executions.not_in_state(deployed, ExecutionState.CANCELING)
             if running.size:
-                slots = tuple(self.slot_of(subtask) for subtask in running.tolist())
+                slots = tuple(self.allocation.slots_of(running))
                 gate = self.topology.inputs_of(self.topology.job.edges[edge].consumer).index(edge)
                 self.out.append(UpdateGate(running, self.executions.attempts[running], slots, gate, descriptors))
 
@@ -300,7 +292,7 @@ class Progress:
         if subtasks.size:
             self.executions.apply(subtasks, ExecutionInput.DEPLOY)
             self.deployed += subtasks.size
-            slots = tuple(self.slot_of(subtask) for subtask in subtasks.tolist())
+            slots = tuple(self.allocation.slots_of(subtasks))
             self.out.append(Deploy(subtasks, self.executions.attempts[subtasks], slots, checkpoint))
 
     def _follow(self, subtasks: IndexArray) -> None:

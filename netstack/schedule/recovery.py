@@ -161,7 +161,7 @@ class Recovery:
         executions.apply(live, ExecutionInput.CANCEL)
         running, waiting = live[is_out], live[~is_out]
         if running.size:
-            slots = tuple(self._progress.slot_of(subtask) for subtask in running.tolist())
+            slots = tuple(self._progress.allocation.slots_of(running))
             self._progress.out.append(Cancel(running, executions.attempts[running], slots))
         self._progress.allocation.withdraw(waiting)
         self._progress.ended(waiting)

@@ -72,7 +72,7 @@ def map_resources(requests: Iterable[ResourceProfile], slots: Iterable[ResourceP
     Raises:
         ConfigError: a request of the profile `any`, or a slot of the profile `unknown`.
     """
-    wanted, free = Counter(requests), Counter(slots)
+    wanted, free = _counted(requests), _counted(slots)
     if ANY_PROFILE in wanted:
         raise ConfigError("a slot is requested with the profile `any`; ask for a concrete profile, or `unknown`")
     if UNKNOWN_PROFILE in free:
@@ -89,6 +89,16 @@ def map_resources(requests: Iterable[ResourceProfile], slots: Iterable[ResourceP
         for slot in free:
             _reserve(reserved, wanted, free, UNKNOWN_PROFILE, slot)
     return None if wanted.total() else ResourceMapping(reserved, free)
+
+
+def _counted(profiles: Iterable[ResourceProfile]) -> Counter[ResourceProfile]:
+    """How often each occurs, in order; most are one object, which is hashed once."""
+    given = list(profiles)
+    objects = {id(profile): profile for profile in given}
+    counted: Counter[ResourceProfile] = Counter()
+    for identity, count in Counter(map(id, given)).items():
+        counted[objects[identity]] += count
+    return counted
 
 
 def _reserve(

@@ -17,7 +17,7 @@ from .execution_states import ExecutionState, JobState
 from .heartbeats import HeartbeatSettings
 from .scheduling_types import InputConstraint, SchedulingType
 from .slot_pool import SlotPoolSettings
-from .slots import LoadBalanceMode
+from .slots import LoadBalanceMode, load_balance_mode
 from .vertexwise_scheduling import HybridConsumption
 
 
@@ -27,7 +27,8 @@ class SchedulerSettings:
     """How a job is run.
 
     Attributes:
-        mode: how tasks are spread over TaskManagers.
+        mode: how tasks are spread over TaskManagers; None is as `evenly_spread_out_slots` says.
+        evenly_spread_out_slots: the older switch: True is the mode SLOTS while `mode` is not set, False the mode NONE.
         slots: how long to wait for slots.
         heartbeats: how TaskManagers are watched; None leaves that to others, who say `TaskManagerLost`.
         offload: which parts of descriptors go to the blob store.
@@ -44,7 +45,8 @@ class SchedulerSettings:
         ConfigError: no connection, or steps that do nothing.
     """
 
-    mode: LoadBalanceMode = LoadBalanceMode.NONE
+    mode: LoadBalanceMode | None = None
+    evenly_spread_out_slots: bool = False
     slots: SlotPoolSettings = field(default_factory=SlotPoolSettings)
     heartbeats: HeartbeatSettings | None = field(default_factory=HeartbeatSettings)
     offload: OffloadRule = field(default_factory=OffloadRule)
@@ -55,6 +57,11 @@ class SchedulerSettings:
     constraint: InputConstraint = InputConstraint.ANY
     connections: int = 1
     step_budget: int = 1000
+
+    @property
+    def load_balance(self) -> LoadBalanceMode:
+        """The mode in force."""
+        return load_balance_mode(self.mode, self.evenly_spread_out_slots)
 
     def __post_init__(self) -> None:
         for name in ("connections", "step_budget"):

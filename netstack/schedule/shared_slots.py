@@ -1,48 +1,29 @@
 """Logical slots: which subtasks of a group have a share of its slot, and when the slot is asked for and given back.
 
 Takes: execution slot sharing groups; subtasks that need a slot, return it or lose it; slots for groups. Gives: requests
-for physical slots, logical slots, and what to release.
+for physical slots, subtasks that have theirs, and what to release.
 
 Rules:
 - A group asks for one slot, whoever of it comes first. It keeps the slot until the last of its logical slots is
   returned. When the slot is lost, every subtask that has a share of it fails.
 - A group would like to be where it was last, else where its members' inputs are.
+- Subtasks are numbers of the topology, taken many at a time; a logical slot is a flag, not an object.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import NamedTuple, final
+from collections.abc import Iterable, Sequence
+from typing import final
+
+import numpy as np
 
 from ..errors import LocalProtocolError
-from .job_graph import UNKNOWN_PROFILE, JobGraph, ResourceProfile
+from .arrays import NOTHING, Batches, FlagArray, GrowingArray, IndexArray, index_array, offsets_of, written_out
+from .job_graph import UNKNOWN_PROFILE, ResourceProfile
 from .preferred_locations import InputPreferences
 from .slot_sharing import ExecutionSlotSharingGroups
-from .slots import Location, PhysicalSlot, SlotRequest
-
-
-class Subtask(NamedTuple):
-    """A subtask, by vertex and index."""
-
-    vertex: int
-    subtask: int
-
-
-class LogicalSlot(NamedTuple):
-    """A subtask's share of a physical slot."""
-
-    subtask: Subtask
-    slot: PhysicalSlot
-
-
-@final
-@dataclass(slots=True)
-class _SharedSlot:
-    """One group's slot, asked for or there, and who shares it."""
-
-    slot: PhysicalSlot | None = None
-    subtasks: dict[Subtask, None] = field(default_factory=dict)
+from .slots import Location, PhysicalSlot, SlotMatch, SlotRequest
+from .topology import Topology
 
 
 @final
@@ -50,123 +31,189 @@ class SharedSlots:
     """The logical slots of a job.
 
     Args:
-        graph: the job.
-        groups: which subtasks share a slot.
+        topology: its subtasks.
+        groups: which of them share a slot.
     """
 
-    def __init__(self, graph: JobGraph, groups: ExecutionSlotSharingGroups) -> None:
-        self._graph = graph
-        self._shared: dict[int, _SharedSlot] = {}
+    def __init__(self, topology: Topology, groups: ExecutionSlotSharingGroups) -> None:
+        self._topology = topology
+        self._inputs = InputPreferences(topology.job)
+        self._is_anything_declared = any(vertex.profile != UNKNOWN_PROFILE for vertex in topology.job.vertices)
+        self._profiles: dict[tuple[int, ...], ResourceProfile] = {}
+        self._has_share = GrowingArray(np.bool_)  # by subtask: whether it has a share, or waits for one
+        self._sharers = GrowingArray()  # by group: how many of it do
+        self._has_slot = GrowingArray(np.bool_)  # by group
+        self._slots: list[PhysicalSlot | None] = []
         self._last: dict[int, Location] = {}
-        self._inputs = InputPreferences(graph)
-        self._is_anything_declared = any(vertex.profile != UNKNOWN_PROFILE for vertex in graph.vertices)
         self.extend(groups)
 
     def extend(self, groups: ExecutionSlotSharingGroups) -> None:
         """A dynamic job has more subtasks; groups that there were have kept their numbers."""
         self._groups = groups
-        self._loads = groups.loads().tolist()
-        self._group_of = [of_vertex.tolist() for of_vertex in groups.of_vertex]
-        self._parallelisms = [len(of_vertex) for of_vertex in self._group_of]
+        self._loads = groups.loads()
+        initialised = [groups.of_vertex[vertex] for vertex in self._topology.initialised]
+        self._group_of = np.concatenate(initialised) if initialised else NOTHING
+        members = index_array(np.argsort(self._group_of, kind="stable"))
+        counts = index_array(np.bincount(self._group_of, minlength=groups.count))
+        self._members = Batches(members, offsets_of(counts))
+        self._parallelisms = [self._topology.parallelism_of(vertex) for vertex in range(len(groups.of_vertex))]
+        self._has_share.extend_with(False, self._group_of.size - len(self._has_share))
+        added = groups.count - len(self._slots)
+        self._sharers.extend_with(0, added)
+        self._has_slot.extend_with(False, added)
+        self._slots += [None] * added
 
-    def allocate(self, subtasks: Iterable[Subtask]) -> tuple[list[LogicalSlot], list[SlotRequest]]:
+    def allocate(self, subtasks: IndexArray) -> tuple[IndexArray, list[SlotRequest]]:
         """Gives subtasks their share of their group's slot.
 
         Args:
-            subtasks: those that need a slot; they have none.
+            subtasks: those that need a slot; they have none, and none occurs twice.
 
         Returns:
-            The shares of slots that are there, and requests for those that are not and were not asked for yet. The
-            others come with `fulfil`.
+            Those whose slot is there, and requests for the slots that are not and were not asked for yet. The others
+            come with `fulfil`.
 
         Raises:
-            LocalProtocolError: a subtask has a share, or waits for it, already.
+            LocalProtocolError: a subtask has a share, or waits for it, already; nothing is changed.
         """
-        given, asking = [], []
-        for subtask in subtasks:
-            group = self._group_of[subtask.vertex][subtask.subtask]
-            shared = self._shared.get(group)
-            if shared is None:
-                shared = self._shared[group] = _SharedSlot()
-                asking.append(group)
-            elif subtask in shared.subtasks:
-                raise LocalProtocolError(f"subtask {self._name(subtask)} has a slot already; return it first")
-            shared.subtasks[subtask] = None
-            if shared.slot is not None:
-                given.append(LogicalSlot(subtask, shared.slot))
-        return given, [self._request(group) for group in asking]
+        has_share, sharers = self._has_share.view, self._sharers.view
+        refused = subtasks[has_share[subtasks]]
+        if refused.size:
+            raise LocalProtocolError(f"subtask {self._name(int(refused[0]))} has a slot already; return it first")
+        groups = self._group_of[subtasks]
+        asking = groups[sharers[groups] == 0]
+        has_share[subtasks] = True
+        np.add.at(sharers, groups, 1)
+        # Each once, in the order of its first subtask.
+        first = np.sort(np.unique(asking, return_index=True)[1])
+        return subtasks[self._has_slot.view[groups]], [self._request(group) for group in asking[first].tolist()]
 
-    def fulfil(self, group: int, slot: PhysicalSlot) -> list[LogicalSlot]:
-        """The slot that a group asked for is there; nothing if the group needs it no more: then release it.
-
-        Raises:
-            LocalProtocolError: the group has a slot already.
-        """
-        shared = self._shared.get(group)
-        if shared is None:
-            return []
-        if shared.slot is not None:
-            raise LocalProtocolError(f"group {group} has a slot already: {shared.slot}")
-        shared.slot = slot
-        self._last[group] = slot.location
-        return [LogicalSlot(subtask, slot) for subtask in shared.subtasks]
-
-    def release(self, subtask: Subtask) -> PhysicalSlot | int | None:
-        """A subtask returns its share, or stops to wait for it.
+    def fulfil(self, matches: Sequence[SlotMatch]) -> tuple[IndexArray, list[PhysicalSlot]]:
+        """Slots that groups asked for are there.
 
         Returns:
-            After the last one of a group: the slot to release, or if it was still waited for, the group whose request
-            is to be cancelled. None while others need it, and for a subtask without a share.
+            The subtasks that wait for them, and slots of groups that need them no more: to be released.
+
+        Raises:
+            LocalProtocolError: a group has a slot already; nothing is changed.
         """
-        group = self._group_of[subtask.vertex][subtask.subtask]
-        shared = self._shared.get(group)
-        if shared is None or subtask not in shared.subtasks:
-            return None
-        del shared.subtasks[subtask]
-        if shared.subtasks:
-            return None
-        del self._shared[group]
-        return group if shared.slot is None else shared.slot
+        groups = index_array([match.request.group for match in matches])
+        served = groups[self._has_slot.view[groups]]
+        if served.size:
+            raise LocalProtocolError(f"group {served[0]} has a slot already: {self._slots[served[0]]}")
+        is_wanted = self._sharers.view[groups] > 0
+        unwanted = []
+        for match, wanted in zip(matches, is_wanted.tolist(), strict=True):
+            if wanted:
+                self._slots[match.request.group] = match.slot
+                self._last[match.request.group] = match.slot.location
+            else:
+                unwanted.append(match.slot)
+        self._has_slot.view[groups[is_wanted]] = True
+        return self.sharing(groups[is_wanted]), unwanted
 
-    def lose(self, group: int) -> list[Subtask]:
-        """A group's slot is gone, or its request has failed: everybody who shares it fails."""
-        shared = self._shared.pop(group, None)
-        return [] if shared is None else list(shared.subtasks)
+    def release(self, subtasks: IndexArray) -> tuple[list[PhysicalSlot], list[int]]:
+        """Subtasks return their shares, or stop to wait for them; those without one are skipped.
 
-    def slot_of(self, subtask: Subtask) -> PhysicalSlot | None:
-        """Where a subtask is; None if it has no share of a slot that is there."""
-        shared = self._shared.get(self._group_of[subtask.vertex][subtask.subtask])
-        return shared.slot if shared is not None and subtask in shared.subtasks else None
+        Returns:
+            What nobody of its group has a share of any more: slots to release; and where the slot was still waited for,
+            the groups whose requests are to be cancelled.
+        """
+        sharers = self._sharers.view
+        leaving = subtasks[self._has_share.view[subtasks]]
+        self._has_share.view[leaving] = False
+        groups, counts = np.unique(self._group_of[leaving], return_counts=True)
+        sharers[groups] -= index_array(counts)
+        left = groups[sharers[groups] == 0]
+        is_there = self._has_slot.view[left]
+        return self._take_slots(left[is_there]), left[~is_there].tolist()
+
+    def lose(self, groups: IndexArray) -> None:
+        """The slots of groups are gone, or their requests have failed: nobody has a share of them any more."""
+        self._has_share.view[self.sharing(groups)] = False
+        self._sharers.view[groups] = 0
+        self._take_slots(groups)
+
+    def sharing(self, groups: IndexArray) -> IndexArray:
+        """The subtasks of groups that have a share of their slot, or wait for it."""
+        offsets = self._members.offsets
+        members = self._members.subtasks[written_out(offsets[groups], offsets[groups + 1])]
+        return members[self._has_share.view[members]]
+
+    def have_slots(self, subtasks: IndexArray) -> FlagArray:
+        """For each, whether it has a share of a slot that is there."""
+        have: FlagArray = self._has_share.view[subtasks] & self._has_slot.view[self._group_of[subtasks]]
+        return have
+
+    def slots_of(self, subtasks: IndexArray) -> list[PhysicalSlot]:
+        """Where each subtask is.
+
+        Raises:
+            LocalProtocolError: one of them has no share of a slot that is there.
+        """
+        without = subtasks[~self.have_slots(subtasks)]
+        if without.size:
+            raise LocalProtocolError(f"subtask {self._name(int(without[0]))} has no slot; it is released, or not there")
+        found = (self._slots[group] for group in self._group_of[subtasks].tolist())
+        return [slot for slot in found if slot is not None]
+
+    def _take_slots(self, groups: IndexArray) -> list[PhysicalSlot]:
+        """Takes the slots of groups away from them; those that wait for one lose nothing."""
+        taken = []
+        for group in groups.tolist():
+            slot = self._slots[group]
+            if slot is not None:
+                taken.append(slot)
+                self._slots[group] = None
+        self._has_slot.view[groups] = False
+        return taken
 
     def _request(self, group: int) -> SlotRequest:
-        return SlotRequest(group, self._profile(group), self._loads[group], self._preferred(group))
+        return SlotRequest(group, self._profile(group), int(self._loads[group]), self._preferred(group))
 
     def _preferred(self, group: int) -> tuple[Location, ...]:
         """Where the members that ask now would like to be, one after the other."""
         if not self._last:
             return ()  # the usual start: nobody is anywhere yet
+        last = self._last.get(group)
+        if last is not None:
+            return (last,) * int(self._sharers.view[group])
         found: list[Location] = []
-        for vertex, subtask in self._shared[group].subtasks:
-            found += self._inputs.of(vertex, subtask, self._parallelisms, self._located, self._last.get(group))
+        for subtask in self._members[group].tolist():
+            if self._has_share.view[subtask]:
+                vertex, index = self._topology.place_of(subtask)
+                found += self._inputs.of(vertex, index, self._parallelisms, self._located)
         return tuple(found)
 
-    def _located(self, vertex: int, subtask: int) -> Location | None:
+    def _located(self, vertex: int, index: int) -> Location | None:
         """Where a producer is, or was when it finished; nowhere while it waits for a slot itself."""
-        group = self._group_of[vertex][subtask]
-        shared = self._shared.get(group)
-        return None if shared is not None and shared.slot is None else self._last.get(group)
+        group = int(self._groups.of_vertex[vertex][index])
+        waits = self._sharers.view[group] and not self._has_slot.view[group]
+        return None if waits else self._last.get(group)
 
     def _profile(self, group: int) -> ResourceProfile:
         """What was declared for the slot sharing group; else the sum of its members, unknown if one of them is."""
-        declared = self._graph.slot_sharing_groups[int(self._groups.slot_sharing_group[group])].profile
+        declared = self._topology.job.slot_sharing_groups[int(self._groups.slot_sharing_group[group])].profile
         if declared != UNKNOWN_PROFILE or not self._is_anything_declared:
             return declared
-        members = [self._graph.vertices[vertex].profile for vertex, _ in self._groups.members(group)]
-        if UNKNOWN_PROFILE in members:
-            return UNKNOWN_PROFILE
-        return ResourceProfile(
-            "concrete", sum(profile.cpu_cores for profile in members), sum(profile.memory_bytes for profile in members)
-        )
+        vertices = tuple(self._topology.vertex_of_subtask[self._members[group]].tolist())
+        profile = self._profiles.get(vertices)
+        if profile is None:
+            profile = self._profiles[vertices] = _sum(
+                self._topology.job.vertices[vertex].profile for vertex in vertices
+            )
+        return profile
 
-    def _name(self, subtask: Subtask) -> str:
-        return f"{subtask.subtask} of {self._graph.vertices[subtask.vertex].name!r}"
+    def _name(self, subtask: int) -> str:
+        vertex, index = self._topology.place_of(subtask)
+        return f"{index} of {self._topology.job.vertices[vertex].name!r}"
+
+
+def _sum(profiles: Iterable[ResourceProfile]) -> ResourceProfile:
+    """What subtasks of these profiles take together."""
+    members = list(profiles)
+    if UNKNOWN_PROFILE in members:
+        return UNKNOWN_PROFILE
+    return ResourceProfile(
+        "concrete", sum(profile.cpu_cores for profile in members), sum(profile.memory_bytes for profile in members)
+    )

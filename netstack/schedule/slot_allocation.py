@@ -15,9 +15,8 @@ from typing import final
 
 import numpy as np
 
-from .arrays import Batches, GrowingArray, IndexArray, index_array
-from .job_graph import JobGraph
-from .shared_slots import LogicalSlot, SharedSlots, Subtask
+from .arrays import NOTHING, Batches, GrowingArray, IndexArray, index_array
+from .shared_slots import SharedSlots
 from .slot_pool import SlotPool
 from .slot_sharing import ExecutionSlotSharingGroups
 from .slots import PhysicalSlot, SlotMatch, SlotRequest
@@ -31,19 +30,17 @@ class SlotAllocation:
     """The slots of one job's subtasks.
 
     Args:
-        job: the job.
-        topology: its subtasks.
+        topology: the subtasks.
         groups: which of them share a slot.
         pool: the slots there are; nobody else calls it.
     """
 
-    def __init__(self, job: JobGraph, topology: Topology, groups: ExecutionSlotSharingGroups, pool: SlotPool) -> None:
+    def __init__(self, topology: Topology, groups: ExecutionSlotSharingGroups, pool: SlotPool) -> None:
         self._topology = topology
-        self._shared = SharedSlots(job, groups)
+        self._shared = SharedSlots(topology, groups)
         self._pool = pool
         self._slots_of_taskmanager: dict[str, set[PhysicalSlot]] = {}
         self._bulk_of = GrowingArray(np.int64)
-        self._slots: list[PhysicalSlot | None] = []
         self._members: dict[int, IndexArray] = {}
         self._missing: dict[int, int] = {}
         self._complete: list[int] = []
@@ -56,9 +53,7 @@ class SlotAllocation:
         self._grow()
 
     def _grow(self) -> None:
-        added = self._topology.subtask_count - len(self._slots)
-        self._bulk_of.extend_with(_NO_BULK, added)
-        self._slots += [None] * added
+        self._bulk_of.extend_with(_NO_BULK, self._topology.subtask_count - len(self._bulk_of))
 
     def open(self, bulks: Batches) -> None:
         """New bulks; `request` is called for all of their subtasks, in any number of calls."""
@@ -71,9 +66,8 @@ class SlotAllocation:
 
     def request(self, subtasks: IndexArray, now_s: float) -> None:
         """Asks for the slots of subtasks of opened bulks; those withdrawn meanwhile are skipped."""
-        waiting = subtasks[self._bulk_of.view[subtasks] != _NO_BULK]
-        given, requests = self._shared.allocate(self._as_pairs(waiting))
-        self._give(given)
+        given, requests = self._shared.allocate(subtasks[self._bulk_of.view[subtasks] != _NO_BULK])
+        self._count(given)
         self._match(self._pool.request(requests, now_s), now_s)
 
     def offer(self, taskmanager: str, slots: Iterable[PhysicalSlot], now_s: float) -> None:
@@ -85,22 +79,15 @@ class SlotAllocation:
 
     def withdraw(self, subtasks: IndexArray) -> None:
         """Subtasks do not wait any more; their bulks go on without them. Their shares are released apart."""
-        for subtask, bulk in zip(subtasks.tolist(), self._bulk_of.view[subtasks].tolist(), strict=True):
-            if bulk != _NO_BULK and bulk in self._missing and self._slots[subtask] is None:
-                self._count(bulk)
+        self._count(subtasks[~self._shared.have_slots(subtasks)])
         self._bulk_of.view[subtasks] = _NO_BULK
 
     def release(self, subtasks: IndexArray, now_s: float) -> None:
         """Subtasks give their shares back; those without one are skipped."""
-        unwanted = []
-        for subtask, pair in zip(subtasks.tolist(), self._as_pairs(subtasks), strict=True):
-            self._slots[subtask] = None
-            last = self._shared.release(pair)
-            if isinstance(last, PhysicalSlot):
-                self._match(self._pool.release(last, now_s), now_s)
-            elif last is not None:
-                unwanted.append(last)
+        free, unwanted = self._shared.release(subtasks)
         self._pool.cancel(unwanted, now_s)
+        for slot in free:
+            self._match(self._pool.release(slot, now_s), now_s)
 
     def lose_taskmanager(self, taskmanager: str) -> IndexArray:
         """All slots of a TaskManager are gone; returns the subtasks that had a share of one, ascending."""
@@ -130,58 +117,45 @@ class SlotAllocation:
         """How many slots are asked for and not there."""
         return len(self._pool.pending)
 
-    def slot_of(self, subtask: int) -> PhysicalSlot | None:
-        """The slot that a subtask has a share of."""
-        return self._slots[subtask]
+    def slots_of(self, subtasks: IndexArray) -> list[PhysicalSlot]:
+        """The slot that each subtask has a share of.
 
-    def take_complete(self) -> list[IndexArray]:
-        """The subtasks of every bulk that became complete since the last call; withdrawn ones are not among them."""
-        taken = []
-        for bulk in self._complete:
-            members = self._members.pop(bulk)
-            taken.append(members[self._bulk_of.view[members] == bulk])
-            self._bulk_of.view[taken[-1]] = _NO_BULK
+        Raises:
+            LocalProtocolError: one of them has none.
+        """
+        return self._shared.slots_of(subtasks)
+
+    def take_complete(self) -> IndexArray:
+        """The subtasks of the bulks that became complete since the last call, ascending, but those withdrawn."""
+        if not self._complete:
+            return NOTHING
+        members = np.unique(np.concatenate([self._members.pop(bulk) for bulk in self._complete]))
+        taken = members[np.isin(self._bulk_of.view[members], self._complete)]
+        self._bulk_of.view[taken] = _NO_BULK
         self._complete.clear()
         return taken
 
     def _match(self, matches: list[SlotMatch], now_s: float) -> None:
         """Hands slots to groups; one that nobody of its group needs any more goes back, and may serve another."""
         while matches:
-            match = matches.pop()
-            given = self._shared.fulfil(match.request.group, match.slot)
-            if given:
-                self._give(given)
-            else:
-                matches += self._pool.release(match.slot, now_s)
+            given, unwanted = self._shared.fulfil(matches)
+            self._count(given)
+            matches = [match for slot in unwanted for match in self._pool.release(slot, now_s)]
 
-    def _give(self, given: Iterable[LogicalSlot]) -> None:
-        bulk_of = self._bulk_of.view
-        for pair, slot in given:
-            subtask = self._topology.subtask(pair.vertex, pair.subtask)
-            self._slots[subtask] = slot
-            bulk = int(bulk_of[subtask])
-            if bulk != _NO_BULK:
-                self._count(bulk)
-
-    def _count(self, bulk: int) -> None:
-        """One subtask less holds up a bulk."""
-        self._missing[bulk] -= 1
-        if not self._missing[bulk]:
-            del self._missing[bulk]
-            self._complete.append(bulk)
+    def _count(self, subtasks: IndexArray) -> None:
+        """These hold up their bulks no longer, if they are in any."""
+        bulks, counts = np.unique(self._bulk_of.view[subtasks], return_counts=True)
+        for bulk, count in zip(bulks.tolist(), counts.tolist(), strict=True):
+            if bulk not in self._missing:
+                continue
+            self._missing[bulk] -= count
+            if not self._missing[bulk]:
+                del self._missing[bulk]
+                self._complete.append(bulk)
 
     def _lose(self, requests: Iterable[SlotRequest]) -> IndexArray:
-        pairs = [pair for request in requests for pair in self._shared.lose(request.group)]
-        subtasks = index_array(sorted(self._topology.subtask(pair.vertex, pair.subtask) for pair in pairs))
+        groups = index_array([request.group for request in requests])
+        subtasks = np.sort(self._shared.sharing(groups))
         self.withdraw(subtasks)
-        for subtask in subtasks.tolist():
-            self._slots[subtask] = None
+        self._shared.lose(groups)
         return subtasks
-
-    def _as_pairs(self, subtasks: IndexArray) -> list[Subtask]:
-        vertices = self._topology.vertex_of_subtask[subtasks].tolist()
-        starts = {vertex: self._topology.subtasks_of(vertex).start for vertex in set(vertices)}
-        return [
-            Subtask(vertex, subtask - starts[vertex])
-            for vertex, subtask in zip(vertices, subtasks.tolist(), strict=True)
-        ]

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Final
 
 from .free_slots import FreeSlots
 from .job_graph import ResourceProfile
 from .resource_mapping import can_serve, map_resources
 from .slots import PhysicalSlot, SlotMatch, SlotRequest
+
+
+_by_index: Final = attrgetter("index")
 
 
 def choose_request(slot: PhysicalSlot, pending: Iterable[SlotRequest]) -> SlotRequest | None:
@@ -42,7 +47,8 @@ def match_balanced(
         return []
     wanted = sorted(requests, key=lambda request: -request.load)
     tasks = {slot.location.taskmanager: 0 for slot in slots} | dict(loads or {})
-    if all(slot.profile == slots[0].profile for slot in slots):
+    alike = slots[0].profile
+    if all(slot.profile is alike or slot.profile == alike for slot in slots):
         return _match_alike(wanted, slots, tasks)
     free = FreeSlots(slots)
     for taskmanager, load in tasks.items():
@@ -67,16 +73,16 @@ def _match_alike(
     wanted: Sequence[SlotRequest], slots: Sequence[PhysicalSlot], tasks: Mapping[str, int]
 ) -> list[SlotMatch]:
     """The same where all slots are alike, so that nobody can be stranded: the usual case, and several times faster."""
-    free: dict[str, list[PhysicalSlot]] = {}
-    for slot in sorted(slots, key=lambda slot: -slot.index):
-        free.setdefault(slot.location.taskmanager, []).append(slot)
-    names = list(dict.fromkeys(slot.location.taskmanager for slot in slots))
-    least = [(tasks[name], number) for number, name in enumerate(names)]
+    of_taskmanager: dict[str, list[PhysicalSlot]] = {}
+    for slot in slots:
+        of_taskmanager.setdefault(slot.location.taskmanager, []).append(slot)
+    free = [sorted(own, key=_by_index, reverse=True) for own in of_taskmanager.values()]
+    least = [(tasks[name], number) for number, name in enumerate(of_taskmanager)]
     heapq.heapify(least)
     matches = []
     for request in wanted:
         load, number = least[0]
-        own = free[names[number]]
+        own = free[number]
         matches.append(SlotMatch(request, own.pop()))
         if own:
             heapq.heapreplace(least, (load + request.load, number))

@@ -13,7 +13,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import final
@@ -146,8 +146,7 @@ class SlotPool:
         if self._mode is not LoadBalanceMode.TASKS or not is_stable or not 0 < len(self._pending) <= len(self._free):
             return []
         matches = match_balanced(tuple(self._pending.values()), tuple(self._free), self._tasks_of)
-        for match in matches:
-            self._match(match.request, match.slot)
+        self._take(matches)
         return matches
 
     def timed_out(self, now_s: float) -> list[SlotRequest]:
@@ -191,16 +190,22 @@ class SlotPool:
         return [] if request is None else [self._match(request, slot)]
 
     def _match(self, request: SlotRequest, slot: PhysicalSlot) -> SlotMatch:
-        taskmanager = slot.location.taskmanager
-        self._free.remove(slot)
-        del self._free_since_s[slot]
-        del self._pending[request.group]
-        del self._since_s[request.group]
-        self._held[slot] = request
-        self._held_of[taskmanager] = self._held_of.get(taskmanager, 0) + 1
-        self._tasks_of[taskmanager] = self._tasks_of.get(taskmanager, 0) + request.load
-        self._update_load(taskmanager)
-        return SlotMatch(request, slot)
+        match = SlotMatch(request, slot)
+        self._take([match])
+        return match
+
+    def _take(self, matches: Sequence[SlotMatch]) -> None:
+        """Requests that are served, and slots that are held from now on."""
+        for request, slot in matches:
+            self._free.remove(slot)
+            del self._free_since_s[slot]
+            del self._pending[request.group]
+            del self._since_s[request.group]
+            self._held[slot] = request
+            taskmanager = slot.location.taskmanager
+            self._held_of[taskmanager] = self._held_of.get(taskmanager, 0) + 1
+            self._tasks_of[taskmanager] = self._tasks_of.get(taskmanager, 0) + request.load
+            self._update_load(taskmanager)
 
     def _forget_held(self, slot: PhysicalSlot) -> SlotRequest:
         request = self._held.pop(slot, None)

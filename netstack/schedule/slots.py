@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 from .job_graph import ANY_PROFILE, UNKNOWN_PROFILE, ResourceProfile
 
@@ -88,8 +88,7 @@ class SlotRequest:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class SlotMatch:
+class SlotMatch(NamedTuple):
     """A request and the slot that it gets."""
 
     request: SlotRequest

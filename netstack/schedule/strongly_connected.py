@@ -2,7 +2,8 @@
 
 Takes: the number of nodes, and edges as two arrays of node numbers. Gives: a label per node, equal within a component.
 
-Rules: the label of a component is its smallest node.
+Rules: the label of a component is its smallest node. Tarjan's walk is one piece of work, about half a microsecond a
+node, and not cut: it is part of making a scheduler, before anything runs, and sees only what may lie on a cycle.
 """
 
 from __future__ import annotations

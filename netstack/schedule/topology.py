@@ -330,7 +330,7 @@ class Topology:
     def consumed_by_all(self, subtasks: IndexArray) -> IndexArray:
         """The groups that any of several subtasks reads, each once; `subtasks` ascends."""
         found = [
-            np.unique(self.connection(edge).all_consumed_by(indices))
+            self.connection(edge).distinct_consumed_by(indices)
             for vertex, indices in self.by_vertex(subtasks)
             for edge in self._inputs[vertex]
         ]
@@ -339,7 +339,7 @@ class Topology:
     def produced_by_all(self, subtasks: IndexArray) -> IndexArray:
         """The groups of what any of several subtasks writes, each once; `subtasks` ascends."""
         found = [
-            np.unique(connection.of_partitions(indices))
+            connection.distinct_of_partitions(indices)
             for vertex, indices in self.by_vertex(subtasks)
             for dataset in self._outputs[vertex]
             for edge in self._edges_of_dataset[dataset]

@@ -1,9 +1,10 @@
-"""Buffers compressed as Flink does it: two lengths, then an LZ4 block.
+"""Buffers compressed as Flink does it: two lengths, then an LZ4 block, an LZO block or a ZSTD frame.
 
 Takes: a buffer's bytes. Gives: the others.
 
 Both lengths are little-endian: bytes behind the header, bytes when decompressed. Nothing says which compression it is;
-both sides are set alike. LZ4 is what Flink does unless told otherwise, and the only one here.
+both sides of an exchange between task managers are set alike. Here it is found out: a ZSTD frame has a magic number,
+and what is no LZ4 block of just the right length may be an LZO block. What is written is LZ4.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from typing import Final
 import lz4.block
 
 from ..errors import ErrorCode, RemoteProtocolError
+from . import lzo
 
 _LENGTHS: Final = struct.Struct("<II")
 _ZSTD_MAGIC: Final = bytes.fromhex("28b52ffd")
-_SETTING: Final = "set taskmanager.network.compression.codec: LZ4 on the producing side"
+_LZO_END: Final = bytes.fromhex("110000")
 
 
 def deflate(data: bytes | memoryview) -> bytes | None:
@@ -36,7 +38,7 @@ def inflate(data: memoryview, max_bytes: int) -> bytes:
         max_bytes: of a buffer; nothing longer is made, whatever `data` announces.
 
     Raises:
-        RemoteProtocolError: lengths that are wrong, or another compression than LZ4.
+        RemoteProtocolError: lengths that are wrong, or a compression that is none of the three; ZSTD without pyarrow.
     """
     if len(data) < _LENGTHS.size:
         raise _refused(f"a compressed buffer of {len(data)} bytes; its header alone has {_LENGTHS.size}")
@@ -47,16 +49,43 @@ def inflate(data: memoryview, max_bytes: int) -> bytes:
     if not 1 <= original <= max_bytes:
         raise _refused(f"a compressed buffer announces {original} bytes when decompressed; 1 to {max_bytes} can be had")
     if block[: len(_ZSTD_MAGIC)] == _ZSTD_MAGIC:
-        raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"a buffer compressed with ZSTD; {_SETTING}")
+        return _inflate_zstd(block, original)
     try:
         plain: bytes = lz4.block.decompress(block, uncompressed_size=original)
     except lz4.block.LZ4BlockError as error:
+        if block[-len(_LZO_END) :] == _LZO_END:
+            return _inflate_lzo(block, original)
         raise _refused(
-            f"a compressed buffer of {compressed} bytes is no LZ4 block, or a damaged one ({error}); if the producer"
-            f" compresses with LZO, {_SETTING}"
+            f"a compressed buffer of {compressed} bytes is no LZ4 block, or a damaged one ({error}), and neither LZO"
+            " nor ZSTD"
         ) from error
     if len(plain) != original:
         raise _refused(f"a compressed buffer announces {original} bytes when decompressed and has {len(plain)}")
+    return plain
+
+
+def _inflate_lzo(block: memoryview, original: int) -> bytes:
+    try:
+        return lzo.decompress(bytes(block), original)
+    except ValueError as error:
+        raise _refused(
+            f"a compressed buffer is neither an LZ4 nor an LZO block of {original} bytes: {error}"
+        ) from error
+
+
+def _inflate_zstd(frame: memoryview, original: int) -> bytes:
+    try:
+        import pyarrow as pa  # only who meets ZSTD needs it
+    except ImportError as error:
+        raise RemoteProtocolError(
+            ErrorCode.UNEXPECTED_FRAME,
+            "a buffer compressed with ZSTD, which takes pyarrow: pip install 'netstack[arrow]', or set"
+            " taskmanager.network.compression.codec: LZ4 on the producing side",
+        ) from error
+    try:
+        plain: bytes = pa.Codec("zstd").decompress(frame, original, asbytes=True)
+    except OSError as error:
+        raise _refused(f"a compressed buffer is no ZSTD frame of {original} bytes: {error}") from error
     return plain
 
 

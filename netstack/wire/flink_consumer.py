@@ -151,7 +151,9 @@ class FlinkConsumerCodec(FlinkCodec):
         if control_type == Kind.ERROR_RESPONSE:
             number, code, name = read_error(payload, self.ids.number_of)
             text = f"the producer answered with {name}"
-            return ConnectionFailure(code, text) if number is None else ChannelError(number, code, text)
+            if number is None:
+                return ConnectionFailure(code, f"{text} for the whole connection")
+            return ChannelError(number, code, f"{text} for this channel")
         try:
             backlog, channel_id = INT_AND_ID.unpack(payload)
             positive(backlog, "backlog")

@@ -13,9 +13,10 @@ import enum
 import struct
 from typing import Final
 
-from ..config import FLINK_DIALECT
+from ..config import FLINK_DIALECT, NATIVE_DIALECT
 from ..errors import ConfigError, ErrorCode, RemoteProtocolError
 from ..events import DataType
+from . import codec_native
 from .codec_native import explain_foreign_bytes
 
 MAGIC: Final = 0xBADC0FFE
@@ -45,6 +46,9 @@ KNOWN_BUFFER: Final = struct.Struct(f">{INT.size + ROUTE.size}sII6s")
 six bytes (data type, compression, size), which are one field too."""
 PLAIN_DATA: Final = int(DataType.DATA) << 8
 """Data type and no compression, as one number."""
+
+_NATIVE_HELLO: Final = codec_native.Kind.HELLO << 24
+"""What stands where the magic number should be, if the peer starts with a hello."""
 
 MAX_PARTS: Final = 4096
 """Of one frame. A segment of 32 KiB holds about 240 compressed buffers of zeros, and thousands of nothing else."""
@@ -106,9 +110,12 @@ def parse_prefix(data: memoryview, offset: int, allowed: frozenset[Kind]) -> tup
     length, magic, kind = PREFIX.unpack_from(data, offset)
     if magic != MAGIC:
         first = bytes(data[offset : offset + PREFIX.size])
+        spoken = explain_foreign_bytes(first)
+        if magic == _NATIVE_HELLO:
+            spoken = f"netstack's own protocol (--dialect {NATIVE_DIALECT})"
         raise malformed(
             f"a frame with magic {magic:08x} instead of {MAGIC:08x} (first bytes {first.hex(' ')}): the peer speaks"
-            f" {explain_foreign_bytes(first)}, or bytes were lost; check the address, the port and the dialect"
+            f" {spoken}, or bytes were lost; check the address, the port and the dialect"
         )
     if kind not in allowed:
         names = ", ".join(f"{known.value} {known.name}" for known in sorted(allowed))

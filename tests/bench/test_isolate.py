@@ -1,4 +1,4 @@
-from __future__ import annotations
+"""`isolate`: its settings, its workers, what follows from their summaries, and the pictures."""
 
 import json
 import re
@@ -10,51 +10,20 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from isolate_results import SPEC, Mode, mode, summaries
 from rich.console import Console
 
-from bench.cli import main
-from bench.isolate import command
 from bench.isolate.measure import document
 from bench.isolate.page import build_page
-from bench.isolate.spec import BIN_TICKS, PHASES, SUBTASKS, TICK_NS, IsolateSpec, Phase
+from bench.isolate.spec import PHASES, SUBTASKS, TICK_NS, IsolateSpec, Phase
 from bench.isolate.text import plot, print_mode, settings_line, verdict
 from bench.isolate.worker import SKIP_NS, Arrivals, Brake, SlotPacer, consume, produce
 from bench.pair import Summaries
 from bench.processes import MeasurementFailed
 from netstack.errors import ConfigError
 
-SPEC = IsolateSpec(seconds=1.0, rate_per_s=1000.0)
 MS = 1_000_000
-Mode = dict[str, Any]
 InOneProcess = Callable[..., tuple[dict[str, Any], dict[str, Any]]]
-
-
-def summaries(spec: IsolateSpec = SPEC, *, sibling: float = 1.0, late_ns: int = 0, **changed: Any) -> Summaries:
-    """What the workers would tell: B.3 gets `sibling` of its rate while B.4 stalls, and then takes a burst."""
-    per_tick = int((spec.rate_per_s or 1000.0) * TICK_NS / 1e9)
-    thirds = spec.phase_ticks
-    stalled = [per_tick] * thirds + [0] * thirds + [5 * per_tick] * BIN_TICKS + [per_tick] * (thirds - BIN_TICKS)
-    held = [per_tick] * thirds + [int(sibling * per_tick)] * thirds + [per_tick] * thirds
-    # A.2 waits from the middle of its stall on.
-    waited = [max(0.0, min(tick, 2 * thirds) - 1.5 * thirds) * TICK_NS / 1e9 for tick in spec.edges()]
-    consumer = {
-        "connections": 1,
-        "edges_ns": [tick * TICK_NS for tick in spec.edges()],
-        "records": {"B.3": sum(held), "B.4": sum(stalled)},
-        "ticks": {"B.3": held, "B.4": stalled},
-        "problems": {"B.3": [], "B.4": []},
-        **changed,
-    }
-    producer = {
-        "connections": 1,
-        "edges_ns": [tick * TICK_NS + late_ns for tick in spec.edges()],
-        "backpressured_s": {"B.3": [0.0] * len(waited), "B.4": waited},
-    }
-    return Summaries(producer, consumer, ("producer: a remark",))
-
-
-def mode(spec: IsolateSpec = SPEC, **changed: Any) -> Mode:
-    return document(spec, summaries(spec, **changed))
 
 
 # ------------------------------------------------------------------------------------------------------------ settings
@@ -326,149 +295,3 @@ def test_a_page_of_one_mode_tells_what_is_wrong_with_it() -> None:
     assert "Not everything was delivered" in page
     assert "lost &lt;one&gt;" in page
     assert "Credit on" not in page
-
-
-# ------------------------------------------------------------------------------------------------------------- command
-
-
-@pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[IsolateSpec, bool]]:
-    """The command measures nothing; `measured` lists what it would have."""
-    asked: list[tuple[IsolateSpec, bool]] = []
-
-    def measure(spec: IsolateSpec, *, credit: bool, on_progress: object) -> Mode:
-        asked.append((spec, credit))
-        return mode(spec, sibling=1.0 if credit else 0.0)
-
-    monkeypatch.setattr(command, "measure", measure)
-    return asked
-
-
-def test_isolate_prints_one_json_document(
-    measured: list[tuple[IsolateSpec, bool]], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert main(["isolate", "--seconds", "0.3", "--json", "--output", str(tmp_path / "new")]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told.keys() == {"credit_on", "credit_off", "settings", "host", "version"}
-    assert measured == [(IsolateSpec(seconds=0.3), True), (IsolateSpec(seconds=0.3), False)]
-    contract = {
-        "sibling_kept", "records_per_s", "backpressured_s", "backpressured_ms_per_s", "delivered", "connections",
-        "series",
-    }  # fmt: skip
-    for key in ("credit_on", "credit_off"):
-        assert told[key].keys() >= contract
-        for name in ("records_per_s", "backpressured_s", "backpressured_ms_per_s"):
-            assert told[key][name].keys() == set(SUBTASKS)
-            assert all(phases.keys() == set(PHASES) for phases in told[key][name].values())
-    assert json.loads((tmp_path / "new" / "isolate.json").read_text()) == told
-    assert "netstack-bench isolate --seconds 0.3" in (tmp_path / "new" / "isolate.html").read_text(encoding="utf-8")
-
-
-def test_every_flag_reaches_the_spec(measured: list[tuple[IsolateSpec, bool]], tmp_path: Path) -> None:
-    flags = (
-        "isolate --seconds 1.5 --rate none --record-bytes 1KiB --slow-rate 10 --credit off --exclusive-buffers 0"
-        f" --floating-buffers 3 --segment-size 8KiB --transport unix --output {tmp_path}"
-    )
-    assert main(flags.split()) == 0
-    spec = IsolateSpec(
-        seconds=1.5,
-        rate_per_s=None,
-        record_bytes=1024,
-        slow_rate_per_s=10.0,
-        exclusive_buffers=0,
-        floating_buffers=3,
-        segment_size_bytes=8192,
-        transport="unix",
-    )
-    assert measured == [(spec, False)]
-
-
-def test_isolate_prints_tables_and_where_the_picture_is(
-    measured: list[tuple[IsolateSpec, bool]],
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["isolate"]) == 0
-    printed = capsys.readouterr()
-    assert "credit on: B.3 kept 100 % of its rate while B.4 stalled" in printed.out
-    assert "credit off: B.3 kept 0 % of its rate while B.4 stalled" in printed.out
-    picture = re.search(r"picture: (results/isolate-[\d-]+/isolate\.html)", printed.out)
-    assert picture is not None
-    assert (tmp_path / picture[1]).exists()
-    assert "warning: producer: a remark" in printed.err
-
-
-@pytest.mark.parametrize(
-    ("flags", "told"),
-    [
-        (["--rate", "fast"], "--rate 'fast'"),
-        (["--rate", "-1"], "--rate -1"),
-        (["--rate", "nan"], "--rate nan"),
-        (["--seconds", "0"], "--seconds 0"),
-        (["--credit", "maybe"], "--credit"),
-        (["--slow-rate", "9000"], "--slow-rate 9000"),
-        (["--segment-size", "1"], "--segment-size 1B"),
-    ],
-)
-def test_bad_usage_is_exit_code_2(
-    flags: list[str],
-    told: str,
-    measured: list[tuple[IsolateSpec, bool]],
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
-    assert main(["isolate", "--output", str(tmp_path / "new"), *flags]) == 2
-    assert told in capsys.readouterr().err
-    assert measured == []
-    assert not (tmp_path / "new").exists()
-
-
-def test_a_folder_that_cannot_be_made_is_bad_usage(
-    measured: list[tuple[IsolateSpec, bool]], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("")
-    assert main(["isolate", "--output", str(tmp_path / "file" / "x")]) == 2
-    assert str(tmp_path / "file") in capsys.readouterr().err
-    assert measured == []
-
-
-def test_what_was_not_delivered_is_exit_code_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setattr(command, "measure", lambda spec, **_: mode(spec, problems={"B.3": ["lost"], "B.4": []}))
-    assert main(["isolate", "--credit", "on", "--output", str(tmp_path)]) == 1
-    assert "not delivered with credit on" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("before", [0, 1])
-def test_ctrl_c_keeps_the_mode_that_ended(
-    before: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    left = iter(range(before))
-
-    def measure(spec: IsolateSpec, **_: object) -> Mode:
-        if next(left, None) is None:
-            raise KeyboardInterrupt
-        return mode(spec)
-
-    monkeypatch.setattr(command, "measure", measure)
-    assert main(["isolate", "--json", "--output", str(tmp_path)]) == 1
-    printed = capsys.readouterr()
-    assert "stopped by Ctrl-C" in printed.err
-    assert ("credit_on" in json.loads(printed.out)) == bool(before)
-    assert (tmp_path / "isolate.html").exists() == bool(before)
-
-
-@pytest.mark.slow
-def test_two_processes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    flags = ["isolate", "--seconds", "0.3", "--rate", "2000", "--record-bytes", "1KiB", "--json"]
-    assert main([*flags, "--output", str(tmp_path)]) == 0
-    told = json.loads(capsys.readouterr().out)
-    for key in ("credit_on", "credit_off"):
-        assert told[key]["delivered"]
-        assert told[key]["connections"] == 1
-        assert told[key]["records_per_s"]["B.4"]["during"] == 0, "a subtask that does not read takes nothing"
-        assert len(told[key]["series"]["records_per_s"]["B.3"]) == 9
-        assert min(told[key]["records"].values()) > 0

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from bench.grid import Grid, PlannedRun
 from bench.spec import RunSpec
 from bench.store import JOURNAL, PARQUET, Row, Store, StoreError, read_rows, read_sweep
-from bench.sweep import REPORT, SweepResult, median_result, pending, run_sweep, succeeded
+from bench.sweep import REPORT, PlaceUnusable, SweepResult, median_result, pending, run_sweep, succeeded
 from netstack.errors import ConnectionLost, NetstackError
 
 FakeResult = Callable[..., dict[str, Any]]
@@ -67,6 +68,35 @@ def test_finished_runs_are_skipped(tmp_path: Path, fake_result: FakeResult) -> N
     more = Runner(fake_result)
     result = sweep(tmp_path, more, Grid(timeouts_s=(None, 0.0, 0.01), record_sizes=(8,), channels=(1, 4), repeats=2))
     assert (result.made, result.skipped, len(result.rows)) == (16, 8, 24)
+
+
+def test_a_place_where_no_run_can_be_made_ends_the_sweep(tmp_path: Path, fake_result: FakeResult) -> None:
+    runner = Runner(fake_result, {3: PlaceUnusable("no Python there")})
+    result = sweep(tmp_path, runner)
+    assert (result.made, result.failed, result.interrupted) == (3, 1, False)
+    assert result.hopeless == "PlaceUnusable: no Python there"
+    again = sweep(tmp_path, Runner(fake_result))
+    assert (again.skipped, again.made, again.failed, again.hopeless) == (2, 6, 0, "")
+
+
+def test_failures_in_a_row_that_are_alike_end_the_sweep(tmp_path: Path, fake_result: FakeResult) -> None:
+    gone: dict[int, Any] = {number: NetstackError("host b is gone") for number in (1, 2, 4, 5, 6, 7, 8)}
+    result = sweep(tmp_path, Runner(fake_result, gone), replace(GRID, repeats=2))
+    assert (result.made, result.failed) == (8, 7)  # two, and five in a row
+    assert "host b is gone" in result.hopeless
+
+
+def test_failures_that_differ_do_not(tmp_path: Path, fake_result: FakeResult) -> None:
+    several: dict[int, Any] = {number: NetstackError(f"cause {number}") for number in range(1, 9)}
+    result = sweep(tmp_path, Runner(fake_result, several))
+    assert (result.made, result.failed, result.hopeless) == (8, 8, "")
+
+
+def test_a_folder_that_cannot_be_written_ends_the_sweep_at_once(tmp_path: Path, fake_result: FakeResult) -> None:
+    runner = Runner(fake_result, {2: StoreError("no room")})
+    with pytest.raises(StoreError, match="no room"):
+        sweep(tmp_path, runner)
+    assert len(runner.specs) == 2
 
 
 def test_a_failed_run_is_recorded_and_the_sweep_goes_on(tmp_path: Path, fake_result: FakeResult) -> None:

@@ -7,14 +7,10 @@ HYPOTHESIS_PROFILE=thorough, or with the seeds named by NETSTACK_SOAK_SEEDS: `17
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
-
-sys.path.append(str(Path(__file__).parent))  # what two of these tests share lies beside them
 
 VARIABLE = "NETSTACK_SOAK_SEEDS"
 

@@ -7,6 +7,7 @@ peer would say.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import struct
 from collections import Counter
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator
 import trio
 from flink_vectors import Vector, frames_in, partition_requests
 
+from netstack.errors import ConnectionLost
 from netstack.transport import ByteStream
 
 DATA_TYPES = (1, 8)
@@ -32,6 +34,11 @@ class Mouth:
         self._sizes = itertools.cycle(sizes)
 
     async def say(self, data: bytes) -> None:
+        """All of it, or what the peer takes before it closes."""
+        with contextlib.suppress(ConnectionLost):
+            await self._say(data)
+
+    async def _say(self, data: bytes) -> None:
         while data:
             size = next(self._sizes) or len(data)
             piece, data = data[:size], data[size:]
@@ -145,6 +152,15 @@ class RecordedProducer(Half):
         elif kind == CANCEL:
             self._left.add(channel)
 
+    async def blurt(self) -> None:
+        """Says everything at once and closes, whatever credit there is and whoever still listens."""
+        await self.hear_until(lambda: len(self._ours) == len(self._recorded))
+        data = self.vector.responses
+        for theirs, ours in self._ours.items():
+            data = data.replace(theirs, ours)
+        await self._mouth.say(data)
+        self._stream.close()
+
     async def play(self) -> None:
         """Says everything, then waits for the consumer to leave, and closes; a producer that failed closes at once."""
         await self.hear_until(lambda: len(self._ours) == len(self._recorded))
@@ -205,7 +221,9 @@ class RecordedConsumer(Half):
             self._announced[frame[13:29]] += 1
         else:
             assert kind == BUFFER
-            channel, _, parts, sequence, backlog, data_type, compressed, size = struct.unpack_from(">16siiiiBBi", frame, 9)
+            channel, _, parts, sequence, backlog, data_type, compressed, size = struct.unpack_from(
+                ">16siiiiBBi", frame, 9
+            )
             assert (parts, compressed, len(frame)) == (0, 0, 47 + size)
             if sequence != self._sequence[channel]:
                 self.complaints.append(f"sequence {sequence} after {self._sequence[channel]}")

@@ -21,7 +21,14 @@ from netstack.wire.assembler import FrameAssembler
 from netstack.wire.codec import Inflate
 from netstack.wire.flink_consumer import FlinkConsumerCodec
 from netstack.wire.flink_producer import FlinkProducerCodec
-from netstack.wire.frames import BacklogAnnouncement, ChannelError, ConnectionFailure, Frame, OpenChannel, UnknownChannel
+from netstack.wire.frames import (
+    BacklogAnnouncement,
+    ChannelError,
+    ConnectionFailure,
+    Frame,
+    OpenChannel,
+    UnknownChannel,
+)
 
 vector_of = functools.lru_cache(load)
 REGULAR = [case for case in CASES if case not in WRONG_ON_PURPOSE]
@@ -275,8 +282,10 @@ def payload_of(vector: Vector, record: bytes) -> bytes | None:
 FINISHED = [case for case in CASES if (vector_of(case).outcome or {}).get("outcome") == "finished"]
 
 
-@pytest.mark.parametrize("case", [case for case in FINISHED if not case.endswith(("lzo", "zstd"))])
+@pytest.mark.parametrize("case", FINISHED)
 def test_the_records_and_events_are_those_the_consumer_counted(case: str) -> None:
+    if case.endswith("zstd"):
+        pytest.importorskip("pyarrow", reason="reads ZSTD")
     vector = vector_of(case)
     codec = consumer_of(vector)
     expected = vector.outcome
@@ -311,12 +320,3 @@ def test_the_records_and_events_are_those_the_consumer_counted(case: str) -> Non
         assert len(payloads) == channel["records"]
         assert f"{zlib.crc32(b''.join(payloads)):08x}" == channel["crc32"]
         assert events[index] == channel["events"]
-
-
-@pytest.mark.parametrize(("case", "name"), [("blocking-sort-lzo", "LZO"), ("blocking-sort-zstd", "ZSTD")])
-def test_other_compressions_are_refused_by_name(case: str, name: str) -> None:
-    vector = vector_of(case)
-    items = Sink(consumer_of(vector), vector.segment_size, 4).feed(vector.responses, [0])
-    body, sizes, inflate = items[0][4:]
-    with pytest.raises(RemoteProtocolError, match=name):
-        inflate(memoryview(body[: sizes[0]]))

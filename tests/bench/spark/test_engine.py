@@ -17,24 +17,37 @@ from bench.grid import Grid
 from bench.processes import MeasurementFailed
 from bench.spark.engine import SparkEngine
 from bench.spark.frames import KEYS, NODE_SCHEMA, UPPER_NS, column_names, node_frame, per_setting
+from bench.spark.jobs import JobTooSlow
 from bench.spark.settings import SparkSettings
+from bench.spark.ship import imports_from_zip
 from bench.spark.spec import SparkSpec
-from bench.spark.sweep import NODES, SETTINGS, Recorder, run_sweep, write_tables
+from bench.spark.sweep import NODES, SETTINGS, Recorder, run_sweep, write_nodes, write_settings
 from bench.store import Store
+from netstack.errors import ConfigError
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]  # one JVM for all of them
 
 LOCAL = SparkSettings(master="local[2]")
 
 
-def python_workers() -> set[int]:
-    """Processes that Spark's Python daemon forked for tasks."""
-    found = set()
+def python_workers() -> list[int]:
+    """Processes that the Python daemon of this session forked for tasks."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    (daemon, *_) = children_of(gateway.proc.pid) or [0]
+    return children_of(daemon)
+
+
+def children_of(parent: int) -> list[int]:
+    found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if entry.name.isdigit() and b"pyspark.daemon" in (entry / "cmdline").read_bytes():
-                found.add(int(entry.name))
-    return found
+            if entry.name.isdigit():
+                facts = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(facts[1]) == parent and facts[0] != "Z":
+                    found.append(int(entry.name))
+    return sorted(found)
 
 
 def test_a_run_gives_the_document_of_every_engine_and_a_row_of_every_node(spark: Any) -> None:
@@ -63,12 +76,10 @@ def test_too_few_slots_are_one_sentence_and_the_next_run_works(spark: Any) -> No
 
 def test_a_killed_node_is_one_sentence_and_the_next_run_works(spark: Any) -> None:
     engine = SparkEngine(spark, LOCAL)
-    before = python_workers()
 
     def kill_one() -> None:
         time.sleep(2.0)  # well inside the run of 20 s
-        for pid in sorted(python_workers(), reverse=True)[:1]:
-            os.kill(pid, signal.SIGKILL)
+        os.kill(python_workers()[-1], signal.SIGKILL)
 
     killer = threading.Thread(target=kill_one)
     killer.start()
@@ -79,7 +90,7 @@ def test_a_killed_node_is_one_sentence_and_the_next_run_works(spark: Any) -> Non
         killer.join()
     assert "\n" not in str(caught.value)
     assert engine.run_once(SparkSpec(nodes=2, records=100))["delivered"]
-    assert len(python_workers()) <= max(len(before), 3)
+    assert len(python_workers()) <= 3
 
 
 def test_a_frozen_node_ends_the_run_at_the_deadline_and_the_next_one_works(spark: Any) -> None:
@@ -88,14 +99,14 @@ def test_a_frozen_node_ends_the_run_at_the_deadline_and_the_next_one_works(spark
 
     def freeze() -> None:
         time.sleep(1.5)
-        for pid in sorted(python_workers())[1:]:  # the first is the daemon that forks them
+        for pid in python_workers():
             os.kill(pid, signal.SIGSTOP)
             stopped.append(pid)
 
     freezer = threading.Thread(target=freeze)
     freezer.start()
     try:
-        with pytest.raises(MeasurementFailed, match="a node is silent: no result after 5 s"):
+        with pytest.raises(MeasurementFailed, match="nodes are silent: no result after 5 s"):
             SparkEngine(spark, patience).run_once(SparkSpec(nodes=2, seconds=2.0))
     finally:
         freezer.join()
@@ -124,24 +135,72 @@ def test_a_sweep_from_a_notebook_is_a_data_frame(spark: Any, tmp_path: Path) -> 
     assert again.count() == frame.count()  # nothing was measured twice
 
 
+def test_a_failed_run_is_in_the_frame_with_its_error_and_not_in_the_aggregates(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(*_: Any, **__: Any) -> None:
+        raise JobTooSlow(7.0, has_begun=False)
+
+    monkeypatch.setattr("bench.spark.engine.run_job", late)
+    settings = {"timeouts_s": (0.0,), "record_sizes": (8,), "channels": (1,), "seconds": 0.2, "latency_seconds": 0}
+    with pytest.warns(UserWarning, match="1 of 1 runs failed, the first of them: MeasurementFailed: .* never began"):
+        frame = run_sweep(spark, settings)
+    rows = frame.collect()
+    assert [(row["rank"], row["kind"]) for row in rows] == [(0, "lost"), (1, "lost")]
+    assert "no result after 7 s" in rows[0]["error"]
+    assert per_setting(frame).count() == 0
+
+
+def test_a_setting_that_does_not_exist_is_refused_before_anything_runs(spark: Any) -> None:
+    with pytest.raises(ConfigError, match=r"a sweep has no setting 'record_size'; it has .*record_sizes"):
+        run_sweep(spark, {"record_size": (8,)})
+
+
 def test_sweeps_lie_beside_each_other_in_one_table(spark: Any, tmp_path: Path) -> None:
-    grid = Grid(timeouts_s=(0.0,), record_sizes=(8,), channels=(1,)).with_spec(SparkSpec, nodes=2)
-    runs = grid.plan()
-    for name in ("first", "second"):
-        with Store(tmp_path / name) as store:
-            recorder = Recorder(store.folder, None)
-            for run in runs:
-                recorder.begin(run)
-                recorder.add([_node(rank, run.spec.run_id) for rank in range(2)])
-                recorder.end(run, {"error": None, "started_at": "2026-01-01T00:00:00Z"})
-            aggregates, folder = write_tables(spark, recorder, tmp_path / "warehouse")
-            assert aggregates.count() == len(runs)
-    nodes = spark.read.parquet(str(folder / NODES))
-    assert {row["sweep_id"] for row in nodes.select("sweep_id").distinct().collect()} == {"first", "second"}
-    assert nodes.count() == 2 * len(runs) * 2
-    settings = spark.read.parquet(str(folder / SETTINGS))
-    assert settings.where("sweep_id = 'first'").count() == len(runs)
+    grid = Grid(timeouts_s=(None, 0.0), record_sizes=(8,), channels=(1,)).with_spec(SparkSpec, nodes=2)
+    names = [kept_sweep(tmp_path / place / "sweep", grid, tmp_path / "warehouse", spark) for place in ("a", "b")]
+    assert names[0] != names[1]  # of folders with one name
+    nodes = spark.read.parquet(str(tmp_path / "warehouse" / NODES))
+    assert {row["sweep_id"] for row in nodes.select("sweep_id").distinct().collect()} == set(names)
+    assert nodes.count() == 2 * len(grid.plan()) * 2
+    settings = spark.read.parquet(str(tmp_path / "warehouse" / SETTINGS))
+    assert settings.where(f"sweep_id = '{names[0]}'").count() == len(grid.plan())
     assert set(KEYS) < set(settings.columns)
+
+
+def kept_sweep(folder: Path, grid: Grid, warehouse: Path, spark: Any) -> str:
+    """A sweep that nobody measured, in the tables; its name there."""
+    with Store(folder) as store:
+        recorder = Recorder(store, None)
+        for run in grid.plan():
+            recorder.begin(run)
+            recorder.add([_node(rank, run.spec.run_id) for rank in range(2)])
+            row = {"run_id": run.spec.run_id, "repeat": run.repeat, "error": None, "delivered": True}
+            store.append({**row, "started_at": "2026-01-01T00:00:00Z"})
+            recorder.end(run, row)
+        write_nodes(recorder, warehouse)
+        write_settings(spark, recorder, warehouse)
+        return recorder.sweep_id
+
+
+def test_workers_import_what_the_driver_sent_and_not_what_lies_around(spark: Any) -> None:
+    context = spark.sparkContext
+
+    def where(_: int) -> str:
+        import netstack
+
+        return str(netstack.__file__)
+
+    def places() -> list[str]:
+        found: list[str] = context.parallelize([0], 1).map(where).collect()
+        return found
+
+    with imports_from_zip(context):
+        (sent,) = places()
+    (plain,) = places()
+    assert ".zip/netstack/" in sent
+    assert ".zip" not in plain  # the folder the tests run in is the first place otherwise
+    assert "PYTHONSAFEPATH" not in context.environment
 
 
 def test_the_buckets_of_sql_are_those_of_the_histogram(spark: Any) -> None:

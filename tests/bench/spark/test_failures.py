@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.spark.failures import first_failure, sentence
+from bench.spark.failures import failure_of, first_failure
+from bench.sweep import PlaceUnusable
 
 TRACE = """Job aborted due to stage failure: Could not recover from a failed barrier ResultStage.
 Traceback (most recent call last):
@@ -19,7 +20,7 @@ TimeoutError: node 1: a peer did not arrive in time, or the job was cancelled
     [
         ("[SPARK-24819]: Barrier execution mode does not allow ... requires more slots than", "lower --nodes"),
         ("SPARK-24942 barrier stage with dynamic allocation", "spark.dynamicAllocation.enabled"),
-        ("ExecutorLostFailure (executor 1 exited caused by ...)", "executor was lost"),
+        ("ExecutorLostFailure (executor 1 exited caused by ...)", "an executor was lost"),
         ("worker lost: Not receiving heartbeat for 60 seconds", "cut off"),
         ("Python worker exited unexpectedly (crashed)", "ended in the middle"),
         ('Cannot run program "/opt/python": error=2', "no Python at /venv/bin/python"),
@@ -31,10 +32,25 @@ TimeoutError: node 1: a peer did not arrive in time, or the job was cancelled
     ],
 )
 def test_one_sentence(text: str, says: str) -> None:
-    told = sentence(ValueError(text), nodes=4, python="/venv/bin/python")
+    told = str(failure_of(ValueError(text), nodes=4, python="/venv/bin/python"))
     assert says in told
     assert "\n" not in told
     assert "org.apache" not in told
+
+
+@pytest.mark.parametrize(
+    ("text", "hopeless"),
+    [
+        ("[SPARK-24819]", True),
+        ('Cannot run program "x"', True),
+        ("ModuleNotFoundError: No module named 'trio'", True),
+        ("Job 3 cancelled because SparkContext was shut down", True),
+        ("ExecutorLostFailure", False),
+        ("Python worker exited unexpectedly (crashed)", False),
+    ],
+)
+def test_what_every_other_run_would_fail_of_is_told_apart(text: str, hopeless: bool) -> None:
+    assert isinstance(failure_of(ValueError(text), nodes=2, python="p"), PlaceUnusable) is hopeless
 
 
 def row(rank: int, kind: str, error: str | None = None) -> dict[str, object]:

@@ -17,7 +17,7 @@ TOKEN = bytes(range(32))
 
 
 def job_of(**settings: Any) -> NodeJob:
-    names = {"sources", "sinks", "relay", "needs_distinct_hosts", "ports", "deadline_s", "setup_timeout_s"}
+    names = {"build", "sources", "sinks", "relay", "needs_distinct_hosts", "ports", "deadline_s", "setup_timeout_s"}
     mine = {name: settings.pop(name) for name in names & settings.keys()}
     return NodeJob(settings=SparkSpec(**settings).run_settings(), token=TOKEN, **mine)
 
@@ -88,7 +88,7 @@ def test_ports_come_from_the_range_that_was_given() -> None:
         finally:
             taken.close()
         assert {row["kind"] for row in rows} == {SETUP}
-        assert str(port) in rows[0]["error"]
+        assert f"no port of --node-ports {port}-{port} is free" in rows[0]["error"]
 
     trio.run(main)
 
@@ -143,6 +143,27 @@ def test_a_peer_that_never_arrives_is_said_in_words() -> None:
 
     with pytest.raises(TimeoutError, match="a peer did not arrive"):
         trio.run(Node(job_of(records=10), 0, "127.0.0.1", broken).work)
+
+
+def test_a_port_that_is_taken_is_passed_over() -> None:
+    async def main() -> None:
+        from transports.tcp import TcpTransport
+
+        taken = await TcpTransport().listen("tcp://127.0.0.1:0")
+        port = int(taken.address.rpartition(":")[2])
+        try:
+            rows = await run_nodes(job_of(records=10, ports=(port, port + 20)))
+        finally:
+            taken.close()
+        assert {row["kind"] for row in rows} == {OK}
+
+    trio.run(main)
+
+
+def test_nodes_with_other_code_than_the_driver_are_refused() -> None:
+    rows = trio.run(run_nodes, job_of(records=10, build="0123-4567"))
+    assert {row["kind"] for row in rows} == {SETUP}
+    assert "the driver 0123-4567" in rows[1]["error"]
 
 
 @pytest.mark.parametrize(("what", "values"), [("build", ("a", "b")), ("python", ("3.11.7", "3.12.1"))])

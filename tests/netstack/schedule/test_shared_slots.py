@@ -15,60 +15,80 @@ from netstack.schedule.job_graph import (
     ResourceProfile,
     SlotSharingGroup,
 )
-from netstack.schedule.shared_slots import LogicalSlot, SharedSlots, Subtask
+from netstack.schedule.arrays import index_array
+from netstack.schedule.shared_slots import SharedSlots
 from netstack.schedule.slot_sharing import LocalInputPreferred, local_input_preferred
-from netstack.schedule.slots import Location, PhysicalSlot, SlotRequest
+from netstack.schedule.slots import Location, PhysicalSlot, SlotMatch, SlotRequest
+from netstack.schedule.topology import Topology
 
 SLOT = PhysicalSlot(Location("a"), 0)
-FIRST, SECOND = Subtask(0, 0), Subtask(1, 0)
+FIRST, SECOND, BOTH = index_array([0]), index_array([1]), index_array([0, 1])
+
+
+def allocate(slots, subtasks):
+    given, requests = slots.allocate(index_array(subtasks))
+    return given.tolist(), requests
+
+
+def fulfil(slots, group, slot=SLOT):
+    given, unwanted = slots.fulfil([SlotMatch(SlotRequest(group), slot)])
+    return given.tolist(), unwanted
+
+
+def lose(slots, *groups):
+    """Who had a share."""
+    had = slots.sharing(index_array(groups)).tolist()
+    slots.lose(index_array(groups))
+    return had
 
 
 def shared(*profiles, declared=UNKNOWN_PROFILE):
     vertices = tuple(JobVertex(f"v{number}", 1, profile=profile) for number, profile in enumerate(profiles))
     graph = JobGraph("job", vertices, slot_sharing_groups=(SlotSharingGroup("default", declared),))
-    return SharedSlots(graph, local_input_preferred(graph))
+    return SharedSlots(Topology(graph), local_input_preferred(graph))
 
 
 def test_two_subtasks_of_a_group_ask_for_one_slot_and_share_it():
     slots = shared(UNKNOWN_PROFILE, UNKNOWN_PROFILE)
-    assert slots.allocate([FIRST, SECOND]) == ([], [SlotRequest(0, load=2)])
-    assert slots.slot_of(FIRST) is None
-    assert slots.fulfil(0, SLOT) == [LogicalSlot(FIRST, SLOT), LogicalSlot(SECOND, SLOT)]
-    assert slots.slot_of(SECOND) == SLOT
+    assert allocate(slots, BOTH) == ([], [SlotRequest(0, load=2)])
+    assert slots.have_slots(BOTH).tolist() == [False, False]
+    assert fulfil(slots, 0) == ([0, 1], [])
+    assert slots.slots_of(BOTH) == [SLOT, SLOT]
 
 
 def test_the_slot_is_released_once_with_the_last_share():
     slots = shared(UNKNOWN_PROFILE, UNKNOWN_PROFILE)
-    slots.allocate([FIRST, SECOND])
-    slots.fulfil(0, SLOT)
-    assert slots.release(FIRST) is None
-    assert slots.release(FIRST) is None
-    assert slots.release(SECOND) == SLOT
-    assert slots.release(SECOND) is None
-    assert slots.allocate([FIRST])[1] == [SlotRequest(0, load=2, preferred=(SLOT.location,))]
+    allocate(slots, BOTH)
+    fulfil(slots, 0)
+    assert slots.release(FIRST) == ([], [])
+    assert slots.release(FIRST) == ([], [])
+    assert slots.release(BOTH) == ([SLOT], [])
+    assert slots.release(SECOND) == ([], [])
+    assert allocate(slots, FIRST)[1] == [SlotRequest(0, load=2, preferred=(SLOT.location,))]
 
 
 def test_losing_the_slot_fails_everybody_who_shares_it():
     slots = shared(UNKNOWN_PROFILE, UNKNOWN_PROFILE)
-    slots.allocate([FIRST, SECOND])
-    slots.fulfil(0, SLOT)
-    assert slots.lose(0) == [FIRST, SECOND]
-    assert slots.lose(0) == []
-    assert slots.slot_of(FIRST) is None
+    allocate(slots, BOTH)
+    fulfil(slots, 0)
+    assert lose(slots, 0) == [0, 1]
+    assert lose(slots, 0) == []
+    with pytest.raises(LocalProtocolError, match="subtask 0 of 'v0' has no slot"):
+        slots.slots_of(FIRST)
 
 
 def test_whoever_comes_later_shares_the_slot_that_is_there():
     slots = shared(UNKNOWN_PROFILE, UNKNOWN_PROFILE)
-    slots.allocate([FIRST])
-    slots.fulfil(0, SLOT)
-    assert slots.allocate([SECOND]) == ([LogicalSlot(SECOND, SLOT)], [])
+    slots.allocate(FIRST)
+    fulfil(slots, 0)
+    assert allocate(slots, SECOND) == ([1], [])
 
 
 def test_who_stops_waiting_cancels_the_request_and_a_late_slot_is_not_wanted():
     slots = shared(UNKNOWN_PROFILE)
-    slots.allocate([FIRST])
-    assert slots.release(FIRST) == 0
-    assert slots.fulfil(0, SLOT) == []
+    slots.allocate(FIRST)
+    assert slots.release(FIRST) == ([], [0])
+    assert fulfil(slots, 0) == ([], [SLOT])
 
 
 @pytest.mark.parametrize(
@@ -82,16 +102,16 @@ def test_who_stops_waiting_cancels_the_request_and_a_late_slot_is_not_wanted():
 def test_what_a_slot_must_offer(declared, profiles, expected):
     small = ResourceProfile("concrete", 0.5, 10)
     given = (small if name == "small" else UNKNOWN_PROFILE for name in profiles)
-    _, requests = shared(*given, declared=declared).allocate([FIRST])
+    _, requests = shared(*given, declared=declared).allocate(FIRST)
     assert requests == [SlotRequest(0, expected, 2)]
 
 
 def test_a_group_would_like_to_be_where_it_was():
     slots = shared(UNKNOWN_PROFILE, UNKNOWN_PROFILE)
-    slots.allocate([FIRST, SECOND])
-    slots.fulfil(0, SLOT)
-    slots.lose(0)
-    _, requests = slots.allocate([FIRST, SECOND])
+    allocate(slots, BOTH)
+    fulfil(slots, 0)
+    lose(slots, 0)
+    _, requests = allocate(slots, BOTH)
     assert requests[0].preferred == (SLOT.location,) * 2
 
 
@@ -103,12 +123,12 @@ def test_a_group_would_like_to_be_where_its_inputs_are():
         (JobEdge(0, 1, DistributionPattern.POINTWISE),),
         (SlotSharingGroup("one"), SlotSharingGroup("other")),
     )
-    slots = SharedSlots(graph, local_input_preferred(graph))
-    slots.allocate([Subtask(0, 0), Subtask(0, 1)])
+    slots = SharedSlots(Topology(graph), local_input_preferred(graph))
+    allocate(slots, BOTH)
     for group in (0, 1):
-        slots.fulfil(group, PhysicalSlot(Location(f"tm{group}"), 0))
-    slots.release(Subtask(0, 0))  # it has finished; its partition is there
-    _, requests = slots.allocate([Subtask(1, 0), Subtask(1, 1)])
+        fulfil(slots, group, PhysicalSlot(Location(f"tm{group}"), 0))
+    slots.release(FIRST)  # it has finished; its partition is there
+    _, requests = allocate(slots, [2, 3])
     assert [request.preferred for request in requests] == [(Location("tm0"),), (Location("tm1"),)]
 
 
@@ -120,11 +140,11 @@ def test_producers_that_wait_themselves_do_not_count():
         (JobEdge(0, 1, DistributionPattern.POINTWISE),),
         (SlotSharingGroup("one"), SlotSharingGroup("other")),
     )
-    slots = SharedSlots(graph, local_input_preferred(graph))
-    slots.allocate([FIRST])
-    slots.fulfil(0, SLOT)
-    slots.lose(0)
-    _, requests = slots.allocate([FIRST, SECOND])
+    slots = SharedSlots(Topology(graph), local_input_preferred(graph))
+    slots.allocate(FIRST)
+    fulfil(slots, 0)
+    lose(slots, 0)
+    _, requests = allocate(slots, BOTH)
     assert [request.preferred for request in requests] == [(SLOT.location,), ()]
 
 
@@ -139,18 +159,22 @@ def test_a_dynamic_job_gets_more_groups():
     )
     strategy = LocalInputPreferred(graph)
     strategy.add(0, 1)
-    slots = SharedSlots(graph, strategy.groups())
-    slots.allocate([FIRST])
+    topology = Topology(graph)
+    topology.initialise(0)
+    slots = SharedSlots(topology, strategy.groups())
+    slots.allocate(FIRST)
     strategy.add(1, 2)
+    topology.decide(1, 2)
+    topology.initialise(1)
     slots.extend(strategy.groups())
-    assert [request.group for request in slots.allocate([Subtask(1, 1), Subtask(1, 0)])[1]] == [2, 1]
+    assert [request.group for request in allocate(slots, [2, 1])[1]] == [2, 1]
 
 
 def test_mistakes_are_refused():
     slots = shared(UNKNOWN_PROFILE)
-    slots.allocate([FIRST])
+    slots.allocate(FIRST)
     with pytest.raises(LocalProtocolError, match="subtask 0 of 'v0' has a slot already"):
-        slots.allocate([FIRST])
-    slots.fulfil(0, SLOT)
+        slots.allocate(FIRST)
+    fulfil(slots, 0)
     with pytest.raises(LocalProtocolError, match="group 0 has a slot already"):
-        slots.fulfil(0, replace(SLOT, index=1))
+        slots.fulfil([SlotMatch(SlotRequest(0), replace(SLOT, index=1))])

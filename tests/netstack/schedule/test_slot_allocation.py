@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from netstack.errors import LocalProtocolError
 from netstack.ids import ResultPartitionType
 from netstack.schedule.arrays import Batches, index_array, one_batch, single_batches
 from netstack.schedule.job_graph import Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
@@ -26,13 +29,14 @@ def slots(taskmanager: str, *numbers: int) -> list[PhysicalSlot]:
 
 def allocation(bulks: Batches) -> SlotAllocation:
     """Subtasks 0 and 2 share a slot, and so do 1 and 3."""
-    made = SlotAllocation(JOB, Topology(JOB), local_input_preferred(JOB), SlotPool(settings=SETTINGS))
+    made = SlotAllocation(Topology(JOB), local_input_preferred(JOB), SlotPool(settings=SETTINGS))
     made.open(bulks)
     return made
 
 
-def complete(made: SlotAllocation) -> list[list[int]]:
-    return [members.tolist() for members in made.take_complete()]
+def complete(made: SlotAllocation) -> list[int]:
+    taken: list[int] = made.take_complete().tolist()
+    return taken
 
 
 EVERY = index_array([0, 1, 2, 3])
@@ -45,9 +49,9 @@ def test_a_bulk_is_complete_when_its_last_slot_is_there() -> None:
     made.offer("a", slots("a", 0), 1.0)
     assert (complete(made), made.missing) == ([], 1)
     made.offer("b", slots("b", 0), 2.0)
-    assert complete(made) == [[0, 1, 2, 3]]
+    assert complete(made) == [0, 1, 2, 3]
     assert complete(made) == []
-    where = [made.slot_of(subtask) for subtask in range(4)]
+    where = made.slots_of(EVERY)
     assert where[0] == where[2] != where[1] == where[3]
 
 
@@ -57,14 +61,14 @@ def test_requests_may_come_in_parts() -> None:
     made.request(EVERY[:3], 0.0)
     assert complete(made) == []
     made.request(EVERY[3:], 0.0)
-    assert complete(made) == [[0, 1, 2, 3]]
+    assert complete(made) == [0, 1, 2, 3]
 
 
 def test_bulks_of_one_group_share_its_slot() -> None:
     made = allocation(single_batches(EVERY))
     made.request(EVERY, 0.0)
     made.offer("a", slots("a", 0), 0.0)
-    assert complete(made) == [[0], [2]]
+    assert complete(made) == [0, 2]
 
 
 def test_who_is_withdrawn_holds_up_nobody() -> None:
@@ -72,7 +76,7 @@ def test_who_is_withdrawn_holds_up_nobody() -> None:
     made.request(EVERY, 0.0)
     made.offer("a", slots("a", 0), 0.0)
     made.withdraw(index_array([1, 3]))
-    assert complete(made) == [[0, 2]]
+    assert complete(made) == [0, 2]
     made.release(index_array([1, 3]), 0.0)
     assert made.missing == 0
 
@@ -81,7 +85,7 @@ def test_a_withdrawn_bulk_asks_for_nothing() -> None:
     made = allocation(one_batch(EVERY))
     made.withdraw(EVERY)
     made.request(EVERY, 0.0)
-    assert (made.missing, complete(made)) == (0, [[]])
+    assert (made.missing, complete(made)) == (0, [])
 
 
 def test_slots_come_back_with_the_last_share() -> None:
@@ -97,7 +101,7 @@ def test_slots_come_back_with_the_last_share() -> None:
     made.offer("a", slots("a", 0, 1), 100.0)
     made.open(one_batch(index_array([0])))
     made.request(index_array([0]), 100.0)
-    assert complete(made) == [[0]]
+    assert complete(made) == [0]
     assert made.next_deadline_s() is None
 
 
@@ -107,10 +111,11 @@ def test_a_lost_taskmanager_takes_its_subtasks_with_it() -> None:
     made.request(EVERY, 0.0)
     assert made.lose_taskmanager("a").tolist() == [0, 2]
     assert made.lose_taskmanager("a").tolist() == []
-    assert made.slot_of(0) is None
+    with pytest.raises(LocalProtocolError, match="subtask 0 of 'source' has no slot"):
+        made.slots_of(EVERY)
     assert complete(made) == []
     made.offer("b", slots("b", 0), 0.0)
-    assert complete(made) == [[1, 3]]
+    assert complete(made) == [1, 3]
 
 
 def test_who_waited_too_long_is_told() -> None:
@@ -120,4 +125,4 @@ def test_who_waited_too_long_is_told() -> None:
     assert made.timed_out(299.0).tolist() == []
     assert made.next_deadline_s() == 300.0
     assert made.timed_out(300.0).tolist() == [1, 3]
-    assert complete(made) == [[0, 2]]
+    assert complete(made) == [0, 2]

@@ -250,14 +250,17 @@ def test_a_missing_partition_is_flinks_own_exception() -> None:
     assert "PartitionNotFoundException" in answered.text
 
 
+ANSWERED = "the producer answered with java.io.IOException"
+
+
 def test_other_errors_are_io_exceptions_with_the_text() -> None:
     pair = Pair()
     data = pair.producer.encode_control(ChannelError(0, ErrorCode.PRODUCER_FAILED, "grün \0"))
     assert b"PRODUCER_FAILED: gr?n ?" in data
     answered = pair.answer(ChannelError(0, ErrorCode.PRODUCER_FAILED, "x" * 5000))
-    assert answered == ChannelError(0, ErrorCode.INTERNAL, "the producer answered with java.io.IOException")
+    assert answered == ChannelError(0, ErrorCode.INTERNAL, f"{ANSWERED} for this channel")
     fatal = pair.answer(ConnectionFailure(ErrorCode.MALFORMED_FRAME, "bad"))
-    assert fatal == ConnectionFailure(ErrorCode.INTERNAL, "the producer answered with java.io.IOException")
+    assert fatal == ConnectionFailure(ErrorCode.INTERNAL, f"{ANSWERED} for the whole connection")
 
 
 def test_an_error_for_a_channel_that_was_cancelled_is_not_said() -> None:
@@ -530,7 +533,7 @@ def test_a_long_stack_trace_is_read_whatever_the_cuts() -> None:
         pair.feed(pair.data(0, b"x" * FULL))
         assert (
             pair.feed(frame + frame, reads)
-            == [ConnectionFailure(ErrorCode.INTERNAL, "the producer answered with a.b.C")] * 2
+            == [ConnectionFailure(ErrorCode.INTERNAL, "the producer answered with a.b.C for the whole connection")] * 2
         )
 
 

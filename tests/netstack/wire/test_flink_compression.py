@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 
 import pytest
 from hypothesis import given
@@ -59,15 +60,33 @@ def test_fewer_bytes_than_announced() -> None:
         inflate(memoryview(lengths(len(packed) - 8, 101) + packed[8:]), 1024)
 
 
-def test_zstd_is_refused_by_name() -> None:
+def test_zstd_takes_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = bytes.fromhex("28b52ffd6400")
-    with pytest.raises(RemoteProtocolError, match=r"ZSTD; set taskmanager\.network\.compression\.codec: LZ4"):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(RemoteProtocolError, match=r"netstack\[arrow\].* compression\.codec: LZ4|codec: LZ4") as caught:
         inflate(memoryview(lengths(len(frame), 100) + frame), 1024)
+    assert caught.value.code is ErrorCode.UNEXPECTED_FRAME
 
 
-def test_lzo_is_refused_with_its_name() -> None:
-    with pytest.raises(RemoteProtocolError, match="if the producer compresses with LZO"):
-        inflate(memoryview(lengths(6, 1024) + bytes.fromhex("160000000800")), 1024)
+@pytest.mark.parametrize("original", [99, 100, 101])
+def test_zstd_of_the_right_length_only(original: int) -> None:
+    pa = pytest.importorskip("pyarrow")
+    frame = pa.Codec("zstd").compress(b"a" * 100, asbytes=True)
+    data = memoryview(lengths(len(frame), original) + frame)
+    if original == 100:
+        assert inflate(data, 1024) == b"a" * 100
+    else:
+        with pytest.raises(RemoteProtocolError, match="no ZSTD frame of"):
+            inflate(data, 1024)
+
+
+def test_lzo_is_found_out() -> None:
+    block = bytes.fromhex("15 61626364 25 0000 110000")  # four letters, and seven of what is one letter ago
+    assert inflate(memoryview(lengths(len(block), 11) + block), 1024) == b"abcd" + b"d" * 7
+    with pytest.raises(RemoteProtocolError, match="neither an LZ4 nor an LZO block of 12 bytes"):
+        inflate(memoryview(lengths(len(block), 12) + block), 1024)
+    with pytest.raises(RemoteProtocolError, match="and neither LZO nor ZSTD"):
+        inflate(memoryview(lengths(len(block) - 1, 11) + block[:-1]), 1024)
 
 
 @given(st.binary(max_size=100), st.integers(0, 3000))

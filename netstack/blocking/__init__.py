@@ -1,0 +1,42 @@
+"""netstack for programs that block: the same data path, in a thread of its own, with plain method calls.
+
+Takes: what `netstack` takes. Gives: `open_task_manager`, `RecordWriter`, `RecordReader`, `ArrayReader`, whose calls
+block, take `timeout_s`, and raise what those of `netstack` raise.
+
+```python
+with blocking.open_task_manager("tcp://127.0.0.1:0") as manager:
+    partition = manager.create_partition("words", subpartitions=1)
+    writer = blocking.RecordWriter(partition, format="str")
+    writer.emit("word")
+    writer.finish()
+```
+
+Rules:
+- Back-pressure is a call that blocks. A call that times out did nothing, and can be made again.
+- Threads: a TaskManager serves any number of them; a writer or reader one at a time. `TaskManager.close()` from any
+  thread wakes every call that waits with LocalProtocolError.
+- Ctrl-C in the main thread interrupts any call; nothing is torn.
+- The program may run asyncio or trio in its other threads; inside one of these, call from a worker thread.
+- Processes that are forked cannot use what their parent opened, and keep its connections open: spawn them.
+- A thread that computes without pause holds the interpreter for up to `sys.getswitchinterval()` (5 ms) at a time, and
+  with it the TaskManager's thread.
+
+Cost: see `netstack/DESIGN.md`.
+"""
+
+from trio import WouldBlock
+
+from .record_reader import ArrayReader, RecordReader
+from .record_writer import RecordWriter
+from .task_manager import ResultPartition, SingleInputGate, TaskManager, open_task_manager
+
+__all__ = [
+    "ArrayReader",
+    "RecordReader",
+    "RecordWriter",
+    "ResultPartition",
+    "SingleInputGate",
+    "TaskManager",
+    "WouldBlock",
+    "open_task_manager",
+]

@@ -1,0 +1,263 @@
+"""The door between a thread that blocks and the thread in which trio runs.
+
+Takes: async functions, from any thread. Gives: what they return or raise, to the thread that called.
+
+Rules:
+- One thread, one trio. It is a daemon thread: a program that forgets to close does not hang at its end.
+- A call is over when its function is over. A timeout, or an exception of a signal handler (Ctrl-C), cancels the
+  function and waits for it to end, so a caller always knows how it ended.
+- No call waits for a thread that is gone: what is under way when it ends is told so.
+- After a fork the child has no such thread: every call is refused there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, Generic, TypeVar, final
+
+import trio
+
+from ..errors import ConfigError, LocalProtocolError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_CLOSED: Final = "the TaskManager is closed; open a new one"
+
+
+class _Abandoned(Exception):
+    """Leaves the block of what was opened as an error does: without goodbyes."""
+
+
+@final
+class _Call(Generic[T]):
+    """One function on its way through the door. Made outside, run inside."""
+
+    __slots__ = ("_action", "_done", "_error", "_is_begun", "_is_done", "_result", "_scope", "_timeout_s")
+
+    def __init__(self, action: Callable[[], Awaitable[T]], timeout_s: float | None, what: str) -> None:
+        self._action = action
+        self._timeout_s = timeout_s
+        self._scope = trio.CancelScope()
+        self._is_begun = False
+        self._result: list[T] = []
+        self._error: BaseException = TimeoutError(f"{what}: not within {timeout_s} s")
+        self._is_done = False
+        self._done = threading.Lock()
+        self._done.acquire()
+
+    def begin(self, nursery: trio.Nursery) -> None:
+        """Starts it, once."""
+        if not self._is_begun:
+            self._is_begun = True
+            nursery.start_soon(self._run)
+
+    def cancel(self) -> None:
+        """Nobody wants it any more."""
+        self._scope.cancel()
+
+    def fail(self, error: BaseException) -> None:
+        """The thread is gone; whoever waits is told, unless it was told before."""
+        if not self._is_done:
+            self._error = error
+            self._end()
+
+    def wait(self) -> None:
+        """Waits until it is over. Outside; may be called again after an exception of a signal handler."""
+        if not self._is_done:  # else the lock may have been taken just before that exception
+            self._done.acquire()
+
+    def outcome(self) -> T:
+        """What it returned or raised."""
+        for result in self._result:
+            return result
+        raise self._error
+
+    async def _run(self) -> None:
+        try:
+            if self._timeout_s is not None:
+                self._scope.deadline = trio.current_time() + self._timeout_s
+            with self._scope:
+                self._result.append(await self._action())
+        except trio.Cancelled:
+            self._error = LocalProtocolError("the TaskManager was closed while this call waited; open a new one")
+            raise
+        except BaseException as error:  # whatever it is, it is the caller's
+            self._error = error
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._is_done = True
+        self._done.release()
+
+
+@final
+class Portal(Generic[T]):
+    """A thread with trio in it, and something open there for as long as the thread lives.
+
+    Attributes:
+        inside: what was opened; to be touched in the thread only.
+    """
+
+    inside: T
+
+    def __init__(self, open_inside: Callable[[], AbstractAsyncContextManager[T]], name: str) -> None:
+        """Starts the thread and waits until its inside is open.
+
+        Args:
+            open_inside: makes what is open there; entered in the thread.
+            name: of the thread.
+
+        Raises:
+            BaseException: what entering raised.
+        """
+        self._open_inside = open_inside
+        self._pid = os.getpid()
+        self._calls: dict[_Call[Any], None] = {}
+        self._is_over = False
+        self._crash: BaseException | None = None
+        self._is_clean = True
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._is_opened = threading.Event()
+        self._thread = threading.Thread(target=self._live, name=name, daemon=True)
+        self._thread.start()
+        try:
+            self._is_opened.wait()
+        except BaseException:  # of a signal handler
+            self.close(clean=False)
+            raise
+        self._raise_crash()
+
+    def call(self, action: Callable[[], Awaitable[R]], *, timeout_s: float | None, what: str) -> R:
+        """Runs an async function in the thread and waits for its end.
+
+        Args:
+            action: called and awaited there.
+            timeout_s: the longest it may take; None for no limit.
+            what: is said to have taken longer.
+
+        Raises:
+            TimeoutError: the time was up; the function was cancelled.
+            LocalProtocolError: the thread is over, or ended meanwhile; or this is that thread, or a forked process.
+            ConfigError: a negative timeout.
+            BaseException: what the function raised.
+        """
+        if timeout_s is not None and timeout_s < 0:
+            raise ConfigError(f"timeout_s={timeout_s}; give 0, seconds above 0, or None for no limit")
+        if threading.get_ident() == self._thread.ident:
+            raise LocalProtocolError(
+                f"{what}: called in the TaskManager's own thread, by a format or a selector, where it would wait for"
+                " itself; call it in a thread of yours"
+            )
+        call = _Call(action, timeout_s, what)
+        self._calls[call] = None
+        try:
+            try:
+                self.post(lambda: self._begin(call))
+                call.wait()
+            except LocalProtocolError:
+                raise
+            except BaseException:  # of a signal handler: Ctrl-C
+                with contextlib.suppress(LocalProtocolError):
+                    self.post(call.cancel)
+                    self.post(lambda: self._begin(call))  # if it has not begun, it begins cancelled, and ends at once
+                    call.wait()
+                raise
+        finally:
+            self._calls.pop(call, None)
+        return call.outcome()
+
+    def post(self, action: Callable[[], object]) -> None:
+        """Has the thread call `action` soon, in the order of posting; it must not raise. Does not wait.
+
+        Raises:
+            LocalProtocolError: the thread is over, or this is a forked process.
+        """
+        if self._pid != os.getpid():
+            raise LocalProtocolError(
+                "this process was forked from the one whose thread runs the TaskManager; open one here (and start"
+                " processes by spawn, or before you open one)"
+            )
+        if self._is_over or self._token is None:
+            raise LocalProtocolError(_CLOSED) from self._crash
+        try:
+            self._token.run_sync_soon(action)
+        except trio.RunFinishedError:
+            raise LocalProtocolError(_CLOSED) from self._crash
+
+    def start_task(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Runs a task until the thread ends. Called in the thread."""
+        self._nursery.start_soon(task)
+
+    def close(self, *, clean: bool) -> None:
+        """Ends the thread and waits for it. Idempotent; nothing happens in a forked process.
+
+        Args:
+            clean: leaves what is open there normally; else as an error would.
+
+        Raises:
+            BaseException: what ended the thread before.
+            LocalProtocolError: this is that thread.
+        """
+        if self._pid != os.getpid():
+            return
+        if threading.get_ident() == self._thread.ident:
+            raise LocalProtocolError(
+                "the TaskManager cannot be closed in its own thread; close it in a thread of yours"
+            )
+        self._is_opened.wait()
+        if not self._is_over:
+            with contextlib.suppress(LocalProtocolError):  # it ended by itself meanwhile
+                self.post(lambda: self._end(clean))
+        self._thread.join()
+        self._raise_crash()
+
+    def _raise_crash(self) -> None:
+        """Raises what ended the thread, once."""
+        crash, self._crash = self._crash, None
+        if crash is not None:
+            self._thread.join()
+            raise crash
+
+    def _begin(self, call: _Call[Any]) -> None:
+        if self._closing.is_set():
+            call.fail(LocalProtocolError(_CLOSED))
+        else:
+            call.begin(self._nursery)
+
+    def _end(self, clean: bool) -> None:
+        self._is_clean = self._is_clean and clean
+        self._closing.set()
+
+    def _live(self) -> None:
+        try:
+            trio.run(self._main)
+        except _Abandoned:
+            pass
+        except BaseException as error:  # raised again where the thread is joined
+            self._crash = error
+        finally:
+            self._is_over = True  # before the look at the calls: who begins one afterwards is refused
+            for call in list(self._calls):
+                call.fail(LocalProtocolError(_CLOSED))
+            self._is_opened.set()
+
+    async def _main(self) -> None:
+        async with self._open_inside() as inside:
+            async with trio.open_nursery() as self._nursery:
+                self._closing = trio.Event()
+                self.inside = inside
+                self._token = trio.lowlevel.current_trio_token()
+                self._is_opened.set()
+                try:
+                    await self._closing.wait()
+                finally:
+                    self._closing.set()  # whatever ended it: nothing begins any more
+                self._nursery.cancel_scope.cancel()
+            if not self._is_clean:
+                raise _Abandoned

@@ -1,0 +1,176 @@
+"""`netstack-bench checkpoints`: its document, its flags, and real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from checkpoint_results import CONTRACT, SPEC, Result, result
+
+from bench.checkpoints import command, measure
+from bench.checkpoints.figures import point
+from bench.checkpoints.spec import MODES, CheckpointsSpec
+from bench.children import Children
+from bench.cli import main
+
+# ------------------------------------------------------------------------------------------------------------- command
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[CheckpointsSpec]:
+    """The command measures nothing; `measured` lists what it would have."""
+    asked: list[CheckpointsSpec] = []
+
+    def fake(spec: CheckpointsSpec, *, on_progress: object) -> tuple[Result, bool]:
+        asked.append(spec)
+        found = result()
+        kept = {mode: found["modes"][mode] for mode in spec.modes}
+        return {"modes": kept, "undisturbed_records_per_s": 1e5, "warnings": found["warnings"]}, False
+
+    monkeypatch.setattr(command, "measure", fake)
+    return asked
+
+
+def test_checkpoints_prints_one_json_document(
+    measured: list[CheckpointsSpec], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["checkpoints", "--pressure", "0,0.9", "--json", "--output", str(tmp_path / "new")]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told.keys() == {"modes", "undisturbed_records_per_s", "warnings", "settings", "host", "version"}
+    assert measured == [SPEC]
+    assert told["modes"].keys() == set(MODES)
+    assert all(each.keys() >= CONTRACT for found in told["modes"].values() for each in found)
+    assert json.loads((tmp_path / "new" / "checkpoints.json").read_text()) == told
+    page = (tmp_path / "new" / "checkpoints.html").read_text(encoding="utf-8")
+    assert "netstack-bench checkpoints --pressure 0,0.9" in page
+
+
+def test_every_flag_reaches_the_spec(measured: list[CheckpointsSpec], tmp_path: Path) -> None:
+    flags = (
+        "checkpoints --seconds 1.5 --interval 200ms --modes timed,aligned --aligned-timeout 30ms --pressure 0.2,0.4"
+        " --channels 3 --record-bytes 1KiB --keys 50 --exclusive-buffers 0 --floating-buffers 3 --segment-size 8KiB"
+        f" --output {tmp_path}"
+    )
+    assert main(flags.split()) == 0
+    assert measured == [
+        CheckpointsSpec(
+            seconds=1.5,
+            interval_s=0.2,
+            modes=("timed", "aligned"),
+            aligned_timeout_s=0.03,
+            pressures=(0.2, 0.4),
+            channels=3,
+            record_bytes=1024,
+            keys=50,
+            exclusive_buffers=0,
+            floating_buffers=3,
+            segment_size_bytes=8192,
+        )
+    ]
+
+
+def test_checkpoints_prints_a_table_and_where_the_picture_is(
+    measured: list[CheckpointsSpec],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["checkpoints", "--pressure", "0,0.9"]) == 0
+    printed = capsys.readouterr()
+    assert "unaligned: 22 ms at pressure 0, 22 ms at 0.9" in printed.out
+    picture = re.search(r"picture: (results/checkpoints-[\d-]+/checkpoints\.html)", printed.out)
+    assert picture is not None
+    assert (tmp_path / picture[1]).exists()
+    assert "warning: a <remark>" in printed.err
+
+
+@pytest.mark.parametrize(("stopped", "told"), [(True, "stopped by Ctrl-C"), (False, "")])
+def test_what_was_not_measured_is_exit_code_1(
+    stopped: bool, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    none = {"timed": [point(0.0, [], 3, [])]}
+    found = {"modes": none, "undisturbed_records_per_s": 1.0, "warnings": []}
+    monkeypatch.setattr(command, "measure", lambda spec, **_: (found, stopped))
+    assert main(["checkpoints", "--output", str(tmp_path)]) == 1
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--modes", "fast"], "--modes fast"),
+        (["--pressure", "1"], "--pressure 1"),
+        (["--pressure", "x"], "--pressure"),
+        (["--interval", "none"], "--interval"),
+        (["--seconds", "0"], "--seconds 0"),
+        (["--segment-size", "1"], "--segment-size 1B"),
+    ],
+)
+def test_bad_usage_is_exit_code_2(
+    flags: list[str],
+    told: str,
+    measured: list[CheckpointsSpec],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    assert main(["checkpoints", "--output", str(tmp_path / "new"), *flags]) == 2
+    assert told in capsys.readouterr().err
+    assert measured == []
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_bad_usage(
+    measured: list[CheckpointsSpec], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["checkpoints", "--output", str(tmp_path / "file" / "x")]) == 2
+    assert str(tmp_path / "file") in capsys.readouterr().err
+    assert measured == []
+
+
+# ----------------------------------------------------------------------------------------------------------- processes
+
+
+@pytest.fixture
+def pids(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Of all processes that are started; none is left in the end."""
+    started: list[int] = []
+    start = Children.start
+
+    def noted(self: Children, name: str, *arguments: str) -> None:
+        start(self, name, *arguments)
+        started.append(self.pid(name))
+
+    monkeypatch.setattr(Children, "start", noted)
+    yield started
+    assert len(started) == 3
+    for pid in started:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+@pytest.mark.slow
+def test_three_processes(pids: list[int], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    flags = f"checkpoints --seconds 0.2 --modes unaligned --pressure 0.8 --channels 2 --keys 100 --output {tmp_path}"
+    assert main([*flags.split(), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["undisturbed_records_per_s"] > 0
+    (found,) = told["modes"]["unaligned"]
+    assert found["checkpoints"] >= 1
+    assert found["duration_ms"]["p50"] > found["state_write_ms"]["p50"] > 0
+    assert found["channel_state_bytes"]["max"] > 0, "the sinks are held back, so records wait in front of them"
+    assert found["records_per_s"] < told["undisturbed_records_per_s"]
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_no_process_behind(pids: list[int]) -> None:
+    def interrupt(progress: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure.measure(SPEC, on_progress=interrupt)

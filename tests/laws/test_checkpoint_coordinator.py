@@ -1,0 +1,213 @@
+"""Every checkpoint ends once, and completes exactly when all have acknowledged, whatever comes in between."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netstack.checkpoint.coordinator import CheckpointCoordinator
+from netstack.checkpoint.instructions import (
+    Abort,
+    CheckpointSettings,
+    Complete,
+    FailJob,
+    Instruction,
+    JobTask,
+    StoreFinal,
+    Subtask,
+    Trigger,
+)
+from netstack.checkpoint.snapshot import TaskFile, TaskSnapshot
+
+# ---------------------------------------------------------------------------------------------------- coordinator
+
+JOB = [JobTask("source", 2), JobTask("map", 2, ("source",)), JobTask("sink", 1, ("map",))]
+SUBTASKS = [(task.name, subtask) for task in JOB for subtask in range(task.parallelism)]
+INPUTS = {task.name: task.inputs for task in JOB}
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [
+                *["wait", "tick"] * 2,
+                *["acknowledge", "acknowledge all", "stored"] * 3,
+                *["decline", "not stored", "request", "savepoint", "end", "fail", "stop"],
+            ]
+        ),
+        st.integers(0, 1 << 16),
+    ),
+    max_size=80,
+)
+
+
+class Job:
+    """Plays the job, and checks each instruction against a model as simple as can be."""
+
+    def __init__(self, made: CheckpointSettings) -> None:
+        self.settings = made
+        self.now_s = 0.0
+        self.coordinator = CheckpointCoordinator(JOB, made, first_id=5, now_s=0.0)
+        self.missing: dict[int, set[Subtask]] = {}  # pending: who has not acknowledged
+        self.storing: set[int] = set()
+        self.triggered_s: dict[int, float] = {}
+        self.completed: list[int] = []
+        self.aborted: list[int] = []
+        self.ended: list[Subtask] = []
+        self.late = 0
+        self.is_over = False
+
+    def carry_out(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case Trigger(barrier, subtasks, _):
+                    self.on_trigger(barrier.checkpoint_id, set(subtasks))
+                case StoreFinal(checkpoint_id, snapshots):
+                    stored = {(snapshot.task, snapshot.subtask) for snapshot in snapshots}
+                    assert stored <= set(self.ended) & self.missing[checkpoint_id]
+                case Complete(checkpoint_id, _, files, _):
+                    assert not self.missing.pop(checkpoint_id)
+                    self.storing.add(checkpoint_id)
+                    assert [(file.task, file.subtask) for file in files] == sorted(SUBTASKS)
+                case Abort(checkpoint_id, _, _, subtasks):
+                    assert self.missing.pop(checkpoint_id, None) or checkpoint_id in self.storing
+                    self.storing.discard(checkpoint_id)
+                    self.aborted.append(checkpoint_id)
+                    assert set(subtasks) == set(SUBTASKS) - set(self.ended)
+                case FailJob():
+                    assert not self.is_over
+                    self.is_over = True
+
+    def on_trigger(self, checkpoint_id: int, subtasks: set[Subtask]) -> None:
+        running = set(SUBTASKS) - set(self.ended)
+        reachable = {task for task, _ in running}
+        without_producers = {subtask for subtask in running if not reachable & set(INPUTS[subtask[0]])}
+        if checkpoint_id in self.missing:  # its producers have ended since
+            assert subtasks <= without_producers & self.missing[checkpoint_id]
+            return
+        assert subtasks == without_producers
+        assert not self.is_over
+        assert checkpoint_id == 5 + len(self.triggered_s)
+        self.missing[checkpoint_id] = set(SUBTASKS)
+        self.triggered_s[checkpoint_id] = self.now_s
+        assert len(self.missing) + len(self.storing) <= self.settings.max_concurrent
+
+    def known(self, number: int) -> int:
+        """Any id that was ever used, or the next one; rather a pending one."""
+        pending = [*self.missing] * 4
+        choices = [*pending, *self.triggered_s, 5 + len(self.triggered_s)]
+        return choices[number % len(choices)]
+
+    def acknowledge(self, checkpoint_id: int, subtask: Subtask) -> None:
+        if subtask in self.missing.get(checkpoint_id, ()):
+            self.missing[checkpoint_id].remove(subtask)
+        else:
+            self.late += 1
+        self.carry_out(self.coordinator.acknowledged(checkpoint_id, TaskFile(*subtask, 1, 2), self.now_s))
+
+    def step(self, name: str, number: int) -> None:
+        made, subtask = self.coordinator, SUBTASKS[number % len(SUBTASKS)]
+        match name:
+            case "wait":
+                self.now_s += number % 40 / 4
+            case "tick":
+                self.tick()
+            case "acknowledge":
+                self.acknowledge(self.known(number // 8), subtask)
+            case "acknowledge all":
+                if self.missing:
+                    checkpoint_id = [*self.missing][number % len(self.missing)]
+                    for waiting in sorted(self.missing[checkpoint_id]):
+                        self.acknowledge(checkpoint_id, waiting)
+            case "decline":
+                self.carry_out(made.declined(self.known(number // 8), *subtask, "why", self.now_s))
+            case "stored" if self.storing:
+                checkpoint_id = sorted(self.storing)[number % len(self.storing)]
+                self.storing.remove(checkpoint_id)
+                self.completed.append(checkpoint_id)
+                newer = [other for other in self.missing if other > checkpoint_id]
+                self.carry_out(made.completed(checkpoint_id, self.now_s))
+                assert [*self.missing] == newer
+            case "not stored" if self.storing:
+                checkpoint_id = sorted(self.storing)[number % len(self.storing)]
+                self.carry_out(made.not_stored(checkpoint_id, "why", self.now_s))
+            case "request" | "savepoint" if not self.is_over:
+                self.carry_out(made.request(self.now_s, savepoint=name == "savepoint"))
+            case "end" if len(self.ended) < len(SUBTASKS):
+                # From the sources on, as tasks do.
+                first = next(
+                    task for task in JOB if any((task.name, i) not in self.ended for i in range(task.parallelism))
+                )
+                left = [(first.name, i) for i in range(first.parallelism) if (first.name, i) not in self.ended]
+                self.ended.append(left[number % len(left)])
+                self.carry_out(made.task_ended(TaskSnapshot(*self.ended[-1]), self.now_s))
+            case "fail":
+                if not number % 4:
+                    self.is_over = True
+                    self.carry_out(made.task_failed(*subtask, "why", self.now_s))
+                    assert not self.missing
+            case "stop":
+                if not number % 4:
+                    self.stop()
+
+    def tick(self) -> None:
+        due = self.coordinator.next_deadline()
+        instructions = self.coordinator.tick(self.now_s)
+        assert bool(instructions) == (due is not None and due <= self.now_s), (
+            "the deadline says when a tick does something"
+        )
+        self.carry_out(instructions)
+        late = [other for other in self.missing if self.triggered_s[other] + self.settings.timeout_s <= self.now_s]
+        assert not late
+
+    def stop(self) -> None:
+        self.is_over = True
+        self.carry_out(self.coordinator.stop(self.now_s))
+        assert not self.missing
+
+    def check(self) -> None:
+        statistics = self.coordinator.statistics()
+        assert statistics.triggered == len(self.triggered_s)
+        assert statistics.completed == len(self.completed)
+        assert statistics.aborted == len(self.aborted)
+        assert statistics.ignored_acknowledgements == self.late
+        assert {one.checkpoint_id for one in statistics.pending} == self.missing.keys() | self.storing
+        deadline = self.coordinator.next_deadline()
+        if self.missing:
+            assert deadline is not None
+        elif self.is_over:
+            assert deadline is None
+
+
+@given(
+    steps,
+    st.integers(1, 3),
+    st.sampled_from([None, 2.0, 5.0]),
+    st.sampled_from([0.0, 3.0]),
+    st.sampled_from([None, 0, 2]),
+)
+def test_every_checkpoint_ends_once_and_completes_exactly_when_all_acknowledged(
+    script: list[tuple[str, int]],
+    max_concurrent: int,
+    interval_s: float | None,
+    min_pause_s: float,
+    tolerable_failures: int | None,
+) -> None:
+    job = Job(
+        CheckpointSettings(
+            interval_s=interval_s,
+            min_pause_s=min_pause_s,
+            timeout_s=8.0,
+            tolerable_failures=tolerable_failures,
+            max_concurrent=max_concurrent,
+            history=1000,
+        )
+    )
+    for name, number in script:
+        job.step(name, number)
+        job.check()
+    job.stop()
+    for checkpoint_id in sorted(job.storing):
+        job.step("stored", 0)
+        assert checkpoint_id in job.completed
+    assert sorted(job.completed + job.aborted) == [*job.triggered_s]
+    ended = [one.checkpoint_id for one in job.coordinator.statistics().ended]
+    assert sorted(ended) == [*job.triggered_s]
