@@ -13,7 +13,6 @@ KIB = 1024
 MIB = 1024 * KIB
 NATIVE_DIALECT = "netstack"
 FLINK_DIALECT = "flink-2.3.0"
-FLINK_REQUEST_RETRIES = 8  # until the waits have grown from 100 ms to 10 s
 _DURATIONS = (
     "buffers_request_timeout_s",
     "debloat_period_s",
@@ -53,9 +52,9 @@ class NetworkConfig:
         debloat_min_buffer_bytes: buffers are not shrunk below this.
         debloat_start_buffer_bytes: what a gate begins with; None is whole segments.
         partition_request_timeout_s: how long a producer waits for a requested partition to be created.
-        partition_request_retries: how often a consumer asks again for a partition that its producer has not found:
-            after 100 ms, then after twice as long each time, 10 s at most. None is what the dialect is used to: 0 among
-            netstacks, 8 with Flink.
+        partition_request_retries: how often a consumer asks a Flink producer again for a partition that it has not
+            found: after 100 ms, then after twice as long each time, 10 s at most. Among netstacks nobody asks twice:
+            the answer comes when the producer has waited long enough.
         connect_timeout_s: dialling and the handshake together.
         handshake_timeout_s: how long an accepted stream may take to say who it is.
         heartbeat_interval_s: a silent connection is pinged after this long; None never pings.
@@ -85,7 +84,7 @@ class NetworkConfig:
     debloat_min_buffer_bytes: int = 256
     debloat_start_buffer_bytes: int | None = None
     partition_request_timeout_s: float = 10.0
-    partition_request_retries: int | None = None
+    partition_request_retries: int = 8
     connect_timeout_s: float = 10.0
     handshake_timeout_s: float = 10.0
     heartbeat_interval_s: float | None = 10.0
@@ -110,6 +109,7 @@ class NetworkConfig:
             ("floating_buffers_per_gate", 1),
             ("max_overdraft_buffers_per_partition", 0),
             ("max_channels_per_connection", 1),
+            ("partition_request_retries", 0),
             ("spill_threshold_bytes", 100 * KIB),
             ("debloat_samples", 1),
             ("debloat_threshold_percent", 0),
@@ -120,8 +120,6 @@ class NetworkConfig:
         if self.max_buffers_per_channel is not None and self.max_buffers_per_channel < 2:
             # The buffer a subpartition is still writing counts: with 1, it alone would stop every other.
             raise ConfigError(f"max_buffers_per_channel={self.max_buffers_per_channel}; give at least 2, or None")
-        if self.partition_request_retries is not None and self.partition_request_retries < 0:
-            raise ConfigError(f"partition_request_retries={self.partition_request_retries}; give at least 0, or None")
         if self.max_required_buffers_per_gate is not None and self.max_required_buffers_per_gate < 1:
             raise ConfigError(
                 f"max_required_buffers_per_gate={self.max_required_buffers_per_gate}; give at least 1, or None"
@@ -155,10 +153,8 @@ class NetworkConfig:
 
     @property
     def request_retries(self) -> int:
-        """`partition_request_retries`, or what stands for None."""
-        if self.partition_request_retries is not None:
-            return self.partition_request_retries
-        return FLINK_REQUEST_RETRIES if self.dialect == FLINK_DIALECT else 0
+        """`partition_request_retries` in the dialect that has them."""
+        return self.partition_request_retries if self.dialect == FLINK_DIALECT else 0
 
     @property
     def total_segments(self) -> int:

@@ -149,7 +149,7 @@ class Portal(Generic[T]):
         """
         if timeout_s is not None and timeout_s < 0:
             raise ConfigError(f"timeout_s={timeout_s}; give 0, seconds above 0, or None for no limit")
-        if threading.get_ident() == self._thread.ident:
+        if threading.current_thread() is self._thread:
             raise LocalProtocolError(
                 f"{what}: called in the TaskManager's own thread, by a format or a selector, where it would wait for"
                 " itself; call it in a thread of yours"
@@ -206,7 +206,7 @@ class Portal(Generic[T]):
         """
         if self._pid != os.getpid():
             return
-        if threading.get_ident() == self._thread.ident:
+        if threading.current_thread() is self._thread:
             raise LocalProtocolError(
                 "the TaskManager cannot be closed in its own thread; close it in a thread of yours"
             )

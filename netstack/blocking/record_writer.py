@@ -204,7 +204,7 @@ class RecordWriter:
         self._through(lambda: self._inner.flush(), "flushing", timeout_s)
 
     def finish(self, *, drain: bool = True, timeout_s: float | None = None) -> None:
-        """Writes what was taken, then EndOfData and EndOfPartition on every subpartition; nothing can follow. Idempotent.
+        """Writes what was taken, then EndOfData and EndOfPartition on every subpartition; nothing follows. Idempotent.
 
         Raises:
             TimeoutError: not everything was written within `timeout_s`; the end was not sent.

@@ -140,12 +140,12 @@ class Consumption:
         error: why.
     """
 
-    def __init__(self, plan: ConsumePlan, show: Callable[[Any], None] | None = None) -> None:
+    def __init__(self, plan: ConsumePlan, show: Callable[[list[Any]], None] | None = None) -> None:
         """Nothing was read yet.
 
         Args:
             plan: what to read.
-            show: gets every value.
+            show: gets the values, buffer by buffer.
         """
         self.accounts = {subpartition: ChannelAccount() for subpartition in plan.subpartitions}
         self.outcome = CLOSED_EARLY
@@ -256,9 +256,8 @@ class Consumption:
         before = account.records
         values = self._payloads.take(records, account)
         self._records += account.records - before
-        if self._show is not None:
-            for value in values:
-                self._show(value)
+        if self._show is not None and values:
+            self._show(values)
 
     def _check_whole(self, deserializers: Sequence[RecordDeserializer]) -> None:
         for subpartition, deserializer in zip(self._plan.subpartitions, deserializers, strict=True):
@@ -282,17 +281,19 @@ class Consumption:
     "--as",
     "kind",
     type=click.Choice(["long", "string", "bytes", RAW]),
-    help="Print the records as these, one a line (bytes and raw in hex); without it only what they add up to.",
+    default="long",
+    show_default=True,
+    help="What the records are; printed one a line, bytes and raw in hex.",
 )
 @click.option("--limit", type=COUNT, help="Leave after this many records.")
 @click.option("--retries", type=COUNT, default=1, show_default=True, help="Ask again for a partition not found.")
-@click.option("--json", "as_json", is_flag=True, help="Print what the records add up to as one JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print only what they add up to, as one JSON document.")
 def consume(
     address: str,
     dialect: str,
     partition: str,
     subpartitions: range,
-    kind: str | None,
+    kind: str,
     limit: int | None,
     retries: int,
     timeout_s: float | None,
@@ -301,24 +302,24 @@ def consume(
 ) -> int:
     """Reads subpartitions of a producer: of a task manager of Flink 2.3.0, or of `netstack serve`.
 
-    Of each: records, bytes and CRC-32 of the payloads in order, events. Exit code 1 if it does not come to its end.
+    Prints the records, and what they add up to on standard error: of each subpartition their number, the bytes and the
+    CRC-32 of the payloads in order, the events. Exit code 1 if it does not come to its end.
     """
     plan = ConsumePlan(
         address,
         partition_named(partition, dialect),
         subpartitions,
         exchange_config(dialect=dialect, gate=len(subpartitions), partition_request_retries=retries, **buffers),
-        RAW if kind is None else kind,
+        kind,
         limit,
         timeout_s,
     )
-    is_printed = kind is not None and not as_json
-    consumption = Consumption(plan, _print_value if is_printed else None)
+    consumption = Consumption(plan, None if as_json else _print_values)
     is_stopped = trio.run(until_stopped, consumption.run)
     if as_json:
         click.echo(json.dumps(consumption.document()))
     else:
-        print_summary(f"{address}: {consumption.outcome}", consumption.accounts, to_stderr=is_printed)
+        print_summary(f"{address}: {consumption.outcome}", consumption.accounts, to_stderr=True)
     if consumption.error is not None:
         click.echo(f"netstack: {consumption.error}", err=True)
     elif is_stopped:
@@ -326,5 +327,5 @@ def consume(
     return 1 if is_stopped or consumption.error is not None else 0
 
 
-def _print_value(value: Any) -> None:
-    click.echo(value.hex() if isinstance(value, bytes) else "null" if value is None else value)
+def _print_values(values: list[Any]) -> None:
+    click.echo("\n".join(value.hex() if isinstance(value, bytes) else str(value) for value in values))

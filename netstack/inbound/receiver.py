@@ -73,7 +73,7 @@ class ChannelReceiver:
             send: queues a control frame.
             on_empty: called when the last channel left.
             write_now: has what there is to write written, without waiting.
-            retries: how often a channel asks again for a partition that was not found.
+            retries: how often a channel asks again for a partition that was not found; 0 where a number is used once.
             call_later: calls back once, so many seconds later.
         """
         self.peer = peer

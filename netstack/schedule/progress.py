@@ -269,7 +269,9 @@ class Progress:
             return
         for vertex, indices in self.topology.by_vertex(subtasks):
             own = indices + np.int32(self.topology.subtasks_of(vertex).start)
-            places = index_array([self.taskmanagers[slot.location.taskmanager] for slot in self.allocation.slots_of(own)])
+            places = index_array(
+                [self.taskmanagers[slot.location.taskmanager] for slot in self.allocation.slots_of(own)]
+            )
             for dataset in self.topology.outputs_of(vertex):
                 partitions = indices + np.int32(self.topology.partitions_of(dataset).start)
                 self.tracker.track(partitions, places, self.executions.attempts[own])

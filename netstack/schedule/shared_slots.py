@@ -138,7 +138,8 @@ class SharedSlots:
         """The subtasks of groups that have a share of their slot, or wait for it."""
         offsets = self._members.offsets
         members = self._members.subtasks[written_out(offsets[groups], offsets[groups + 1])]
-        return members[self._has_share.view[members]]
+        sharing: IndexArray = members[self._has_share.view[members]]
+        return sharing
 
     def have_slots(self, subtasks: IndexArray) -> FlagArray:
         """For each, whether it has a share of a slot that is there."""

@@ -17,7 +17,6 @@ from .job_graph import ResourceProfile
 from .resource_mapping import can_serve, map_resources
 from .slots import PhysicalSlot, SlotMatch, SlotRequest
 
-
 _by_index: Final = attrgetter("index")
 
 

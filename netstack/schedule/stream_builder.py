@@ -148,9 +148,7 @@ class StreamEnvironment:
     def _decided(self, operator: _Operator, groups: Sequence[str]) -> StreamNode:
         node = operator.node
         default = UNDECIDED if self.settings.is_dynamic else 1
-        parallelism = next(
-            (given for given in (operator.parallelism, self.parallelism) if given is not None), default
-        )
+        parallelism = next((given for given in (operator.parallelism, self.parallelism) if given is not None), default)
         timeout_s = None if self.settings.is_batch else self.buffer_timeout_s
         return replace(
             node,

@@ -4,7 +4,8 @@ Takes: the body of an ErrorResponse, or a code and a text. Gives: scope, class a
 
 Nothing is deserialised. Of the object stream only the head is looked at (the class name has a fixed place), of the rest
 of the body only its last 17 bytes. What is written is the same stream each time, but for the message: a
-PartitionNotFoundException where a partition is missing, an IOException otherwise. A consumer looks at the class only.
+PartitionNotFoundException where a partition is missing, an IOException otherwise. Flink's consumer looks at the class
+only; ours knows that very stream again, and reads the message, which is in a fixed place.
 """
 
 from __future__ import annotations
@@ -85,13 +86,18 @@ def read_error(body: bytes, number_of: Callable[[bytes], int | None]) -> tuple[i
         number_of: the number of a channel with this id, None if there is none.
 
     Returns:
-        The channel it concerns, or None for all of the connection; a code; the exception's class.
+        The channel it concerns, or None for all of the connection; a code; the exception's class, and the message if it
+        is one of ours.
 
     Raises:
         RemoteProtocolError: it concerns neither a channel that was ever opened nor the connection.
     """
     name = _class_name(body)
     code = _CODES.get(name, ErrorCode.INTERNAL)
+    known, _, message = _own_message(body).partition(": ")
+    if known in ErrorCode.__members__:
+        code = ErrorCode[known]
+        name = f"{name} ({message})"
     if len(body) > ID_BYTES and body[-ID_BYTES - 1] == _IS_SCOPED:
         number = number_of(body[-ID_BYTES:])
         if number is not None:
@@ -102,6 +108,17 @@ def read_error(body: bytes, number_of: Callable[[bytes], int | None]) -> tuple[i
         f"an ErrorResponse of {len(body)} bytes with a {name} that concerns neither a channel of ours nor the"
         f" connection; its last bytes are {body[-ID_BYTES - 1 :].hex()}"
     )
+
+
+def _own_message(body: bytes) -> str:
+    """The message of an IOException as `write_error` makes it."""
+    head = _STREAM + _IO_EXCEPTION
+    start = len(head) + _SHORT.size
+    if len(body) < start or not body.startswith(head):
+        return ""
+    (size,) = _SHORT.unpack_from(body, len(head))
+    text = body[start : start + min(size, MAX_MESSAGE_BYTES)].decode("ascii", "replace")
+    return text if text.isprintable() else ""
 
 
 def _class_name(body: bytes) -> str:

@@ -14,8 +14,6 @@ from netstack.checkpoint.snapshot import TaskSnapshot
 from netstack.outbound.keygroups import key_group, operator_index
 from netstack.record.framing import frame
 
-# ------------------------------------------------------------------------------------------------------- recovery
-
 
 @dataclass(frozen=True)
 class Cut:

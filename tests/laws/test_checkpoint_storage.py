@@ -23,7 +23,6 @@ from netstack.checkpoint.storage import CheckpointStorage
 from netstack.errors import CheckpointStorageError
 
 CREATED = datetime(2026, 11, 21, tzinfo=UTC)
-# -------------------------------------------------------------------------------------------------------- storage
 
 scalars = (
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text() | st.binary()

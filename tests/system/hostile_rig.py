@@ -244,8 +244,6 @@ def names_peer(text: str) -> None:
     assert "tcp://127.0.0.1:" in text, text
 
 
-# 1. Consumers that attack a producer.
-
 FOREIGN = {
     "HTTP": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "SSH": b"SSH-2.0-OpenSSH_9.6\r\n",
@@ -254,9 +252,6 @@ FOREIGN = {
     "Flink": bytes.fromhex("0000002abadc0ffe02") + bytes(33),
     "another protocol": random.Random(7).randbytes(200),
 }
-
-
-# 2. Producers that attack a consumer.
 
 
 class Server:

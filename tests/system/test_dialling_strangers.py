@@ -125,9 +125,6 @@ async def test_dialling_nobody() -> None:
         assert "Connection refused; is a TaskManager listening there?" in str(error)
 
 
-# 3. Addresses that cannot be had.
-
-
 @attack
 async def test_a_port_in_use() -> None:
     async with victim() as manager:

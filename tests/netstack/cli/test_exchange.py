@@ -19,23 +19,11 @@ import trio
 import trio.testing
 
 from netstack.cli import main
-from netstack.cli.consume import ConsumePlan, Consumption, RecordPayloads
-from netstack.cli.exchange import ChannelAccount, exchange_config, partition_named
+from netstack.cli.consume import ConsumePlan, Consumption
+from netstack.cli.exchange import exchange_config, partition_named
 from netstack.cli.serve import ServePlan, Serving
 from netstack.config import NetworkConfig
-from netstack.errors import ConfigError, RecordError
-from netstack.record.flink import (
-    ByteArrayFormat,
-    LatencyMarker,
-    LongFormat,
-    RecordAttributes,
-    StreamElementFormat,
-    StreamRecord,
-    StringFormat,
-    Watermark,
-    WatermarkStatus,
-)
-from netstack.record.formats import RecordFormat
+from netstack.errors import ConfigError
 
 PARTITION = "d0" * 16 + "00000000" + "e0" * 16 + "f0" * 16 + "0000000000000000"
 CONFIG = NetworkConfig(segment_size_bytes=256, memory_bytes=256 * 256, dialect="flink-2.3.0")
@@ -53,53 +41,6 @@ def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
     return run
-
-
-# Payloads.
-
-VALUES: list[tuple[str, RecordFormat, Any, bytes]] = [
-    ("long", LongFormat(), -2, (2**64 - 2).to_bytes(8, "big")),
-    ("string", StringFormat(), "", b""),
-    ("string", StringFormat(), "a\u00fc\U0001f600", "a\u00fc\U0001f600".encode()),
-    ("string", StringFormat(), None, b""),
-    ("bytes", ByteArrayFormat(), b"", b""),
-    ("bytes", ByteArrayFormat(), b"\0\1", b"\0\1"),
-]
-OTHERS = [
-    Watermark(7),
-    LatencyMarker(1, bytes(16), 2),
-    WatermarkStatus(True),
-    WatermarkStatus(False),
-    RecordAttributes(False),
-]
-
-
-@pytest.mark.parametrize(("kind", "format", "value", "payload"), VALUES)
-def test_values_are_found_with_and_without_elements_around_them(
-    kind: str, format: RecordFormat, value: Any, payload: bytes
-) -> None:
-    elements = StreamElementFormat(format)
-    account = ChannelAccount()
-    records = [
-        format.encode(value),
-        elements.encode(StreamRecord(value)),
-        elements.encode(StreamRecord(value, 1_700_000_000_000)),
-        *map(elements.encode, OTHERS),
-    ]
-    assert RecordPayloads(kind).take(records, account) == [value] * 3
-    assert (account.records, account.payload_bytes, account.watermark) == (3, 3 * len(payload), 7)
-    assert account.crc32 == f"{zlib.crc32(payload * 3):08x}"
-
-
-def test_raw_records_are_counted_as_they_are() -> None:
-    account = ChannelAccount()
-    assert RecordPayloads("raw").take([b"\1", b"\2\3"], account) == [b"\1", b"\2\3"]
-    assert (account.records, account.payload_bytes) == (2, 3)
-
-
-def test_a_record_of_another_kind() -> None:
-    with pytest.raises(RecordError, match=r"nor is it a stream element .*try --as raw"):
-        RecordPayloads("long").take([b"\7\7\7"], ChannelAccount())
 
 
 # Names and settings.
@@ -204,7 +145,7 @@ async def test_what_is_served_is_consumed(dialect: str, exclusive: int) -> None:
     )
     serving = Serving(serve_plan("memory://both", subpartitions=3, config=config, records=1000), lambda address: None)
     seen: list[Any] = []
-    consumption = Consumption(consume_plan("memory://both", subpartitions=3, config=config, kind="long"), seen.append)
+    consumption = Consumption(consume_plan("memory://both", subpartitions=3, config=config, kind="long"), seen.extend)
     await both(serving, consumption)
     assert sorted(seen) == list(range(1000))
     assert serving.outcome == consumption.outcome == "finished"
@@ -245,17 +186,41 @@ async def test_subpartitions_that_are_not_there() -> None:
     consumption = Consumption(consume_plan("memory://two", subpartitions=2))
     await both(serving, consumption)
     assert (consumption.outcome, consumption.document()["error_scope"]) == ("error", "connection")
-    assert "java.io.IOException" in str(consumption.error)
+    assert "java.io.IOException (partition" in str(consumption.error)
+    assert "has subpartitions 0 to 0) for the whole connection" in str(consumption.error)
 
 
 @virtual
-async def test_a_line_that_is_no_number_fails_the_consumers(tmp_path: Path) -> None:
+async def test_a_producer_that_fails_is_told_with_its_reason(tmp_path: Path) -> None:
     lines = tmp_path / "numbers"
-    lines.write_text("1\ntwo\n")
-    serving = Serving(serve_plan("memory://lines", input_path=lines), lambda address: None)
-    await serving.run()
-    assert serving.outcome == "error"
-    assert "line 2: b'two' cannot be served as long" in str(serving.error)
+    lines.write_text("1\n" * 100_000 + "two\n")
+    serving = Serving(serve_plan("memory://fails", input_path=lines), lambda address: None)
+    consumption = Consumption(consume_plan("memory://fails"))
+    await both(serving, consumption)
+    assert (serving.outcome, consumption.outcome) == ("error", "error")
+    document = consumption.document()
+    assert (document["error_class"], document["error_scope"]) == ("ProducerFailed", "channel")
+    assert "java.io.IOException (" in document["error"]
+    assert "line 100001" in document["error"]
+
+
+@virtual
+async def test_two_consumers_of_one_partition() -> None:
+    serving = Serving(serve_plan("memory://shared", subpartitions=3, records=3000), lambda address: None)
+    consumptions = [
+        Consumption(ConsumePlan("memory://shared", PARTITION, subpartitions, CONFIG))
+        for subpartitions in (range(2), range(2, 3))
+    ]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serving.run)
+        await trio.testing.wait_all_tasks_blocked()
+        for consumption in consumptions:
+            nursery.start_soon(consumption.run)
+    assert [consumption.outcome for consumption in consumptions] == ["finished", "finished"]
+    assert [account.crc32 for consumption in consumptions for account in consumption.accounts.values()] == [
+        account.crc32 for account in serving.accounts.values()
+    ]
+    assert serving.is_released
 
 
 # Two processes.

@@ -29,6 +29,19 @@ def test_a_job_file_as_a_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["cluster"] == {"taskmanagers": 2, "slots": 4, "load_balance": "tasks"}
 
 
+@pytest.mark.parametrize(
+    ("flags", "mode"),
+    [
+        ([], "none"),
+        (["--evenly-spread-out-slots"], "slots"),
+        (["--evenly-spread-out-slots", "--load-balance", "none"], "none"),
+    ],
+)
+def test_load_balance_and_the_older_switch(flags: list[str], mode: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", EXAMPLE, "--format", "json", *flags]) == 0
+    assert json.loads(capsys.readouterr().out)["cluster"]["load_balance"] == mode
+
+
 def test_a_page_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "plan.html"
     assert main(["plan", EXAMPLE, "--format", "html", "--output", str(page)]) == 0

@@ -131,7 +131,7 @@ async def test_a_producer_that_fails_is_an_io_exception() -> None:
         partition.fail("out of luck")
         with pytest.raises(ChannelFailed, match=r"java\.io\.IOException") as caught:
             await anext(RecordReader(gate))
-        assert caught.value.code is ErrorCode.INTERNAL
+        assert caught.value.code is ErrorCode.PRODUCER_FAILED
         gate.close()
 
 
@@ -215,8 +215,7 @@ def error_for(channel: bytes) -> bytes:
 async def test_a_partition_that_is_not_found_is_asked_for_again() -> None:
     address = url()
     listener = await transport_for(address).listen(address)
-    config = dataclasses.replace(CONFIG, partition_request_retries=None)
-    async with open_task_manager(url(), config) as consumer:
+    async with open_task_manager(url(), CONFIG) as consumer:
         gate = await consumer.open_gate([ChannelDescriptor(address, PARTITION)])
         stream = await listener.accept()
         first = await heard(stream, 97)
@@ -266,6 +265,23 @@ async def test_a_partition_that_comes_late_is_found_by_who_asks_again() -> None:
         await writer.emit(7)
         await writer.finish()
         assert [record async for record in RecordReader(gate, format=LongFormat())] == [7]
+
+
+@virtual
+async def test_a_partition_that_is_gone_is_not_asked_for_again() -> None:
+    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
+        gate = await consumer.open_gate([ChannelDescriptor(producer.address, PARTITION)])
+        reader = RecordReader(gate, format=LongFormat())
+        writer = RecordWriter(producer.create_partition(PARTITION, subpartitions=1), format=LongFormat())
+        await writer.emit(7)
+        await writer.flush()
+        assert await anext(reader) == 7
+        producer.release_partition(PARTITION)
+        began = trio.current_time()
+        with pytest.raises(PartitionNotFound, match="PartitionNotFoundException for this channel"):
+            await anext(reader)
+        assert trio.current_time() == began
+        gate.close()
 
 
 @virtual

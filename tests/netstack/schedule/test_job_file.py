@@ -139,7 +139,13 @@ def test_what_is_no_job(operators: list[dict[str, Any]], text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("{", "this is no JSON"), ("[]", r"the document is \[\]; give an object"), ("[" * 100_000, "no job|no JSON")],
+    [
+        ("{", "this is no JSON"),
+        ("[]", r"the document is \[\]; give an object"),
+        ("[" * 100_000, "no job|no JSON"),
+        ('{"name": "a", "name": "b"}', "property 'name' is given twice"),
+        ('{"buffer_timeout_s": NaN}', "NaN is no number; give a finite one"),
+    ],
 )
 def test_what_is_no_document(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):

@@ -25,6 +25,8 @@ def test_who_reads_whom() -> None:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
+        ({"vertices": ()}, "job 'job' is empty; give it an operator"),
+        ({"vertices": (JobVertex("\x1b[2J", 1),)}, r"vertex '\\x1b\[2J' has characters that cannot be printed"),
         ({"vertices": (A, A)}, "two vertices of the name 'a'"),
         ({"vertices": (JobVertex("a", 0),)}, "'a': parallelism 0; give 1 to 128"),
         ({"vertices": (JobVertex("a", 129),)}, "'a': parallelism 129; give 1 to 128"),

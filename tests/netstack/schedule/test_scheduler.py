@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from played import (
+    ALL_TO_ALL,
+    BLOCKING,
+    PIPELINED,
+    POINTWISE,
+    Play,
+    canceled,
+    deployed,
+    end,
+    released,
+    timer,
+    two_vertices,
+)
 
-from netstack.deploy.blob_store import MemoryBlobStore, OffloadRule
 from netstack.deploy.shuffle import ShuffleDescriptors, TaskManagerLocation
 from netstack.errors import ConfigError, LocalProtocolError
 from netstack.ids import ResultPartitionType
@@ -13,7 +25,6 @@ from netstack.schedule.arrays import index_array
 from netstack.schedule.events import (
     CancelJob,
     CheckpointStored,
-    Event,
     GlobalFailure,
     HeartbeatFailed,
     HeartbeatReceived,
@@ -32,7 +43,6 @@ from netstack.schedule.execution_states import ExecutionInput, ExecutionState, J
 from netstack.schedule.heartbeats import HeartbeatSettings
 from netstack.schedule.instructions import (
     AskHeartbeats,
-    Cancel,
     Continue,
     Deploy,
     EndJob,
@@ -53,116 +63,14 @@ from netstack.schedule.job_graph import (
     ResourceProfile,
     SlotSharingGroup,
 )
-from netstack.schedule.restart import FixedDelay, RestartStrategy
+from netstack.schedule.restart import FixedDelay
 from netstack.schedule.scheduler import Scheduler
 from netstack.schedule.scheduler_settings import SchedulerSettings
 from netstack.schedule.scheduling_types import InputConstraint, SchedulingType
 from netstack.schedule.slot_pool import SlotPoolSettings
 from netstack.schedule.slots import LoadBalanceMode
 
-BLOCKING, PIPELINED = ResultPartitionType.BLOCKING, ResultPartitionType.PIPELINED_BOUNDED
 SMALL, LARGE = ResourceProfile("concrete", 1.0, 1 << 20), ResourceProfile("concrete", 1.0, 1 << 30)
-ALL_TO_ALL, POINTWISE = DistributionPattern.ALL_TO_ALL, DistributionPattern.POINTWISE
-
-
-def two_vertices(parallelism: int, result: ResultPartitionType, pattern: DistributionPattern = ALL_TO_ALL) -> JobGraph:
-    return JobGraph(
-        "job",
-        (JobVertex("source", parallelism, is_source=True), JobVertex("sink", parallelism)),
-        (Dataset("words", 0, result),),
-        (JobEdge(0, 1, pattern),),
-    )
-
-
-class Play:
-    """Hands over events one second apart, answers `Continue`, and sorts what comes back."""
-
-    def __init__(
-        self,
-        job: JobGraph,
-        *,
-        restart: RestartStrategy | None = None,
-        settings: SchedulerSettings | None = None,
-        taskmanagers: int = 2,
-        slots: int = 20,
-        is_offloading: bool = False,
-    ) -> None:
-        self.store = MemoryBlobStore()
-        if settings is None:
-            settings = SchedulerSettings(offload=OffloadRule(0, 0) if is_offloading else OffloadRule())
-        self.scheduler = Scheduler(job, "run-1", restart=restart, store=self.store, settings=settings)
-        self.now_s = 0.0
-        self.said: list[Instruction] = []
-        self.attempts: dict[int, int] = {}
-        self.where: dict[int, str] = {}
-        for number in range(taskmanagers):
-            self.register(f"tm-{number}", slots)
-
-    def give(self, event: Event) -> list[Instruction]:
-        """Everything said until there is nothing more to do."""
-        said = self.scheduler.handle(event)
-        self.note(said)
-        while said and isinstance(said[-1], Continue):
-            more = self.scheduler.handle(Proceed(event.now_s))
-            self.note(more)
-            said = said[:-1] + more
-        self.now_s += 1.0
-        return said
-
-    def note(self, said: list[Instruction]) -> None:
-        self.said += said
-        for instruction in said:
-            if isinstance(instruction, Deploy):
-                assert len([*self.scheduler.descriptors(instruction)]) == instruction.subtasks.size
-                subtasks = instruction.subtasks.tolist()
-                self.attempts.update(zip(subtasks, instruction.attempts.tolist(), strict=True))
-                self.where.update(zip(subtasks, (slot.location.taskmanager for slot in instruction.slots), strict=True))
-
-    def register(self, name: str, slots: int) -> list[Instruction]:
-        said = self.give(TaskManagerRegistered(self.now_s, TaskManagerLocation(name, f"tcp://{name}:1")))
-        return said + self.give(SlotsOffered(self.now_s, name, tuple(range(slots))))
-
-    def start(self) -> list[Instruction]:
-        return self.give(StartJob(self.now_s))
-
-    def report(self, what: ExecutionInput, *subtasks: int) -> list[Instruction]:
-        attempts = np.array([self.attempts[subtask] for subtask in subtasks], np.uint32)
-        return self.give(TasksReported(self.now_s, what, index_array(subtasks), attempts))
-
-    def run(self, *subtasks: int) -> None:
-        self.report(ExecutionInput.INITIALIZE, *subtasks)
-        self.report(ExecutionInput.RUN, *subtasks)
-
-    def finish(self, *subtasks: int) -> list[Instruction]:
-        return self.report(ExecutionInput.FINISH, *subtasks)
-
-    def fail(self, subtask: int, **more: int | bool) -> list[Instruction]:
-        return self.give(TaskFailed(self.now_s, subtask, self.attempts[subtask], "it broke", **more))  # type: ignore[arg-type]
-
-    def states(self) -> list[str]:
-        return [self.scheduler.execution_state(one).value for one in range(self.scheduler.topology.subtask_count)]
-
-
-def deployed(said: list[Instruction]) -> list[int]:
-    return [subtask for found in said if isinstance(found, Deploy) for subtask in found.subtasks.tolist()]
-
-
-def canceled(said: list[Instruction]) -> list[int]:
-    return [subtask for found in said if isinstance(found, Cancel) for subtask in found.subtasks.tolist()]
-
-
-def released(said: list[Instruction]) -> list[int]:
-    return [number for found in said if isinstance(found, ReleasePartitions) for number in found.partitions.tolist()]
-
-
-def timer(said: list[Instruction]) -> StartTimer:
-    (found,) = [instruction for instruction in said if isinstance(instruction, StartTimer)]
-    return found
-
-
-def end(said: list[Instruction]) -> EndJob:
-    (found,) = [instruction for instruction in said if isinstance(instruction, EndJob)]
-    return found
 
 
 # ------------------------------------------------------------------------------------------------- the main road
@@ -236,6 +144,14 @@ def test_modes_of_placement() -> None:
         assert deployed(said) == [0, 1, 2, 3]
         if mode is LoadBalanceMode.TASKS:
             assert sorted(play.where.values()) == ["tm-0", "tm-0", "tm-1", "tm-1"]
+
+
+def test_the_older_switch_spreads_slots() -> None:
+    for evenly, taskmanagers in ((False, {"tm-0"}), (True, {"tm-0", "tm-1"})):
+        settings = SchedulerSettings(evenly_spread_out_slots=evenly)
+        play = Play(two_vertices(2, PIPELINED), settings=settings)
+        play.start()
+        assert set(play.where.values()) == taskmanagers
 
 
 # ---------------------------------------------------------------------------------------------- older scheduling types

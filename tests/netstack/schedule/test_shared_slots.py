@@ -4,6 +4,7 @@ import pytest
 
 from netstack import LocalProtocolError
 from netstack.ids import ResultPartitionType
+from netstack.schedule.arrays import index_array
 from netstack.schedule.job_graph import (
     UNDECIDED,
     UNKNOWN_PROFILE,
@@ -15,7 +16,6 @@ from netstack.schedule.job_graph import (
     ResourceProfile,
     SlotSharingGroup,
 )
-from netstack.schedule.arrays import index_array
 from netstack.schedule.shared_slots import SharedSlots
 from netstack.schedule.slot_sharing import LocalInputPreferred, local_input_preferred
 from netstack.schedule.slots import Location, PhysicalSlot, SlotMatch, SlotRequest

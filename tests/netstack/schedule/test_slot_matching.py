@@ -3,7 +3,7 @@ import pytest
 from netstack.schedule.free_slots import FreeSlots
 from netstack.schedule.job_graph import ResourceProfile
 from netstack.schedule.slot_matching import choose_request, match_balanced
-from netstack.schedule.slots import LoadBalanceMode, Location, PhysicalSlot, SlotRequest, load_balance_mode
+from netstack.schedule.slots import LoadBalanceMode, Location, PhysicalSlot, SlotRequest
 
 SMALL = ResourceProfile("concrete", 1.0, 1 << 30)
 BIG = ResourceProfile("concrete", 2.0, 2 << 30)
@@ -33,19 +33,6 @@ def tasks(matches):
         name = match.slot.location.taskmanager
         total[name] = total.get(name, 0) + match.request.load
     return total
-
-
-@pytest.mark.parametrize(
-    ("mode", "evenly", "expected"),
-    [
-        (None, True, LoadBalanceMode.SLOTS),
-        (None, False, LoadBalanceMode.NONE),
-        (LoadBalanceMode.NONE, True, LoadBalanceMode.NONE),
-        (LoadBalanceMode.TASKS, True, LoadBalanceMode.TASKS),
-    ],
-)
-def test_an_explicit_mode_wins_over_the_older_switch(mode, evenly, expected):
-    assert load_balance_mode(mode, evenly) is expected
 
 
 @pytest.mark.parametrize("mode", [LoadBalanceMode.NONE, LoadBalanceMode.SLOTS])

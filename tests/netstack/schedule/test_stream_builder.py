@@ -97,6 +97,10 @@ def test_what_belongs_to_one_operator_only() -> None:
     stream = job.source(F)
     with pytest.raises(ConfigError, match="parallelism 0"):
         stream.set_parallelism(0)
+    none = StreamEnvironment(parallelism=0)
+    none.source(F)
+    with pytest.raises(ConfigError, match="operator 'source': parallelism 0; give at least 1"):
+        none.stream_graph()
     with pytest.raises(ConfigError, match="a side output needs a tag"):
         stream.side_output("")
     with pytest.raises(ConfigError, match="a stream of job 'other' cannot be joined"):

@@ -27,6 +27,7 @@ from netstack.wire.assembler import FrameAssembler
 from netstack.wire.codec import FrameKind, Inflate
 from netstack.wire.flink_compression import deflate
 from netstack.wire.flink_consumer import _MAX_KNOWN, FlinkConsumerCodec
+from netstack.wire.flink_errors import read_error, write_error
 from netstack.wire.flink_layout import MAX_INT, MAX_PARTS, Kind
 from netstack.wire.flink_producer import FlinkProducerCodec
 from netstack.wire.frames import (
@@ -258,9 +259,23 @@ def test_other_errors_are_io_exceptions_with_the_text() -> None:
     data = pair.producer.encode_control(ChannelError(0, ErrorCode.PRODUCER_FAILED, "grün \0"))
     assert b"PRODUCER_FAILED: gr?n ?" in data
     answered = pair.answer(ChannelError(0, ErrorCode.PRODUCER_FAILED, "x" * 5000))
-    assert answered == ChannelError(0, ErrorCode.INTERNAL, f"{ANSWERED} for this channel")
+    cut = "x" * (1000 - len("PRODUCER_FAILED: "))
+    assert answered == ChannelError(0, ErrorCode.PRODUCER_FAILED, f"{ANSWERED} ({cut}) for this channel")
     fatal = pair.answer(ConnectionFailure(ErrorCode.MALFORMED_FRAME, "bad"))
-    assert fatal == ConnectionFailure(ErrorCode.INTERNAL, f"{ANSWERED} for the whole connection")
+    assert fatal == ConnectionFailure(ErrorCode.MALFORMED_FRAME, f"{ANSWERED} (bad) for the whole connection")
+
+
+@pytest.mark.parametrize(
+    "change", [(b"PRODUCER_FAILED", b"PRODUCTION_FAIL"), (b"out", b"o\nt"), (b"Throwable", b"Throwablf"), (b"", b"")]
+)
+def test_a_message_is_read_only_if_it_is_one_of_ours(change: tuple[bytes, bytes]) -> None:
+    body = write_error(ErrorCode.PRODUCER_FAILED, "out of luck", ID)
+    number, code, name = read_error(body.replace(*change), lambda channel_id: 7)
+    assert number == 7
+    if change[0]:
+        assert (code, name) == (ErrorCode.INTERNAL, "java.io.IOException")
+    else:
+        assert (code, name) == (ErrorCode.PRODUCER_FAILED, "java.io.IOException (out of luck)")
 
 
 def test_an_error_for_a_channel_that_was_cancelled_is_not_said() -> None:

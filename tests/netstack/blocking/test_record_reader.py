@@ -1,0 +1,156 @@
+"""The blocking readers: nothing that was fetched is lost, and nothing counts as processed too early."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from netstack import CheckpointBarrier, LocalProtocolError, ProducerFailed, RecordError, UserEvent, blocking
+
+from .conftest import PATIENCE_S, Pair
+
+
+def test_an_iteration_that_was_left_goes_on(pair: Pair) -> None:
+    partition, gate = pair.join()
+    writer = blocking.RecordWriter(partition, format="int64")
+    writer.emit_batch(np.arange(10))
+    writer.finish()
+    reader = blocking.RecordReader(gate, format="int64")
+    found = []
+    for number in reader:
+        found.append(number)
+        if number == 3:
+            break
+    assert reader.next_records() == [4, 5, 6, 7, 8, 9]
+    assert found + list(reader) == [0, 1, 2, 3]
+    assert reader.next_records() is None
+
+
+def test_the_producer_hears_of_the_end_only_when_more_is_asked_for(pair: Pair) -> None:
+    partition, gate = pair.join()
+    writer = blocking.RecordWriter(partition, format="str")
+    writer.emit("to be processed")
+    writer.finish()
+    reader = blocking.RecordReader(gate, format="str")
+    for word in reader:
+        assert word == "to be processed"
+        with pytest.raises(TimeoutError, match="waiting for the consumers of partition"):
+            writer.wait_consumed(timeout_s=0.02)
+    writer.wait_consumed(timeout_s=PATIENCE_S)
+
+
+def test_a_barrier_is_seen_before_its_channel_goes_on(pair: Pair) -> None:
+    partition, gate = pair.join()
+    writer = blocking.RecordWriter(partition, format="str")
+    writer.emit("before")
+    writer.broadcast_event(CheckpointBarrier(1, 0))
+    writer.emit("after")
+    writer.broadcast_event(UserEvent(200, b"x"), priority=True)
+    writer.finish()
+    seen = list(blocking.RecordReader(gate, format="str"))
+    assert [element for element in seen if isinstance(element, str)] == ["before", "after"]
+    assert seen.index("before") < next(i for i, e in enumerate(seen) if isinstance(e, CheckpointBarrier)) < len(seen)
+    assert UserEvent(200, b"x") in seen
+
+
+def test_arrays_and_their_events(pair: Pair, background: Any) -> None:
+    partition, gate = pair.join(subpartitions=2)
+    writer = blocking.RecordWriter(partition, format="int64")
+
+    def write() -> None:
+        writer.emit_batch(np.arange(100_000))
+        writer.broadcast_event(UserEvent(200, b"half"))
+        writer.emit_batch(np.arange(100_000, 200_000))
+        writer.finish()
+
+    background(write)
+    reader = blocking.ArrayReader(gate, "<i8")
+    each: list[list[Any]] = [[], []]
+    for array in reader:
+        each[reader.channel_index].append(array)
+    assert [np.concatenate(arrays).tolist() for arrays in each] == [list(range(s, 200_000, 2)) for s in (0, 1)]
+    assert sorted(reader.events, key=lambda met: met[0]) == [(0, UserEvent(200, b"half")), (1, UserEvent(200, b"half"))]
+    writer.wait_consumed(timeout_s=PATIENCE_S)
+
+
+def test_rows_of_bytes(pair: Pair) -> None:
+    partition, gate = pair.join()
+    writer = blocking.RecordWriter(partition)
+    rows = np.arange(60, dtype=np.uint8).reshape(20, 3)
+    writer.emit_batch(rows)
+    writer.finish()
+    assert np.concatenate(list(blocking.ArrayReader(gate, record_bytes=3))).tolist() == rows.tolist()
+
+
+def test_what_came_before_a_failure_is_handed_out_first(pair: Pair) -> None:
+    partition, gate = pair.join()
+    writer = blocking.RecordWriter(partition, format="str", buffer_timeout_s=0)
+    reader = blocking.RecordReader(gate, format="str")
+    writer.emit("first")
+    assert reader.next_records(timeout_s=PATIENCE_S) == ["first"]
+    partition.fail("out of luck")
+    with pytest.raises(ProducerFailed, match="out of luck"):
+        reader.next_records(timeout_s=PATIENCE_S)
+
+
+def test_bytes_that_are_no_records_are_told_behind_those_that_are(pair: Pair) -> None:
+    partition, gate = pair.join()
+    writer = blocking.RecordWriter(partition, buffer_timeout_s=None)
+    writer.emit(b"12345678")
+    writer.flush()
+    writer.emit(b"123")
+    writer.finish()
+    reader = blocking.RecordReader(gate, format="int64")
+    with pytest.raises(RecordError, match="3 bytes are not a record of format int64"):
+        list(reader)
+
+
+def test_a_timeout_loses_nothing(pair: Pair, background: Any) -> None:
+    partition, gate = pair.join()
+    writer = blocking.RecordWriter(partition, format="int64", buffer_timeout_s=0)
+
+    def write() -> None:
+        for number in range(3000):
+            writer.emit(number)
+        writer.finish()
+
+    writing = background(write)
+    reader = blocking.RecordReader(gate, format="int64")
+    found: list[int] = []
+    while True:
+        try:
+            records = reader.next_records(timeout_s=0)
+        except TimeoutError:
+            continue
+        if records is None:
+            break
+        found += records
+    writing.outcome()
+    assert found == list(range(3000))
+
+
+@pytest.mark.parametrize("what", ["reader", "gate", "manager"])
+def test_closing_wakes_a_reader_that_waits(pair: Pair, background: Any, what: str) -> None:
+    partition, gate = pair.join()
+    blocking.RecordWriter(partition, format="str", buffer_timeout_s=0).emit("one")
+    reader = blocking.RecordReader(gate, format="str")
+    assert reader.next_records(timeout_s=PATIENCE_S) == ["one"]
+    waiting = background(reader.next_records)
+    with pytest.raises(LocalProtocolError, match="another thread is in a call of this reader"):
+        while True:
+            _refused_or_late(reader)
+    {"reader": reader.close, "gate": gate.close, "manager": pair.consumer.close}[what]()
+    with pytest.raises(LocalProtocolError, match="closed"):
+        waiting.outcome()
+    with pytest.raises(LocalProtocolError, match="closed"):
+        reader.next_records()
+
+
+def _refused_or_late(reader: blocking.RecordReader) -> None:
+    """Asks for records until the other thread is in its call."""
+    try:
+        reader.next_records(timeout_s=0)
+    except TimeoutError:
+        return

@@ -1,0 +1,55 @@
+"""What `netstack serve` deals out; whole exchanges are in test_exchange and in the replays."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from netstack.cli.serve import ServePlan, Serving
+from netstack.config import NetworkConfig
+
+CONFIG = NetworkConfig(segment_size_bytes=256, memory_bytes=256 * 256, dialect="flink-2.3.0")
+PARTITION = "d0" * 60
+
+
+def serving(**more: Any) -> Serving:
+    return Serving(ServePlan("memory://serve", PARTITION, 1, CONFIG, **more), lambda address: None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "text"),
+    [
+        ("long", b"two", "invalid literal"),
+        ("long", b"9223372036854775808", "too big"),
+        ("string", b"\xff", "can't decode"),
+    ],
+)
+def test_a_line_that_is_no_such_value_is_named(kind: str, line: bytes, text: str, tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.write_bytes(b"1\n" + line + b"\n")
+    failed = serving(input_path=lines, kind=kind)
+    trio.run(failed.run)
+    assert failed.outcome == "error"
+    assert f"line 2: {line!r} cannot be served as {kind}" in str(failed.error)
+    assert text in str(failed.error)
+    assert failed.document()["channels"][0]["records"] == 1
+
+
+def test_lines_may_end_in_the_way_of_windows_or_not_at_all(tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.write_bytes(b"a\r\n\nlast")
+    done = serving(input_path=lines, kind="bytes")
+
+    async def main() -> None:
+        with trio.move_on_after(1):  # nobody comes
+            await done.run()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    (channel,) = done.document()["channels"]
+    assert (channel["records"], channel["crc32"]) == (3, f"{zlib.crc32(b'alast'):08x}")
+    assert (done.outcome, done.is_released) == ("finished", False)
