@@ -31,6 +31,9 @@ from .events import (
 from .ids import ChannelDescriptor, PartitionId, ResultPartitionType
 from .inbound.gate import SingleInputGate
 from .inbound.union import UnionInputGate
+from .job.master import JobFailed, open_job, open_job_master
+from .job.spec import InputSpec, Job, TaskSpec
+from .job.worker import run_worker
 from .outbound.adaptive import AdaptiveRebalanceSelector
 from .outbound.partition import ResultPartition
 from .outbound.selector import (
@@ -46,12 +49,9 @@ from .outbound.selector import (
 )
 from .record.formats import RecordFormat
 from .runtime.authentication import Secret
-from .runtime.job import JobFailed, open_job, open_job_master
-from .runtime.job_spec import InputSpec, Job, TaskSpec
 from .runtime.record_reader import ArrayReader, RecordReader
 from .runtime.record_writer import RecordWriter
 from .runtime.task_manager import TaskManager, open_task_manager
-from .runtime.worker import run_worker
 
 __version__ = "0.2.0"
 

@@ -33,6 +33,15 @@ def test_the_checkpoint_example_counts_every_word(tmp_path: Path) -> None:
     assert counted == {"to": 2, "be": 2, "or": 1, "not": 1}
 
 
+def test_the_blocking_example_prints_every_word_once(tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    program = tmp_path / "worker.py"
+    program.write_text(next(block for block in blocks if "blocking" in block))
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["no", "record", "lost", "and", "none", "repeated"]
+
+
 def test_the_first_screen_names_both_commands_and_they_exist() -> None:
     first_screen = (ROOT / "README.md").read_text()[:1500]
     targets = re.findall(r"^make (\w+)", first_screen, re.MULTILINE)

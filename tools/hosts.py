@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
 """Several hosts on one machine: network namespaces with an address each, joined by veth pairs and a bridge.
 
-    sudo tools/hosts.py daemons --count 3 --secret-file secret       three hosts, a netstack taskmanager on each
-    sudo tools/hosts.py spark --count 3                              three hosts, a Spark worker on each, and a master
-    sudo tools/hosts.py shell --count 3 --rate 200mbit               just the hosts, and a shell on the first
+    sudo .venv/bin/python tools/hosts.py daemons --count 3             three hosts, a netstack taskmanager on each
+    sudo .venv/bin/python tools/hosts.py spark --count 3               three hosts, a Spark worker on each, and a master
+    sudo .venv/bin/python tools/hosts.py shell --rate 200mbit          just the hosts, and a shell on host 0
 
 Each runs in the foreground: it prints what to run against it, and takes everything down on Ctrl-C. Host 0 is for
-whoever measures; 1 to N are for daemons and workers. `exec`, `cut` and `heal` act on hosts that another terminal holds.
+whoever measures; 1 to N are for daemons and workers. What follows `--` goes to the daemons. In another terminal:
 
-Takes: root, `ip` and, for a rate, a kernel with `tbf`. Gives: `Hosts` and `SparkCluster`, which tests use too.
+    sudo .venv/bin/python tools/hosts.py exec --host 0 -- ip addr      runs a command on a host
+    sudo .venv/bin/python tools/hosts.py cut --host 2                  unplugs it; `heal` plugs it in again
+
+Takes: root, `ip` and, for a rate, a kernel with `tbf`. Gives: `Hosts`, `Daemons`, `SparkCluster`, also to tests.
+
+Rules: what a run that was killed left behind is removed by the next of its name; a run that is alive is not touched.
 
 The bridge has a namespace of its own, so nothing appears in the machine's and there is nothing to clean up there. All
 hosts share the machine's clocks, CPUs and disk; delay is the business of the `impaired` transport.
@@ -18,8 +23,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
+import itertools
 import json
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -37,6 +46,9 @@ SPARK_PORT: Final = 7077
 SPARK_PAGE: Final = 8080
 _READY_S: Final = 60.0
 _END_S: Final = 10.0
+_MOST_HOSTS: Final = 200
+_NUMBERS: Final = itertools.count()
+_BENCH: Final = (sys.executable, "-m", "bench")
 
 
 class HostsError(Exception):
@@ -66,29 +78,38 @@ class Hosts:
         name: prefix of the namespaces.
 
     Raises:
-        HostsError: not here.
+        HostsError: not here, or hosts of this name are up.
     """
 
     def __init__(self, count: int, *, rate: str | None = None, name: str | None = None) -> None:
         self.count = count
-        self.name = name or f"ns{os.getpid()}"
+        self.name = name or f"ns{os.getpid()}-{next(_NUMBERS)}"
         self.rate = rate
         self._processes: list[subprocess.Popen[str]] = []
+        self._lock: int | None = None
 
     def __enter__(self) -> Hosts:
         missing = why_not()
         if missing:
             raise HostsError(missing)
+        if not 1 <= self.count <= _MOST_HOSTS:
+            raise HostsError(f"--count {self.count}: give 1 to {_MOST_HOSTS}")
+        self._take_name()
         try:
+            self.remove()  # of a run that was killed
             self._make()
         except BaseException:
             self.remove()
+            self._free_name()
             raise
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self.end_all()
-        self.remove()
+        try:
+            self.end_all()
+            self.remove()
+        finally:
+            self._free_name()
 
     def address(self, host: int) -> str:
         """IPv4 address of a host."""
@@ -135,12 +156,34 @@ class Hosts:
         self._processes.clear()
 
     def remove(self) -> None:
-        """Removes the namespaces; their links vanish with them."""
-        for host in (*range(self.count + 1), None):
-            subprocess.run(["ip", "netns", "del", self._namespace(host)], capture_output=True, check=False)
+        """Removes all namespaces of this name and kills what runs in them; their links vanish with them."""
+        listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
+        for namespace in (line.split()[0] for line in listed.splitlines() if line.strip()):
+            if re.fullmatch(rf"{re.escape(self.name)}-(sw|\d+)", namespace):
+                words = ["ip", "netns", "pids", namespace]
+                for pid in subprocess.run(words, capture_output=True, text=True, check=False).stdout.split():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(int(pid), signal.SIGKILL)
+                subprocess.run(["ip", "netns", "del", namespace], capture_output=True, check=False)
 
     def _namespace(self, host: int | None) -> str:
         return f"{self.name}-sw" if host is None else f"{self.name}-{host}"
+
+    def _take_name(self) -> None:
+        """The lock goes with its process, however that ends."""
+        path = Path(tempfile.gettempdir()) / f"netstack-hosts-{self.name}.lock"
+        lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise HostsError(f"hosts named {self.name} are up; end them, or choose another --name") from None
+        self._lock = lock
+
+    def _free_name(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def _make(self) -> None:
         switch = self._namespace(None)
@@ -163,6 +206,8 @@ class Hosts:
 
     def _limit(self, namespace: str, device: str) -> None:
         assert self.rate is not None
+        if shutil.which("tc") is None:
+            raise HostsError("there is no `tc` command, which sets --rate: install iproute2")
         words = ["tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf"]
         words += ["rate", self.rate, "burst", "64kb", "latency", "20ms"]
         made = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -193,12 +238,13 @@ class Daemons:
     def start(self, host: int) -> None:
         """Starts one, or starts it again, and waits until it listens."""
         listen = f"tcp://{self._hosts.address(host)}:{DAEMON_PORT}"
-        process = self._hosts.start(
-            host, [*self._words, "--listen", listen], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        assert process.stdout is not None
-        if not process.stdout.readline():
-            raise HostsError(f"the daemon on host {host} ended at once with {process.wait()}")
+        with tempfile.TemporaryFile("w+") as log:
+            process = self._hosts.start(host, [*self._words, "--listen", listen], stdout=subprocess.PIPE, stderr=log)
+            assert process.stdout is not None
+            if not process.stdout.readline():
+                process.wait()
+                log.seek(0)
+                raise HostsError(f"the daemon on host {host} ended at once: {_last_line(log.read())}")
         self.processes[host] = process
 
     def start_all(self) -> None:
@@ -226,12 +272,15 @@ class SparkCluster:
         self._cores = cores
         self._memory = memory
         self._scratch = tempfile.mkdtemp(prefix="netstack-spark-")
+        self._daemons: list[subprocess.Popen[str]] = []
         self.master = f"spark://{SWITCH}:{SPARK_PORT}"
         self.log = Path(self._scratch) / "daemons.log"
 
     def __enter__(self) -> SparkCluster:
-        import pyspark
-
+        try:
+            import pyspark
+        except ImportError:
+            raise HostsError(f"{sys.executable} has no pyspark: run this with the Python of .venv") from None
         spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
         master = ["--host", SWITCH, "--port", str(SPARK_PORT), "--webui-port", str(SPARK_PAGE)]
         self._start(None, SWITCH, [spark_class, "org.apache.spark.deploy.master.Master", *master])
@@ -266,11 +315,13 @@ class SparkCluster:
             "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dspark.master.rest.enabled=false",
         }
         with self.log.open("a") as log:
-            self._hosts.start(host, words, stdout=log, stderr=log, env=environment)
+            self._daemons.append(self._hosts.start(host, words, stdout=log, stderr=log, env=environment))
 
     def _wait(self) -> None:
         deadline = time.monotonic() + _READY_S
         while (found := self.alive_workers()) < self._hosts.count:
+            if any(process.poll() is not None for process in self._daemons):
+                raise HostsError(f"a daemon of Spark ended at once: {_last_line(self.log.read_text())}")
             if time.monotonic() > deadline:
                 raise HostsError(f"{found} of {self._hosts.count} workers came within {_READY_S:g} s; see {self.log}")
             time.sleep(0.3)
@@ -279,6 +330,7 @@ class SparkCluster:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     asked = _arguments(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     hosts = Hosts(asked.count, rate=asked.rate, name=asked.name)
     try:
         if asked.what in ("exec", "cut", "heal"):
@@ -286,6 +338,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with hosts:
             if asked.what == "shell":
                 print(f"hosts 0 to {asked.count} at {hosts.address(0)} ...; this shell is on host 0", file=sys.stderr)
+                signal.signal(signal.SIGINT, lambda *_: None)  # is the shell's
                 return subprocess.call(hosts.command(0, [os.environ.get("SHELL", "/bin/sh")]))
             if asked.what == "daemons":
                 return _hold_daemons(hosts, asked)
@@ -305,31 +358,38 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--name", default="netstack", help="prefix of the namespaces")
     parser.add_argument("--secret-file", type=Path, help="for daemons")
     parser.add_argument("--host", type=int, default=0, help="for exec, cut and heal")
-    parser.add_argument("command", nargs="*", help="for exec; after --")
-    return parser.parse_args(arguments)
+    parser.usage = f"{parser.format_usage().removeprefix('usage: ').rstrip()} [-- COMMAND of exec, or flags of daemons]"
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    end = words.index("--") if "--" in words else len(words)
+    asked = parser.parse_args(words[:end])
+    asked.command = words[end + 1 :]
+    if asked.what == "exec" and not asked.command:
+        parser.error("exec: give a command after --")
+    return asked
 
 
 def _act(hosts: Hosts, asked: argparse.Namespace) -> int:
     if asked.what == "exec":
-        return subprocess.call(hosts.command(asked.host, asked.command))
+        os.execvp("ip", hosts.command(asked.host, asked.command))  # so that Ctrl-C and the exit code are the command's
     (hosts.cut if asked.what == "cut" else hosts.heal)(asked.host)
     return 0
 
 
 def _hold_daemons(hosts: Hosts, asked: argparse.Namespace) -> int:
     with _secret(asked.secret_file) as secret_file:
-        daemons = Daemons(hosts, secret_file)
+        daemons = Daemons(hosts, secret_file, asked.command)
         daemons.start_all()
-        here = f"{sys.argv[0]} exec --name {hosts.name} --"
-        print(f"{here} netstack-bench run --hosts {daemons.flag} --secret-file {secret_file}", flush=True)
+        words = _on_host_0(hosts, [*_BENCH, "run", "--hosts", daemons.flag, "--secret-file", str(secret_file)])
+        print(words, flush=True)
         signal.pause()
     return 0
 
 
 def _hold_spark(hosts: Hosts) -> int:
     with SparkCluster(hosts) as cluster:
-        here = f"{sys.argv[0]} exec --name {hosts.name} -- env SPARK_LOCAL_IP={hosts.address(0)}"
-        print(f"{here} netstack-bench sweep --engine spark --master {cluster.master} --nodes {hosts.count}", flush=True)
+        facts = [f"SPARK_LOCAL_IP={hosts.address(0)}", f"PYSPARK_PYTHON={sys.executable}"]
+        sweep = ["sweep", "--engine", "spark", "--master", cluster.master, "--nodes", str(hosts.count)]
+        print(_on_host_0(hosts, ["env", *facts, *_BENCH, *sweep]), flush=True)
         signal.pause()
     return 0
 
@@ -345,6 +405,16 @@ def _secret(given: Path | None) -> Iterator[Path]:
         path.touch(mode=0o600)
         path.write_text(os.urandom(32).hex())
         yield path
+
+
+def _on_host_0(hosts: Hosts, words: Sequence[str]) -> str:
+    """A command for another terminal."""
+    return shlex.join([sys.executable, sys.argv[0], "exec", "--name", hosts.name, "--", *words])
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"
 
 
 def _signal(process: subprocess.Popen[str], number: int) -> None:

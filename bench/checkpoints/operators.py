@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from netstack.checkpoint.coordinator import CheckpointSettings
-from netstack.runtime.job_spec import InputSpec, Job, TaskSpec
-from netstack.runtime.operators import Output, TaskContext
+from netstack.job.operators import Output, TaskContext
+from netstack.job.spec import InputSpec, Job, TaskSpec
 
 from ..source import filler
 from ..throttle import Throttle

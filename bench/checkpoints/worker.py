@@ -24,8 +24,8 @@ import trio
 
 from netstack.checkpoint.files import CheckpointFiles
 from netstack.checkpoint.storage import CheckpointStorage
-from netstack.runtime.job import CheckpointReport, JobFailed, JobMaster, JobRun, open_job_master
-from netstack.runtime.worker import run_worker
+from netstack.job.master import CheckpointReport, JobFailed, JobMaster, JobRun, open_job_master
+from netstack.job.worker import run_worker
 
 from ..pacing import clock_ns
 from ..worker import reporting

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from netstack.runtime.job_spec import InputSpec, Job, TaskSpec
-from netstack.runtime.operators import Output, TaskContext
+from netstack.job.operators import Output, TaskContext
+from netstack.job.spec import InputSpec, Job, TaskSpec
 
 from ..throttle import Throttle
 from .counts import KeyCounts, count

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 import trio
 
-from netstack.runtime.job import JobFailed, JobMaster, JobRun, open_job_master
-from netstack.runtime.worker import run_worker
+from netstack.job.master import JobFailed, JobMaster, JobRun, open_job_master
+from netstack.job.worker import run_worker
 
 from ..pacing import clock_ns
 from ..worker import reporting

@@ -37,6 +37,9 @@ class SparkEngine:
         spark: the session; the package has been shipped to its executors.
         settings: where nodes go.
         on_nodes: told the rows of a run's nodes when it is over, also of one that failed (`frames.NODE_SCHEMA`).
+
+    Attributes:
+        is_usable: False once a run failed as every other one would.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class SparkEngine:
         self._version = str(spark.version)
         self._build = build()
         self._jobs = 0
+        self.is_usable = True
 
     def run_once(self, spec: RunSpec, /) -> dict[str, Any]:
         """One run: one barrier job.
@@ -63,6 +67,7 @@ class SparkEngine:
         try:
             rows = self._collect(spec, job)
         except MeasurementFailed as error:
+            self.is_usable = not isinstance(error, PlaceUnusable)
             told = {"run_id": spec.run_id, "kind": LOST, "error": str(error)}
             self._on_nodes([{**told, "rank": rank} for rank in range(spec.nodes)])
             raise
@@ -71,6 +76,7 @@ class SparkEngine:
         self._on_nodes(node_rows(spec, rows, document))
         if document is None:
             hopeless = any(row["kind"] == SETUP for row in rows)
+            self.is_usable = not hopeless
             raise PlaceUnusable(failure) if hopeless else MeasurementFailed(failure)
         return {
             **document,

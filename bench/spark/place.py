@@ -28,7 +28,7 @@ from .settings import SparkSettings
 from .sweep import Recorder, write_nodes, write_settings
 
 LOG: Final = "spark.log"
-_TABLES_S: Final = 300.0
+_TABLES_S: Final = 60.0
 
 
 @contextmanager
@@ -55,17 +55,20 @@ def spark_place(
         with open_session(where) as spark:
             progress.prepared()
             recorder = Recorder(store, progress)
-            yield SparkEngine(spark, where, on_nodes=recorder.add).run_once, recorder
+            engine = SparkEngine(spark, where, on_nodes=recorder.add)
+            yield engine.run_once, recorder
             if not all(row["error"] for row in recorder.rows()):
                 progress.prepare("writing tables", where.tables_s)
-                console.print(escape(_write(spark, recorder, warehouse)), soft_wrap=True)
+                # Who pressed Ctrl-C does not wait for Spark, and a cluster that is gone would not answer.
+                told = _write(None if recorder.was_cut or not engine.is_usable else spark, recorder, warehouse)
+                console.print(escape(told), soft_wrap=True)
 
 
 def _write(spark: Any, recorder: Recorder, warehouse: Path) -> str:
-    """The tables; the sweep is stored already, so what goes wrong here is told and no more."""
+    """The tables, that of settings only with a session. The sweep is stored: what goes wrong here is told, no more."""
     try:
         write_nodes(recorder, warehouse)
-        if not recorder.was_cut:  # who pressed Ctrl-C does not wait for it
+        if spark is not None:
             work = partial(write_settings, spark, recorder, warehouse)
             run_job(spark.sparkContext, f"netstack-tables-{recorder.sweep_id}", "tables", work, deadline_s=_TABLES_S)
     except (OSError, JobTooSlow) as error:
@@ -75,7 +78,8 @@ def _write(spark: Any, recorder: Recorder, warehouse: Path) -> str:
         return f"the table of settings was not written: {why}; {recorder.path} has its rows"
     except KeyboardInterrupt:
         return f"the table of settings was not written: interrupted; {recorder.path} has its rows"
-    return f"tables of this and other sweeps: {warehouse}"
+    what = "table of the nodes" if spark is None else "tables"
+    return f"{what} of this and other sweeps: {warehouse}"
 
 
 @contextmanager

@@ -107,12 +107,12 @@ class _Fetcher:
             raise LocalProtocolError("another thread is in a call of this reader; one thread at a time")
         self._is_busy = True
         try:
-            if not self._ready:
-                if self._error is not None:
-                    error, self._error = self._error, None
-                    raise error
+            if not self._ready and self._error is None:
                 self._portal.call(self._fetch, timeout_s=timeout_s, what="waiting for records")
             if not self._ready:
+                error, self._error = self._error, None
+                if error is not None:
+                    raise error
                 return None
             self.channel_index, elements = self._ready.popleft()
             return elements

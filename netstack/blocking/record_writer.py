@@ -273,7 +273,7 @@ class RecordWriter:
 
         async def inside() -> None:
             self._check_alive()
-            work = Work(action)
+            work = Work(action, is_awaited=True)
             self._queue.append(work)
             self._is_hurried = True
             self._changed.wake()

@@ -15,12 +15,23 @@ import trio
 
 @final
 class Work:
-    """What is not a record of its own: a batch, an event, a flush."""
+    """One action; its error is raised where it is awaited, else where it runs.
 
-    __slots__ = ("_action", "bytes", "done", "error", "is_begun", "records")
+    Attributes:
+        records: how many it writes.
+        bytes: how many of theirs it holds.
+        is_begun: whether it runs, ran, or was withdrawn.
+        done: set when it is over.
+        error: why it failed.
+    """
 
-    def __init__(self, action: Callable[[], Awaitable[None]], *, records: int = 0, bytes: int = 0) -> None:
+    __slots__ = ("_action", "_is_awaited", "bytes", "done", "error", "is_begun", "records")
+
+    def __init__(
+        self, action: Callable[[], Awaitable[None]], *, is_awaited: bool = False, records: int = 0, bytes: int = 0
+    ) -> None:
         self._action = action
+        self._is_awaited = is_awaited
         self.records = records
         self.bytes = bytes
         self.is_begun = False
@@ -31,7 +42,14 @@ class Work:
         """Does it, unless it was withdrawn."""
         if not self.is_begun:
             self.is_begun = True
-            await self._action()
+            try:
+                await self._action()
+            except trio.Cancelled:
+                raise
+            except BaseException as error:  # of an event that cannot be encoded, say: its own, and the writer goes on
+                if not self._is_awaited:
+                    raise
+                self.error = error
             self.done.set()
 
     def fail(self, error: BaseException) -> None:

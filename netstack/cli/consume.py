@@ -316,14 +316,14 @@ def consume(
     )
     consumption = Consumption(plan, None if as_json else _print_values)
     is_stopped = trio.run(until_stopped, consumption.run)
-    if as_json:
-        click.echo(json.dumps(consumption.document()))
-    else:
-        print_summary(f"{address}: {consumption.outcome}", consumption.accounts, to_stderr=True)
     if consumption.error is not None:
         click.echo(f"netstack: {consumption.error}", err=True)
     elif is_stopped:
         click.echo("netstack: stopped by a signal", err=True)
+    if as_json:
+        click.echo(json.dumps(consumption.document()))
+    else:
+        print_summary(f"{address}: {consumption.outcome}", consumption.accounts, to_stderr=True)
     return 1 if is_stopped or consumption.error is not None else 0
 
 

@@ -241,7 +241,9 @@ def _values(plan: ServePlan) -> Iterator[tuple[_Value, bytes]]:
         return
     with plan.input_path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            payload = line.removesuffix(b"\n").removesuffix(b"\r")
+            payload = line.removesuffix(b"\n")
+            if plan.kind != "bytes":
+                payload = payload.removesuffix(b"\r")
             try:
                 if plan.kind == "bytes":
                     yield payload, payload

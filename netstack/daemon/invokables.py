@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias, final
 
 from ..errors import ConfigError
 from ..runtime.causes import told
-from ..runtime.operators import load
+from ..runtime.names import load
 from .build import build_of
 from .task import Task
 

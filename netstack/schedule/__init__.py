@@ -1,1 +1,43 @@
-"""From a job graph to a plan, and from events to instructions: pure functions and state machines, no I/O, no clock."""
+"""From a job graph to a plan, and from events to instructions: pure functions and state machines, no I/O, no clock.
+
+Here is what writes and plans a job. Who runs one takes `Scheduler` from `scheduler`, how it is set from
+`scheduler_settings`, what it is told from `events`, what it says from `instructions`, when it restarts from `restart`.
+"""
+
+from .chaining import Chaining, Explanation
+from .job_generator import generate_job
+from .job_graph import UNDECIDED, JobGraph, ResourceProfile
+from .plan import Plan, make_plan
+from .plan_text import plan_text
+from .slots import LoadBalanceMode
+from .stream_builder import DataStream, OperatorStream, StreamEnvironment
+from .stream_graph import (
+    ChainingStrategy,
+    ExchangeMode,
+    GlobalExchangeMode,
+    Partitioner,
+    StreamGraph,
+    StreamSettings,
+)
+
+__all__ = [
+    "UNDECIDED",
+    "Chaining",
+    "ChainingStrategy",
+    "DataStream",
+    "ExchangeMode",
+    "Explanation",
+    "GlobalExchangeMode",
+    "JobGraph",
+    "LoadBalanceMode",
+    "OperatorStream",
+    "Partitioner",
+    "Plan",
+    "ResourceProfile",
+    "StreamEnvironment",
+    "StreamGraph",
+    "StreamSettings",
+    "generate_job",
+    "make_plan",
+    "plan_text",
+]

@@ -19,7 +19,6 @@ from netstack.checkpoint.instructions import (
 )
 from netstack.checkpoint.snapshot import TaskFile, TaskSnapshot
 
-
 JOB = [JobTask("source", 2), JobTask("map", 2, ("source",)), JobTask("sink", 1, ("map",))]
 SUBTASKS = [(task.name, subtask) for task in JOB for subtask in range(task.parallelism)]
 INPUTS = {task.name: task.inputs for task in JOB}

@@ -17,8 +17,8 @@ import trio
 from netstack.checkpoint.coordinator import CheckpointSettings
 from netstack.checkpoint.storage import CheckpointStorage
 from netstack.config import NetworkConfig
-from netstack.runtime.job import JobFailed, JobMaster, open_job_master
-from netstack.runtime.job_spec import InputSpec, Job, TaskSpec
+from netstack.job.master import JobFailed, JobMaster, open_job_master
+from netstack.job.spec import InputSpec, Job, TaskSpec
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +67,7 @@ def key_of(record):
     return record % 17
 """
 
-WORKER = "import sys, trio; from netstack.runtime.worker import run_worker; trio.run(run_worker, *sys.argv[1:])"
+WORKER = "import sys, trio; from netstack.job.worker import run_worker; trio.run(run_worker, *sys.argv[1:])"
 
 
 def job(folder: Path, settings: CheckpointSettings) -> Job:

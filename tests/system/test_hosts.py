@@ -5,8 +5,11 @@ The hosts are network namespaces (`tools/hosts.py`), so what crosses between the
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +19,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+from bench.spark.node import build
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.xdist_group("hosts")]  # one set of hosts for all
 
@@ -157,19 +162,80 @@ def test_a_stranger_is_kept_out(bench: Bench, tmp_path: Path) -> None:
     assert "secret" in json.loads(without.stdout)["error"]
 
 
+def test_hosts_of_a_run_that_was_killed_are_replaced_and_those_of_one_that_is_up_are_not() -> None:
+    words = [sys.executable, str(ROOT / "tools/hosts.py"), "daemons", "--count", "2", "--name", "nstest"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert "exec --name nstest -- " in process.stdout.readline()
+    again = subprocess.run(words, capture_output=True, text=True, check=False, timeout=30)
+    assert (again.returncode, "hosts named nstest are up" in again.stderr) == (1, True)
+    process.kill()
+    process.communicate()
+    assert len(namespaces("nstest")) == 4
+    replaced = subprocess.Popen([*words, "--count", "1"], stdout=subprocess.PIPE, text=True)
+    assert replaced.stdout is not None
+    assert replaced.stdout.readline()
+    assert namespaces("nstest") == {"nstest-sw", "nstest-0", "nstest-1"}
+    replaced.send_signal(signal.SIGINT)
+    replaced.communicate(timeout=30)
+    assert (replaced.returncode, namespaces("nstest")) == (0, set())
+
+
+def namespaces(name: str) -> set[str]:
+    told = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    return {line.split()[0] for line in told.splitlines() if line.startswith(f"{name}-")}
+
+
 @pytest.mark.java
-def test_a_spark_cluster_with_three_workers_on_three_addresses(tmp_path: Path) -> None:
+def test_a_spark_cluster_whose_workers_have_another_netstack_and_lose_an_executor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = tmp_path / "old" / "netstack"
+    old.mkdir(parents=True)
+    (old / "__init__.py").write_text("raise ImportError('the worker has its own netstack')")
+    sweep = tmp_path / "sweep"
+    arguments = ["--timeouts", "0", "--record-sizes", "8", "--channels", "1", "--seconds", "2", "--repeats", "3"]
+    arguments += ["--latency-seconds", "0", "--output", str(sweep), "--json", "--nodes", "3"]
+    monkeypatch.setenv("PYTHONPATH", str(old.parent))  # of the workers, which start here
     with tool.Hosts(3) as hosts, tool.SparkCluster(hosts) as cluster:
-        arguments = ["--timeouts", "100ms,0", "--record-sizes", "8", "--channels", "1", "--seconds", "0.3"]
-        arguments += ["--latency-seconds", "0", "--output", str(tmp_path / "sweep"), "--json"]
-        words = [sys.executable, "-m", "bench", "sweep", "--engine", "spark", "--master", cluster.master]
-        done = hosts.run(
-            0, [*words, "--nodes", "3", *arguments], env=cluster.driver_environment(), timeout=200, cwd=tmp_path
+        monkeypatch.delenv("PYTHONPATH")
+        process = hosts.start(
+            0,
+            [sys.executable, "-m", "bench", "sweep", "--engine", "spark", "--master", cluster.master, *arguments],
+            env=cluster.driver_environment(),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
-        assert done.returncode == 0, done.stderr
-        found = json.loads(done.stdout)
-        assert found["failed"] == 0
-        for row in found["rows"]:
+        until_s = time.monotonic() + 120
+        while not (sweep / "rows.jsonl").exists() or not (sweep / "rows.jsonl").read_text():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < until_s
+            time.sleep(0.1)
+        time.sleep(2)  # in the middle of the second run
+        kill_executor(hosts.address(2))
+        out, said = process.communicate(timeout=120)
+        assert process.returncode == 1, said
+        first, second, third = json.loads(out)["rows"]
+        assert "Traceback" not in said
+        assert "lost in the middle of the run" in second["error"]
+        assert "\n" not in second["error"]
+        for row in (first, third):
+            assert row["delivered"]
             assert row["engine_kind"] == "spark"
             places = {host["address"].partition(":")[0] for host in row["hosts"]}
             assert places == {hosts.address(host) for host in (1, 2, 3)}
+        nodes = [json.loads(line) for line in (sweep / "nodes.jsonl").read_text().splitlines()]
+        assert {row["build"] for row in nodes if row["kind"] == "ok"} == {build()}
+        assert [row["kind"] for row in nodes].count("lost") == 3
+
+
+def kill_executor(address: str) -> None:
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit():
+                words = (entry / "cmdline").read_bytes()
+                if b"CoarseGrainedExecutorBackend" in words and address.encode() in words:
+                    os.kill(int(entry.name), signal.SIGKILL)
+                    return
+    raise AssertionError(f"no executor at {address}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -47,12 +48,12 @@ def test_a_barrier_is_seen_before_its_channel_goes_on(pair: Pair) -> None:
     writer.emit("before")
     writer.broadcast_event(CheckpointBarrier(1, 0))
     writer.emit("after")
-    writer.broadcast_event(UserEvent(200, b"x"), priority=True)
+    writer.broadcast_event(UserEvent("tell", b"x"), priority=True)
     writer.finish()
     seen = list(blocking.RecordReader(gate, format="str"))
     assert [element for element in seen if isinstance(element, str)] == ["before", "after"]
     assert seen.index("before") < next(i for i, e in enumerate(seen) if isinstance(e, CheckpointBarrier)) < len(seen)
-    assert UserEvent(200, b"x") in seen
+    assert UserEvent("tell", b"x") in seen
 
 
 def test_arrays_and_their_events(pair: Pair, background: Any) -> None:
@@ -61,17 +62,21 @@ def test_arrays_and_their_events(pair: Pair, background: Any) -> None:
 
     def write() -> None:
         writer.emit_batch(np.arange(100_000))
-        writer.broadcast_event(UserEvent(200, b"half"))
+        writer.broadcast_event(UserEvent("tell", b"half"))
         writer.emit_batch(np.arange(100_000, 200_000))
         writer.finish()
 
-    background(write)
+    writing = background(write)
     reader = blocking.ArrayReader(gate, "<i8")
     each: list[list[Any]] = [[], []]
     for array in reader:
         each[reader.channel_index].append(array)
+    writing.outcome()
     assert [np.concatenate(arrays).tolist() for arrays in each] == [list(range(s, 200_000, 2)) for s in (0, 1)]
-    assert sorted(reader.events, key=lambda met: met[0]) == [(0, UserEvent(200, b"half")), (1, UserEvent(200, b"half"))]
+    assert sorted(reader.events, key=lambda met: met[0]) == [
+        (0, UserEvent("tell", b"half")),
+        (1, UserEvent("tell", b"half")),
+    ]
     writer.wait_consumed(timeout_s=PATIENCE_S)
 
 
@@ -139,8 +144,7 @@ def test_closing_wakes_a_reader_that_waits(pair: Pair, background: Any, what: st
     assert reader.next_records(timeout_s=PATIENCE_S) == ["one"]
     waiting = background(reader.next_records)
     with pytest.raises(LocalProtocolError, match="another thread is in a call of this reader"):
-        while True:
-            _refused_or_late(reader)
+        _ask_until_refused(reader)
     {"reader": reader.close, "gate": gate.close, "manager": pair.consumer.close}[what]()
     with pytest.raises(LocalProtocolError, match="closed"):
         waiting.outcome()
@@ -148,9 +152,8 @@ def test_closing_wakes_a_reader_that_waits(pair: Pair, background: Any, what: st
         reader.next_records()
 
 
-def _refused_or_late(reader: blocking.RecordReader) -> None:
+def _ask_until_refused(reader: blocking.RecordReader) -> None:
     """Asks for records until the other thread is in its call."""
-    try:
-        reader.next_records(timeout_s=0)
-    except TimeoutError:
-        return
+    while True:
+        with contextlib.suppress(TimeoutError):
+            reader.next_records(timeout_s=0)

@@ -40,10 +40,11 @@ def test_a_line_that_is_no_such_value_is_named(kind: str, line: bytes, text: str
     assert failed.document()["channels"][0]["records"] == 1
 
 
-def test_lines_may_end_in_the_way_of_windows_or_not_at_all(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "expected"), [("bytes", b"a\rlast"), ("string", b"alast")])
+def test_lines_may_end_as_on_windows_or_not_at_all(kind: str, expected: bytes, tmp_path: Path) -> None:
     lines = tmp_path / "lines"
     lines.write_bytes(b"a\r\n\nlast")
-    done = serving(input_path=lines, kind="bytes")
+    done = serving(input_path=lines, kind=kind)
 
     async def main() -> None:
         with trio.move_on_after(1):  # nobody comes
@@ -51,5 +52,5 @@ def test_lines_may_end_in_the_way_of_windows_or_not_at_all(tmp_path: Path) -> No
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     (channel,) = done.document()["channels"]
-    assert (channel["records"], channel["crc32"]) == (3, f"{zlib.crc32(b'alast'):08x}")
+    assert (channel["records"], channel["crc32"]) == (3, f"{zlib.crc32(expected):08x}")
     assert (done.outcome, done.is_released) == ("finished", False)

@@ -23,8 +23,10 @@ from ..checkpoint.storage import CheckpointStorage
 from ..errors import CheckpointError, ConnectionLost, LocalProtocolError
 from ..events import CheckpointBarrier, decode_event
 from ..ids import ChannelDescriptor
+from ..runtime.causes import is_secondary, root_cause, told
+from ..runtime.record_writer import RecordWriter
+from ..runtime.task_manager import TaskManager, open_task_manager
 from ..transport import transport_for
-from .causes import is_secondary, root_cause, told
 from .control import (
     AbortCheckpoint,
     Acknowledged,
@@ -43,12 +45,10 @@ from .control import (
     TriggerCheckpoint,
 )
 from .control_stream import StreamLink
-from .job_spec import Job, TaskSpec
 from .operators import TaskContext, make_operator
-from .record_writer import RecordWriter
+from .spec import Job, TaskSpec
 from .task import Task
 from .task_checkpoints import InThread, SubtaskReport
-from .task_manager import TaskManager, open_task_manager
 
 _Result = TypeVar("_Result")
 

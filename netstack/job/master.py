@@ -19,13 +19,13 @@ import trio
 
 from ..checkpoint.storage import CheckpointStorage
 from ..errors import ConfigError, ConnectionLost, LocalProtocolError, RemoteProtocolError
+from ..runtime.signal import Signal
 from ..transport import ByteStream, Listener, transport_for
+from .checkpoints import CheckpointReport
 from .control import ControlLink, local_links
 from .control_stream import StreamLink
-from .job_checkpoints import CheckpointReport
-from .job_run import JobFailed, JobRun
-from .job_spec import Job
-from .signal import Signal
+from .run import JobFailed, JobRun
+from .spec import Job
 from .task_checkpoints import InThread
 from .worker import in_thread, serve
 

@@ -12,17 +12,17 @@ import pytest
 import trio
 import trio.testing
 
-import netstack.runtime.task_checkpoints
+import netstack.job.task_checkpoints
 from netstack.checkpoint.snapshot import TaskFile
 from netstack.checkpoint.storage import CheckpointStorage
 from netstack.events import Alignment, CancelCheckpointMarker, CheckpointBarrier, Event
 from netstack.inbound.barrier import AbortReason, AlignmentStatistics, CheckpointDeclined
-from netstack.runtime.mailbox import Mailbox
-from netstack.runtime.operators import BoundOperator, TaskContext
-from netstack.runtime.task_checkpoints import SubtaskReport, TaskCheckpoints
-from netstack.runtime.task_input import TaskInput
+from netstack.job.input import TaskInput
+from netstack.job.mailbox import Mailbox
+from netstack.job.operators import BoundOperator, TaskContext
+from netstack.job.output import TaskOutput
+from netstack.job.task_checkpoints import SubtaskReport, TaskCheckpoints
 from netstack.runtime.task_manager import TaskManager
-from netstack.runtime.task_output import TaskOutput
 
 KEY = ("before-0>task.0", 0)
 
@@ -244,7 +244,7 @@ async def test_the_coordinator_and_the_handler_may_both_trigger(tmp_path: Path) 
 
 @virtual
 async def test_too_much_channel_state_is_declined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(netstack.runtime.task_checkpoints, "MAX_CHANNEL_STATE_BYTES", 10)
+    monkeypatch.setattr(netstack.job.task_checkpoints, "MAX_CHANNEL_STATE_BYTES", 10)
     async with checkpoints(tmp_path) as (made, bench):
         made.trigger(barrier(1), aligned_in(1))
         await settle(made)

@@ -30,13 +30,13 @@ from ..errors import PoolDestroyed, RecordError
 from ..events import CheckpointBarrier
 from ..inbound.barrier import BarrierStatistics
 from ..inbound.gate import SingleInputGate
+from ..runtime.record_writer import RecordWriter
+from ..runtime.task_manager import TaskManager
+from .input import TaskInput
 from .mailbox import Mailbox
 from .operators import BoundOperator, TaskContext
-from .record_writer import RecordWriter
+from .output import TaskOutput
 from .task_checkpoints import InThread, TaskCheckpoints, TaskControl
-from .task_input import TaskInput
-from .task_manager import TaskManager
-from .task_output import TaskOutput
 
 SLICE_S: Final = 0.001
 """Records are processed in slices of about this duration; between two of them a clock is read."""

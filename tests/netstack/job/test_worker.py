@@ -17,7 +17,7 @@ from netstack.checkpoint.coordinator import CheckpointSettings
 from netstack.checkpoint.storage import CheckpointStorage
 from netstack.errors import ConnectionLost, LocalProtocolError
 from netstack.events import CheckpointBarrier, encode_event
-from netstack.runtime.control import (
+from netstack.job.control import (
     AbortCheckpoint,
     Acknowledged,
     Cancel,
@@ -34,9 +34,9 @@ from netstack.runtime.control import (
     TriggerCheckpoint,
     local_links,
 )
-from netstack.runtime.job_spec import InputSpec, Job, TaskSpec
+from netstack.job.spec import InputSpec, Job, TaskSpec
+from netstack.job.worker import run_worker, serve
 from netstack.runtime.task_manager import open_task_manager
-from netstack.runtime.worker import run_worker, serve
 
 _NAMES = itertools.count()
 

@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeAlias, final
 import trio
 
 from ..errors import ConnectionLost
-from .job_spec import Job
+from .spec import Job
 from .task_checkpoints import SubtaskReport
 
 Subtasks: TypeAlias = tuple[tuple[str, int], ...]

@@ -13,9 +13,9 @@ import trio
 import trio.testing
 
 from netstack.errors import ConfigError, ConnectionLost
-from netstack.runtime.job import GREETING_TIMEOUT_S, JobMaster, open_job_master
-from netstack.runtime.job_spec import InputSpec, Job, TaskSpec
-from netstack.runtime.worker import run_worker
+from netstack.job.master import GREETING_TIMEOUT_S, JobMaster, open_job_master
+from netstack.job.spec import InputSpec, Job, TaskSpec
+from netstack.job.worker import run_worker
 from netstack.transport import ByteStream, transport_for
 
 _NAMES = itertools.count()

@@ -14,7 +14,7 @@ from typing import Any, final
 
 import trio
 
-from .signal import Signal
+from ..runtime.signal import Signal
 
 
 @final

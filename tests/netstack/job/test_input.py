@@ -27,11 +27,11 @@ from netstack.events import (
 from netstack.inbound.barrier import AbortReason, AlignmentStatistics
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.local_channel import LocalInputChannel
+from netstack.job.input import RECOVERED_AT_ONCE, TaskInput
+from netstack.job.mailbox import Mailbox
+from netstack.job.operators import TaskContext
 from netstack.outbound.subpartition import ResultSubpartition
 from netstack.record.framing import frame
-from netstack.runtime.mailbox import Mailbox
-from netstack.runtime.operators import TaskContext
-from netstack.runtime.task_input import RECOVERED_AT_ONCE, TaskInput
 from netstack.runtime.task_manager import TaskManager
 
 

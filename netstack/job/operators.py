@@ -14,20 +14,18 @@ Rules for operators:
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from ..errors import ConfigError
+from ..runtime.names import load
+from ..schedule.function_names import Named
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-Named: TypeAlias = "str | Callable[..., Any]"
-"""Something callable, or `package.module:attribute`, which another process can find too."""
 
 
 @dataclass(slots=True)
@@ -169,30 +167,6 @@ class BoundOperator:
             return None
         result = found(*arguments)
         return await result if isinstance(result, Awaitable) else result
-
-
-def load(name: Named) -> Callable[..., Any]:
-    """What a name stands for; something callable stands for itself.
-
-    Raises:
-        ConfigError: there is no such module or attribute, or it cannot be called.
-    """
-    if callable(name):
-        return name
-    module_name, separator, path = name.partition(":")
-    if not separator or not module_name or not path:
-        raise ConfigError(f"{name!r} is no name; write it like package.module:attribute")
-    try:
-        found: Any = importlib.import_module(module_name)
-        for attribute in path.split("."):
-            found = getattr(found, attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"{name!r} is not there: {error}; is its package installed, and in the path of every process?"
-        ) from error
-    if not callable(found):
-        raise ConfigError(f"{name!r} is a {type(found).__name__}, and has to be something to call")
-    return found  # type: ignore[no-any-return]  # callable narrows Any to nothing better
 
 
 def make_operator(name: Named, arguments: Mapping[str, Any], *, is_source: bool, task: str) -> BoundOperator:

@@ -10,8 +10,8 @@ import pytest
 
 from netstack.checkpoint.coordinator import CheckpointSettings, JobTask
 from netstack.errors import ConfigError
+from netstack.job.spec import Edge, InputSpec, Job, TaskSpec
 from netstack.outbound.selector import KeyGroupSelector, RebalanceSelector
-from netstack.runtime.job_spec import Edge, InputSpec, Job, TaskSpec
 
 
 def key(record: Any) -> Any:

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import Any, Final, cast, final
 
 from ..errors import ErrorCode, RemoteProtocolError
+from ..runtime.control_frames import FrameStream
 from ..transport import ByteStream
 from .control import Message, Subtasks
-from .control_frames import FrameStream
-from .job_spec import Job
+from .spec import Job
 from .task_checkpoints import SubtaskReport
 
 VERSION: Final = 1

@@ -23,7 +23,8 @@ from ..ids import PartitionId, partition_id
 from ..outbound.keygroups import check_parallelism
 from ..outbound.selector import ChannelSelector, KeyGroupSelector, RebalanceSelector
 from ..record.formats import FORMATS, format_named
-from .operators import Named, load
+from ..runtime.names import load
+from ..schedule.function_names import Named
 
 _LONGEST_INDEX: Final = 99_999
 

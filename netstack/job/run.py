@@ -20,6 +20,8 @@ import trio
 from ..checkpoint.coordinator import CheckpointCoordinator, CoordinatorStatistics, Subtask
 from ..checkpoint.storage import CheckpointStorage
 from ..errors import ErrorCode, LocalProtocolError, NetstackError, RemoteProtocolError
+from ..runtime.signal import Signal
+from .checkpoints import CheckpointReport, JobCheckpoints
 from .control import (
     AbortCheckpoint,
     Acknowledged,
@@ -37,9 +39,7 @@ from .control import (
     StoreFinals,
     TriggerCheckpoint,
 )
-from .job_checkpoints import CheckpointReport, JobCheckpoints
-from .job_spec import Job
-from .signal import Signal
+from .spec import Job
 from .task_checkpoints import InThread, SubtaskReport
 
 STOP_GRACE_S: Final = 10.0

@@ -37,9 +37,9 @@ from ..record.deserializer import RecordDeserializer
 from ..record.formats import RecordFormat, format_named
 from ..record.framing import LENGTH, PREFIX_BYTES, frame
 from ..record.spill import SpillDirectory
+from ..runtime.task_manager import TaskManager
 from .mailbox import Mailbox
 from .operators import TaskContext
-from .task_manager import TaskManager
 
 RECOVERED_AT_ONCE: Final = 256
 """Recovered records decoded at a time; a buffer of small records holds more."""

@@ -30,11 +30,11 @@ from ..checkpoint.storage import CheckpointStorage
 from ..errors import CheckpointError
 from ..events import CancelCheckpointMarker, CheckpointBarrier, DataType, data_type_of
 from ..inbound.barrier import AbortReason, AlignmentStatistics, CheckpointDeclined
+from ..runtime.task_manager import TaskManager
+from .input import TaskInput
 from .mailbox import Mailbox
 from .operators import BoundOperator, TaskContext
-from .task_input import TaskInput
-from .task_manager import TaskManager
-from .task_output import TaskOutput
+from .output import TaskOutput
 
 MAX_CHANNEL_STATE_BYTES: Final = 1 << 30
 """Of one task: more than its network buffers ever hold. What spills is counted, too."""

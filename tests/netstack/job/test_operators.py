@@ -1,4 +1,4 @@
-"""Operators: by name or as objects, with or without `async`, and what is missing."""
+"""Operators with or without `async`, and what is missing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from netstack.errors import ConfigError
-from netstack.runtime.operators import BoundOperator, TaskContext, load, make_operator
+from netstack.job.operators import BoundOperator, TaskContext, make_operator
 
 
 class Plain:
@@ -69,21 +69,6 @@ def test_methods_are_found_and_missing_ones_do_nothing() -> None:
 def test_what_must_be_there_is_asked_for(operator: Any, is_source: bool, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         BoundOperator(operator, is_source=is_source, name="t")
-
-
-def test_names_and_objects() -> None:
-    assert load(Plain) is Plain
-    assert load("collections:OrderedDict.fromkeys").__name__ == "fromkeys"
-    for name, text in {
-        "collections": "write it like",
-        ":x": "write it like",
-        "collections:": "write it like",
-        "no.such.module:x": "is not there: No module named 'no'",
-        "collections:Nothing": "is not there: module 'collections' has no attribute",
-        "string:digits": "is a str, and has to be something to call",
-    }.items():
-        with pytest.raises(ConfigError, match=text):
-            load(name)
 
 
 def test_operators_are_made_with_their_arguments() -> None:

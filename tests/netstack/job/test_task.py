@@ -13,12 +13,12 @@ import pytest
 import trio
 import trio.testing
 
-import netstack.runtime.worker
+import netstack.job.worker
 from netstack.config import NetworkConfig
-from netstack.runtime.job import JobRun, open_job
-from netstack.runtime.job_spec import InputSpec, Job, TaskSpec
-from netstack.runtime.operators import Output
-from netstack.runtime.task import MAX_SLICE, TURN_S
+from netstack.job.master import JobRun, open_job
+from netstack.job.operators import Output
+from netstack.job.spec import InputSpec, Job, TaskSpec
+from netstack.job.task import MAX_SLICE, TURN_S
 from netstack.runtime.task_manager import TaskManager
 
 SMALL = NetworkConfig(segment_size_bytes=256, memory_bytes=256 * 200)
@@ -130,7 +130,7 @@ async def test_every_kind_of_source_and_operator(source: Any, operator: Any) -> 
 def fake_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What the tasks of a test take for the processor's clock."""
     clock = [0.0]
-    original = netstack.runtime.worker.open_task_manager
+    original = netstack.job.worker.open_task_manager
 
     @asynccontextmanager
     async def opened(*arguments: Any) -> AsyncIterator[TaskManager]:
@@ -138,7 +138,7 @@ def fake_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
             monkeypatch.setattr(manager, "ticks", lambda: clock[0])
             yield manager
 
-    monkeypatch.setattr(netstack.runtime.worker, "open_task_manager", opened)
+    monkeypatch.setattr(netstack.job.worker, "open_task_manager", opened)
     return clock
 
 
@@ -189,7 +189,7 @@ async def test_waits_between_records_are_soft_and_within_one_hard() -> None:
     waits: dict[str, tuple[float, float]] = {}
     managers: list[TaskManager] = []
     with pytest.MonkeyPatch.context() as patch:
-        original = netstack.runtime.worker.open_task_manager
+        original = netstack.job.worker.open_task_manager
 
         @asynccontextmanager
         async def opened(*arguments: Any) -> AsyncIterator[TaskManager]:
@@ -197,7 +197,7 @@ async def test_waits_between_records_are_soft_and_within_one_hard() -> None:
                 managers.append(manager)
                 yield manager
 
-        patch.setattr(netstack.runtime.worker, "open_task_manager", opened)
+        patch.setattr(netstack.job.worker, "open_task_manager", opened)
         async with start(
             TaskSpec("source", Lists),
             TaskSpec("burst", Burst, inputs=(NUMBERS,)),

@@ -14,7 +14,7 @@ import trio.testing
 
 from netstack.checkpoint.coordinator import CheckpointSettings
 from netstack.errors import LocalProtocolError
-from netstack.runtime.control import (
+from netstack.job.control import (
     AbortCheckpoint,
     Acknowledged,
     Cancel,
@@ -30,10 +30,10 @@ from netstack.runtime.control import (
     StoreFinals,
     local_links,
 )
-from netstack.runtime.job import JobFailed, JobMaster, JobRun
-from netstack.runtime.job_run import STOP_GRACE_S
-from netstack.runtime.job_spec import Job, TaskSpec
-from netstack.runtime.task_checkpoints import SubtaskReport
+from netstack.job.master import JobFailed, JobMaster, JobRun
+from netstack.job.run import STOP_GRACE_S
+from netstack.job.spec import Job, TaskSpec
+from netstack.job.task_checkpoints import SubtaskReport
 
 JOB = Job(tasks=(TaskSpec("task", "a:b", parallelism=2),))
 

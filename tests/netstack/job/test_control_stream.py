@@ -18,7 +18,7 @@ from netstack.checkpoint.coordinator import CheckpointSettings
 from netstack.config import NetworkConfig
 from netstack.errors import ConfigError, ConnectionLost, RemoteProtocolError
 from netstack.events import Alignment, CheckpointBarrier, encode_event
-from netstack.runtime.control import (
+from netstack.job.control import (
     AbortCheckpoint,
     Acknowledged,
     Cancel,
@@ -34,10 +34,10 @@ from netstack.runtime.control import (
     StoreFinals,
     TriggerCheckpoint,
 )
+from netstack.job.control_stream import StreamLink, decode, encode
+from netstack.job.spec import InputSpec, Job, TaskSpec
+from netstack.job.task_checkpoints import SubtaskReport
 from netstack.runtime.control_frames import MAX_FRAME_BYTES
-from netstack.runtime.control_stream import StreamLink, decode, encode
-from netstack.runtime.job_spec import InputSpec, Job, TaskSpec
-from netstack.runtime.task_checkpoints import SubtaskReport
 from netstack.transport import ByteStream, transport_for
 
 _NAMES = itertools.count()

@@ -20,9 +20,9 @@ from ..buffer.local_pool import LocalBufferPool
 from ..errors import LocalProtocolError
 from ..events import EndOfData, Event
 from ..outbound.partition import ResultPartition
+from ..runtime.record_writer import RecordWriter
+from ..runtime.signal import Signal
 from .mailbox import Mailbox
-from .record_writer import RecordWriter
-from .signal import Signal
 
 
 class HasRoom(Protocol):

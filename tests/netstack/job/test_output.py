@@ -15,11 +15,11 @@ import trio.testing
 from netstack.config import NetworkConfig
 from netstack.errors import LocalProtocolError
 from netstack.ids import ChannelDescriptor
-from netstack.runtime.mailbox import Mailbox
+from netstack.job.mailbox import Mailbox
+from netstack.job.output import TaskOutput
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 from netstack.runtime.task_manager import TaskManager, open_task_manager
-from netstack.runtime.task_output import TaskOutput
 
 CONFIG = NetworkConfig(segment_size_bytes=256, memory_bytes=256 * 100, max_overdraft_buffers_per_partition=1)
 FITS = 20
