@@ -52,8 +52,7 @@ from .runtime.authentication import Secret
 from .runtime.record_reader import ArrayReader, RecordReader
 from .runtime.record_writer import RecordWriter
 from .runtime.task_manager import TaskManager, open_task_manager
-
-__version__ = "0.2.0"
+from .version import __version__ as __version__
 
 __all__ = [
     "AdaptiveRebalanceSelector",

@@ -42,6 +42,16 @@ def test_the_blocking_example_prints_every_word_once(tmp_path: Path) -> None:
     assert done.stdout.split() == ["no", "record", "lost", "and", "none", "repeated"]
 
 
+def test_the_planning_example_is_what_is_shown() -> None:
+    readme = (ROOT / "README.md").read_text()
+    (program,) = [one for one in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "make_plan" in one]
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    (shown,) = re.findall(r"```\n(Chained, or why not\n.*?)```", readme, re.DOTALL)
+    assert shown in done.stdout
+    assert "split -> count: not chained: C10 partitioner is hash" in done.stdout
+
+
 def test_the_first_screen_names_both_commands_and_they_exist() -> None:
     first_screen = (ROOT / "README.md").read_text()[:1500]
     targets = re.findall(r"^make (\w+)", first_screen, re.MULTILINE)

@@ -21,7 +21,8 @@ Rules:
 - A thread that computes without pause holds the interpreter for up to `sys.getswitchinterval()` (5 ms) at a time, and
   with it the TaskManager's thread.
 
-Cost: see `netstack/DESIGN.md`.
+Cost: with a blocking writer about 0.7 of the records a second of trio's, with a blocking reader as many; for a record
+alone 60 us and 170 us more. How that was measured: `netstack/DESIGN.md`, "A door between threads".
 """
 
 from trio import WouldBlock

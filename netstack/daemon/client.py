@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 
 import trio
 
-from .. import __version__
 from ..config import NetworkConfig
 from ..errors import ConfigError, ConnectionLost, DaemonRefused, LocalProtocolError, NetstackError, RemoteProtocolError
 from ..runtime.authentication import Secret, prove_dialler
 from ..runtime.background import background_tasks
 from ..transport import ByteStream, transport_for
+from ..version import __version__
 from .build import build_of, own_build
 from .clock import ClockSample, best_sample
 from .invokables import root_package

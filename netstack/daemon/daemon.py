@@ -25,7 +25,6 @@ from urllib.parse import urlsplit
 
 import trio
 
-from .. import __version__
 from ..config import MIB
 from ..errors import (
     AuthenticationFailed,
@@ -39,6 +38,7 @@ from ..runtime.authentication import Secret
 from ..runtime.background import background_tasks
 from ..runtime.statistics import TaskManagerStatistics
 from ..transport import ByteStream, Listener, transport_for
+from ..version import __version__
 from .build import own_build
 from .invokables import AllowList
 from .link import DaemonLink

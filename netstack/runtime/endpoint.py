@@ -26,6 +26,7 @@ from ..inbound.receiver import ChannelReceiver
 from ..inbound.uncredited import UncreditedReceiver
 from ..outbound.sender import ChannelSender, ViewProvider
 from ..transport import ByteStream, Listener, transport_for
+from ..version import __version__
 from ..wire.codec_native import PROTOCOL_VERSION
 from ..wire.connection import FEATURE_CHECKSUM, Connection
 from ..wire.dialects import dialect_named
@@ -36,7 +37,7 @@ from .buffers import wait_unpooled
 from .pump import Pump
 from .statistics import AcceptedStatistics, DialledStatistics
 
-SOFTWARE: Final = "netstack 0.2.0"
+SOFTWARE: Final = f"netstack {__version__}"
 KNOWN_FEATURES: Final = FEATURE_CHECKSUM
 
 

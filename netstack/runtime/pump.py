@@ -10,6 +10,8 @@ Rules (measured; see bench/ and DESIGN.md, "Try first"):
   data that comes while nobody asks.
 - No exception of the stream or the peer escapes into a caller: the pump closes, and channels and partitions learn of
   it.
+- A producer may have sent everything and gone while we still announce credit: a consumer's write that fails ends only
+  its writing; what has arrived is read first.
 """
 
 from __future__ import annotations
@@ -30,6 +32,9 @@ from .signal import Signal
 
 READS_A_TURN: Final = 8
 """Reads before the reader task lets others run: 8 x 256 KiB is about 300 us of work."""
+
+DRAIN_S: Final = 1.0
+"""How long a consumer that can no longer write waits for the end of what it reads; a broken stream ends at once."""
 
 SHORT_READ_BYTES: Final = 16 * 1024
 """A read that brings less has emptied the socket, as a rule."""
@@ -77,6 +82,7 @@ class Pump:
         self._leaving = False
         self._said_goodbye = False
         self._ended = False
+        self._write_error: ConnectionLost | None = None
         self._work = Signal()
         self._resumed = Signal()
         self._scope = trio.CancelScope()
@@ -112,6 +118,8 @@ class Pump:
                 self._is_full = True
                 self._work.wake()
                 break
+        except ConnectionLost as error:
+            self._stop_writing(error)
         except NetstackError as error:
             self._fail(error)
         finally:
@@ -210,7 +218,10 @@ class Pump:
 
     async def _writer(self) -> None:
         while True:
-            if self._is_full:
+            if self._write_error is not None:
+                await trio.sleep(DRAIN_S)
+                self._close(self._write_error)
+            elif self._is_full:
                 await self.stream.wait_writable()
                 self._is_full = False
                 self.write_now()
@@ -256,6 +267,18 @@ class Pump:
             self._on_dirty(self)
             if not self._is_reading:  # `read_now` writes when it is done
                 self._work.wake()
+
+    def _stop_writing(self, error: ConnectionLost) -> None:
+        """The stream takes nothing more; what it holds for us may still be everything we wait for."""
+        if self._answers or self._is_paused:
+            self._close(error)
+            return
+        self._ended = True
+        self._write_error = error
+        batch, self._batch = self._batch, None
+        if batch is not None:
+            batch.release()
+        self._work.wake()
 
     def _fail(self, error: NetstackError) -> None:
         if isinstance(error, RemoteProtocolError) and not self.is_closed and self._batch is None:

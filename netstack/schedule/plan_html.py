@@ -122,7 +122,7 @@ def _reasons(plan: Plan) -> Iterator[str]:
         return
     edges = plan.chaining.graph.edges
     yield "<section><h2>Chained, or why not</h2>"
-    yield '<div class="wide"><table><tr><th>from</th><th>to</th><th>why</th></tr>'
+    yield '<div class="wide"><table class="why"><tr><th>from</th><th>to</th><th>why</th></tr>'
     for edge in edges[:_MOST_ROWS]:
         told = plan.chaining.explain(edge)
         yield f"<tr><td>{_name(told.source)}</td><td>{_name(told.target)}</td><td>{_why(told)}</td></tr>"

@@ -82,7 +82,7 @@ def _slots(plan: Plan) -> Iterator[str]:
 def _taskmanagers(plan: Plan) -> Iterator[str]:
     if plan.placement is None or plan.channels is None or plan.buffers is None:
         return
-    yield f"Network {network_text(plan)}"
+    yield from textwrap.wrap(f"Network {network_text(plan)}", WIDTH, subsequent_indent=" " * 8)
     yield ""
     tasks = plan.placement.tasks
     spread = counted(int(tasks.max()), "task")

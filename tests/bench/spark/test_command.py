@@ -158,3 +158,32 @@ def test_a_python_that_is_not_there_ends_the_sweep_with_one_sentence(tmp_path: P
     assert "4 were not tried" in done.stderr
     assert "Traceback" not in done.stderr
     assert "org.apache" not in done.stderr
+
+
+def test_the_readmes_notebook_runs_in_a_session_of_its_readers(tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (block,) = (each for each in blocks if "run_sweep" in each)
+    shorter = block.replace("(None, 0.1, 0.0)", "(0.0,)").replace('"seconds": 1.0', '"seconds": 0.2, "channels": (1,)')
+    shorter = shorter.replace("(8, 1024)", "(8,)")
+    assert shorter.count("(8,)") == shorter.count("(0.0,)") == shorter.count("0.2") == 1
+    session = (
+        "from pyspark.sql import SparkSession\n"
+        "builder = SparkSession.builder.master('local[2]').config('spark.sql.shuffle.partitions', 2)\n"
+        "spark = builder.config('spark.ui.enabled', 'false').getOrCreate()\n"
+    )
+    program = tmp_path / "notebook.py"
+    program.write_text(f"{session}{shorter}\nprint(nodes.count(), set(nodes.toArrow()['kind'].to_pylist()))\n")
+    done = subprocess.run(
+        [sys.executable, program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "avg(payload_mb_per_s)" in done.stdout
+    assert "p99_us" in done.stdout
+    assert done.stdout.splitlines()[-1] == "4 {'ok'}"  # throughput and latency, 2 nodes
+    assert "maxConcurrentTasksCheck.interval is not set" in done.stderr  # told, and it works all the same

@@ -63,6 +63,11 @@ class Background:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
+    def check(self) -> None:
+        """Raises what the call raised, if it has."""
+        if self._error is not None:
+            raise self._error
+
     def outcome(self) -> Any:
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the call hangs"

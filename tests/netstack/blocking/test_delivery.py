@@ -86,6 +86,7 @@ def test_per_channel_every_record_that_was_taken_once_and_in_order(
         try:
             records = reader.next_records(timeout_s=patience_s)
         except TimeoutError:
+            writing.check()
             continue
         if records is None:
             break

@@ -125,13 +125,15 @@ class FakeEndpoint:
 
 
 class Stage:
-    def __init__(self) -> None:
+    """A pump; of a producer, or (`answers=False`) of a consumer."""
+
+    def __init__(self, *, answers: bool = True) -> None:
         self.stream = ScriptedStream()
         self.endpoint = FakeEndpoint()
         self.dirty = 0
         self.closed: list[Exception | None] = []
         self.wanted: Callable[[], None]
-        self.pump = Pump(self.stream, self.connect, on_dirty=self.on_dirty, on_closed=self.on_closed, answers=True)
+        self.pump = Pump(self.stream, self.connect, on_dirty=self.on_dirty, on_closed=self.on_closed, answers=answers)
 
     def connect(self, on_write_wanted: Callable[[], None]) -> Connection:
         self.wanted = on_write_wanted

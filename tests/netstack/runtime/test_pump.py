@@ -173,6 +173,29 @@ def test_a_write_in_the_middle_of_a_read_waits_for_its_end(stage: Stage, cut: in
     run(stage)
 
 
+@pytest.mark.parametrize("stage", [Stage(answers=False)])
+def test_a_consumer_that_cannot_write_still_reads_what_has_come(stage: Stage) -> None:
+    """The producer sent everything and is gone; our credit finds nobody."""
+
+    @in_trio
+    def run(stage: Stage) -> None:
+        stage.open()
+        stage.stream.broken_for_writes = ConnectionLost("broken pipe")
+        stage.pump.connection.send(AddCredit(((0, 1),)))
+        stage.pump.write_now()
+        assert stage.closed == []
+        frame = CODEC.encode_buffer_header(0, DataType.DATA, 0, 0, 40, 0) + bytes(40)
+        stage.stream.incoming += frame * 2
+        stage.hear(Goodbye())
+        stage.stream.ended = True
+        stage.pump.read_now()
+        stage.pump.read_now()
+        assert stage.endpoint.heard == 2
+        assert stage.closed == [None]
+
+    run(stage)
+
+
 @in_trio
 def test_nothing_happens_after_the_end(stage: Stage) -> None:
     stage.pump.abort(None)

@@ -10,7 +10,8 @@ import trio.testing
 from pump_stage import CODEC, HELLO, Stage
 
 from netstack.errors import ConnectionLost
-from netstack.wire.frames import Goodbye
+from netstack.runtime.pump import DRAIN_S
+from netstack.wire.frames import AddCredit, Goodbye
 
 
 @pytest.fixture
@@ -119,5 +120,23 @@ def test_a_silent_peer_is_declared_lost() -> None:
         (error,) = stage.closed
         assert isinstance(error, ConnectionLost)
         assert "did not answer" in str(error)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_a_consumer_that_cannot_write_does_not_wait_for_ever_for_the_end() -> None:
+    async def main() -> None:
+        stage = Stage(answers=False)
+        stage.open()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stage.pump.run, None, 1.0)
+            stage.stream.broken_for_writes = ConnectionLost("broken pipe")
+            stage.pump.connection.send(AddCredit(((0, 1),)))
+            await trio.testing.wait_all_tasks_blocked()
+            assert stage.closed == []
+            await trio.sleep(DRAIN_S / 2)
+            assert stage.closed == []
+            await trio.sleep(DRAIN_S)
+        assert stage.closed == [stage.stream.broken_for_writes]
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
