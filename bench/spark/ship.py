@@ -17,6 +17,7 @@ import hashlib
 import importlib.util
 import io
 import shutil
+import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -51,7 +52,9 @@ def ship(context: Any) -> str:
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         path = folder / name
         path.write_bytes(data)
+        own = list(sys.path)
         context.addPyFile(str(path))
+        sys.path[:] = own  # it was put there for this process too, which has what the zip was made from
     return name
 
 

@@ -9,6 +9,7 @@ pieces. The topology of a dynamic job grows before each decision about what is s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -101,8 +102,12 @@ class Progress:
         if job.is_dynamic:
             self._dynamic = DynamicGraph(self.topology, self._decide)
         self.strategy = self._choose_strategy()
+        slots = settings.slots
+        if slots.waits_for_running is None:
+            waits = any(not dataset.type.must_be_pipelined for dataset in job.datasets)
+            slots = replace(slots, waits_for_running=waits)
         self.allocation = SlotAllocation(
-            self.topology, self._groups_of(self.topology.initialised), SlotPool(settings.load_balance, settings.slots)
+            self.topology, self._groups_of(self.topology.initialised), SlotPool(settings.load_balance, slots)
         )
         self.deployment = Deployment(
             job_id,

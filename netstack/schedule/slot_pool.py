@@ -34,14 +34,15 @@ class SlotPoolSettings:
         max_interval_s: in mode TASKS, how long requests must stay the same before they are matched.
         idle_timeout_s: a slot that nobody wants is given back after this long.
         request_timeout_s: a request that nothing serves fails after this long.
-        waits_for_running: whether requests may wait for slots that others of the job still hold, as those of a batch
-            job do: then the timeout counts only while all its slots together could not serve them.
+        waits_for_running: whether requests may wait for slots that others of the job still hold: then the timeout
+            counts only while all its slots together could not serve them. None is: those of a job with results that
+            are not pipelined may, as it never holds all slots at once; to a pool by itself None is no.
     """
 
     max_interval_s: float = 0.02
     idle_timeout_s: float = 50.0
     request_timeout_s: float = 300.0
-    waits_for_running: bool = False
+    waits_for_running: bool | None = None
 
 
 @final

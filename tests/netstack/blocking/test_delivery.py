@@ -96,6 +96,7 @@ def test_per_channel_every_record_that_was_taken_once_and_in_order(
                 assert all(number < int(record.name) for number in found[reader.channel_index])
             else:
                 found[reader.channel_index].append(record)
+    reader.close()
     taken = writing.outcome()
     writer.wait_consumed(timeout_s=PATIENCE_S)
     if keyed and channels > 1:

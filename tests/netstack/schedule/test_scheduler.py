@@ -435,6 +435,24 @@ def test_no_slots_for_too_long_is_a_failure() -> None:
     assert "2 tasks got no slot within 300.0 s" in end(play.give(Tick(302.0))).reason
 
 
+def test_a_batch_job_with_few_slots_takes_its_time() -> None:
+    settings = SchedulerSettings(heartbeats=None)
+    play = Play(two_vertices(2, BLOCKING), taskmanagers=1, slots=1, settings=settings)
+    assert deployed(play.start()) == [0]
+    for subtask in range(3):
+        play.now_s += 1000.0
+        assert play.give(Tick(play.now_s)) == []
+        assert deployed(play.finish(subtask)) == [subtask + 1]
+    assert end(play.finish(3)).state is JobState.FINISHED
+    # Without a slot that could come free it does not wait for ever; a streaming job never does.
+    play = Play(two_vertices(2, BLOCKING), taskmanagers=0, settings=settings)
+    play.start()
+    assert "2 tasks got no slot within 300.0 s" in end(play.give(Tick(302.0))).reason
+    play = Play(two_vertices(2, PIPELINED), taskmanagers=1, slots=1, settings=settings)
+    play.start()
+    assert "2 tasks got no slot within 300.0 s" in end(play.give(Tick(310.0))).reason
+
+
 def test_slots_that_nobody_wants_are_given_back() -> None:
     play = Play(two_vertices(1, PIPELINED), slots=2, settings=SchedulerSettings(heartbeats=None))
     play.start()
