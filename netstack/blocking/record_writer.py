@@ -175,10 +175,11 @@ class RecordWriter:
                 self._wait_room(timeout_s)
             make = array_work if isinstance(batch, np.ndarray) else columnar_work
             work = make(batch, self._format, self._chosen, self._inner)
-            self._room -= work.bytes + ITEM_BYTES
-            self._append(work)
-            if not self._is_armed:
-                self._arm()
+            if work.records:
+                self._room -= work.bytes + ITEM_BYTES
+                self._append(work)
+                if not self._is_armed:
+                    self._arm()
         finally:
             self._is_busy = False
 

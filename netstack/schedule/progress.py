@@ -9,7 +9,6 @@ pieces. The topology of a dynamic job grows before each decision about what is s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -42,7 +41,7 @@ from .strategy import SchedulingStrategy
 from .topology import Topology
 from .versions import ExecutionVersions
 from .vertexwise_scheduling import HybridConsumption, VertexwiseScheduling
-from .work import WorkKind, WorkQueue
+from .work import MATCHES_PER_UNIT, WorkKind, WorkQueue
 
 
 @final
@@ -102,12 +101,14 @@ class Progress:
         if job.is_dynamic:
             self._dynamic = DynamicGraph(self.topology, self._decide)
         self.strategy = self._choose_strategy()
-        slots = settings.slots
-        if slots.waits_for_running is None:
-            waits = any(not dataset.type.must_be_pipelined for dataset in job.datasets)
-            slots = replace(slots, waits_for_running=waits)
+        waits = settings.slots.waits_for_running
+        if waits is None:
+            waits = any(dataset.type.is_blocking or dataset.type.is_hybrid for dataset in job.datasets)
         self.allocation = SlotAllocation(
-            self.topology, self._groups_of(self.topology.initialised), SlotPool(settings.load_balance, slots)
+            self.topology,
+            self._groups_of(self.topology.initialised),
+            SlotPool(settings.load_balance, settings.slots),
+            waits_for_running=waits,
         )
         self.deployment = Deployment(
             job_id,
@@ -232,7 +233,7 @@ class Progress:
             self._is_continuing = False
         if self._is_continuing:
             return
-        budget = self._settings.step_budget
+        budget = self._settings.step_budget - self.allocation.take_matched() // MATCHES_PER_UNIT
         self._queue_complete()
         while self.work and budget > 0:
             kind, subtasks, budget = self.work.take(budget)
@@ -248,6 +249,7 @@ class Progress:
             else:
                 self._follow(subtasks)
             self._queue_complete()
+        self.allocation.take_matched()  # by work that has been paid for
         self._update_gates()
         if self.work:
             self._is_continuing = True

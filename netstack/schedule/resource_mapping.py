@@ -59,12 +59,15 @@ class ResourceMapping:
         self._flexible[given_back] += 1
 
 
-def map_resources(requests: Iterable[ResourceProfile], slots: Iterable[ResourceProfile]) -> ResourceMapping | None:
+def map_resources(
+    requests: Iterable[ResourceProfile], slots: Iterable[ResourceProfile] | Counter[ResourceProfile]
+) -> ResourceMapping | None:
     """Sets slots aside for every request, or finds that it cannot be done.
 
     Args:
         requests: a profile per request.
-        slots: a profile per free slot; their order decides which of them serve unknown requests.
+        slots: a profile per free slot, or how many there are of each; their order decides which of them serve unknown
+            requests.
 
     Returns:
         The mapping; None if there are no requests, or one of them would go without.
@@ -93,6 +96,8 @@ def map_resources(requests: Iterable[ResourceProfile], slots: Iterable[ResourceP
 
 def _counted(profiles: Iterable[ResourceProfile]) -> Counter[ResourceProfile]:
     """How often each occurs, in order; most are one object, which is hashed once."""
+    if isinstance(profiles, Counter):
+        return Counter(profiles)
     given = list(profiles)
     objects = {id(profile): profile for profile in given}
     counted: Counter[ResourceProfile] = Counter()

@@ -141,6 +141,10 @@ class SharedSlots:
         sharing: IndexArray = members[self._has_share.view[members]]
         return sharing
 
+    def groups_of(self, subtasks: IndexArray) -> IndexArray:
+        """The group of each subtask."""
+        return self._group_of[subtasks]
+
     def have_slots(self, subtasks: IndexArray) -> FlagArray:
         """For each, whether it has a share of a slot that is there."""
         have: FlagArray = self._has_share.view[subtasks] & self._has_slot.view[self._group_of[subtasks]]
@@ -157,6 +161,10 @@ class SharedSlots:
             raise LocalProtocolError(f"subtask {self._name(int(without[0]))} has no slot; it is released, or not there")
         found = (self._slots[group] for group in self._group_of[subtasks].tolist())
         return [slot for slot in found if slot is not None]
+
+    def slot_of_group(self, group: int) -> PhysicalSlot | None:
+        """The slot of a group, if it is there."""
+        return self._slots[group]
 
     def _take_slots(self, groups: IndexArray) -> list[PhysicalSlot]:
         """Takes the slots of groups away from them; those that wait for one lose nothing."""

@@ -33,9 +33,18 @@ class SlotAllocation:
         topology: the subtasks.
         groups: which of them share a slot.
         pool: the slots there are; nobody else calls it.
+        waits_for_running: whether bulks may wait for slots that others hold.
     """
 
-    def __init__(self, topology: Topology, groups: ExecutionSlotSharingGroups, pool: SlotPool) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        groups: ExecutionSlotSharingGroups,
+        pool: SlotPool,
+        *,
+        waits_for_running: bool = False,
+    ) -> None:
+        self._waits_for_running = waits_for_running
         self._topology = topology
         self._shared = SharedSlots(topology, groups)
         self._pool = pool
@@ -45,6 +54,7 @@ class SlotAllocation:
         self._missing: dict[int, int] = {}
         self._complete: list[int] = []
         self._next_bulk = 0
+        self._matched = 0
         self._grow()
 
     def extend(self, groups: ExecutionSlotSharingGroups) -> None:
@@ -95,7 +105,8 @@ class SlotAllocation:
 
     def timed_out(self, now_s: float) -> IndexArray:
         """Gives up requests that waited too long; returns the subtasks that waited for them, ascending."""
-        return self._lose(self._pool.timed_out(now_s))
+        may_wait = self._that_may_wait() if self._waits_for_running and self._missing else ()
+        return self._lose(self._pool.timed_out(now_s, may_wait))
 
     def advance(self, now_s: float) -> None:
         """Matches what can be matched by now."""
@@ -135,9 +146,15 @@ class SlotAllocation:
         self._complete.clear()
         return taken
 
+    def take_matched(self) -> int:
+        """How many slots were handed out since the last call."""
+        matched, self._matched = self._matched, 0
+        return matched
+
     def _match(self, matches: list[SlotMatch], now_s: float) -> None:
         """Hands slots to groups; one that nobody of its group needs any more goes back, and may serve another."""
         while matches:
+            self._matched += len(matches)
             given, unwanted = self._shared.fulfil(matches)
             self._count(given)
             matches = [match for slot in unwanted for match in self._pool.release(slot, now_s)]
@@ -152,6 +169,32 @@ class SlotAllocation:
             if not self._missing[bulk]:
                 del self._missing[bulk]
                 self._complete.append(bulk)
+
+    def _that_may_wait(self) -> list[int]:
+        """Groups of bulks that will be served when others give their slots back."""
+        if self._pool.matches_all_or_none:
+            everybody = [request.group for request in self._pool.pending]
+            return everybody if self._pool.could_serve(everybody) else []
+        numbers = np.fromiter(self._missing, np.int64, len(self._missing))
+        members = np.concatenate([self._members[bulk] for bulk in self._missing])
+        bulks = self._bulk_of.view[members]
+        is_in = np.isin(bulks, numbers)
+        pairs = np.unique(np.stack((bulks[is_in], self._shared.groups_of(members[is_in]))), axis=1)
+        waiting, first, sizes = np.unique(pairs[0], return_index=True, return_counts=True)
+        most = self._pool.most_that_any_serves()
+        if most is not None:
+            fits = sizes <= most
+        else:
+            cuts = np.split(pairs[1], first[1:])
+            fits = np.fromiter((self._could_be_served(groups.tolist()) for groups in cuts), np.bool_, waiting.size)
+        is_stuck = np.repeat(~fits, sizes)
+        may_wait: list[int] = np.setdiff1d(pairs[1][~is_stuck], pairs[1][is_stuck]).tolist()
+        return may_wait
+
+    def _could_be_served(self, groups: list[int]) -> bool:
+        """Whether all groups of a bulk could have slots at once: those that they hold, and any others."""
+        holding = [slot for group in groups if (slot := self._shared.slot_of_group(group)) is not None]
+        return self._pool.could_serve(groups, holding)
 
     def _lose(self, requests: Iterable[SlotRequest]) -> IndexArray:
         groups = index_array([request.group for request in requests])

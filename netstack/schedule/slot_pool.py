@@ -13,6 +13,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -20,7 +21,8 @@ from typing import final
 
 from ..errors import LocalProtocolError
 from .free_slots import FreeSlots
-from .resource_mapping import map_resources
+from .job_graph import ResourceProfile
+from .resource_mapping import can_serve, map_resources
 from .slot_matching import choose_request, match_balanced
 from .slots import LoadBalanceMode, PhysicalSlot, SlotMatch, SlotRequest
 
@@ -34,9 +36,9 @@ class SlotPoolSettings:
         max_interval_s: in mode TASKS, how long requests must stay the same before they are matched.
         idle_timeout_s: a slot that nobody wants is given back after this long.
         request_timeout_s: a request that nothing serves fails after this long.
-        waits_for_running: whether requests may wait for slots that others of the job still hold: then the timeout
-            counts only while all its slots together could not serve them. None is: those of a job with results that
-            are not pipelined may, as it never holds all slots at once; to a pool by itself None is no.
+        waits_for_running: whether a bulk of requests may wait for slots that others of the job still hold: then the
+            timeout counts only while the bulk could not be served if those were free. None is: that of a job with
+            blocking or hybrid results may, as it never holds all slots at once.
     """
 
     max_interval_s: float = 0.02
@@ -65,6 +67,7 @@ class SlotPool:
         self._free = FreeSlots()
         self._free_since_s: dict[PhysicalSlot, float] = {}
         self._held: dict[PhysicalSlot, SlotRequest] = {}
+        self._profiles: Counter[ResourceProfile] = Counter()
         self._slots_of: dict[str, int] = {}
         self._held_of: dict[str, int] = {}
         self._tasks_of: dict[str, int] = {}
@@ -114,6 +117,7 @@ class SlotPool:
         for slot in slots:
             taskmanager = slot.location.taskmanager
             self._slots_of[taskmanager] = self._slots_of.get(taskmanager, 0) + 1
+            self._profiles[slot.profile] += 1
             matches += self._add_free(slot, now_s)
         return matches + self.advance(now_s)
 
@@ -138,6 +142,9 @@ class SlotPool:
             else:
                 continue
             self._slots_of[slot.location.taskmanager] -= 1
+            self._profiles[slot.profile] -= 1
+            if not self._profiles[slot.profile]:
+                del self._profiles[slot.profile]
             self._update_load(slot.location.taskmanager)
         return failed
 
@@ -150,15 +157,40 @@ class SlotPool:
         self._take(matches)
         return matches
 
-    def timed_out(self, now_s: float) -> list[SlotRequest]:
-        """Withdraws requests that waited too long, and returns them."""
-        if self._settings.waits_for_running and self._could_serve_all():
-            self._since_s = dict.fromkeys(self._since_s, now_s)
-            return []
+    def timed_out(self, now_s: float, may_wait: Iterable[int] = ()) -> list[SlotRequest]:
+        """Withdraws requests that waited too long, and returns them.
+
+        Args:
+            now_s: the time.
+            may_wait: groups whose time begins anew, if they wait at all.
+        """
+        for group in may_wait:
+            if self._since_s.pop(group, None) is not None:
+                self._since_s[group] = now_s
         limit_s = now_s - self._settings.request_timeout_s
-        late = [request for group, request in self._pending.items() if self._since_s[group] <= limit_s]
+        late = [self._pending[group] for group, since_s in self._since_s.items() if since_s <= limit_s]
         self.cancel([request.group for request in late], now_s)
         return late
+
+    def could_serve(self, waiting: Iterable[int], holding: Iterable[PhysicalSlot] = ()) -> bool:
+        """Whether groups that wait could have slots, were all those free that these do not hold."""
+        profiles = [self._pending[group].profile for group in waiting if group in self._pending]
+        others = self._profiles - Counter(slot.profile for slot in holding)
+        return not profiles or map_resources(profiles, others) is not None
+
+    @property
+    def matches_all_or_none(self) -> bool:
+        """Whether whatever waits is served together, as in mode TASKS."""
+        return self._mode is LoadBalanceMode.TASKS
+
+    def most_that_any_serves(self) -> int | None:
+        """How many requests could be served at once, if it does not matter which: all is alike. None if it does."""
+        if len(self._profiles) > 1:
+            return None
+        wanted = {id(request.profile): request.profile for request in self._pending.values()}
+        if all(can_serve(profile, one) for profile in self._profiles for one in wanted.values()):
+            return self._profiles.total()
+        return None
 
     def idle(self, now_s: float) -> list[PhysicalSlot]:
         """Takes slots out that nobody wanted for too long; they are to be given back."""
@@ -175,11 +207,6 @@ class SlotPool:
         if self._mode is LoadBalanceMode.TASKS and 0 < len(self._pending) <= len(self._free):
             deadlines.append(self._changed_s + self._settings.max_interval_s)
         return min(deadlines, default=None)
-
-    def _could_serve_all(self) -> bool:
-        """Whether every waiting request could have one of the slots that exist, were they all free."""
-        slots = (slot.profile for slot in (*self._free, *self._held))
-        return not self._pending or map_resources((one.profile for one in self._pending.values()), slots) is not None
 
     def _add_free(self, slot: PhysicalSlot, now_s: float) -> list[SlotMatch]:
         self._free.add(slot)

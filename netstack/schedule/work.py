@@ -32,6 +32,8 @@ class WorkKind(enum.Enum):
 
 COSTS: Final = {WorkKind.RELEASE: 2, WorkKind.ALLOCATE: 4, WorkKind.DEPLOY: 3, WorkKind.FINISH: 8}
 """Measured: one unit is about 10 microseconds, with what is done to carry out the instructions."""
+MATCHES_PER_UNIT: Final = 3
+"""Slots that come after their requests are matched at once, however many: so much less is done in the same step."""
 
 
 @final

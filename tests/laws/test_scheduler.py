@@ -95,11 +95,12 @@ def play(seed: int, *, is_dynamic: bool) -> None:
             ExponentialDelay(initial_s=0.1, max_s=5.0, attempts=30, chance=lambda: chance.uniform(-1, 1)),
         )
     )
-    mode = LoadBalanceMode.NONE if is_dynamic else chance.choice(tuple(LoadBalanceMode))
+    modes = (LoadBalanceMode.NONE, LoadBalanceMode.SLOTS) if is_dynamic else tuple(LoadBalanceMode)
+    mode = chance.choice(modes)
     settings = SchedulerSettings(
         mode=mode,
         heartbeats=HeartbeatSettings(interval_s=2.0, timeout_s=20.0),
-        slots=SlotPoolSettings(idle_timeout_s=5.0, waits_for_running=chance.random() < 0.5),
+        slots=SlotPoolSettings(idle_timeout_s=5.0, waits_for_running=chance.choice((None, False, True))),
         offload=OffloadRule(min_products=chance.choice((0, 1 << 40))),
         step_budget=chance.choice((1, 8, 1000)),
         scheduling=None if is_dynamic else chance.choice((None, None, *SchedulingType)),

@@ -130,6 +130,7 @@ def test_selectors_choose_as_they_do_in_trio(pair: Pair, selector: Any) -> None:
     writer = blocking.RecordWriter(partition, format="int64", selector=selector)
     for number in range(50):
         writer.emit(number)
+    writer.emit_batch(np.arange(0))
     writer.emit_batch(np.arange(50, 5000))
     writer.emit_batch(np.arange(5000, 5004))
     writer.finish()

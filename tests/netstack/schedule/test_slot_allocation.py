@@ -7,11 +7,19 @@ import pytest
 from netstack.errors import LocalProtocolError
 from netstack.ids import ResultPartitionType
 from netstack.schedule.arrays import Batches, index_array, one_batch, single_batches
-from netstack.schedule.job_graph import Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
+from netstack.schedule.job_graph import (
+    ANY_PROFILE,
+    Dataset,
+    DistributionPattern,
+    JobEdge,
+    JobGraph,
+    JobVertex,
+    ResourceProfile,
+)
 from netstack.schedule.slot_allocation import SlotAllocation
 from netstack.schedule.slot_pool import SlotPool, SlotPoolSettings
 from netstack.schedule.slot_sharing import local_input_preferred
-from netstack.schedule.slots import Location, PhysicalSlot
+from netstack.schedule.slots import LoadBalanceMode, Location, PhysicalSlot
 from netstack.schedule.topology import Topology
 
 JOB = JobGraph(
@@ -27,9 +35,12 @@ def slots(taskmanager: str, *numbers: int) -> list[PhysicalSlot]:
     return [PhysicalSlot(Location(taskmanager), number) for number in numbers]
 
 
-def allocation(bulks: Batches) -> SlotAllocation:
+def allocation(
+    bulks: Batches, mode: LoadBalanceMode = LoadBalanceMode.NONE, *, waits_for_running: bool = False
+) -> SlotAllocation:
     """Subtasks 0 and 2 share a slot, and so do 1 and 3."""
-    made = SlotAllocation(Topology(JOB), local_input_preferred(JOB), SlotPool(settings=SETTINGS))
+    pool = SlotPool(mode, SETTINGS)
+    made = SlotAllocation(Topology(JOB), local_input_preferred(JOB), pool, waits_for_running=waits_for_running)
     made.open(bulks)
     return made
 
@@ -126,3 +137,42 @@ def test_who_waited_too_long_is_told() -> None:
     assert made.next_deadline_s() == 300.0
     assert made.timed_out(300.0).tolist() == [1, 3]
     assert complete(made) == [0, 2]
+
+
+def test_bulks_that_fit_one_by_one_may_wait_for_each_other() -> None:
+    made = allocation(single_batches(EVERY), waits_for_running=True)
+    made.offer("a", slots("a", 0), 0.0)
+    made.request(EVERY, 0.0)
+    assert complete(made) == [0, 2]
+    for now_s in (200.0, 400.0, 600.0, 10_000.0):
+        assert made.timed_out(now_s).tolist() == []
+    made.lose_taskmanager("a")
+    assert made.timed_out(10_299.0).tolist() == []
+    assert made.timed_out(10_300.0).tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("profile", [ANY_PROFILE, ResourceProfile("concrete", 1.0, 1)])
+def test_a_bulk_that_never_fits_does_not_wait_for_itself(profile: ResourceProfile) -> None:
+    made = allocation(one_batch(EVERY), waits_for_running=True)
+    made.offer("a", [PhysicalSlot(Location("a"), 0, profile)], 0.0)
+    made.request(EVERY, 0.0)
+    assert made.timed_out(299.0).tolist() == []
+    assert made.timed_out(300.0).tolist() == [1, 3]
+
+
+def test_slots_of_several_profiles_are_counted_one_by_one() -> None:
+    made = allocation(one_batch(EVERY), waits_for_running=True)
+    for index, profile in enumerate((ANY_PROFILE, ResourceProfile("concrete", 1.0, 1))):
+        made.offer("a", [PhysicalSlot(Location("a"), index, profile)], 0.0)
+    made.request(EVERY[:1], 0.0)
+    made.request(EVERY[2:3], 0.0)
+    assert made.missing == 0
+    assert made.timed_out(400.0).tolist() == []
+
+
+def test_what_is_matched_together_waits_together() -> None:
+    for count, late in ((1, [0, 1, 2, 3]), (2, [])):
+        made = allocation(single_batches(EVERY), LoadBalanceMode.TASKS, waits_for_running=True)
+        made.offer("a", slots("a", *range(count)), 0.0)
+        made.request(EVERY, 0.0)
+        assert made.timed_out(400.0).tolist() == late

@@ -132,15 +132,29 @@ def test_a_request_that_waits_too_long_is_withdrawn():
     assert pool.next_deadline_s() is None
 
 
-def test_a_batch_request_may_wait_for_a_slot_in_use_for_ever():
-    pool = SlotPool(settings=SlotPoolSettings(request_timeout_s=300.0, waits_for_running=True))
-    pool.offer(slots(1), 0.0)
-    pool.request(requests(1), 0.0)
-    pool.request([SlotRequest(1)], 1.0)
-    assert pool.timed_out(400.0) == []
-    pool.lose(slots(1))
-    assert pool.timed_out(699.0) == []  # it counts since it could last be served
-    assert [request.group for request in pool.timed_out(700.0)] == [1]
+def test_the_time_of_a_request_that_may_wait_begins_anew():
+    pool = SlotPool(settings=SlotPoolSettings(request_timeout_s=300.0))
+    pool.request(requests(1, 1), 0.0)
+    assert [request.group for request in pool.timed_out(400.0, [0, 7])] == [1]
+    assert pool.next_deadline_s() == 700.0
+    assert pool.timed_out(699.0) == []
+    assert [request.group for request in pool.timed_out(700.0)] == [0]
+
+
+def test_what_could_be_served_if_slots_came_free():
+    pool = SlotPool()
+    pool.offer([PhysicalSlot(Location("a"), 0, SMALL), PhysicalSlot(Location("a"), 1, BIG)], 0.0)
+    assert pool.most_that_any_serves() is None
+    held = [match.slot for match in pool.request([SlotRequest(0, SMALL), SlotRequest(1, SMALL), SlotRequest(2)], 0.0)]
+    assert [request.group for request in pool.pending] == [1]
+    assert pool.could_serve([1])
+    assert not pool.could_serve([1], held[:1])
+    assert pool.could_serve([1], held[1:])
+    pool.lose(held[:1])
+    assert not pool.could_serve([1])
+    assert pool.most_that_any_serves() is None  # the slot that is left does not do for who waits
+    pool.cancel([1], 0.0)
+    assert pool.most_that_any_serves() == 1
 
 
 def test_profiles_decide_who_is_served():
