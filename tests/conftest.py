@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,6 +21,9 @@ everyday = settings(
 settings.register_profile("everyday", everyday)
 settings.register_profile("thorough", everyday, max_examples=1000, derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "everyday"))
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in the background of a shell; processes inherit it from us
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _chromium_path() -> str | None:
