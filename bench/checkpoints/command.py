@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 import click
 from rich.markup import escape
 
+from netstack.cli.network_flags import buffer_flags
 from netstack.cli.values import COUNT, LENGTH, NUMBER, SIZE, Parsed, listed, parse_number
 from netstack.errors import ConfigError
 from netstack.units import format_duration, format_size
@@ -80,27 +81,10 @@ _WORDS: Final = Parsed("modes", listed(str))
     help="Payload of a record.",
 )
 @click.option("--keys", type=COUNT, default=_DEFAULT.keys, show_default=True, help="Keys the sink has state of.")
-@click.option(
-    "--exclusive-buffers",
-    type=COUNT,
-    default=_DEFAULT.exclusive_buffers,
-    show_default=True,
-    help="Receive buffers of each channel.",
-)
-@click.option(
-    "--floating-buffers",
-    type=COUNT,
-    default=_DEFAULT.floating_buffers,
-    show_default=True,
-    help="Receive buffers that the channels share.",
-)
-@click.option(
-    "--segment-size",
-    "segment_size_bytes",
-    type=SIZE,
-    default=format_size(_DEFAULT.segment_size_bytes),
-    show_default=True,
-    help="Size of a network buffer.",
+@buffer_flags(
+    exclusive_buffers=_DEFAULT.exclusive_buffers,
+    floating_buffers=_DEFAULT.floating_buffers,
+    segment_size_bytes=_DEFAULT.segment_size_bytes,
 )
 @click.option(
     "--output",

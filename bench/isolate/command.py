@@ -16,7 +16,8 @@ from typing import Any, Final
 import click
 from rich.markup import escape
 
-from netstack.cli.values import COUNT, NUMBER, SIZE
+from netstack.cli.network_flags import buffer_flags
+from netstack.cli.values import NUMBER, SIZE
 from netstack.errors import ConfigError
 from netstack.units import format_size
 
@@ -64,27 +65,10 @@ Measure = Callable[..., dict[str, Any]]
     show_default=True,
     help="With credit-based flow control, without, or one after the other.",
 )
-@click.option(
-    "--exclusive-buffers",
-    type=COUNT,
-    default=_DEFAULT.exclusive_buffers,
-    show_default=True,
-    help="Receive buffers of each channel.",
-)
-@click.option(
-    "--floating-buffers",
-    type=COUNT,
-    default=_DEFAULT.floating_buffers,
-    show_default=True,
-    help="Receive buffers that the channels of a gate share.",
-)
-@click.option(
-    "--segment-size",
-    "segment_size_bytes",
-    type=SIZE,
-    default=format_size(_DEFAULT.segment_size_bytes),
-    show_default=True,
-    help="Size of a network buffer.",
+@buffer_flags(
+    exclusive_buffers=_DEFAULT.exclusive_buffers,
+    floating_buffers=_DEFAULT.floating_buffers,
+    segment_size_bytes=_DEFAULT.segment_size_bytes,
 )
 @click.option(
     "--transport",

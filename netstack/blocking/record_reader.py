@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import abc
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, cast, final
@@ -89,7 +90,7 @@ class _PatientGate:
         self._gate.close()
 
 
-class _Fetcher:
+class _Fetcher(abc.ABC):
     """What both readers share: one thread at a time, one fetch at a time."""
 
     def __init__(self, gate: SingleInputGate) -> None:
@@ -142,12 +143,13 @@ class _Fetcher:
         except BaseException as error:  # raised when what came before it was handed out
             self._error = error
 
+    @abc.abstractmethod
     async def _take(self) -> int:
         """Makes the next elements ready. Returns their share of `FETCH_LIMIT`: all of it where a fetch must end."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _close_inside(self) -> None:
-        raise NotImplementedError
+        """Closes the reader in trio's thread."""
 
 
 @final

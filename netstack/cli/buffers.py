@@ -18,11 +18,11 @@ from ..config import NetworkConfig
 from ..errors import ConfigError
 from ..ids import ResultPartitionType
 from ..units import format_size
-from .values import COUNT, SIZE, Parsed
+from .network_flags import buffer_flags, memory_flags
+from .values import COUNT, Parsed
 
 _GATE: Final = re.compile(r"(?:([^=]+)=)?(\d+)(?::(\d+))?")
 _PARTITION: Final = re.compile(r"(?:([^=]+)=)?(\d+)(:unbounded)?")
-_DEFAULTS: Final = NetworkConfig()
 
 
 def _gate(text: str) -> tuple[str | None, GatePlan]:
@@ -58,37 +58,8 @@ def _partition(text: str) -> tuple[str | None, PartitionPlan]:
     help="A result partition. Repeatable.",
 )
 @click.option("--connections", type=COUNT, default=1, show_default=True, help="TaskManagers it reads from.")
-@click.option(
-    "--exclusive-buffers",
-    type=COUNT,
-    default=_DEFAULTS.exclusive_buffers_per_channel,
-    show_default=True,
-    help="Receive buffers of each channel.",
-)
-@click.option(
-    "--floating-buffers",
-    type=COUNT,
-    default=_DEFAULTS.floating_buffers_per_gate,
-    show_default=True,
-    help="Receive buffers that the channels of a gate share.",
-)
-@click.option("--max-required", type=COUNT, help="Bound on what one gate is promised; none if not given.")
-@click.option(
-    "--segment-size",
-    "segment_size_bytes",
-    type=SIZE,
-    default=format_size(_DEFAULTS.segment_size_bytes),
-    show_default=True,
-    help="Size of a network buffer.",
-)
-@click.option(
-    "--memory",
-    "memory_bytes",
-    type=SIZE,
-    default=format_size(_DEFAULTS.memory_bytes),
-    show_default=True,
-    help="All network buffers together.",
-)
+@buffer_flags()
+@memory_flags
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")
 def buffers(
     gates: tuple[tuple[str | None, GatePlan], ...],

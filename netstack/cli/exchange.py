@@ -22,10 +22,10 @@ from ..buffer.requirements import GatePlan, PartitionPlan, required_buffers
 from ..config import FLINK_DIALECT, NATIVE_DIALECT, NetworkConfig
 from ..errors import ConfigError
 from ..events import Event
-from ..units import format_size
 from ..wire.flink_events import flink_name
 from ..wire.flink_layout import partition_bytes
-from .values import COUNT, LENGTH, SIZE
+from .network_flags import buffer_flags
+from .values import LENGTH
 
 FINISHED: Final = "finished"
 CLOSED_EARLY: Final = "closed-early"
@@ -35,7 +35,6 @@ ERROR: Final = "error"
 SPARE_SEGMENTS: Final = 64
 """Beyond what a gate or a partition is promised: connections that come and go."""
 
-_DEFAULTS: Final = NetworkConfig()
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -104,28 +103,6 @@ def partition_named(text: str, dialect: str) -> str:
 def exchange_flags(command: _Command) -> _Command:
     """How the connection speaks, and its buffers; named as `exchange_config` takes them."""
     for option in (
-        click.option(
-            "--floating-buffers",
-            type=COUNT,
-            default=_DEFAULTS.floating_buffers_per_gate,
-            show_default=True,
-            help="Receive buffers that all channels share.",
-        ),
-        click.option(
-            "--exclusive-buffers",
-            type=COUNT,
-            default=_DEFAULTS.exclusive_buffers_per_channel,
-            show_default=True,
-            help="Receive buffers of each channel: its initial credit.",
-        ),
-        click.option(
-            "--segment-size",
-            "segment_size_bytes",
-            type=SIZE,
-            default=format_size(_DEFAULTS.segment_size_bytes),
-            show_default=True,
-            help="Size of a network buffer; as at the other end.",
-        ),
         click.option("--partition", required=True, metavar="HEX120", help="Its id; Flink's has 120 hex digits."),
         click.option(
             "--dialect",
@@ -137,7 +114,7 @@ def exchange_flags(command: _Command) -> _Command:
         click.option("--timeout", "timeout_s", type=LENGTH, help="Give up after this long; never if not given."),
     ):
         command = option(command)
-    return command
+    return buffer_flags()(command)
 
 
 def exchange_config(

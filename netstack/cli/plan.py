@@ -27,10 +27,8 @@ from ..schedule.plan_text import plan_text
 from ..schedule.slots import LoadBalanceMode, load_balance_mode
 from ..schedule.stream_builder import StreamEnvironment
 from ..schedule.stream_graph import StreamGraph
-from ..units import format_size
-from .values import COUNT, SIZE
-
-_DEFAULTS: Final = NetworkConfig()
+from .network_flags import buffer_flags, memory_flags
+from .values import COUNT
 
 
 def _document(plan: Plan) -> str:
@@ -54,37 +52,8 @@ _FORMATS: Final = {"text": plan_text, "json": _document, "dot": plan_dot, "html"
 )
 @click.option("--format", "form", type=click.Choice(list(_FORMATS)), default="text", show_default=True)
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="A file, instead of standard output.")
-@click.option(
-    "--memory",
-    "memory_bytes",
-    type=SIZE,
-    default=format_size(_DEFAULTS.memory_bytes),
-    show_default=True,
-    help="All network buffers of a TaskManager together.",
-)
-@click.option(
-    "--segment-size",
-    "segment_size_bytes",
-    type=SIZE,
-    default=format_size(_DEFAULTS.segment_size_bytes),
-    show_default=True,
-    help="Size of a network buffer.",
-)
-@click.option(
-    "--exclusive-buffers",
-    type=COUNT,
-    default=_DEFAULTS.exclusive_buffers_per_channel,
-    show_default=True,
-    help="Receive buffers of each channel.",
-)
-@click.option(
-    "--floating-buffers",
-    type=COUNT,
-    default=_DEFAULTS.floating_buffers_per_gate,
-    show_default=True,
-    help="Receive buffers that the channels of a gate share.",
-)
-@click.option("--max-required", type=COUNT, help="Bound on what one gate is promised; none if not given.")
+@buffer_flags()
+@memory_flags
 def plan(
     job: str,
     taskmanagers: int | None,
