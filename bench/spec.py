@@ -49,6 +49,9 @@ class RunSpec:
         checksum: CRC-32 over every buffer on the wire.
     """
 
+    ENGINE_KIND: ClassVar[str] = "local"
+    """What brings the two ends up: `local`, `hosts` or `spark`."""
+
     START_S: ClassVar[float] = 0.75
     """What a run takes beside its own length: two Python processes with numpy and trio come up, connect and go."""
 

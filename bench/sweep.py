@@ -201,7 +201,8 @@ def _measure(run: PlannedRun, run_once: RunOnce, started_at: str) -> tuple[Row, 
         raise
     except (NetstackError, OSError, ExceptionGroup) as error:
         failure = expected_failure(error)
-        row = {**head, **flatten({"settings": run.spec.as_dict()}), "error": describe(failure), "delivered": False}
+        told = {"engine_kind": run.spec.ENGINE_KIND, "settings": run.spec.as_dict()}
+        row = {**head, **flatten(told), "error": describe(failure), "delivered": False}
         return row, isinstance(failure, PlaceUnusable)
     row = {**head, **{name: _finite(value) for name, value in result.items()}}
     if row.get("delivered") is not True:

@@ -77,6 +77,8 @@ class MeshSpec(RunSpec):
         relay: records make a round trip: source, relay (on every host), and back to a sink beside their source.
     """
 
+    ENGINE_KIND: ClassVar[str] = "hosts"
+
     START_S: ClassVar[float] = 0.5
     """Daemons are there already: connecting, clocks, and what is in flight at the end."""
 

@@ -29,6 +29,8 @@ class SparkSpec(RunSpec):
         relay: records make a round trip.
     """
 
+    ENGINE_KIND: ClassVar[str] = "spark"
+
     START_S: ClassVar[float] = 1.9
     """A barrier job: one exchange of addresses is a second of it."""
 
