@@ -121,6 +121,7 @@ def test_a_producer_that_is_killed_is_a_lost_connection() -> None:
                 )  # what happened
             assert {int(str(error).split("subpartition ")[1].split()[0]) for error in errors} == {0, 1}
             gate.close()
+            await trio.to_thread.run_sync(process.wait)  # until then its listener may still take a connection
             # The address is not remembered as a live connection.
             with pytest.raises(ConnectionLost, match="cannot reach"):
                 await manager.open_gate(both(address))
