@@ -5,10 +5,12 @@ Importing Hypothesis also makes trio's scheduler deterministic (trio registers i
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import shutil
 import signal
+import subprocess
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -42,7 +44,16 @@ def _missing(marker: str) -> str | None:
         return "needs root"
     if marker == "root" and shutil.which("ip") is None:
         return "needs the ip command: apt-get install iproute2"
-    return None
+    return _no_namespaces() if marker == "root" else None
+
+
+@functools.cache
+def _no_namespaces() -> str | None:
+    """Why hosts cannot be made of network namespaces, as in a container without the right."""
+    name = f"netstack-probe-{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
+    subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+    return f"needs network namespaces: {made.stderr.strip()}" if made.returncode else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

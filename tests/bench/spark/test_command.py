@@ -169,7 +169,9 @@ def test_the_readmes_notebook_runs_in_a_session_of_its_readers(tmp_path: Path) -
     session = (
         "from pyspark.sql import SparkSession\n"
         "builder = SparkSession.builder.master('local[2]').config('spark.sql.shuffle.partitions', 2)\n"
-        "spark = builder.config('spark.ui.enabled', 'false').getOrCreate()\n"
+        "builder = builder.config('spark.ui.enabled', 'false')\n"
+        "builder = builder.config('spark.driver.extraJavaOptions', '-XX:+UseSerialGC')\n"
+        "spark = builder.config('spark.sql.adaptive.enabled', 'false').getOrCreate()\n"
     )
     program = tmp_path / "notebook.py"
     program.write_text(f"{session}{shorter}\nprint(nodes.count(), set(nodes.toArrow()['kind'].to_pylist()))\n")
