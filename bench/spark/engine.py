@@ -7,11 +7,12 @@ every node of every run.
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, final
+
+from netstack.runtime.authentication import Secret
 
 from ..mesh.matrix import Matrix
 from ..processes import MeasurementFailed
@@ -26,7 +27,6 @@ from .ship import imports_from_zip
 from .spec import SparkSpec
 
 _UNTIMED_S: Final = 600.0  # a run of so many records takes as long as it takes
-_TOKEN_BYTES: Final = 32
 
 
 @final
@@ -91,7 +91,7 @@ class SparkEngine:
             sources=spec.sources_per_node,
             sinks=spec.sinks_per_node,
             relay=spec.relay,
-            token=secrets.token_bytes(_TOKEN_BYTES),
+            token=Secret.generate().reveal(),
             build=self._build,
             memory_bytes=max(matrix.config(rank).memory_bytes for rank in range(spec.nodes)),
             ports=settings.node_ports,

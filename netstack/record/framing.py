@@ -246,21 +246,3 @@ class FramedBatch:
             out[position:end] = self._flat[start + low : start + high]
             position = end
         return position
-
-
-def framed_slice(rows: Rows, start_byte: int, stop_byte: int, out: Rows | memoryview) -> None:
-    """Writes the bytes [start_byte, stop_byte) of the framed stream of `rows` to the front of `out`.
-
-    For many slices of one batch keep a `FramedBatch`; arguments and errors are those of `FramedBatch.write`.
-    """
-    FramedBatch(rows).write(start_byte, stop_byte, out if isinstance(out, memoryview) else out.data)
-
-
-def framed_batch_into(rows: Rows, out: Rows | memoryview) -> None:
-    """Writes all records of `rows` (shape (k, n)), framed, to the front of `out` (k * (n + 4) bytes).
-
-    Raises:
-        ValueError: `out` is too short.
-    """
-    batch = FramedBatch(rows)
-    batch.write(0, batch.size_bytes, out if isinstance(out, memoryview) else out.data)

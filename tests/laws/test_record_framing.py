@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from netstack.errors import RecordError
 from netstack.record.deserializer import RecordDeserializer
 from netstack.record.formats import BytesFormat
-from netstack.record.framing import LENGTH, FramedBatch, frame, framed_slice
+from netstack.record.framing import LENGTH, FramedBatch, frame
 from netstack.record.rows import RowDeserializer
 from netstack.record.spill import SpillDirectory
 
@@ -124,7 +124,7 @@ def test_slices_of_a_framed_batch_join_to_the_framed_records(data: st.DataObject
         out = bytearray(stop - start)
         batch.write(start, stop, memoryview(out))
         got += out
-        framed_slice(rows, start, stop, np.frombuffer(out, np.uint8))
+        FramedBatch(rows).write(start, stop, memoryview(out))
         also += out
     assert got == stream
     assert also == stream
