@@ -49,9 +49,9 @@ from .outbound.selector import (
 )
 from .record.formats import RecordFormat
 from .runtime.authentication import Secret
+from .runtime.network_environment import TaskManager, open_task_manager
 from .runtime.record_reader import ArrayReader, RecordReader
 from .runtime.record_writer import RecordWriter
-from .runtime.task_manager import TaskManager, open_task_manager
 from .version import __version__ as __version__
 
 __all__ = [

@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from netstack.schedule.execution_states import (  # noqa: E402 - the tree beside this file, installed or not
+from netstack.schedule.execution.execution_states import (  # noqa: E402 - the tree beside this file, installed or not
     EXECUTION_TRANSITIONS,
     JOB_TRANSITIONS,
     ExecutionInput,

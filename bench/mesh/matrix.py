@@ -18,8 +18,8 @@ from typing import Any, Final, final
 
 from netstack import GatePlan, NetworkConfig, PartitionPlan, required_buffers
 from netstack.daemon.messages import TaskDescriptor
-from netstack.deploy.descriptors import PartitionDescriptor
 from netstack.ids import ChannelDescriptor
+from netstack.schedule.descriptors.descriptors import PartitionDescriptor
 
 from ..engine import SPARE_SEGMENTS, config_of
 from .spec import MeshSpec

@@ -14,8 +14,7 @@ from typing import Final, final
 
 import numpy as np
 
-from netstack.deploy.shuffle import TaskManagerLocation
-from netstack.schedule.arrays import IndexArray
+from netstack.schedule.descriptors.shuffle import TaskManagerLocation
 from netstack.schedule.events import (
     Event,
     GlobalFailure,
@@ -26,9 +25,10 @@ from netstack.schedule.events import (
     TasksReported,
     TimerDue,
 )
-from netstack.schedule.execution_states import ExecutionInput
+from netstack.schedule.execution.execution_states import ExecutionInput
 from netstack.schedule.instructions import Cancel, Continue, Deploy, Instruction, ReleasePartitions, StartTimer
 from netstack.schedule.scheduler import Scheduler
+from netstack.schedule.structures.arrays import IndexArray
 
 SLOTS_PER_TASKMANAGER: Final = 4
 

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
-from netstack.schedule.executions import Executions
-from netstack.schedule.failover import RegionFailover
-from netstack.schedule.region_scheduling import RegionScheduling
-from netstack.schedule.regions import Regions
-from netstack.schedule.release import PartitionRelease
-from netstack.schedule.topology import Topology
-from netstack.schedule.vertexwise_scheduling import VertexwiseScheduling
+from netstack.schedule.execution.executions import Executions
+from netstack.schedule.failover.failover import RegionFailover
+from netstack.schedule.failover.release import PartitionRelease
+from netstack.schedule.strategies.region_scheduling import RegionScheduling
+from netstack.schedule.strategies.vertexwise_scheduling import VertexwiseScheduling
+from netstack.schedule.topology.regions import Regions
+from netstack.schedule.topology.topology import Topology
 
 from .cluster import Cluster
 from .trials import BATCH, STREAMING, job_of, scheduler_of

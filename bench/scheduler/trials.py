@@ -15,19 +15,19 @@ from typing import Final, TypeAlias, final
 import numpy as np
 
 from netstack.ids import ResultPartitionType
-from netstack.schedule.arrays import index_array
-from netstack.schedule.execution_states import ExecutionInput, ExecutionState
-from netstack.schedule.failover import RegionFailover
-from netstack.schedule.job_graph import Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
-from netstack.schedule.region_scheduling import RegionScheduling
-from netstack.schedule.regions import Regions
-from netstack.schedule.release import PartitionRelease
-from netstack.schedule.restart import FixedDelay
+from netstack.schedule.execution.execution_states import ExecutionInput, ExecutionState
+from netstack.schedule.failover.failover import RegionFailover
+from netstack.schedule.failover.release import PartitionRelease
+from netstack.schedule.failover.restart import FixedDelay
+from netstack.schedule.graph.job_graph import Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
 from netstack.schedule.scheduler import Scheduler
 from netstack.schedule.scheduler_settings import SchedulerSettings
-from netstack.schedule.slots import LoadBalanceMode
-from netstack.schedule.topology import Topology
-from netstack.schedule.vertexwise_scheduling import HybridConsumption, VertexwiseScheduling
+from netstack.schedule.slots.slots import LoadBalanceMode
+from netstack.schedule.strategies.region_scheduling import RegionScheduling
+from netstack.schedule.strategies.vertexwise_scheduling import HybridConsumption, VertexwiseScheduling
+from netstack.schedule.structures.arrays import index_array
+from netstack.schedule.topology.regions import Regions
+from netstack.schedule.topology.topology import Topology
 
 from .cluster import Cluster
 

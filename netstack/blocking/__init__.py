@@ -27,9 +27,9 @@ alone 60 us and 170 us more. How that was measured: `netstack/DESIGN.md`, "A doo
 
 from trio import WouldBlock
 
+from .network_environment import ResultPartition, SingleInputGate, TaskManager, open_task_manager
 from .record_reader import ArrayReader, RecordReader
 from .record_writer import RecordWriter
-from .task_manager import ResultPartition, SingleInputGate, TaskManager, open_task_manager
 
 __all__ = [
     "ArrayReader",

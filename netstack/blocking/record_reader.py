@@ -26,7 +26,7 @@ from ..events import CancelCheckpointMarker, CheckpointBarrier, DataType, UserEv
 from ..inbound import gate as inbound
 from ..record.formats import RecordFormat
 from ..runtime import record_reader as runtime
-from .task_manager import SingleInputGate
+from .network_environment import SingleInputGate
 
 FETCH_LIMIT: Final = 1 << 20
 """After how much a fetch ends: bytes of arrays."""

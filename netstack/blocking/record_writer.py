@@ -32,8 +32,8 @@ from ..record.framing import MAX_RECORD_BYTES, check_record_bytes
 from ..runtime import record_writer as runtime
 from ..runtime.signal import Signal
 from .batches import array_work, columnar_work
+from .network_environment import ResultPartition
 from .routing import ChosenSelector, EncodedFormat
-from .task_manager import ResultPartition
 from .work import Work
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ..errors import CheckpointError, ConfigError
-from ..outbound.keygroups import check_parallelism, default_max_parallelism, key_group, operator_index
+from ..keygroups import check_parallelism, default_max_parallelism, key_group, operator_index
 from ..record.framing import LENGTH, PREFIX_BYTES
 from .snapshot import ChannelKey, TaskSnapshot
 

@@ -26,9 +26,9 @@ from ..record.deserializer import RecordDeserializer
 from ..record.flink import StreamElementFormat, StreamRecord, Watermark, value_format_named
 from ..record.formats import BytesFormat
 from ..record.spill import SpillDirectory
+from ..runtime.network_environment import TaskManager, open_task_manager
 from ..runtime.record_reader import TURN_BUFFERS
 from ..runtime.signal import Signal
-from ..runtime.task_manager import TaskManager, open_task_manager
 from .exchange import (
     CLOSED_EARLY,
     ERROR,

@@ -17,16 +17,16 @@ import click
 
 from ..config import NetworkConfig
 from ..errors import ConfigError
-from ..schedule.job_file import read_job
-from ..schedule.job_graph import JobGraph
-from ..schedule.plan import Plan, make_plan
-from ..schedule.plan_dot import plan_dot
-from ..schedule.plan_html import plan_html
-from ..schedule.plan_json import plan_document
-from ..schedule.plan_text import plan_text
-from ..schedule.slots import LoadBalanceMode, load_balance_mode
-from ..schedule.stream_builder import StreamEnvironment
-from ..schedule.stream_graph import StreamGraph
+from ..schedule.graph.job_file import read_job
+from ..schedule.graph.job_graph import JobGraph
+from ..schedule.graph.stream_builder import StreamEnvironment
+from ..schedule.graph.stream_graph import StreamGraph
+from ..schedule.plan.as_json import plan_document
+from ..schedule.plan.dot import plan_dot
+from ..schedule.plan.html import plan_html
+from ..schedule.plan.plan import Plan, make_plan
+from ..schedule.plan.text import plan_text
+from ..schedule.slots.slots import LoadBalanceMode, load_balance_mode
 from .network_flags import buffer_flags, memory_flags
 from .values import COUNT
 

@@ -27,9 +27,9 @@ from ..events import EndOfData, EndOfPartition, Event
 from ..outbound.partition import ResultPartition
 from ..outbound.subpartition import ResultSubpartition
 from ..record.flink import value_format_named
+from ..runtime.network_environment import TaskManager, open_task_manager
 from ..runtime.record_writer import RecordWriter
 from ..runtime.signal import Signal
-from ..runtime.task_manager import TaskManager, open_task_manager
 from ..wire.flink_events import flink_name
 from .exchange import (
     CLOSED_EARLY,

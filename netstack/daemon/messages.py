@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast, final
 
 from ..config import NetworkConfig
-from ..deploy.descriptors import PartitionDescriptor
 from ..errors import ConfigError, ErrorCode, RemoteProtocolError
 from ..ids import ChannelDescriptor, ResultPartitionType
+from ..schedule.descriptors.descriptors import PartitionDescriptor
 
 VERSION: Final = 1
 """Of the daemon's control protocol."""

@@ -21,7 +21,7 @@ from ..config import NetworkConfig
 from ..errors import ConfigError, NetstackError
 from ..runtime.authentication import Secret
 from ..runtime.causes import is_secondary, root_cause, told
-from ..runtime.task_manager import TaskManager, task_manager_on
+from ..runtime.network_environment import TaskManager, task_manager_on
 from ..transport import ByteStream
 from .invokables import AllowList, Invokable, check_builds, root_package
 from .messages import Deploy, Deployed, Message, RunOpened, TaskDescriptor, TaskEnded, TaskFailed, TaskSaid

@@ -16,7 +16,7 @@ import trio
 from ..errors import ConfigError
 from ..inbound.gate import SingleInputGate
 from ..outbound.partition import ResultPartition
-from ..runtime.task_manager import TaskManager
+from ..runtime.network_environment import TaskManager
 from .messages import Plain, TaskDescriptor, check_said
 
 INBOX_MESSAGES: Final = 4096

@@ -19,11 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
 
 from ..buffer.buffer import Buffer
-from ..checkpoint.snapshot import ChannelBytes
-from ..config import NetworkConfig
-from ..errors import LocalProtocolError, RecordError
-from ..events import CancelCheckpointMarker, CheckpointBarrier, DataType, decode_event
-from ..inbound.barrier import (
+from ..checkpoint.barrier import (
     AbortReason,
     BarrierHandler,
     BarrierStatistics,
@@ -31,13 +27,17 @@ from ..inbound.barrier import (
     CheckpointDeclined,
     CheckpointTask,
 )
+from ..checkpoint.snapshot import ChannelBytes
+from ..config import NetworkConfig
+from ..errors import LocalProtocolError, RecordError
+from ..events import CancelCheckpointMarker, CheckpointBarrier, DataType, decode_event
 from ..inbound.gate import SingleInputGate
 from ..inbound.union import UnionInputGate
 from ..record.deserializer import RecordDeserializer
 from ..record.formats import RecordFormat, format_named
 from ..record.framing import LENGTH, PREFIX_BYTES, frame
 from ..record.spill import SpillDirectory
-from ..runtime.task_manager import TaskManager
+from ..runtime.network_environment import TaskManager
 from .mailbox import Mailbox
 from .operators import TaskContext
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from ..errors import ConfigError
+from ..function_names import Named
 from ..runtime.names import load
-from ..schedule.function_names import Named
 
 if TYPE_CHECKING:
     import numpy as np

@@ -19,12 +19,12 @@ from ..checkpoint.coordinator import CheckpointSettings, JobTask, Subtask
 from ..checkpoint.recovery import Exchange, TaskPlan
 from ..config import NetworkConfig
 from ..errors import ConfigError
+from ..function_names import Named
 from ..ids import PartitionId, partition_id
-from ..outbound.keygroups import check_parallelism
+from ..keygroups import check_parallelism
 from ..outbound.selector import ChannelSelector, KeyGroupSelector, RebalanceSelector
 from ..record.formats import FORMATS, format_named
 from ..runtime.names import load
-from ..schedule.function_names import Named
 
 _LONGEST_INDEX: Final = 99_999
 

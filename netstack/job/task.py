@@ -25,13 +25,13 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
+from ..checkpoint.barrier import BarrierStatistics
 from ..checkpoint.storage import CheckpointStorage
 from ..errors import PoolDestroyed, RecordError
 from ..events import CheckpointBarrier
-from ..inbound.barrier import BarrierStatistics
 from ..inbound.gate import SingleInputGate
+from ..runtime.network_environment import TaskManager
 from ..runtime.record_writer import RecordWriter
-from ..runtime.task_manager import TaskManager
 from .input import TaskInput
 from .mailbox import Mailbox
 from .operators import BoundOperator, TaskContext

@@ -24,13 +24,13 @@ from typing import Any, Final, Protocol, TypeVar, final
 
 import trio
 
+from ..checkpoint.barrier import AbortReason, AlignmentStatistics, CheckpointDeclined
 from ..checkpoint.channel_state import ChannelStateCapture
 from ..checkpoint.snapshot import ChannelBytes, TaskFile, TaskSnapshot
 from ..checkpoint.storage import CheckpointStorage
 from ..errors import CheckpointError
 from ..events import CancelCheckpointMarker, CheckpointBarrier, DataType, data_type_of
-from ..inbound.barrier import AbortReason, AlignmentStatistics, CheckpointDeclined
-from ..runtime.task_manager import TaskManager
+from ..runtime.network_environment import TaskManager
 from .input import TaskInput
 from .mailbox import Mailbox
 from .operators import BoundOperator, TaskContext

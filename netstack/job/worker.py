@@ -24,8 +24,8 @@ from ..errors import CheckpointError, ConnectionLost, LocalProtocolError
 from ..events import CheckpointBarrier, decode_event
 from ..ids import ChannelDescriptor
 from ..runtime.causes import is_secondary, root_cause, told
+from ..runtime.network_environment import TaskManager, open_task_manager
 from ..runtime.record_writer import RecordWriter
-from ..runtime.task_manager import TaskManager, open_task_manager
 from ..transport import transport_for
 from .control import (
     AbortCheckpoint,

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 import numpy as np
 
 from ..errors import ConfigError, LocalProtocolError
-from ..record.formats import byte_rows, rows_as_bytes
-from .keygroups import (
+from ..keygroups import (
     MAX_PARALLELISM_LIMIT,
     default_max_parallelism,
     group_owners,
@@ -27,6 +26,7 @@ from .keygroups import (
     owner_array,
     stable_hash,
 )
+from ..record.formats import byte_rows, rows_as_bytes
 
 if TYPE_CHECKING:
     import random

@@ -1,6 +1,6 @@
 """What a name stands for: functions and classes that another process was told of as `package.module:attribute`.
 
-Takes: a name (see `schedule.function_names`), or what it would stand for. Gives: something to call.
+Takes: a name (see `function_names`), or what it would stand for. Gives: something to call.
 
 Rules: the module is imported, so whoever takes names from others asks first what may be (`daemon.invokables`).
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import ConfigError
-from ..schedule.function_names import Named
+from ..function_names import Named
 
 
 def load(name: Named) -> Callable[..., Any]:

@@ -1,17 +1,15 @@
 """From a job graph to a plan, and from events to instructions: pure functions and state machines, no I/O, no clock.
 
 Here is what writes and plans a job. Who runs one takes `Scheduler` from `scheduler`, how it is set from
-`scheduler_settings`, what it is told from `events`, what it says from `instructions`, when it restarts from `restart`.
+`scheduler_settings`, what it is told from `events`, what it says from `instructions`, when it restarts from
+`failover.restart`.
 """
 
-from .chaining import Chaining, Explanation
-from .job_generator import generate_job
-from .job_graph import UNDECIDED, JobGraph, ResourceProfile
-from .plan import Plan, make_plan
-from .plan_text import plan_text
-from .slots import LoadBalanceMode
-from .stream_builder import DataStream, OperatorStream, StreamEnvironment
-from .stream_graph import (
+from .graph.chaining import Chaining, Explanation
+from .graph.job_generator import generate_job
+from .graph.job_graph import UNDECIDED, JobGraph, ResourceProfile
+from .graph.stream_builder import DataStream, OperatorStream, StreamEnvironment
+from .graph.stream_graph import (
     ChainingStrategy,
     ExchangeMode,
     GlobalExchangeMode,
@@ -19,6 +17,9 @@ from .stream_graph import (
     StreamGraph,
     StreamSettings,
 )
+from .plan.plan import Plan, make_plan
+from .plan.text import plan_text
+from .slots.slots import LoadBalanceMode
 
 __all__ = [
     "UNDECIDED",

@@ -15,10 +15,10 @@ from typing import TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from ..deploy.shuffle import TaskManagerLocation
-from .arrays import IndexArray
-from .execution_states import ExecutionInput
-from .job_graph import ANY_PROFILE, ResourceProfile
+from .descriptors.shuffle import TaskManagerLocation
+from .execution.execution_states import ExecutionInput
+from .graph.job_graph import ANY_PROFILE, ResourceProfile
+from .structures.arrays import IndexArray
 
 
 @final

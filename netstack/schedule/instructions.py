@@ -14,9 +14,9 @@ from typing import TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from .arrays import IndexArray
-from .execution_states import JobState
-from .slots import PhysicalSlot
+from .execution.execution_states import JobState
+from .slots.slots import PhysicalSlot
+from .structures.arrays import IndexArray
 
 
 @final

@@ -14,33 +14,33 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-from ..deploy.blob_store import Offloader
-from ..deploy.shuffle import TaskManagerLocation
 from ..errors import ConfigError, LocalProtocolError
-from .adaptive_parallelism import Decision, decide
-from .adaptive_skew import VertexInput
-from .arrays import Batches, FlagArray, GrowingArray, IndexArray, index_array
-from .balancing import task_balanced
-from .deployment import Deployment
-from .dynamic_graph import DynamicGraph
-from .execution_states import ExecutionInput, ExecutionState
-from .executions import Executions
+from .adaptive.dynamic_graph import DynamicGraph
+from .adaptive.parallelism import Decision, decide
+from .adaptive.skew import VertexInput
+from .descriptors.blob_store import Offloader
+from .descriptors.deployment import Deployment
+from .descriptors.shuffle import TaskManagerLocation
+from .execution.execution_states import ExecutionInput, ExecutionState
+from .execution.executions import Executions
+from .execution.versions import ExecutionVersions
+from .failover.partition_tracker import PartitionTracker
+from .failover.release import PartitionRelease
+from .graph.job_graph import JobGraph
 from .instructions import Continue, Deploy, Instruction, ReleasePartitions, RequireSlots, UpdateGate
-from .job_graph import JobGraph
-from .partition_tracker import PartitionTracker
-from .region_scheduling import RegionScheduling
-from .regions import Regions
-from .release import PartitionRelease
 from .scheduler_settings import SchedulerSettings
-from .scheduling_types import EagerScheduling, LazyScheduling, SchedulingType
-from .slot_allocation import SlotAllocation
-from .slot_pool import SlotPool
-from .slot_sharing import ConsumedPartitions, ExecutionSlotSharingGroups, LocalInputPreferred
-from .slots import LoadBalanceMode
-from .strategy import SchedulingStrategy
-from .topology import Topology
-from .versions import ExecutionVersions
-from .vertexwise_scheduling import HybridConsumption, VertexwiseScheduling
+from .slots.balancing import task_balanced
+from .slots.slot_allocation import SlotAllocation
+from .slots.slot_pool import SlotPool
+from .slots.slot_sharing import ConsumedPartitions, ExecutionSlotSharingGroups, LocalInputPreferred
+from .slots.slots import LoadBalanceMode
+from .strategies.region_scheduling import RegionScheduling
+from .strategies.scheduling_types import EagerScheduling, LazyScheduling, SchedulingType
+from .strategies.strategy import SchedulingStrategy
+from .strategies.vertexwise_scheduling import HybridConsumption, VertexwiseScheduling
+from .structures.arrays import Batches, FlagArray, GrowingArray, IndexArray, index_array
+from .topology.regions import Regions
+from .topology.topology import Topology
 from .work import MATCHES_PER_UNIT, WorkKind, WorkQueue
 
 

@@ -16,14 +16,14 @@ from typing import final
 
 import numpy as np
 
-from .arrays import IndexArray, index_array
 from .events import TaskFailed
-from .execution_states import ExecutionInput, ExecutionState, JobInput, JobState, JobStatus
-from .failover import RegionFailover
+from .execution.execution_states import ExecutionInput, ExecutionState, JobInput, JobState, JobStatus
+from .failover.failover import RegionFailover
+from .failover.restart import RestartStrategy
+from .failover.restarts import Restarts
 from .instructions import Cancel, StartTimer
 from .progress import Progress
-from .restart import RestartStrategy
-from .restarts import Restarts
+from .structures.arrays import IndexArray, index_array
 
 
 @final

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, final
 
-from ..deploy.blob_store import BlobStore, MemoryBlobStore, Offloader
-from ..deploy.shuffle import TaskManagerLocation
 from ..errors import LocalProtocolError
+from .descriptors.blob_store import BlobStore, MemoryBlobStore, Offloader
+from .descriptors.shuffle import TaskManagerLocation
 from .events import (
     CancelJob,
     CheckpointStored,
@@ -36,16 +36,16 @@ from .events import (
     Tick,
     TimerDue,
 )
-from .execution_states import ExecutionInput, ExecutionState, JobInput, JobState, JobStatus
+from .execution.execution_states import ExecutionInput, ExecutionState, JobInput, JobState, JobStatus
+from .failover.restart import NoRestart, RestartStrategy
+from .graph.job_graph import JobGraph
 from .heartbeats import Heartbeats
 from .instructions import AskHeartbeats, Deploy, EndJob, Instruction, ReturnSlots
-from .job_graph import JobGraph
 from .progress import Progress
 from .recovery import Recovery
-from .restart import NoRestart, RestartStrategy
 from .scheduler_settings import SchedulerSettings, SchedulerStatistics
-from .slots import Location, PhysicalSlot
-from .topology import Topology
+from .slots.slots import Location, PhysicalSlot
+from .topology.topology import Topology
 
 __all__ = ["Scheduler", "SchedulerSettings", "SchedulerStatistics"]
 

@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import final
 
-from ..deploy.blob_store import OffloadRule
-from ..deploy.descriptor_cache import DescriptorCacheStatistics
 from ..errors import ConfigError
-from .adaptive_parallelism import AdaptiveSettings
-from .execution_states import ExecutionState, JobState
+from .adaptive.parallelism import AdaptiveSettings
+from .descriptors.blob_store import OffloadRule
+from .descriptors.descriptor_cache import DescriptorCacheStatistics
+from .execution.execution_states import ExecutionState, JobState
 from .heartbeats import HeartbeatSettings
-from .scheduling_types import InputConstraint, SchedulingType
-from .slot_pool import SlotPoolSettings
-from .slots import LoadBalanceMode, load_balance_mode
-from .vertexwise_scheduling import HybridConsumption
+from .slots.slot_pool import SlotPoolSettings
+from .slots.slots import LoadBalanceMode, load_balance_mode
+from .strategies.scheduling_types import InputConstraint, SchedulingType
+from .strategies.vertexwise_scheduling import HybridConsumption
 
 
 @final

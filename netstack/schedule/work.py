@@ -13,8 +13,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, final
 
-from .arrays import IndexArray
-from .versions import ExecutionVersions, RecordedVersions
+from .execution.versions import ExecutionVersions, RecordedVersions
+from .structures.arrays import IndexArray
 
 
 class WorkKind(enum.Enum):

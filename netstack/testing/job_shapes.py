@@ -15,7 +15,7 @@ from typing import Final
 
 from ..errors import ConfigError
 from ..ids import ResultPartitionType
-from ..schedule.job_graph import UNDECIDED, Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
+from ..schedule.graph.job_graph import UNDECIDED, Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
 
 _PATTERNS: Final = {"pointwise": DistributionPattern.POINTWISE, "all": DistributionPattern.ALL_TO_ALL}
 _VERTEX: Final = re.compile(r"\s*(\w+)(?:\((-?\d+)\))?\s*")

@@ -15,6 +15,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from netstack.checkpoint.barrier import (
+    AbortReason,
+    AlignmentStatistics,
+    CheckpointDeclined,
+)
 from netstack.events import (
     Alignment,
     CancelCheckpointMarker,
@@ -22,11 +27,6 @@ from netstack.events import (
     DataType,
     EndOfPartition,
     data_type_of,
-)
-from netstack.inbound.barrier import (
-    AbortReason,
-    AlignmentStatistics,
-    CheckpointDeclined,
 )
 
 MS = 1_000_000

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from netstack.deploy.blob_store import BlobStore
-from netstack.deploy.descriptors import BlobKey, TaskDeploymentDescriptor
-from netstack.deploy.shuffle import ShuffleDescriptors, TaskManagerLocation
+from netstack.schedule.descriptors.blob_store import BlobStore
+from netstack.schedule.descriptors.descriptors import BlobKey, TaskDeploymentDescriptor
+from netstack.schedule.descriptors.shuffle import ShuffleDescriptors, TaskManagerLocation
 from netstack.schedule.events import (
     Event,
     HeartbeatReceived,
@@ -33,7 +33,7 @@ from netstack.schedule.events import (
     Tick,
     TimerDue,
 )
-from netstack.schedule.execution_states import ExecutionInput, ExecutionState, JobState
+from netstack.schedule.execution.execution_states import ExecutionInput, ExecutionState, JobState
 from netstack.schedule.inbox import Inbox
 from netstack.schedule.instructions import (
     AskHeartbeats,

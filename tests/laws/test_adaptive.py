@@ -6,16 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack import ConfigError
-from netstack.schedule.adaptive_cut import PairedRow, PlainRow, cut_by_size
-from netstack.schedule.adaptive_parallelism import (
+from netstack.schedule.adaptive.cut import PairedRow, PlainRow, cut_by_size
+from netstack.schedule.adaptive.parallelism import (
     AdaptiveSettings,
     decide,
     nearest_power_of_two,
     rounded_parallelism,
 )
-from netstack.schedule.adaptive_sizes import DatasetSizes
-from netstack.schedule.adaptive_skew import CutSettings, VertexInput
-from netstack.schedule.job_graph import UNDECIDED, DistributionPattern
+from netstack.schedule.adaptive.sizes import DatasetSizes
+from netstack.schedule.adaptive.skew import CutSettings, VertexInput
+from netstack.schedule.graph.job_graph import UNDECIDED, DistributionPattern
 
 ROW = st.lists(st.integers(0, 30), min_size=1, max_size=25)
 

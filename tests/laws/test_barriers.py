@@ -8,14 +8,14 @@ from barrier_world import MS, TIMEOUT_MS, Polled, Script, World, scripts_of, ver
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from netstack.events import (
-    Alignment,
-    CheckpointBarrier,
-)
-from netstack.inbound.barrier import (
+from netstack.checkpoint.barrier import (
     AbortReason,
     BarrierHandler,
     BarrierTracker,
+)
+from netstack.events import (
+    Alignment,
+    CheckpointBarrier,
 )
 
 schedules = st.lists(st.integers(0, 39), min_size=25, max_size=200)

@@ -22,9 +22,9 @@ from netstack.ids import ChannelDescriptor
 from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.selector import BroadcastSelector, RebalanceSelector
 from netstack.outbound.writer import LEND_BYTES
+from netstack.runtime.network_environment import TaskManager, open_task_manager
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
-from netstack.runtime.task_manager import TaskManager, open_task_manager
 
 CONFIG = NetworkConfig(
     segment_size_bytes=256,

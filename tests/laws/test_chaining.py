@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.schedule.chaining import Chaining
-from netstack.schedule.job_generator import generate_job
-from netstack.schedule.slot_groups import required_slots
-from netstack.schedule.stream_graph import (
+from netstack.schedule.graph.chaining import Chaining
+from netstack.schedule.graph.job_generator import generate_job
+from netstack.schedule.graph.slot_groups import required_slots
+from netstack.schedule.graph.stream_graph import (
     ChainingStrategy,
     ExchangeMode,
     Partitioner,

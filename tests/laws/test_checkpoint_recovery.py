@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from netstack.checkpoint.recovery import Exchange, TaskPlan, recover
 from netstack.checkpoint.snapshot import TaskSnapshot
-from netstack.outbound.keygroups import key_group, operator_index
+from netstack.keygroups import key_group, operator_index
 from netstack.record.framing import frame
 
 

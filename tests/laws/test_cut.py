@@ -14,6 +14,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics, BarrierHandler, CheckpointDeclined
 from netstack.events import (
     Alignment,
     CancelCheckpointMarker,
@@ -22,7 +23,6 @@ from netstack.events import (
     EndOfPartition,
     decode_event,
 )
-from netstack.inbound.barrier import AbortReason, AlignmentStatistics, BarrierHandler, CheckpointDeclined
 from netstack.outbound.selector import CustomSelector
 from netstack.outbound.writer import PartitionWriter
 from netstack.record.deserializer import RecordDeserializer

@@ -6,16 +6,16 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.deploy.descriptors import (
+from netstack.errors import RemoteProtocolError
+from netstack.ids import ResultPartitionType
+from netstack.schedule.descriptors.descriptors import (
     BlobKey,
     ExecutionAttemptId,
     InputGateDescriptor,
     PartitionDescriptor,
     TaskDeploymentDescriptor,
 )
-from netstack.deploy.shuffle import UNKNOWN, ShuffleDescriptors, TaskManagerLocation, compress
-from netstack.errors import RemoteProtocolError
-from netstack.ids import ResultPartitionType
+from netstack.schedule.descriptors.shuffle import UNKNOWN, ShuffleDescriptors, TaskManagerLocation, compress
 
 uint32 = st.integers(0, UNKNOWN - 1)
 texts = st.text(max_size=8)

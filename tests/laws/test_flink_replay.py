@@ -45,8 +45,8 @@ from netstack.events import (
 )
 from netstack.outbound.selector import BroadcastSelector
 from netstack.record.flink import LongFormat, StreamElement, StreamElementFormat, StreamRecord
+from netstack.runtime.network_environment import open_task_manager
 from netstack.runtime.record_writer import RecordWriter
-from netstack.runtime.task_manager import open_task_manager
 from netstack.transport import transport_for
 from netstack.wire import flink_events
 

@@ -5,13 +5,10 @@ from itertools import permutations
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from netstack.deploy.shuffle import TaskManagerLocation
 from netstack.ids import ResultPartitionType
-from netstack.schedule.balancing import task_balanced
+from netstack.schedule.descriptors.shuffle import TaskManagerLocation
 from netstack.schedule.events import Proceed, SlotsOffered, StartJob, TaskManagerRegistered, Tick
-from netstack.schedule.free_slots import FreeSlots
-from netstack.schedule.instructions import Continue, Deploy
-from netstack.schedule.job_graph import (
+from netstack.schedule.graph.job_graph import (
     ANY_PROFILE,
     UNKNOWN_PROFILE,
     Dataset,
@@ -22,15 +19,18 @@ from netstack.schedule.job_graph import (
     ResourceProfile,
     SlotSharingGroup,
 )
-from netstack.schedule.placement import place
-from netstack.schedule.resource_mapping import can_serve
+from netstack.schedule.graph.slot_groups import required_slots
+from netstack.schedule.instructions import Continue, Deploy
 from netstack.schedule.scheduler import Scheduler
 from netstack.schedule.scheduler_settings import SchedulerSettings
-from netstack.schedule.slot_groups import required_slots
-from netstack.schedule.slot_matching import match_balanced
-from netstack.schedule.slot_pool import SlotPool
-from netstack.schedule.slot_sharing import LocalInputPreferred, consumed_partitions, local_input_preferred
-from netstack.schedule.slots import LoadBalanceMode, Location, PhysicalSlot, SlotRequest
+from netstack.schedule.slots.balancing import task_balanced
+from netstack.schedule.slots.free_slots import FreeSlots
+from netstack.schedule.slots.placement import place
+from netstack.schedule.slots.resource_mapping import can_serve
+from netstack.schedule.slots.slot_matching import match_balanced
+from netstack.schedule.slots.slot_pool import SlotPool
+from netstack.schedule.slots.slot_sharing import LocalInputPreferred, consumed_partitions, local_input_preferred
+from netstack.schedule.slots.slots import LoadBalanceMode, Location, PhysicalSlot, SlotRequest
 
 PROFILES = (ResourceProfile("concrete", 1.0, 1), ResourceProfile("concrete", 2.0, 2))
 STRATEGIES = st.sampled_from([local_input_preferred, task_balanced])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.schedule.plan import make_plan
-from netstack.schedule.slots import LoadBalanceMode
-from netstack.schedule.stream_builder import StreamEnvironment
-from netstack.schedule.stream_graph import Partitioner
-from netstack.schedule.topology import Topology
+from netstack.schedule.graph.stream_builder import StreamEnvironment
+from netstack.schedule.graph.stream_graph import Partitioner
+from netstack.schedule.plan.plan import make_plan
+from netstack.schedule.slots.slots import LoadBalanceMode
+from netstack.schedule.topology.topology import Topology
 
 _PARTITIONERS = [Partitioner.REBALANCE, Partitioner.RESCALE, Partitioner.BROADCAST]
 

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.schedule.distribution import (
+from netstack.schedule.graph.job_graph import DistributionPattern
+from netstack.schedule.topology.distribution import (
     InputInfo,
     dynamic_input,
     max_degree,
@@ -14,8 +15,7 @@ from netstack.schedule.distribution import (
     pointwise_partitions,
     static_input,
 )
-from netstack.schedule.job_graph import DistributionPattern
-from netstack.schedule.topology import Topology
+from netstack.schedule.topology.topology import Topology
 from netstack.testing.job_shapes import job_of
 
 parallelisms = st.integers(1, 60)

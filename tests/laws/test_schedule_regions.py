@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.ids import ResultPartitionType
-from netstack.schedule.arrays import index_array
-from netstack.schedule.failover import RegionFailover
-from netstack.schedule.job_graph import Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
-from netstack.schedule.logical_regions import acyclic_logical_regions
-from netstack.schedule.region_scheduling import RegionScheduling
-from netstack.schedule.regions import Regions
-from netstack.schedule.release import PartitionRelease
-from netstack.schedule.topology import Topology
-from netstack.schedule.vertexwise_scheduling import VertexwiseScheduling
+from netstack.schedule.failover.failover import RegionFailover
+from netstack.schedule.failover.release import PartitionRelease
+from netstack.schedule.graph.job_graph import Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
+from netstack.schedule.graph.logical_regions import acyclic_logical_regions
+from netstack.schedule.strategies.region_scheduling import RegionScheduling
+from netstack.schedule.strategies.vertexwise_scheduling import VertexwiseScheduling
+from netstack.schedule.structures.arrays import index_array
+from netstack.schedule.topology.regions import Regions
+from netstack.schedule.topology.topology import Topology
 
 types = st.sampled_from(ResultPartitionType)
 

@@ -7,11 +7,11 @@ import random
 import pytest
 from simulated_cluster import Cluster, Weather, assert_ended
 
-from netstack.deploy.blob_store import MemoryBlobStore, OffloadRule
 from netstack.ids import ResultPartitionType
-from netstack.schedule.execution_states import ExecutionState, JobState
-from netstack.schedule.heartbeats import HeartbeatSettings
-from netstack.schedule.job_graph import (
+from netstack.schedule.descriptors.blob_store import MemoryBlobStore, OffloadRule
+from netstack.schedule.execution.execution_states import ExecutionState, JobState
+from netstack.schedule.failover.restart import ExponentialDelay, FixedDelay, NoRestart
+from netstack.schedule.graph.job_graph import (
     UNDECIDED,
     Dataset,
     DistributionPattern,
@@ -20,13 +20,13 @@ from netstack.schedule.job_graph import (
     JobVertex,
     SlotSharingGroup,
 )
-from netstack.schedule.restart import ExponentialDelay, FixedDelay, NoRestart
+from netstack.schedule.heartbeats import HeartbeatSettings
 from netstack.schedule.scheduler import Scheduler
 from netstack.schedule.scheduler_settings import SchedulerSettings
-from netstack.schedule.scheduling_types import InputConstraint, SchedulingType
-from netstack.schedule.slot_pool import SlotPoolSettings
-from netstack.schedule.slots import LoadBalanceMode
-from netstack.schedule.vertexwise_scheduling import HybridConsumption
+from netstack.schedule.slots.slot_pool import SlotPoolSettings
+from netstack.schedule.slots.slots import LoadBalanceMode
+from netstack.schedule.strategies.scheduling_types import InputConstraint, SchedulingType
+from netstack.schedule.strategies.vertexwise_scheduling import HybridConsumption
 
 EVERYDAY_SEEDS = 30
 

@@ -27,8 +27,8 @@ from netstack.buffer.requirements import LANDING_SEGMENTS, GatePlan, PartitionPl
 from netstack.config import NetworkConfig
 from netstack.outbound.partition import ResultPartition
 from netstack.outbound.sender import ChannelSender
+from netstack.runtime.network_environment import TaskManager, open_task_manager
 from netstack.runtime.pump import Pump
-from netstack.runtime.task_manager import TaskManager, open_task_manager
 from netstack.testing.ledger import Ledger
 from netstack.testing.scripted import Pipe
 from netstack.wire.codec_native import NativeCodec

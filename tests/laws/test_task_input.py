@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from netstack.buffer.elements import EventBuffer
 from netstack.buffer.lent import LentBuffer
 from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics
 from netstack.config import NetworkConfig
 from netstack.events import (
     Alignment,
@@ -26,7 +27,6 @@ from netstack.events import (
     data_type_of,
     encode_event,
 )
-from netstack.inbound.barrier import AbortReason, AlignmentStatistics
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.local_channel import LocalInputChannel
 from netstack.job.input import TaskInput
@@ -34,7 +34,7 @@ from netstack.job.mailbox import Mailbox
 from netstack.job.operators import TaskContext
 from netstack.outbound.subpartition import ResultSubpartition
 from netstack.record.framing import frame
-from netstack.runtime.task_manager import TaskManager
+from netstack.runtime.network_environment import TaskManager
 
 ID = 3
 BARRIER = CheckpointBarrier(ID, alignment=Alignment.UNALIGNED)

@@ -17,8 +17,8 @@ import trio
 from netstack.config import NetworkConfig
 from netstack.errors import ConnectionLost
 from netstack.ids import ChannelDescriptor
+from netstack.runtime.network_environment import open_task_manager
 from netstack.runtime.record_reader import ArrayReader, RecordReader
-from netstack.runtime.task_manager import open_task_manager
 
 pytestmark = pytest.mark.slow
 

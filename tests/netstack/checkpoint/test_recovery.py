@@ -7,7 +7,7 @@ import pytest
 from netstack.checkpoint.recovery import Exchange, RecoveredTask, TaskPlan, recover, split_records
 from netstack.checkpoint.snapshot import TaskSnapshot
 from netstack.errors import CheckpointError, ConfigError
-from netstack.outbound.keygroups import key_group, operator_index
+from netstack.keygroups import key_group, operator_index
 from netstack.record.framing import frame
 
 

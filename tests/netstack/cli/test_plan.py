@@ -12,7 +12,7 @@ import pytest
 from netstack.cli import main
 
 CLICKS = Path(__file__).parents[2] / "data" / "clicks.json"
-EXAMPLE = "netstack.schedule.examples:word_count"
+EXAMPLE = "netstack.schedule.graph.examples:word_count"
 
 
 def test_a_picture(capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,7 +68,10 @@ def test_what_does_not_fit_is_exit_code_1(capsys: pytest.CaptureFixture[str]) ->
     [
         ("nowhere.json", "job file 'nowhere.json' cannot be read"),
         ("words", "'words' is no job; give module:attribute"),
-        ("netstack.schedule.examples:nothing", "is not there: module 'netstack.schedule.examples' has no attribute"),
+        (
+            "netstack.schedule.graph.examples:nothing",
+            "is not there: module 'netstack.schedule.graph.examples' has no attribute",
+        ),
         ("no_such_module:job", "is not there: No module named 'no_such_module'"),
         ("json:dumps", "cannot be called without arguments: missing a required argument: 'obj'"),
         ("netstack.config:KIB", "is a int; give a StreamEnvironment"),
@@ -91,7 +94,7 @@ def test_a_bad_job_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.slow
 def test_modules_of_the_current_directory(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
-        "from netstack.schedule.stream_builder import StreamEnvironment\n"
+        "from netstack.schedule.graph.stream_builder import StreamEnvironment\n"
         "def read(): ...\n"
         "def show(): ...\n"
         "environment = StreamEnvironment('mine')\n"

@@ -21,10 +21,10 @@ from netstack.cli.taskmanager import daemon_config, read_config, taskmanager
 from netstack.config import NetworkConfig
 from netstack.daemon.client import RemoteRun, open_daemon
 from netstack.daemon.messages import TaskDescriptor
-from netstack.deploy.descriptors import PartitionDescriptor
 from netstack.errors import ConfigError, ConnectionLost
 from netstack.ids import ChannelDescriptor
 from netstack.runtime.authentication import Secret
+from netstack.schedule.descriptors.descriptors import PartitionDescriptor
 
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=1 << 20)
 RUN_ID = "00000000000000aa"

@@ -36,10 +36,10 @@ from netstack.daemon.messages import (
     decode,
     encode,
 )
-from netstack.deploy.descriptors import PartitionDescriptor
 from netstack.errors import ConfigError, RemoteProtocolError
 from netstack.ids import ChannelDescriptor, ResultPartitionType
 from netstack.runtime.control_frames import pack, unpack
+from netstack.schedule.descriptors.descriptors import PartitionDescriptor
 
 SMALL = st.integers(-(1 << 63), (1 << 63) - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

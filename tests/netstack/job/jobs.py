@@ -25,7 +25,7 @@ from netstack.config import NetworkConfig
 from netstack.job.master import JobRun, open_job
 from netstack.job.operators import Output, TaskContext
 from netstack.job.spec import InputSpec, Job, TaskSpec
-from netstack.runtime.task_manager import TaskManager
+from netstack.runtime.network_environment import TaskManager
 
 SMALL = NetworkConfig(segment_size_bytes=256, memory_bytes=256 * 400)
 """Buffers of about 30 records, so that records are torn and queues are short."""

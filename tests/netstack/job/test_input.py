@@ -10,6 +10,7 @@ import pytest
 from netstack.buffer.elements import EventBuffer
 from netstack.buffer.lent import LentBuffer
 from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics
 from netstack.config import NetworkConfig
 from netstack.errors import LocalProtocolError, RecordError
 from netstack.events import (
@@ -24,7 +25,6 @@ from netstack.events import (
     data_type_of,
     encode_event,
 )
-from netstack.inbound.barrier import AbortReason, AlignmentStatistics
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.local_channel import LocalInputChannel
 from netstack.job.input import RECOVERED_AT_ONCE, TaskInput
@@ -32,7 +32,7 @@ from netstack.job.mailbox import Mailbox
 from netstack.job.operators import TaskContext
 from netstack.outbound.subpartition import ResultSubpartition
 from netstack.record.framing import frame
-from netstack.runtime.task_manager import TaskManager
+from netstack.runtime.network_environment import TaskManager
 
 
 class Stage:

@@ -17,9 +17,9 @@ from netstack.errors import LocalProtocolError
 from netstack.ids import ChannelDescriptor
 from netstack.job.mailbox import Mailbox
 from netstack.job.output import TaskOutput
+from netstack.runtime.network_environment import TaskManager, open_task_manager
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
-from netstack.runtime.task_manager import TaskManager, open_task_manager
 
 CONFIG = NetworkConfig(segment_size_bytes=256, memory_bytes=256 * 100, max_overdraft_buffers_per_partition=1)
 FITS = 20

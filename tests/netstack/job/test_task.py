@@ -19,7 +19,7 @@ from netstack.job.master import JobRun, open_job
 from netstack.job.operators import Output
 from netstack.job.spec import InputSpec, Job, TaskSpec
 from netstack.job.task import MAX_SLICE, TURN_S
-from netstack.runtime.task_manager import TaskManager
+from netstack.runtime.network_environment import TaskManager
 
 SMALL = NetworkConfig(segment_size_bytes=256, memory_bytes=256 * 200)
 

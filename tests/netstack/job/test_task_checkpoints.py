@@ -13,16 +13,16 @@ import trio
 import trio.testing
 
 import netstack.job.task_checkpoints
+from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics, CheckpointDeclined
 from netstack.checkpoint.snapshot import TaskFile
 from netstack.checkpoint.storage import CheckpointStorage
 from netstack.events import Alignment, CancelCheckpointMarker, CheckpointBarrier, Event
-from netstack.inbound.barrier import AbortReason, AlignmentStatistics, CheckpointDeclined
 from netstack.job.input import TaskInput
 from netstack.job.mailbox import Mailbox
 from netstack.job.operators import BoundOperator, TaskContext
 from netstack.job.output import TaskOutput
 from netstack.job.task_checkpoints import SubtaskReport, TaskCheckpoints
-from netstack.runtime.task_manager import TaskManager
+from netstack.runtime.network_environment import TaskManager
 
 KEY = ("before-0>task.0", 0)
 

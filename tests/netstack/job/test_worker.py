@@ -36,7 +36,7 @@ from netstack.job.control import (
 )
 from netstack.job.spec import InputSpec, Job, TaskSpec
 from netstack.job.worker import run_worker, serve
-from netstack.runtime.task_manager import open_task_manager
+from netstack.runtime.network_environment import open_task_manager
 
 _NAMES = itertools.count()
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
 from netstack.errors import ConfigError, LocalProtocolError
-from netstack.outbound.keygroups import default_max_parallelism, key_group, operator_index
+from netstack.keygroups import default_max_parallelism, key_group, operator_index
 from netstack.outbound.selector import (
     BroadcastSelector,
     ChannelSelector,

@@ -16,7 +16,7 @@ from netstack.config import NetworkConfig
 from netstack.errors import (
     ConnectionLost,
 )
-from netstack.runtime.task_manager import TaskManager
+from netstack.runtime.network_environment import TaskManager
 from netstack.transport import ByteStream, transport_for
 
 CONFIG = NetworkConfig(

@@ -22,9 +22,9 @@ from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.statistics import ChannelStatistics
 from netstack.outbound.partition import ResultPartition
 from netstack.runtime.debloating import GateDebloating
+from netstack.runtime.network_environment import open_task_manager
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
-from netstack.runtime.task_manager import open_task_manager
 from netstack.testing.scripted import VirtualHost
 
 KIB = 1024

@@ -19,9 +19,9 @@ from netstack.errors import (
 )
 from netstack.ids import ChannelDescriptor
 from netstack.inbound.gate import SingleInputGate
+from netstack.runtime.network_environment import open_task_manager
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
-from netstack.runtime.task_manager import open_task_manager
 from netstack.transport import ByteStream, transport_for
 from netstack.wire.codec_native import PROTOCOL_VERSION, NativeCodec
 from netstack.wire.frames import Frame, Goodbye, Hello

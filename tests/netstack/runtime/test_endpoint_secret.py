@@ -20,9 +20,9 @@ from netstack.ids import ChannelDescriptor
 from netstack.inbound.gate import SingleInputGate
 from netstack.runtime.admission import Admission, AdmissionStatistics
 from netstack.runtime.authentication import Secret
+from netstack.runtime.network_environment import TaskManager, open_task_manager, task_manager_on
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
-from netstack.runtime.task_manager import TaskManager, open_task_manager, task_manager_on
 from netstack.transport import ByteStream, Listener, transport_for
 
 # With a shared secret.

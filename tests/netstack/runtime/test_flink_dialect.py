@@ -18,9 +18,9 @@ from netstack.events import CheckpointBarrier, Event, UserEvent
 from netstack.ids import ChannelDescriptor
 from netstack.record.flink import LongFormat, StreamElementFormat, StreamRecord, StringFormat, Watermark
 from netstack.runtime.authentication import Secret
+from netstack.runtime.network_environment import TaskManager, open_task_manager
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
-from netstack.runtime.task_manager import TaskManager, open_task_manager
 from netstack.transport import ByteStream, transport_for
 
 PARTITION = "d0" * 16 + "00000000" + "e0" * 16 + "f0" * 16 + "0000000000000000"

@@ -15,10 +15,10 @@ from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.selector import BroadcastSelector
 from netstack.runtime.catalogue import CATALOGUE
 from netstack.runtime.metrics import TaskTimes, as_dict, samples
+from netstack.runtime.network_environment import open_task_manager
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 from netstack.runtime.statistics import TaskManagerStatistics
-from netstack.runtime.task_manager import open_task_manager
 from netstack.waits import WaitStatistics
 
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=64 * 1024, heartbeat_interval_s=None)

@@ -23,9 +23,9 @@ from netstack.ids import ChannelDescriptor
 from netstack.runtime import prometheus
 from netstack.runtime.catalogue import CATALOGUE
 from netstack.runtime.metrics import samples
+from netstack.runtime.network_environment import TaskManager, open_task_manager
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
-from netstack.runtime.task_manager import TaskManager, open_task_manager
 
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=64 * 1024)
 

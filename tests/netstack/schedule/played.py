@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from netstack.deploy.blob_store import MemoryBlobStore, OffloadRule
-from netstack.deploy.shuffle import TaskManagerLocation
 from netstack.ids import ResultPartitionType
-from netstack.schedule.arrays import index_array
+from netstack.schedule.descriptors.blob_store import MemoryBlobStore, OffloadRule
+from netstack.schedule.descriptors.shuffle import TaskManagerLocation
 from netstack.schedule.events import (
     Event,
     Proceed,
@@ -19,7 +18,9 @@ from netstack.schedule.events import (
     TasksReported,
     TimerDue,
 )
-from netstack.schedule.execution_states import ExecutionInput
+from netstack.schedule.execution.execution_states import ExecutionInput
+from netstack.schedule.failover.restart import RestartStrategy
+from netstack.schedule.graph.job_graph import Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
 from netstack.schedule.instructions import (
     Cancel,
     Continue,
@@ -29,10 +30,9 @@ from netstack.schedule.instructions import (
     ReleasePartitions,
     StartTimer,
 )
-from netstack.schedule.job_graph import Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
-from netstack.schedule.restart import RestartStrategy
 from netstack.schedule.scheduler import Scheduler
 from netstack.schedule.scheduler_settings import SchedulerSettings
+from netstack.schedule.structures.arrays import index_array
 
 BLOCKING, PIPELINED = ResultPartitionType.BLOCKING, ResultPartitionType.PIPELINED_BOUNDED
 ALL_TO_ALL, POINTWISE = DistributionPattern.ALL_TO_ALL, DistributionPattern.POINTWISE

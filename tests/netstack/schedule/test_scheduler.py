@@ -18,10 +18,9 @@ from played import (
     two_vertices,
 )
 
-from netstack.deploy.shuffle import ShuffleDescriptors, TaskManagerLocation
 from netstack.errors import ConfigError, LocalProtocolError
 from netstack.ids import ResultPartitionType
-from netstack.schedule.arrays import index_array
+from netstack.schedule.descriptors.shuffle import ShuffleDescriptors, TaskManagerLocation
 from netstack.schedule.events import (
     CancelJob,
     CheckpointStored,
@@ -39,7 +38,18 @@ from netstack.schedule.events import (
     Tick,
     TimerDue,
 )
-from netstack.schedule.execution_states import ExecutionInput, ExecutionState, JobState
+from netstack.schedule.execution.execution_states import ExecutionInput, ExecutionState, JobState
+from netstack.schedule.failover.restart import FixedDelay
+from netstack.schedule.graph.job_graph import (
+    UNDECIDED,
+    Dataset,
+    DistributionPattern,
+    JobEdge,
+    JobGraph,
+    JobVertex,
+    ResourceProfile,
+    SlotSharingGroup,
+)
 from netstack.schedule.heartbeats import HeartbeatSettings
 from netstack.schedule.instructions import (
     AskHeartbeats,
@@ -53,22 +63,12 @@ from netstack.schedule.instructions import (
     StartTimer,
     UpdateGate,
 )
-from netstack.schedule.job_graph import (
-    UNDECIDED,
-    Dataset,
-    DistributionPattern,
-    JobEdge,
-    JobGraph,
-    JobVertex,
-    ResourceProfile,
-    SlotSharingGroup,
-)
-from netstack.schedule.restart import FixedDelay
 from netstack.schedule.scheduler import Scheduler
 from netstack.schedule.scheduler_settings import SchedulerSettings
-from netstack.schedule.scheduling_types import InputConstraint, SchedulingType
-from netstack.schedule.slot_pool import SlotPoolSettings
-from netstack.schedule.slots import LoadBalanceMode
+from netstack.schedule.slots.slot_pool import SlotPoolSettings
+from netstack.schedule.slots.slots import LoadBalanceMode
+from netstack.schedule.strategies.scheduling_types import InputConstraint, SchedulingType
+from netstack.schedule.structures.arrays import index_array
 
 SMALL, LARGE = ResourceProfile("concrete", 1.0, 1 << 20), ResourceProfile("concrete", 1.0, 1 << 30)
 

@@ -6,7 +6,7 @@ import pytest
 
 from netstack.errors import ConfigError
 from netstack.schedule.scheduler_settings import SchedulerSettings
-from netstack.schedule.slots import LoadBalanceMode
+from netstack.schedule.slots.slots import LoadBalanceMode
 
 
 @pytest.mark.parametrize(

@@ -6,32 +6,32 @@ import numpy as np
 import pytest
 from played import Play, canceled, deployed, timer
 
-from netstack.deploy.blob_store import MIB, MemoryBlobStore, Offloader, OffloadRule
-from netstack.schedule.adaptive_cut import PlainRow, cut_by_size
-from netstack.schedule.adaptive_parallelism import AdaptiveSettings, decide, nearest_power_of_two
-from netstack.schedule.balancing import task_balanced
-from netstack.schedule.distribution import dynamic_subpartitions
+from netstack.schedule.adaptive.cut import PlainRow, cut_by_size
+from netstack.schedule.adaptive.parallelism import AdaptiveSettings, decide, nearest_power_of_two
+from netstack.schedule.descriptors.blob_store import MIB, MemoryBlobStore, Offloader, OffloadRule
 from netstack.schedule.events import GlobalFailure, HeartbeatReceived, TaskManagerLost, Tick
-from netstack.schedule.execution_states import ExecutionInput
-from netstack.schedule.failover import RegionFailover
+from netstack.schedule.execution.execution_states import ExecutionInput
+from netstack.schedule.failover.failover import RegionFailover
+from netstack.schedule.failover.restart import FixedDelay
+from netstack.schedule.graph.job_generator import job_graph
+from netstack.schedule.graph.job_graph import UNDECIDED, DistributionPattern
+from netstack.schedule.graph.slot_groups import required_slots
+from netstack.schedule.graph.stream_builder import StreamEnvironment
+from netstack.schedule.graph.stream_graph import StreamSettings
 from netstack.schedule.inbox import Inbox
-from netstack.schedule.job_generator import job_graph
-from netstack.schedule.job_graph import UNDECIDED, DistributionPattern
-from netstack.schedule.placement import place
-from netstack.schedule.region_scheduling import RegionScheduling
-from netstack.schedule.regions import Regions
-from netstack.schedule.restart import FixedDelay
 from netstack.schedule.scheduler_settings import SchedulerSettings
-from netstack.schedule.scheduling_types import SchedulingType
-from netstack.schedule.slot_groups import required_slots
-from netstack.schedule.slot_matching import match_balanced
-from netstack.schedule.slot_pool import SlotPool
-from netstack.schedule.slot_sharing import local_input_preferred
-from netstack.schedule.slots import LoadBalanceMode, Location, PhysicalSlot, SlotRequest
-from netstack.schedule.stream_builder import StreamEnvironment
-from netstack.schedule.stream_graph import StreamSettings
-from netstack.schedule.strongly_connected import strongly_connected_components
-from netstack.schedule.topology import Topology
+from netstack.schedule.slots.balancing import task_balanced
+from netstack.schedule.slots.placement import place
+from netstack.schedule.slots.slot_matching import match_balanced
+from netstack.schedule.slots.slot_pool import SlotPool
+from netstack.schedule.slots.slot_sharing import local_input_preferred
+from netstack.schedule.slots.slots import LoadBalanceMode, Location, PhysicalSlot, SlotRequest
+from netstack.schedule.strategies.region_scheduling import RegionScheduling
+from netstack.schedule.strategies.scheduling_types import SchedulingType
+from netstack.schedule.structures.strongly_connected import strongly_connected_components
+from netstack.schedule.topology.distribution import dynamic_subpartitions
+from netstack.schedule.topology.regions import Regions
+from netstack.schedule.topology.topology import Topology
 from netstack.testing.job_shapes import job_of
 
 ALL, POINTWISE = DistributionPattern.ALL_TO_ALL, DistributionPattern.POINTWISE

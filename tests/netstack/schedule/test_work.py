@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from netstack.schedule.arrays import NOTHING, index_array
-from netstack.schedule.versions import ExecutionVersions
+from netstack.schedule.execution.versions import ExecutionVersions
+from netstack.schedule.structures.arrays import NOTHING, index_array
 from netstack.schedule.work import COSTS, WorkKind, WorkQueue
 
 

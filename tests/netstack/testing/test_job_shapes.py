@@ -2,7 +2,7 @@ import pytest
 
 from netstack import ConfigError
 from netstack.ids import ResultPartitionType
-from netstack.schedule.job_graph import DistributionPattern
+from netstack.schedule.graph.job_graph import DistributionPattern
 from netstack.testing.job_shapes import job_of
 
 

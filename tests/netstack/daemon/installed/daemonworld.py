@@ -17,8 +17,8 @@ from netstack.config import NetworkConfig
 from netstack.daemon.client import DaemonClient, RemoteRun, open_daemon
 from netstack.daemon.daemon import DaemonConfig, TaskManagerDaemon, open_taskmanager_daemon
 from netstack.daemon.messages import TaskDescriptor
-from netstack.deploy.descriptors import PartitionDescriptor
 from netstack.ids import ChannelDescriptor
+from netstack.schedule.descriptors.descriptors import PartitionDescriptor
 
 MEMORY_BYTES = 4 << 20
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=1 << 20)

@@ -1,0 +1,180 @@
+"""A TaskManager in a thread of its own: partitions and gates for programs that block.
+
+Takes: the arguments of `netstack.open_task_manager`. Gives: handles; whatever is done with them is done in that thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, TypeVar, final
+
+from ..config import NetworkConfig
+from ..ids import ChannelDescriptor, PartitionId, ResultPartitionType
+from ..inbound import gate as inbound
+from ..inbound.statistics import GateStatistics
+from ..outbound import partition as outbound
+from ..outbound.partition import ResultPartitionStatistics
+from ..runtime import network_environment as runtime
+from ..runtime.authentication import Secret
+from ..runtime.statistics import TaskManagerStatistics
+from .portal import Portal
+
+R = TypeVar("R")
+Manager = Portal[runtime.TaskManager]
+
+
+@final
+class ResultPartition:
+    """One task's output, for a `RecordWriter`.
+
+    Attributes:
+        partition_id: its name.
+        subpartitions: how many consumers it has.
+    """
+
+    def __init__(self, portal: Manager, inner: outbound.ResultPartition) -> None:
+        """Called by `TaskManager.create_partition`."""
+        self.portal = portal
+        self.inner = inner
+        self.partition_id: PartitionId = inner.partition_id
+        self.subpartitions = len(inner.subpartitions)
+
+    def statistics(self) -> ResultPartitionStatistics:
+        """A snapshot; what a `RecordWriter` has taken and not written yet is not in it."""
+        return _do(self.portal, self.inner.statistics)
+
+    def fail(self, cause: str) -> None:
+        """The producer failed: consumers are told the cause, a writer that waits is woken with an error."""
+        _do(self.portal, lambda: self.inner.fail(cause))
+
+
+@final
+class SingleInputGate:
+    """All channels of one input, for a `RecordReader` or an `ArrayReader`.
+
+    Attributes:
+        channel_count: number of channels.
+    """
+
+    def __init__(self, portal: Manager, inner: inbound.SingleInputGate) -> None:
+        """Called by `TaskManager.open_gate`."""
+        self.portal = portal
+        self.inner = inner
+        self.channel_count = inner.channel_count
+
+    def statistics(self) -> GateStatistics:
+        """A snapshot."""
+        return _do(self.portal, self.inner.statistics)
+
+    def close(self) -> None:
+        """Gives every channel up and tells its producer; a reader that waits is woken with an error. Idempotent."""
+        _do(self.portal, self.inner.close)
+
+
+@final
+class TaskManager:
+    """See `open_task_manager`. Its methods may be called from any thread, several at once.
+
+    Attributes:
+        address: the URL consumers dial.
+        metrics_address: `host:port` at which Prometheus finds the metrics; None if they are not served.
+        config: its settings.
+    """
+
+    def __init__(self, portal: Manager) -> None:
+        """See `open_task_manager`."""
+        self._portal = portal
+        self.address = portal.inside.address
+        self.metrics_address = portal.inside.metrics_address
+        self.config = portal.inside.config
+
+    def __enter__(self) -> TaskManager:
+        """Itself, open already."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Closes; after an error without goodbyes, so that peers read a broken connection."""
+        self._portal.close(clean=kind is None)
+
+    def close(self) -> None:
+        """Closes gates, releases partitions, says goodbye to peers (within a second), ends the thread. Idempotent.
+
+        Whatever was not consumed is gone: call `RecordWriter.wait_consumed` before. Calls that wait in other threads
+        raise LocalProtocolError.
+        """
+        self._portal.close(clean=True)
+
+    def create_partition(
+        self,
+        name: str,
+        *,
+        subpartitions: int,
+        kind: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED,
+    ) -> ResultPartition:
+        """Creates the output of one task; arguments and errors of `netstack.TaskManager.create_partition`."""
+        manager = self._portal.inside
+        inner = _do(self._portal, lambda: manager.create_partition(name, subpartitions=subpartitions, kind=kind))
+        return ResultPartition(self._portal, inner)
+
+    def open_gate(self, descriptors: Sequence[ChannelDescriptor], *, timeout_s: float | None = None) -> SingleInputGate:
+        """Opens one input gate; arguments and errors of `netstack.TaskManager.open_gate`.
+
+        Raises:
+            TimeoutError: not open within `timeout_s`; subpartitions that were asked for already count as consumed.
+        """
+        manager = self._portal.inside
+        wanted = tuple(descriptors)
+
+        async def open_inside() -> inbound.SingleInputGate:
+            return await manager.open_gate(wanted)
+
+        what = f"opening a gate of {len(wanted)} channels"
+        return SingleInputGate(self._portal, self._portal.call(open_inside, timeout_s=timeout_s, what=what))
+
+    def release_partition(self, name: str) -> None:
+        """Drops a partition and everything in it; unknown names are ignored."""
+        _do(self._portal, lambda: self._portal.inside.release_partition(name))
+
+    def statistics(self) -> TaskManagerStatistics:
+        """A snapshot; costs what `netstack.TaskManager.statistics` does, and the way through the door."""
+        return _do(self._portal, self._portal.inside.statistics)
+
+
+def open_task_manager(
+    address: str,
+    config: NetworkConfig | None = None,
+    *,
+    secret: Secret | None = None,
+    metrics_address: str | None = None,
+    detailed_metrics: bool = False,
+) -> TaskManager:
+    """Opens a TaskManager in a thread of its own: `with open_task_manager("tcp://0.0.0.0:6121") as tm: ...`.
+
+    Arguments and errors are those of `netstack.open_task_manager`. It is open when the call returns; who does not use
+    `with` calls `close()`. At the end of a program that did neither, it ends as a killed process does.
+
+    Ctrl-C, or whatever a signal handler raises, ends any call that waits; what was about to be read is still there.
+    """
+
+    def open_inside() -> Any:
+        return runtime.open_task_manager(
+            address,
+            config,
+            secret=secret,
+            metrics_address=metrics_address,
+            detailed_metrics=detailed_metrics,
+        )
+
+    return TaskManager(Portal(open_inside, f"netstack {address}"))
+
+
+def _do(portal: Manager, action: Callable[[], R]) -> R:
+    """Does in the thread what does not wait."""
+
+    async def inside() -> R:
+        return action()
+
+    return portal.call(inside, timeout_s=None, what="a call")

@@ -1,0 +1,168 @@
+"""The adaptive part of a batch job: which vertices get subtasks when, and how many.
+
+Takes: a topology of a dynamic job, a decider, and what finished tasks wrote. Gives: vertices as they are initialised.
+
+Rules:
+- `grow` is called before anything is scheduled: at the start, and after tasks have finished. A vertex whose parallelism
+  is known is initialised as soon as everything it reads from is, even before there is any data. Any other waits until
+  all of its inputs are complete; then the decider says.
+- Vertices joined by forward edges form a group: once one of them has a parallelism, the others get the same.
+- The number of subpartitions is settled when their producer is initialised, by what is known of the consumers then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias, final
+
+from numpy.typing import ArrayLike
+
+from ...errors import ConfigError
+from ..graph.job_graph import UNDECIDED, DistributionPattern, JobEdge, JobGraph
+from ..structures.union_find import UnionFind
+from ..topology.topology import Topology
+from .parallelism import Decision
+from .sizes import DatasetSizes
+from .skew import VertexInput
+
+Decider: TypeAlias = Callable[[Sequence[VertexInput], int], Decision]
+"""Decides one vertex: its inputs, all complete, and the most subtasks it can have."""
+
+_BINDS_INPUTS: Final = frozenset({"hash", "custom"})
+_BINDS_KEYS: Final = frozenset({"hash", "custom", "global", "forward"})
+
+
+@final
+class DynamicGraph:
+    """Vertices of a dynamic job that are still to come.
+
+    Args:
+        topology: of the job; only this adds to it.
+        decide: for vertices whose parallelism nobody knows.
+
+    Raises:
+        ConfigError: vertices joined by forward edges have different parallelisms.
+    """
+
+    def __init__(self, topology: Topology, decide: Decider) -> None:
+        self._topology = topology
+        self._job = topology.job
+        self._decide = decide
+        self._group_of, self._groups = forward_groups(self._job)
+        self._sizes: dict[int, DatasetSizes] = {}
+
+    def grow(self) -> tuple[int, ...]:
+        """Initialises every vertex that can be, and returns their indices, in topological order."""
+        added = tuple(vertex for vertex in range(len(self._job.vertices)) if self._try(vertex))
+        for dataset, sizes in self._sizes.items():
+            edges = self._job.consumers_of(dataset)
+            if added and all(
+                edge.pattern is DistributionPattern.ALL_TO_ALL and self._topology.is_initialised(edge.consumer)
+                for edge in edges
+            ):
+                sizes.compact()
+        return added
+
+    def record(self, dataset: int, partition: int, bytes_written: ArrayLike) -> None:
+        """A producer has finished.
+
+        Args:
+            dataset: its index in the job graph.
+            partition: the producer's index.
+            bytes_written: into each subpartition.
+
+        Raises:
+            ConfigError: the dataset has no such partition yet, or it has another number of subpartitions.
+        """
+        self._sizes_of(dataset).record(partition, bytes_written)
+
+    def forget(self, dataset: int, partition: int) -> None:
+        """A producer runs again, or its partition is lost."""
+        if dataset in self._sizes:
+            self._sizes[dataset].forget(partition)
+
+    def sizes(self, dataset: int) -> DatasetSizes | None:
+        """What is known of a dataset; None before its first producer has finished."""
+        return self._sizes.get(dataset)
+
+    def _try(self, vertex: int) -> bool:
+        """Initialises one vertex if that is possible."""
+        topology = self._topology
+        if topology.is_initialised(vertex):
+            return False
+        if topology.parallelism_of(vertex) == UNDECIDED:
+            known = [topology.parallelism_of(member) for member in self._groups[self._group_of[vertex]]]
+            if max(known) != UNDECIDED:
+                topology.decide(vertex, max(known))
+        if topology.parallelism_of(vertex) != UNDECIDED:
+            datasets = (edge.dataset for edge in self._job.inputs_of(vertex))
+            if not all(topology.is_initialised(self._job.datasets[dataset].producer) for dataset in datasets):
+                return False
+            topology.initialise(vertex)
+        else:
+            inputs = self._inputs_of(vertex)
+            if inputs is None:
+                return False
+            members = self._groups[self._group_of[vertex]]
+            decision = self._decide(inputs, min(self._job.vertices[member].max_parallelism for member in members))
+            topology.decide(vertex, decision.parallelism)
+            topology.initialise(vertex, decision.inputs)
+        for dataset in self._job.outputs_of(vertex):
+            topology.subpartition_counts(dataset)
+        return True
+
+    def _inputs_of(self, vertex: int) -> list[VertexInput] | None:
+        """Everything a vertex reads; None while some of it is not there."""
+        inputs = []
+        for edge in self._job.inputs_of(vertex):
+            sizes = self._sizes.get(edge.dataset)
+            if sizes is None or not sizes.is_complete:
+                return None
+            inputs.append(_vertex_input(edge, sizes, self._job.datasets[edge.dataset].is_broadcast))
+        return inputs
+
+    def _sizes_of(self, dataset: int) -> DatasetSizes:
+        sizes = self._sizes.get(dataset)
+        if sizes is None:
+            counts = self._topology.subpartition_counts(dataset)
+            sizes = DatasetSizes(self._job.datasets[dataset].name, counts.size, int(counts[0]))
+            self._sizes[dataset] = sizes
+        return sizes
+
+
+def forward_groups(job: JobGraph) -> tuple[list[int], list[list[int]]]:
+    """Vertices that must have the same parallelism: the group of each vertex, and the members of each group.
+
+    Raises:
+        ConfigError: members of a group have different parallelisms.
+    """
+    joined = UnionFind(len(job.vertices))
+    for edge in job.edges:
+        if edge.is_forward:
+            joined.join(job.datasets[edge.dataset].producer, edge.consumer)
+    groups = joined.sets()
+    group_of = [0] * len(job.vertices)
+    for number, members in enumerate(groups):
+        decided = [vertex for vertex in members if job.vertices[vertex].parallelism != UNDECIDED]
+        for vertex in members:
+            group_of[vertex] = number
+        for vertex in decided[1:]:
+            one, other = job.vertices[decided[0]], job.vertices[vertex]
+            if one.parallelism != other.parallelism:
+                raise ConfigError(
+                    f"vertices {one.name!r} and {other.name!r} are joined by forward edges but have parallelism"
+                    f" {one.parallelism} and {other.parallelism}; give them the same"
+                )
+    return group_of, groups
+
+
+def _vertex_input(edge: JobEdge, sizes: DatasetSizes, is_broadcast: bool) -> VertexInput:
+    """An input with what its partitioner promises about keys."""
+    return VertexInput(
+        sizes,
+        edge.pattern,
+        is_broadcast,
+        edge.input_number,
+        binds_keys=edge.partitioner in _BINDS_KEYS,
+        binds_inputs=edge.partitioner in _BINDS_INPUTS,
+    )

@@ -1,0 +1,194 @@
+"""How many subtasks a vertex of an adaptive batch job gets, and what each reads, from the sizes of its inputs.
+
+Takes: finished inputs, bounds, a volume per subtask. Gives: a parallelism, and an `InputInfo` for each input.
+
+Rules: a parallelism that is set stays. Broadcast inputs, which everybody reads whole, do not count. Where all inputs
+that belong together can be cut freely, the cut decides the number of subtasks, not the division of bytes by volume.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, final
+
+from ...errors import ConfigError
+from ..graph.job_graph import UNDECIDED, DistributionPattern
+from ..topology.distribution import InputInfo
+from .skew import CutSettings, VertexInput, bound_inputs, even_input, single_input
+
+MAX_BROADCAST_RATIO: Final = 0.5
+"""In the rounded formula, the most of a subtask's volume that broadcast inputs may take."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptiveSettings:
+    """How parallelism is decided.
+
+    Attributes:
+        min_parallelism: fewest subtasks of a vertex.
+        max_parallelism: most subtasks of a vertex; the vertex's own maximum counts where it is lower.
+        data_volume_per_task_bytes: what a subtask should read.
+        default_source_parallelism: of a vertex without inputs; None is `max_parallelism`.
+        is_rounded: decides as Flink 1.15 does: to powers of two, broadcast inputs counted, and subpartitions shared
+            out evenly instead of bytes.
+        cut: how inputs are cut.
+
+    Raises:
+        ConfigError: bounds that nothing fits.
+    """
+
+    min_parallelism: int = 1
+    max_parallelism: int = 128
+    data_volume_per_task_bytes: int = 16 << 20
+    default_source_parallelism: int | None = None
+    is_rounded: bool = False
+    cut: CutSettings = field(default_factory=CutSettings)
+
+    def __post_init__(self) -> None:
+        """Refuses bounds that nothing fits."""
+        least, most = self.bounds
+        if not 1 <= least <= most:
+            raise ConfigError(
+                f"min_parallelism={self.min_parallelism}, max_parallelism={self.max_parallelism}: give"
+                " 1 <= min <= max" + (", with a power of two between them" if self.is_rounded else "")
+            )
+        if self.data_volume_per_task_bytes < 1:
+            raise ConfigError(f"data_volume_per_task_bytes={self.data_volume_per_task_bytes}; give at least 1")
+        if self.default_source_parallelism is not None and self.default_source_parallelism < 1:
+            raise ConfigError(f"default_source_parallelism={self.default_source_parallelism}; give at least 1, or None")
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Fewest and most subtasks; powers of two when rounded."""
+        if not self.is_rounded or min(self.min_parallelism, self.max_parallelism) < 1:
+            return self.min_parallelism, self.max_parallelism
+        return 1 << (self.min_parallelism - 1).bit_length(), 1 << self.max_parallelism.bit_length() - 1
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Decision:
+    """How a vertex will run.
+
+    Attributes:
+        parallelism: number of subtasks.
+        inputs: what each of them reads, input by input.
+    """
+
+    parallelism: int
+    inputs: tuple[InputInfo, ...] = ()
+
+
+def decide(
+    inputs: Sequence[VertexInput],
+    settings: AdaptiveSettings,
+    *,
+    parallelism: int = UNDECIDED,
+    max_parallelism: int = 1 << 15,
+) -> Decision:
+    """Decides one vertex.
+
+    Args:
+        inputs: all finished, in the vertex's order; none for a source.
+        settings: how.
+        parallelism: of the vertex, if it is set.
+        max_parallelism: the most subtasks that the vertex can have.
+
+    Raises:
+        ConfigError: there are fewer subpartitions to read than subtasks to read them, or inputs that belong together
+            cannot be cut together.
+    """
+    if not inputs:
+        source = settings.default_source_parallelism or settings.max_parallelism
+        return Decision(min(source, max_parallelism) if parallelism == UNDECIDED else parallelism)
+    least, most = (min(bound, max_parallelism) for bound in settings.bounds)
+    if parallelism != UNDECIDED:
+        least = most = parallelism
+    elif not settings.is_rounded:
+        # Nobody reads less than a subpartition, or than what else has to stay in one piece.
+        most = max(least, min([most, *(_capacity(given) for given in inputs if not _is_bound(given))]))
+    wanted = _wanted(inputs, settings, least, most)
+    if settings.is_rounded:
+        return Decision(wanted, tuple(even_input(given, wanted) for given in inputs))
+    if any(given.pattern is DistributionPattern.POINTWISE for given in inputs):
+        least = most = wanted
+    return _cut_inputs(inputs, settings, least, most, wanted)
+
+
+def rounded_parallelism(
+    volume_bytes: int, broadcast_bytes: int, other_bytes: int, min_parallelism: int, max_parallelism: int
+) -> int:
+    """The formula of Flink 1.15: a power of two, so that each subtask has 0.75 to 1.5 times the volume.
+
+    Args:
+        volume_bytes: what a subtask should read.
+        broadcast_bytes: what every subtask reads; it counts up to half of the volume.
+        other_bytes: what is shared out.
+        min_parallelism: a power of two.
+        max_parallelism: a power of two.
+    """
+    capped = min(broadcast_bytes, math.ceil(volume_bytes * MAX_BROADCAST_RATIO))
+    subtasks = -(-other_bytes // max(volume_bytes - capped, 1))
+    return min(max(nearest_power_of_two(subtasks), min_parallelism), max_parallelism)
+
+
+def nearest_power_of_two(number: int) -> int:
+    """The power of two that is nearest to a number of subtasks; the larger of two; 0 gives 1."""
+    if number < 1:
+        return 1
+    down = 1 << number.bit_length() - 1
+    up = down if down == number else 2 * down
+    return down if number < (down + up) // 2 else up
+
+
+def _is_bound(given: VertexInput) -> bool:
+    """Whether an input is cut together with others."""
+    return given.binds_inputs and given.pattern is DistributionPattern.ALL_TO_ALL
+
+
+def _capacity(given: VertexInput) -> int:
+    """The most subtasks that can each read something of an input."""
+    if given.is_broadcast:
+        return 1 << 30
+    stays_together = given.pattern is DistributionPattern.ALL_TO_ALL and (given.binds_keys or given.binds_inputs)
+    return given.sizes.subpartitions * (1 if stays_together else given.sizes.partitions)
+
+
+def _wanted(inputs: Sequence[VertexInput], settings: AdaptiveSettings, least: int, most: int) -> int:
+    """The number of subtasks by bytes and volume alone, within bounds."""
+    shared = [given for given in inputs if not given.is_broadcast]
+    if not shared:
+        return least
+    volume, total = settings.data_volume_per_task_bytes, sum(given.sizes.total_bytes for given in shared)
+    if settings.is_rounded:
+        broadcast = sum(given.sizes.total_bytes for given in inputs if given.is_broadcast)
+        return rounded_parallelism(volume, broadcast, total, least, most)
+    return min(max(min([-(-total // volume), *map(_capacity, shared)]), least), most)
+
+
+def _cut_inputs(
+    inputs: Sequence[VertexInput], settings: AdaptiveSettings, least: int, most: int, wanted: int
+) -> Decision:
+    """Cuts the inputs that belong together first: their cut decides how many subtasks the others are cut for."""
+    together = [number for number, given in enumerate(inputs) if _is_bound(given)]
+    total = sum(given.sizes.total_bytes for given in inputs)
+
+    def volume(part_bytes: int) -> int:
+        """The share of a subtask's volume for inputs of this size."""
+        whole = settings.data_volume_per_task_bytes
+        return whole * part_bytes // total if total else whole
+
+    infos: dict[int, InputInfo] = {}
+    if together:
+        bound = [inputs[number] for number in together]
+        volume_bytes = volume(sum(given.sizes.total_bytes for given in bound))
+        cut = bound_inputs(bound, volume_bytes, least, most, wanted, settings.cut)
+        infos.update(zip(together, cut, strict=True))
+        wanted = cut[0].parallelism
+    for number, given in enumerate(inputs):
+        if number not in infos:
+            infos[number] = single_input(given, volume(given.sizes.total_bytes), wanted, settings.cut)
+    return Decision(wanted, tuple(infos[number] for number in range(len(inputs))))

@@ -1,0 +1,253 @@
+"""A content-addressed store for what many tasks share, and the rule of what is put there.
+
+Takes: bytes. Gives: keys, and the bytes again; for a part of a descriptor either the bytes or the key.
+
+Rules: a key is the SHA-1 of the content and a part that is never used twice, within a job: a new attempt has a new key,
+so nobody has to be told that an old one is void. Nothing here waits: a caller whose store touches a disk may run its
+calls in a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import hashlib
+import itertools
+import logging
+import os
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Final, final
+
+from ...config import MIB
+from ...errors import ConfigError, NetstackError
+from .descriptors import BlobKey, MaybeOffloaded
+
+LOGGER: Final = logging.getLogger("netstack")
+
+
+class BlobError(NetstackError):
+    """A blob could not be stored or is not there; the message names it and the reason."""
+
+
+class BlobKind(enum.Enum):
+    """What a blob holds."""
+
+    JOB_INFORMATION = "job"
+    TASK_INFORMATION = "task"
+    SHUFFLE_DESCRIPTORS = "shuffle"
+
+
+class BlobStore(ABC):
+    """Keeps blobs of jobs until they are deleted."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+
+    def new_key(self, kind: BlobKind, data: bytes, owner: str) -> BlobKey:
+        """A key for this content that no other blob of the job has.
+
+        Args:
+            kind: what it is.
+            data: the content.
+            owner: unique among those who put blobs of the job, in all of its runs.
+        """
+        digest = hashlib.sha1(data, usedforsecurity=False).hexdigest()
+        return BlobKey(f"{kind.value}-{digest}-{owner}-{next(self._numbers)}")
+
+    @abstractmethod
+    def put(self, job: str, key: BlobKey, data: bytes) -> None:
+        """Stores.
+
+        Raises:
+            BlobError: it cannot.
+        """
+
+    @abstractmethod
+    def get(self, job: str, key: BlobKey) -> bytes:
+        """The content.
+
+        Raises:
+            BlobError: there is none.
+        """
+
+    @abstractmethod
+    def delete(self, job: str, key: BlobKey) -> None:
+        """Forgets; does nothing when it is not there."""
+
+    @abstractmethod
+    def keys(self, job: str) -> list[BlobKey]:
+        """What is stored for a job."""
+
+
+@final
+class MemoryBlobStore(BlobStore):
+    """Blobs in this process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._blobs: dict[str, dict[BlobKey, bytes]] = {}
+
+    def put(self, job: str, key: BlobKey, data: bytes) -> None:
+        """See `BlobStore.put`."""
+        self._blobs.setdefault(job, {})[key] = data
+
+    def get(self, job: str, key: BlobKey) -> bytes:
+        """See `BlobStore.get`."""
+        try:
+            return self._blobs[job][key]
+        except KeyError:
+            raise _missing(job, key) from None
+
+    def delete(self, job: str, key: BlobKey) -> None:
+        """See `BlobStore.delete`."""
+        self._blobs.get(job, {}).pop(key, None)
+
+    def keys(self, job: str) -> list[BlobKey]:
+        """See `BlobStore.keys`."""
+        return [*self._blobs.get(job, {})]
+
+
+@final
+class FileBlobStore(BlobStore):
+    """Blobs in a folder, one file each: on one disk, or on one that all TaskManagers see.
+
+    Args:
+        folder: is made when it is not there.
+    """
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def put(self, job: str, key: BlobKey, data: bytes) -> None:
+        """See `BlobStore.put`. A reader sees all of it or nothing."""
+        path = self._path(job, key)
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(f"{path}.part", "wb") as file:
+                file.write(data)
+            os.replace(f"{path}.part", path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(f"{path}.part")
+            raise BlobError(
+                f"blob {key} of job {job!r}, {len(data)} bytes: {error}; free or replace the disk"
+            ) from error
+
+    def get(self, job: str, key: BlobKey) -> bytes:
+        """See `BlobStore.get`. Content that is not what the key says counts as missing."""
+        try:
+            with open(self._path(job, key), "rb") as file:
+                data = file.read()
+        except FileNotFoundError:
+            raise _missing(job, key) from None
+        except OSError as error:
+            raise BlobError(f"blob {key} of job {job!r}: {error}") from error
+        if hashlib.sha1(data, usedforsecurity=False).hexdigest() not in key:
+            raise BlobError(f"blob {key} of job {job!r} is damaged: its {len(data)} bytes have another SHA-1")
+        return data
+
+    def delete(self, job: str, key: BlobKey) -> None:
+        """See `BlobStore.delete`."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path(job, key))
+
+    def keys(self, job: str) -> list[BlobKey]:
+        """See `BlobStore.keys`."""
+        try:
+            names = os.listdir(os.path.join(self._folder, _checked(job)))
+        except FileNotFoundError:
+            return []
+        return [BlobKey(name) for name in names if not name.endswith(".part")]
+
+    def _path(self, job: str, key: BlobKey) -> str:
+        return os.path.join(self._folder, _checked(job), _checked(key))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OffloadRule:
+    """When a part of a descriptor becomes a blob.
+
+    Attributes:
+        min_size_bytes: job and task information at least so long are offloaded.
+        min_products: a list is offloaded when its descriptors times its consumers are at least so many; a failed upload
+            is then an error. None: lists follow `min_size_bytes` too, as Flink's did up to 1.16, and are sent inline
+            when the upload fails.
+
+    Raises:
+        ConfigError: a negative threshold.
+    """
+
+    min_size_bytes: int = MIB
+    min_products: int | None = 2048 * 2048
+
+    def __post_init__(self) -> None:
+        for name in ("min_size_bytes", "min_products"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ConfigError(f"{name}={value}; give at least 0")
+
+
+@final
+class Offloader:
+    """Puts what is large enough into a store.
+
+    Args:
+        store: where.
+        job: whose blobs.
+        owner: unique among the schedulers of the job, in all of its runs; a part of every key.
+        rule: what is large enough.
+    """
+
+    def __init__(self, store: BlobStore, job: str, owner: str, rule: OffloadRule = OffloadRule()) -> None:
+        self._store = store
+        self._job = job
+        self._owner = owner
+        self._rule = rule
+
+    def information(self, kind: BlobKind, data: bytes) -> MaybeOffloaded:
+        """Job or task information: inline when it is small or the store refuses it."""
+        if len(data) < self._rule.min_size_bytes:
+            return data
+        return self._put_or_inline(kind, data)
+
+    def shuffle_descriptors(self, data: bytes, descriptors: int, consumers: int) -> MaybeOffloaded:
+        """A compressed list of so many descriptors for so many consumers.
+
+        Raises:
+            BlobError: the store refuses it, and the rule goes by `min_products`.
+        """
+        if self._rule.min_products is None:
+            return self.information(BlobKind.SHUFFLE_DESCRIPTORS, data)
+        if descriptors * consumers < self._rule.min_products:
+            return data
+        return self._put(BlobKind.SHUFFLE_DESCRIPTORS, data)
+
+    def discard(self, part: MaybeOffloaded) -> None:
+        """Deletes the blob behind it, if there is one."""
+        if isinstance(part, str):
+            self._store.delete(self._job, part)
+
+    def _put(self, kind: BlobKind, data: bytes) -> BlobKey:
+        key = self._store.new_key(kind, data, self._owner)
+        self._store.put(self._job, key, data)
+        return key
+
+    def _put_or_inline(self, kind: BlobKind, data: bytes) -> MaybeOffloaded:
+        try:
+            return self._put(kind, data)
+        except BlobError as error:
+            LOGGER.warning("%s is sent inline, %d bytes in every descriptor: %s", kind.value, len(data), error)
+            return data
+
+
+def _checked(name: str) -> str:
+    if not name or "/" in name or "\0" in name or name.startswith("."):
+        raise ConfigError(f"{name!r} cannot be the name of a file; give a name without '/' that begins with no dot")
+    return name
+
+
+def _missing(job: str, key: BlobKey) -> BlobError:
+    return BlobError(f"no blob {key} of job {job!r}; it was deleted, or never stored")

@@ -1,0 +1,308 @@
+"""Makes the task deployment descriptors of a job: what is shared once, the rest from arrays.
+
+Takes: the topology, where executions and partitions are, and which subtasks are deployed. Gives: one serialised
+descriptor after the other, so the caller may stop between any two.
+
+Rules:
+- The list of shuffle descriptors of a group is made for its first consumer, and again after it was invalidated.
+- Of results that must be pipelined a streaming job is told known places only. Elsewhere what is not there yet is
+  unknown. What becomes known is told in a further list to the consumers that come then, and in an update to those that
+  are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import msgpack
+import numpy as np
+
+from ...errors import LocalProtocolError
+from ...ids import ResultPartitionType
+from ..execution.executions import Executions
+from ..failover.partition_tracker import PartitionTracker
+from ..instructions import Deploy
+from ..structures.arrays import FlagArray, IndexArray, index_array
+from ..topology.topology import Topology
+from .blob_store import BlobKind, Offloader
+from .descriptor_cache import DescriptorCache
+from .descriptors import (
+    ExecutionAttemptId,
+    GatePiece,
+    InputGateDescriptor,
+    MaybeOffloaded,
+    PartitionDescriptor,
+    TaskDeploymentDescriptor,
+)
+from .shuffle import UNKNOWN, ShuffleDescriptors, TaskManagerLocation, compress, known, partition_name
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """A dataset that some subtasks of one vertex write."""
+
+    dataset: str
+    type: ResultPartitionType
+    subpartitions: list[int]
+    max_parallelism: int
+    connection: int
+
+    def partition(self, position: int, index: int, attempt: int) -> PartitionDescriptor:
+        return PartitionDescriptor(
+            partition_name(self.dataset, index, attempt),
+            self.subpartitions[position],
+            self.type,
+            self.dataset,
+            self.max_parallelism,
+            self.connection,
+        )
+
+
+@final
+class Deployment:
+    """The descriptors of one job.
+
+    Args:
+        job_id: of this execution of the job.
+        topology: its subtasks.
+        executions: their states and attempts.
+        tracker: where partitions are.
+        locations: of TaskManagers, by the numbers that `tracker` uses; it grows.
+        offloader: where large parts go.
+        connections: between two TaskManagers there are so many, and each dataset uses one.
+        only_finished: of hybrid results only what is finished is told.
+        is_lazy: whether consumers may be deployed before some of their pipelined producers.
+    """
+
+    def __init__(
+        self,
+        job_id: str,
+        topology: Topology,
+        executions: Executions,
+        tracker: PartitionTracker,
+        locations: Sequence[TaskManagerLocation],
+        offloader: Offloader,
+        *,
+        connections: int,
+        only_finished: bool,
+        is_lazy: bool = False,
+    ) -> None:
+        self._job_id = job_id
+        self._topology = topology
+        self._executions = executions
+        self._tracker = tracker
+        self._locations = locations
+        self._offloader = offloader
+        self._connections = connections
+        self._only_finished = only_finished
+        self.cache = DescriptorCache(offloader)
+        job = topology.job
+        self._may_be_unknown = is_lazy or any(
+            dataset.type.is_blocking or dataset.type.is_hybrid for dataset in job.datasets
+        )
+        self._job_information = offloader.information(
+            BlobKind.JOB_INFORMATION, msgpack.packb((job_id, job.name, [vertex.name for vertex in job.vertices]))
+        )
+        self._task_information: dict[int, MaybeOffloaded] = {}
+        # Of groups that were not all known: what their cached lists tell, what consumers that were deployed before have
+        # been told, and where there may be news for those.
+        self._told: dict[int, FlagArray] = {}
+        self._sent: dict[int, FlagArray] = {}
+        self._changed: set[int] = set()
+
+    def descriptors(self, deploy: Deploy) -> Iterator[tuple[int, bytes]]:
+        """Each subtask of an instruction with its serialised descriptor.
+
+        Raises:
+            LocalProtocolError: a partition that must be pipelined is not known, in a streaming job.
+            BlobError: a list cannot be offloaded, and has to be.
+        """
+        slots = iter(deploy.slots)
+        attempts = iter(deploy.attempts.tolist())
+        for vertex, indices in self._topology.by_vertex(deploy.subtasks):
+            first = self._topology.subtasks_of(vertex).start
+            task_information = self._information_of(vertex)
+            gates = zip(*[self._gates(edge, indices) for edge in self._topology.inputs_of(vertex)], strict=True)
+            outputs = [self._output(dataset, indices) for dataset in self._topology.outputs_of(vertex)]
+            for position, index in enumerate(indices.tolist()):
+                attempt, slot = next(attempts), next(slots)
+                descriptor = TaskDeploymentDescriptor(
+                    ExecutionAttemptId(self._job_id, vertex, index, attempt),
+                    f"{slot.location.taskmanager}/{slot.index}",
+                    self._job_information,
+                    task_information,
+                    deploy.restore,
+                    tuple(output.partition(position, index, attempt) for output in outputs),
+                    next(gates, ()),
+                )
+                yield first + index, descriptor.pack()
+
+    def invalidate(self, groups: IndexArray) -> None:
+        """Partitions of these groups were released, or their producers were reset."""
+        numbers = groups.tolist()
+        self.cache.invalidate(numbers)
+        for group in numbers:
+            self._told.pop(group, None)
+            self._sent.pop(group, None)
+
+    def produced(self, subtasks: IndexArray) -> None:
+        """These have got a place, or have finished: those who wait for what they write may be told."""
+        if self._sent:
+            self._changed.update(self._sent.keys() & set(self._topology.produced_by_all(subtasks).tolist()))
+
+    def updates(self) -> list[tuple[int, bytes]]:
+        """For each group with news for its deployed consumers a compressed list of them; given once."""
+        found = []
+        for group in sorted(self._changed & self._sent.keys()):
+            is_known = self._known(group)
+            news = index_array(np.flatnonzero(is_known & ~self._sent[group]))
+            if news.size:
+                found.append((group, compress(self._describe(group, news, is_known[news]).serialised())))
+                self._sent[group] |= is_known
+            if self._sent[group].all():
+                del self._sent[group]
+        self._changed.clear()
+        return found
+
+    def clear(self) -> None:
+        """The job has ended: nothing of it stays in the store."""
+        self.cache.clear()
+        self._told.clear()
+        self._sent.clear()
+        self._offloader.discard(self._job_information)
+        for information in self._task_information.values():
+            self._offloader.discard(information)
+        self._task_information.clear()
+
+    def _information_of(self, vertex: int) -> MaybeOffloaded:
+        """What all subtasks of a vertex share."""
+        information = self._task_information.get(vertex)
+        if information is None:
+            plan = self._topology.job.vertices[vertex]
+            packed = msgpack.packb(
+                (
+                    plan.name,
+                    self._topology.parallelism_of(vertex),
+                    plan.max_parallelism,
+                    plan.operators,
+                    plan.invokable,
+                    plan.parameters,
+                )
+            )
+            information = self._offloader.information(BlobKind.TASK_INFORMATION, packed)
+            self._task_information[vertex] = information
+        return information
+
+    def _output(self, dataset: int, indices: IndexArray) -> _Output:
+        """What several producers have in common, of one dataset."""
+        job = self._topology.job
+        limits = [job.vertices[job.edges[edge].consumer].max_parallelism for edge in self._topology.edges_of(dataset)]
+        return _Output(
+            job.datasets[dataset].name,
+            job.datasets[dataset].type,
+            self._topology.subpartition_counts(dataset)[indices].tolist(),
+            max(limits, default=1),
+            dataset % self._connections,
+        )
+
+    def _gates(self, edge: int, indices: IndexArray) -> Iterator[InputGateDescriptor]:
+        """The gate that each of several consumers has for an edge."""
+        topology, groups = self._topology, self._topology.groups
+        dataset = topology.job.edges[edge].dataset
+        described = topology.job.datasets[dataset]
+        consumed = topology.connection(edge).all_consumed_by(indices)
+        distinct = np.unique(consumed).tolist()
+        shared = {group: self._lists(group) for group in distinct}
+        sizes = {group: len(groups.partitions_of(group)) for group in distinct}
+        starts = groups.partition_start[consumed] - np.int32(topology.partitions_of(dataset).start)
+        for pieces, group in zip(self._pieces(edge, indices, starts), consumed.tolist(), strict=True):
+            yield InputGateDescriptor(described.name, described.type, sizes[group], pieces, shared[group])
+
+    def _pieces(self, edge: int, indices: IndexArray, group_starts: IndexArray) -> Iterator[tuple[GatePiece, ...]]:
+        """What each of several consumers reads, counted from the first partition of its group."""
+        reads = self._topology.input_info(edge)
+        first, stop = reads.offsets[indices], reads.offsets[indices + 1]
+        if np.all(stop - first == 1):
+            columns = (
+                reads.partition_start[first] - group_starts,
+                reads.partition_stop[first] - group_starts,
+                reads.subpartition_start[first],
+                reads.subpartition_stop[first],
+            )
+            yield from (((a, b, c, d),) for a, b, c, d in zip(*(column.tolist() for column in columns), strict=True))
+            return
+        for index, start in zip(indices.tolist(), group_starts.tolist(), strict=True):
+            yield tuple(
+                (
+                    piece.partitions.start - start,
+                    piece.partitions.stop - start,
+                    piece.subpartitions.start,
+                    piece.subpartitions.stop,
+                )
+                for piece in reads.pieces_of(index)
+            )
+
+    def _lists(self, group: int) -> tuple[MaybeOffloaded, ...]:
+        """The shared lists of a group, as they are to be told now."""
+        lists = self.cache.lists(group)
+        if lists is None:
+            is_known = self._known(group)
+            every = index_array(np.arange(is_known.size))
+            consumers = int(self._topology.groups.consumer_stop[group] - self._topology.groups.consumer_start[group])
+            lists = self.cache.put(group, self._describe(group, every, is_known), consumers)
+            if not is_known.all():
+                self._told[group] = is_known
+                self._sent[group] = is_known.copy()
+        elif group in self._told:
+            is_known = self._known(group)
+            news = index_array(np.flatnonzero(is_known & ~self._told[group]))
+            if news.size:
+                lists = self.cache.add(group, self._describe(group, news, is_known[news]))
+                self._told[group] |= is_known
+        return lists
+
+    def _known(self, group: int) -> FlagArray:
+        """Which partitions of a group may be told.
+
+        Raises:
+            LocalProtocolError: not all of them, the job is a streaming job, and they must be pipelined.
+        """
+        partitions = self._topology.groups.partitions_of(group)
+        rows = slice(partitions.start, partitions.stop)
+        result_type = self._topology.groups.type_of(group)
+        is_produced = self._topology.is_finished[rows]
+        is_alive = self._executions.producing(self._topology.producer_of_partition[rows])
+        is_known = known(result_type, is_produced, self._tracker.is_registered[rows], is_alive)
+        if result_type.is_hybrid and self._only_finished:
+            is_known = is_known & is_produced
+        if result_type.must_be_pipelined and not self._may_be_unknown and not is_known.all():
+            partition = partitions[int(np.argmin(is_known))]
+            raise LocalProtocolError(
+                f"{self._describe_producer(partition, result_type)} has no place yet, and its consumers are deployed:"
+                " a streaming job deploys producers with or before their consumers"
+            )
+        return is_known
+
+    def _describe_producer(self, partition: int, result_type: ResultPartitionType) -> str:
+        producer = int(self._topology.producer_of_partition[partition])
+        vertex, index = self._topology.place_of(producer)
+        name = self._topology.job.vertices[vertex].name
+        state = self._executions.state(producer).value
+        return f"{result_type.value} partition {index} of {name!r}, whose producer is {state},"
+
+    def _describe(self, group: int, positions: IndexArray, is_known: FlagArray) -> ShuffleDescriptors:
+        dataset = int(self._topology.groups.dataset[group])
+        partitions = positions + np.int32(self._topology.groups.partition_start[group])
+        producers = self._topology.producer_of_partition[partitions]
+        return ShuffleDescriptors.of(
+            self._topology.job.datasets[dataset].name,
+            self._locations,
+            index=positions,
+            partition=partitions - np.int32(self._topology.partitions_of(dataset).start),
+            attempt=self._executions.attempts[producers],
+            taskmanager=np.where(is_known, self._tracker.taskmanagers[partitions], UNKNOWN),
+            connection=np.full(positions.size, dataset % self._connections),
+        )

@@ -1,0 +1,256 @@
+"""What a TaskManager is told to run: the TaskDeploymentDescriptor, as plain data with a msgpack form.
+
+Takes: names, numbers and bytes. Gives: frozen descriptors, their bytes, and the channels of a gate once the lists of
+shuffle descriptors that it shares with other consumers are there.
+
+Rules: whatever many tasks share (job, task, lists of shuffle descriptors) is either inline or the key of a blob;
+`loaded` fetches what was offloaded, and a gate is read only after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, NewType, TypeAlias, final
+
+import msgpack
+
+from ...errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from ...ids import ChannelDescriptor, ResultPartitionType
+from .shuffle import ShuffleDescriptors, resolve
+
+BlobKey = NewType("BlobKey", str)
+"""Names a blob in a `BlobStore`."""
+
+MaybeOffloaded: TypeAlias = bytes | BlobKey
+"""The bytes themselves, or where they are."""
+
+_TYPES: Final = dict(enumerate(ResultPartitionType))
+_TYPE_NUMBERS: Final = {result_type: number for number, result_type in _TYPES.items()}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ExecutionAttemptId:
+    """One attempt of one subtask.
+
+    Attributes:
+        job: id of the job's execution.
+        vertex: index of the job vertex.
+        subtask: which of its subtasks.
+        attempt: from 0.
+    """
+
+    job: str
+    vertex: int
+    subtask: int
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.job}_{self.vertex}_{self.subtask}_{self.attempt}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PartitionDescriptor:
+    """A result partition that a task produces.
+
+    Attributes:
+        name: as consumers ask for it; see `partition_name`.
+        subpartitions: how many.
+        type: how it is kept and consumed.
+        dataset: the dataset it is a part of.
+        max_parallelism: number of key groups of its consumers.
+        connection: index of the connection that consumers use.
+    """
+
+    name: str
+    subpartitions: int
+    type: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED
+    dataset: str = ""
+    max_parallelism: int = 128
+    connection: int = 0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GateDescriptor:
+    """An input gate whose channels are all told; the address of one whose producer is not known yet is empty.
+
+    Attributes:
+        channels: piece by piece, in the order of partitions, then of subpartitions.
+        type: of the consumed dataset.
+    """
+
+    channels: tuple[ChannelDescriptor, ...]
+    type: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED
+
+
+GatePiece: TypeAlias = tuple[int, int, int, int]
+"""Partitions [first, stop) of a group, by position in it, and subpartitions [first, stop) of each of those."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class InputGateDescriptor:
+    """An input gate as it is deployed: it shares its lists of shuffle descriptors with other consumers.
+
+    Attributes:
+        dataset: what it reads.
+        type: of that.
+        partitions: how many partitions its group has.
+        pieces: what it reads of them: one piece, or several where data were skewed.
+        groups: lists of shuffle descriptors; a later one overrides what an earlier one says of the same partition.
+    """
+
+    dataset: str
+    type: ResultPartitionType
+    partitions: int
+    pieces: tuple[GatePiece, ...]
+    groups: tuple[MaybeOffloaded, ...]
+
+    @property
+    def number_of_channels(self) -> int:
+        """How many channels the gate has."""
+        return sum((stop - first) * (last - start) for first, stop, start, last in self.pieces)
+
+    def gate(self, read: Callable[[MaybeOffloaded], ShuffleDescriptors] | None = None) -> GateDescriptor:
+        """What to open.
+
+        Args:
+            read: the list behind a part, such as `BlobReader.shuffle_descriptors`, which remembers it for the other
+                consumers; None reads what is inline.
+
+        Raises:
+            LocalProtocolError: a list was offloaded and not loaded, or the lists do not tell of every partition.
+            RemoteProtocolError: a list is damaged.
+        """
+        places = resolve([(read or _read_inline)(group) for group in self.groups], self.partitions)
+        channels = tuple(
+            found.channel(row, subpartition)
+            for first, stop, first_subpartition, stop_subpartition in self.pieces
+            for found, row in places[first:stop]
+            for subpartition in range(first_subpartition, stop_subpartition)
+        )
+        return GateDescriptor(channels, self.type)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TaskDeploymentDescriptor:
+    """All that a TaskManager needs to run one attempt of a subtask.
+
+    Attributes:
+        attempt: whose.
+        allocation: id of the slot.
+        job_information: what all tasks of the job share.
+        task_information: what all subtasks of the vertex share.
+        restore: the checkpoint to begin from; None begins empty.
+        partitions: what it produces.
+        gates: what it reads.
+    """
+
+    attempt: ExecutionAttemptId
+    allocation: str
+    job_information: MaybeOffloaded
+    task_information: MaybeOffloaded
+    restore: int | None = None
+    partitions: tuple[PartitionDescriptor, ...] = ()
+    gates: tuple[InputGateDescriptor, ...] = ()
+
+    def loaded(self, fetch: Callable[[BlobKey], bytes]) -> TaskDeploymentDescriptor:
+        """The same with everything inline.
+
+        Args:
+            fetch: the bytes behind a key; what it raises passes through.
+        """
+
+        def inline(part: MaybeOffloaded) -> bytes:
+            return part if isinstance(part, bytes) else fetch(part)
+
+        return replace(
+            self,
+            job_information=inline(self.job_information),
+            task_information=inline(self.task_information),
+            gates=tuple(replace(gate, groups=tuple(inline(group) for group in gate.groups)) for gate in self.gates),
+        )
+
+    def pack(self) -> bytes:
+        """As msgpack."""
+        packed: bytes = msgpack.packb(
+            (
+                (self.attempt.job, self.attempt.vertex, self.attempt.subtask, self.attempt.attempt),
+                self.allocation,
+                self.job_information,
+                self.task_information,
+                self.restore,
+                [_plain_partition(partition) for partition in self.partitions],
+                [_plain_gate(gate) for gate in self.gates],
+            )
+        )
+        return packed
+
+    @classmethod
+    def parse(cls, data: bytes) -> TaskDeploymentDescriptor:
+        """The other way.
+
+        Raises:
+            RemoteProtocolError: the bytes are no descriptor.
+        """
+        try:
+            attempt, allocation, job, task, restore, partitions, gates = msgpack.unpackb(data)
+            return cls(
+                ExecutionAttemptId(*attempt),
+                str(allocation),
+                _shared(job),
+                _shared(task),
+                None if restore is None else int(restore),
+                tuple(_partition(*plain) for plain in partitions),
+                tuple(_gate(*plain) for plain in gates),
+            )
+        except (ValueError, TypeError, LookupError, msgpack.UnpackException) as error:
+            raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"no task deployment descriptor: {error}") from error
+
+
+def _read_inline(part: MaybeOffloaded) -> ShuffleDescriptors:
+    if isinstance(part, bytes):
+        return ShuffleDescriptors.decompress(part)
+    raise LocalProtocolError(f"blob {part} is not loaded; call loaded() of the task deployment descriptor first")
+
+
+def _shared(value: object) -> MaybeOffloaded:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return BlobKey(value)
+    raise TypeError(f"{type(value).__name__} is neither bytes nor the key of a blob")
+
+
+def _plain_partition(partition: PartitionDescriptor) -> tuple[object, ...]:
+    return (
+        partition.name,
+        partition.subpartitions,
+        _TYPE_NUMBERS[partition.type],
+        partition.dataset,
+        partition.max_parallelism,
+        partition.connection,
+    )
+
+
+def _partition(
+    name: str, subpartitions: int, type_number: int, dataset: str, max_parallelism: int, connection: int
+) -> PartitionDescriptor:
+    return PartitionDescriptor(name, subpartitions, _TYPES[type_number], dataset, max_parallelism, connection)
+
+
+def _plain_gate(gate: InputGateDescriptor) -> tuple[object, ...]:
+    return (gate.dataset, _TYPE_NUMBERS[gate.type], gate.partitions, gate.pieces, gate.groups)
+
+
+def _gate(
+    dataset: str, type_number: int, partitions: int, pieces: list[list[int]], groups: list[object]
+) -> InputGateDescriptor:
+    read = tuple((int(first), int(stop), int(start), int(last)) for first, stop, start, last in pieces)
+    return InputGateDescriptor(
+        dataset, _TYPES[type_number], partitions, read, tuple(_shared(group) for group in groups)
+    )

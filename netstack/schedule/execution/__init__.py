@@ -1,0 +1,1 @@
+"""Executions of subtasks: their states, attempts and versions."""

@@ -1,0 +1,245 @@
+"""The life of an execution and of a job, as tables: (state, input) -> next state. A missing key is a mistake.
+
+Takes: inputs named by `ExecutionInput` and `JobInput`. Gives: next states, one by one or for an array of subtasks;
+`tools/render_states.py` renders the tables into `DESIGN.md`.
+
+Rules: an execution is one attempt of a subtask. A subtask that is to run again is reset: it is as created, with the
+next attempt. Arrays hold the code of a state: its place in the enum.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import LocalProtocolError
+
+StateCodes: TypeAlias = npt.NDArray[np.uint8]
+"""Codes of `ExecutionState`s, by subtask."""
+
+
+class ExecutionState(enum.Enum):
+    """Where an execution stands."""
+
+    CREATED = "created"
+    """It exists; nobody has asked for a slot."""
+    SCHEDULED = "scheduled"
+    """Its slot is asked for."""
+    DEPLOYING = "deploying"
+    """Its descriptor is on the way to the TaskManager."""
+    INITIALIZING = "initializing"
+    """The task opens what it reads and writes, and restores its state."""
+    RUNNING = "running"
+    """Records flow."""
+    FINISHED = "finished"
+    """It has ended well."""
+    CANCELING = "canceling"
+    """It was told to stop and has not."""
+    CANCELED = "canceled"
+    """It has stopped, or never ran."""
+    FAILED = "failed"
+    """It ended with an error, or its TaskManager is lost."""
+
+    @property
+    def code(self) -> int:
+        """What stands for it in an array."""
+        return _CODES[self]
+
+
+class ExecutionInput(enum.Enum):
+    """What can happen to an execution."""
+
+    SCHEDULE = "schedule"
+    DEPLOY = "deploy"
+    INITIALIZE = "initializes"
+    RUN = "runs"
+    FINISH = "finishes"
+    CANCEL = "cancel"
+    CANCELED = "has canceled"
+    FAIL = "fails"
+    RESET = "reset"
+
+
+TERMINAL: Final = frozenset({ExecutionState.FINISHED, ExecutionState.CANCELED, ExecutionState.FAILED})
+ON_TASKMANAGER: Final = frozenset(
+    {ExecutionState.DEPLOYING, ExecutionState.INITIALIZING, ExecutionState.RUNNING, ExecutionState.CANCELING}
+)
+"""A TaskManager knows of the execution, or will."""
+
+# A task that cancels itself, unasked, has failed.
+EXECUTION_TRANSITIONS: Final[dict[tuple[ExecutionState, ExecutionInput], ExecutionState]] = {
+    (ExecutionState.CREATED, ExecutionInput.SCHEDULE): ExecutionState.SCHEDULED,
+    (ExecutionState.CREATED, ExecutionInput.CANCEL): ExecutionState.CANCELED,
+    (ExecutionState.CREATED, ExecutionInput.FAIL): ExecutionState.FAILED,
+    (ExecutionState.SCHEDULED, ExecutionInput.DEPLOY): ExecutionState.DEPLOYING,
+    (ExecutionState.SCHEDULED, ExecutionInput.CANCEL): ExecutionState.CANCELED,
+    (ExecutionState.SCHEDULED, ExecutionInput.FAIL): ExecutionState.FAILED,
+    (ExecutionState.DEPLOYING, ExecutionInput.INITIALIZE): ExecutionState.INITIALIZING,
+    (ExecutionState.DEPLOYING, ExecutionInput.FINISH): ExecutionState.FINISHED,
+    (ExecutionState.DEPLOYING, ExecutionInput.CANCEL): ExecutionState.CANCELING,
+    (ExecutionState.DEPLOYING, ExecutionInput.CANCELED): ExecutionState.FAILED,
+    (ExecutionState.DEPLOYING, ExecutionInput.FAIL): ExecutionState.FAILED,
+    (ExecutionState.INITIALIZING, ExecutionInput.RUN): ExecutionState.RUNNING,
+    (ExecutionState.INITIALIZING, ExecutionInput.FINISH): ExecutionState.FINISHED,
+    (ExecutionState.INITIALIZING, ExecutionInput.CANCEL): ExecutionState.CANCELING,
+    (ExecutionState.INITIALIZING, ExecutionInput.CANCELED): ExecutionState.FAILED,
+    (ExecutionState.INITIALIZING, ExecutionInput.FAIL): ExecutionState.FAILED,
+    (ExecutionState.RUNNING, ExecutionInput.FINISH): ExecutionState.FINISHED,
+    (ExecutionState.RUNNING, ExecutionInput.CANCEL): ExecutionState.CANCELING,
+    (ExecutionState.RUNNING, ExecutionInput.CANCELED): ExecutionState.FAILED,
+    (ExecutionState.RUNNING, ExecutionInput.FAIL): ExecutionState.FAILED,
+    # What a task did before it heard of the cancellation no longer matters: it stopped.
+    (ExecutionState.CANCELING, ExecutionInput.INITIALIZE): ExecutionState.CANCELING,
+    (ExecutionState.CANCELING, ExecutionInput.RUN): ExecutionState.CANCELING,
+    (ExecutionState.CANCELING, ExecutionInput.FINISH): ExecutionState.CANCELED,
+    (ExecutionState.CANCELING, ExecutionInput.CANCELED): ExecutionState.CANCELED,
+    (ExecutionState.CANCELING, ExecutionInput.FAIL): ExecutionState.FAILED,
+    (ExecutionState.FINISHED, ExecutionInput.RESET): ExecutionState.CREATED,
+    (ExecutionState.CANCELED, ExecutionInput.RESET): ExecutionState.CREATED,
+    (ExecutionState.FAILED, ExecutionInput.RESET): ExecutionState.CREATED,
+}
+
+
+class JobState(enum.Enum):
+    """Where a job stands."""
+
+    CREATED = "created"
+    """Not started."""
+    RUNNING = "running"
+    """Scheduled; no restart waits."""
+    RESTARTING = "restarting"
+    """Some subtasks are being canceled, or wait for the delay, to run again."""
+    CANCELLING = "cancelling"
+    """Its user wants it to stop."""
+    FAILING = "failing"
+    """The restart strategy has given up; what runs is being canceled."""
+    FINISHED = "finished"
+    """All subtasks have finished."""
+    CANCELED = "canceled"
+    """All subtasks have stopped."""
+    FAILED = "failed"
+    """All subtasks have stopped, and there is a reason."""
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the job has ended."""
+        return self in (JobState.FINISHED, JobState.CANCELED, JobState.FAILED)
+
+
+class JobInput(enum.Enum):
+    """What can happen to a job."""
+
+    START = "start"
+    RESTART = "failure, restart"
+    RESTARTED = "all restarts done"
+    GIVE_UP = "failure, no restart"
+    CANCEL = "cancel"
+    FINISHED = "all finished"
+    ENDED = "all ended"
+
+
+JOB_TRANSITIONS: Final[dict[tuple[JobState, JobInput], JobState]] = {
+    (JobState.CREATED, JobInput.START): JobState.RUNNING,
+    (JobState.CREATED, JobInput.CANCEL): JobState.CANCELLING,
+    (JobState.RUNNING, JobInput.RESTART): JobState.RESTARTING,
+    (JobState.RUNNING, JobInput.GIVE_UP): JobState.FAILING,
+    (JobState.RUNNING, JobInput.CANCEL): JobState.CANCELLING,
+    (JobState.RUNNING, JobInput.FINISHED): JobState.FINISHED,
+    (JobState.RESTARTING, JobInput.RESTART): JobState.RESTARTING,
+    (JobState.RESTARTING, JobInput.RESTARTED): JobState.RUNNING,
+    (JobState.RESTARTING, JobInput.GIVE_UP): JobState.FAILING,
+    (JobState.RESTARTING, JobInput.CANCEL): JobState.CANCELLING,
+    (JobState.CANCELLING, JobInput.CANCEL): JobState.CANCELLING,
+    (JobState.CANCELLING, JobInput.ENDED): JobState.CANCELED,
+    (JobState.FAILING, JobInput.CANCEL): JobState.CANCELLING,
+    (JobState.FAILING, JobInput.ENDED): JobState.FAILED,
+}
+
+_STATES: Final = tuple(ExecutionState)
+_CODES: Final = {state: code for code, state in enumerate(_STATES)}
+_INPUT_CODES: Final = {what: code for code, what in enumerate(ExecutionInput)}
+_ILLEGAL: Final = 255
+
+
+def _table() -> StateCodes:
+    table = np.full((len(_INPUT_CODES), len(_STATES)), _ILLEGAL, np.uint8)
+    for (state, what), following in EXECUTION_TRANSITIONS.items():
+        table[_INPUT_CODES[what], state.code] = following.code
+    return table
+
+
+_TABLE: Final = _table()
+
+
+def state_of(code: int) -> ExecutionState:
+    """The state behind a code."""
+    return _STATES[code]
+
+
+def mask_of(states: frozenset[ExecutionState]) -> npt.NDArray[np.bool_]:
+    """By code, whether it is one of these states: index it with an array of codes."""
+    mask = np.zeros(len(_STATES), np.bool_)
+    mask[[state.code for state in states]] = True
+    return mask
+
+
+def allows(states: StateCodes, what: ExecutionInput) -> npt.NDArray[np.bool_]:
+    """For each state, whether the input is legal in it."""
+    legal: npt.NDArray[np.bool_] = _TABLE[_INPUT_CODES[what]][states] != _ILLEGAL
+    return legal
+
+
+def next_states(states: StateCodes, what: ExecutionInput) -> StateCodes:
+    """What follows on an input, for each state.
+
+    Raises:
+        LocalProtocolError: it is illegal in one of them.
+    """
+    following: StateCodes = _TABLE[_INPUT_CODES[what]][states]
+    if np.any(following == _ILLEGAL):
+        wrong = int(states[np.argmax(following == _ILLEGAL)])
+        raise LocalProtocolError(f"an execution that is {state_of(wrong).value} cannot take {what.value!r}")
+    return following
+
+
+@final
+class JobStatus:
+    """Where one job stands, and why it will fail.
+
+    Attributes:
+        state: now.
+        reason: why it is failing or has failed; empty otherwise.
+    """
+
+    __slots__ = ("reason", "state")
+
+    def __init__(self) -> None:
+        self.state = JobState.CREATED
+        self.reason = ""
+
+    def change(self, what: JobInput) -> None:
+        """Moves it on.
+
+        Raises:
+            LocalProtocolError: the input is illegal in its state.
+        """
+        self.state = next_job_state(self.state, what)
+
+    def is_in(self, *states: JobState) -> bool:
+        """Whether it is in one of these states."""
+        return self.state in states
+
+
+def next_job_state(state: JobState, what: JobInput) -> JobState:
+    """What follows on an input.
+
+    Raises:
+        LocalProtocolError: it is illegal in that state.
+    """
+    following = JOB_TRANSITIONS.get((state, what))
+    if following is None:
+        raise LocalProtocolError(f"a job that is {state.value} cannot take {what.value!r}")
+    return following

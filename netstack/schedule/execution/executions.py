@@ -1,0 +1,139 @@
+"""The executions of all subtasks: state, attempt and TaskManager of each, in arrays.
+
+Takes: inputs for any number of subtasks at once. Gives: states, and how many subtasks are in each.
+
+Rules: every change goes through the table of `execution_states`. The attempt counts resets.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from ..structures.arrays import FlagArray, GrowingArray, IndexArray
+from .execution_states import (
+    ON_TASKMANAGER,
+    TERMINAL,
+    ExecutionInput,
+    ExecutionState,
+    StateCodes,
+    allows,
+    mask_of,
+    next_states,
+    state_of,
+)
+
+_IS_TERMINAL: Final = mask_of(TERMINAL)
+_IS_ON_TASKMANAGER: Final = mask_of(ON_TASKMANAGER)
+_IS_PRODUCING: Final = mask_of(
+    frozenset(
+        {
+            ExecutionState.SCHEDULED,
+            ExecutionState.DEPLOYING,
+            ExecutionState.INITIALIZING,
+            ExecutionState.RUNNING,
+            ExecutionState.FINISHED,
+        }
+    )
+)
+
+
+@final
+class Executions:
+    """One current execution for each subtask."""
+
+    __slots__ = ("_attempts", "_counts", "_states")
+
+    def __init__(self) -> None:
+        self._states = GrowingArray(np.uint8)
+        self._attempts = GrowingArray(np.uint32)
+        self._counts = np.zeros(len(ExecutionState), np.int64)
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def grow(self, count: int) -> None:
+        """So many more subtasks, all created."""
+        self._states.extend_with(ExecutionState.CREATED.code, count)
+        self._attempts.extend_with(0, count)
+        self._counts[ExecutionState.CREATED.code] += count
+
+    @property
+    def states(self) -> StateCodes:
+        """The code of the state of each; a view."""
+        return self._states.view
+
+    @property
+    def attempts(self) -> npt.NDArray[np.uint32]:
+        """The current attempt of each; a view."""
+        return self._attempts.view
+
+    def state(self, subtask: int) -> ExecutionState:
+        """The state of one."""
+        return state_of(int(self._states.view[subtask]))
+
+    def count(self, *states: ExecutionState) -> int:
+        """How many are in any of these states."""
+        return int(sum(self._counts[state.code] for state in states))
+
+    def apply(self, subtasks: IndexArray, what: ExecutionInput) -> None:
+        """Moves subtasks on; none occurs twice.
+
+        Raises:
+            LocalProtocolError: the input is illegal for one of them; nothing is changed.
+        """
+        before = self._states.view[subtasks]
+        after = next_states(before, what)
+        self._states.view[subtasks] = after
+        self._counts += np.bincount(after, minlength=len(ExecutionState))
+        self._counts -= np.bincount(before, minlength=len(ExecutionState))
+        if what is ExecutionInput.RESET:
+            self._attempts.view[subtasks] += np.uint32(1)
+
+    def allowed(self, subtasks: IndexArray, what: ExecutionInput) -> IndexArray:
+        """Those in whose state an input is legal."""
+        found: IndexArray = subtasks[allows(self._states.view[subtasks], what)]
+        return found
+
+    def current(self, subtasks: IndexArray, attempts: npt.NDArray[np.uint32]) -> FlagArray:
+        """For each, whether this is its current attempt; a number that no subtask has is not."""
+        known = (subtasks >= 0) & (subtasks < len(self))
+        is_current: FlagArray = known & (self._attempts.view[np.where(known, subtasks, 0)] == attempts)
+        return is_current
+
+    def in_state(self, subtasks: IndexArray, state: ExecutionState) -> IndexArray:
+        """Those in a state."""
+        found: IndexArray = subtasks[self._states.view[subtasks] == state.code]
+        return found
+
+    def not_in_state(self, subtasks: IndexArray, state: ExecutionState) -> IndexArray:
+        """Those in any other state."""
+        found: IndexArray = subtasks[self._states.view[subtasks] != state.code]
+        return found
+
+    def terminal(self, subtasks: IndexArray) -> FlagArray:
+        """For each, whether it has ended."""
+        found: FlagArray = _IS_TERMINAL[self._states.view[subtasks]]
+        return found
+
+    def on_taskmanager(self, subtasks: IndexArray) -> FlagArray:
+        """For each, whether a TaskManager knows of it, or will."""
+        found: FlagArray = _IS_ON_TASKMANAGER[self._states.view[subtasks]]
+        return found
+
+    def producing(self, subtasks: IndexArray) -> FlagArray:
+        """For each, whether its partitions may be told to consumers: from scheduled on, and not failed or canceled."""
+        found: FlagArray = _IS_PRODUCING[self._states.view[subtasks]]
+        return found
+
+    @property
+    def are_all_finished(self) -> bool:
+        """Whether every subtask has ended well."""
+        return self.count(ExecutionState.FINISHED) == len(self)
+
+    @property
+    def are_all_terminal(self) -> bool:
+        """Whether every subtask has ended."""
+        return self.count(*TERMINAL) == len(self)

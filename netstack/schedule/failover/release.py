@@ -1,0 +1,137 @@
+"""When partitions that the scheduler keeps can go: when every region that reads their group has finished.
+
+Takes: which subtasks finished or were reset. Gives: groups whose descriptors are dropped, partitions that are released.
+
+Rules:
+- A group is released as a whole, by the last of its consumers' regions, and again if one of them had to run again.
+- A partition that several edges read goes when all its groups were read, and not before all its readers exist.
+- Nothing here is released that its producer releases, or that outlives the job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from ..structures.arrays import NOTHING, GrowingArray, IndexArray, index_array
+from ..topology.regions import Regions
+from ..topology.topology import Topology
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Release:
+    """What is not needed any more.
+
+    Attributes:
+        groups: all of whose consumers are done: nobody will ask for their descriptors.
+        partitions: that no edge needs, ascending within each group.
+    """
+
+    groups: tuple[int, ...]
+    partitions: IndexArray
+
+
+_KEEP_ALL = Release((), NOTHING)
+
+
+@final
+class PartitionRelease:
+    """Counts what is unfinished: subtasks of each region, regions that read each group.
+
+    Args:
+        topology: of the job.
+        regions: of that topology; extend them before `extend` is called here.
+    """
+
+    def __init__(self, topology: Topology, regions: Regions) -> None:
+        self._topology = topology
+        self._regions = regions
+        self._is_finished = GrowingArray(np.bool_)
+        self._unfinished_subtasks = GrowingArray()
+        self._unfinished_readers = GrowingArray()
+        self.extend()
+
+    def extend(self) -> None:
+        """The topology and its regions have grown; what was counted so far stays."""
+        before = len(self._is_finished)
+        new = np.arange(before, self._topology.subtask_count, dtype=np.int32)
+        self._is_finished.extend_with(False, new.size)
+        self._unfinished_subtasks.extend(self._regions.sizes()[len(self._unfinished_subtasks) :])
+        self._unfinished_readers.extend_with(0, len(self._topology.groups) - len(self._unfinished_readers))
+        # Whoever reads a new group is new itself, and has not finished.
+        np.add.at(self._unfinished_readers.view, self._read_by(new), np.int32(1))
+
+    def on_finished(self, subtask: int) -> Release:
+        """A subtask has finished; doing it twice changes nothing."""
+        if self._is_finished.view[subtask]:
+            return _KEEP_ALL
+        self._is_finished.view[subtask] = True
+        region = int(self._regions.region_of[subtask])
+        self._unfinished_subtasks.view[region] -= 1
+        if self._unfinished_subtasks.view[region] > 0:
+            return _KEEP_ALL
+        members = self._regions.members(region)
+        if members.size == 1:
+            read = self._topology.consumed_groups(subtask)
+        else:
+            read = tuple(self._topology.consumed_by_all(members).tolist())
+        done = [group for group in read if self._is_read(group)]
+        if not done:
+            return _KEEP_ALL
+        return Release(tuple(done), np.concatenate([self._unneeded(group) for group in done]))
+
+    def on_reset(self, subtasks: IndexArray) -> None:
+        """Subtasks run again, so their regions are unfinished and their inputs are needed."""
+        again = np.unique(subtasks[self._is_finished.view[subtasks]])
+        if not again.size:
+            return
+        self._is_finished.view[again] = False
+        regions = self._regions.of_subtasks(again)
+        was_finished = regions[self._unfinished_subtasks.view[regions] == 0]
+        np.add.at(self._unfinished_subtasks.view, self._regions.region_of[again], np.int32(1))
+        members = np.sort(self._regions.members_of_all(was_finished).subtasks)
+        np.add.at(self._unfinished_readers.view, self._read_by(members), np.int32(1))
+
+    def _is_read(self, group: int) -> bool:
+        """One more region has read a group; whether that was the last and the scheduler releases it."""
+        self._unfinished_readers.view[group] -= 1
+        type = self._topology.groups.type_of(group)
+        return bool(
+            self._unfinished_readers.view[group] == 0 and type.is_released_by_scheduler and not type.is_persistent
+        )
+
+    def _read_by(self, subtasks: IndexArray) -> IndexArray:
+        """The groups that ascending subtasks read: a group as often as regions among them read it."""
+        topology, region_of, count = self._topology, self._regions.region_of, np.int64(max(len(self._regions), 1))
+        found = [NOTHING]
+        for vertex, indices in topology.by_vertex(subtasks):
+            region = region_of[indices + np.int32(topology.subtasks_of(vertex).start)]
+            for edge in topology.inputs_of(vertex):
+                group = topology.connection(edge).all_consumed_by(indices)
+                # A group belongs to one edge, so pairs of different edges differ.
+                found.append(index_array(np.unique(group * count + region) // count))
+        return np.concatenate(found)
+
+    def _unneeded(self, group: int) -> IndexArray:
+        """The partitions of a group that no other edge has still to read."""
+        topology = self._topology
+        partitions = topology.groups.partitions_of(group)
+        dataset = int(topology.groups.dataset[group])
+        indices = np.arange(len(partitions), dtype=np.int32) + np.int32(
+            partitions.start - topology.partitions_of(dataset).start
+        )
+        is_needed = np.zeros(indices.size, np.bool_)
+        for edge in topology.edges_of(dataset):
+            if not topology.is_initialised(topology.job.edges[edge].consumer):
+                return NOTHING
+            connection = topology.connection(edge)
+            if connection.row_of_partition is None:
+                is_needed |= self._unfinished_readers.view[connection.first_group] > 0
+                continue
+            rows = connection.row_of_partition[indices + 1] - connection.row_of_partition[indices]
+            is_unread = self._unfinished_readers.view[connection.of_partitions(indices)] > 0
+            is_needed[np.repeat(np.arange(indices.size), rows)[is_unread]] = True
+        return (indices + np.int32(topology.partitions_of(dataset).start))[~is_needed]

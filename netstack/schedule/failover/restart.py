@@ -1,0 +1,170 @@
+"""Whether a job restarts after a failure, and after which delay.
+
+Takes: the times of failures. Gives: a decision for each.
+
+Rules: a strategy is told every failure exactly once, in order. It has no clock and no chance of its own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, final
+
+from ...errors import ConfigError
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RestartDecision:
+    """What to do about a failure.
+
+    Attributes:
+        delay_s: restart after so long; None: do not.
+        reason: why not; empty when it restarts.
+    """
+
+    delay_s: float | None
+    reason: str = ""
+
+
+class RestartStrategy(Protocol):
+    """Decides."""
+
+    def failed(self, now_s: float) -> RestartDecision:
+        """The job has failed at this time, by one monotonic clock of the caller's."""
+
+
+@final
+class NoRestart:
+    """The first failure is the last."""
+
+    def failed(self, now_s: float) -> RestartDecision:
+        """See `RestartStrategy.failed`."""
+        return RestartDecision(None, "the restart strategy is none")
+
+
+@final
+class FixedDelay:
+    """A number of restarts, each after the same delay.
+
+    Args:
+        attempts: how many; None is without end.
+        delay_s: before each.
+
+    Raises:
+        ConfigError: a negative value.
+    """
+
+    def __init__(self, attempts: int | None = None, delay_s: float = 1.0) -> None:
+        _check(attempts=attempts, delay_s=delay_s)
+        self._attempts = attempts
+        self._delay_s = delay_s
+        self._failures = 0
+
+    def failed(self, now_s: float) -> RestartDecision:
+        """See `RestartStrategy.failed`."""
+        self._failures += 1
+        if self._attempts is not None and self._failures > self._attempts:
+            return RestartDecision(None, f"{self._attempts} restarts are used up")
+        return RestartDecision(self._delay_s)
+
+
+@final
+class FailureRate:
+    """Restarts as long as not too many failures fall into an interval.
+
+    Args:
+        max_failures: so many are tolerated in any interval.
+        interval_s: how long that is.
+        delay_s: before each restart.
+
+    Raises:
+        ConfigError: a negative value, or no interval.
+    """
+
+    def __init__(self, max_failures: int = 1, interval_s: float = 60.0, delay_s: float = 1.0) -> None:
+        _check(max_failures=max_failures, delay_s=delay_s)
+        if not interval_s > 0:
+            raise ConfigError(f"interval_s={interval_s}; give more than 0")
+        self._max_failures = max_failures
+        self._interval_s = interval_s
+        self._delay_s = delay_s
+        self._failures: deque[float] = deque(maxlen=max_failures + 1)
+
+    def failed(self, now_s: float) -> RestartDecision:
+        """See `RestartStrategy.failed`."""
+        self._failures.append(now_s)
+        if len(self._failures) > self._max_failures and now_s - self._failures[0] <= self._interval_s:
+            return RestartDecision(
+                None,
+                f"{len(self._failures)} failures within {self._interval_s} s, and {self._max_failures} are allowed",
+            )
+        return RestartDecision(self._delay_s)
+
+
+@final
+class ExponentialDelay:
+    """Restarts after a delay that grows from failure to failure, and begins again after a quiet time.
+
+    Args:
+        initial_s: the first delay, and the shortest.
+        max_s: the longest.
+        multiplier: from one delay to the next.
+        quiet_s: no failure for so long after a restart: the next delay is the first again.
+        jitter: share of the delay by which it is moved.
+        attempts: so many restarts before a quiet time; None is without end.
+        chance: numbers evenly spread over -1 to 1, for the jitter.
+
+    Raises:
+        ConfigError: values that cannot work.
+    """
+
+    def __init__(
+        self,
+        *,
+        initial_s: float = 1.0,
+        max_s: float = 60.0,
+        multiplier: float = 1.5,
+        quiet_s: float = 3600.0,
+        jitter: float = 0.1,
+        attempts: int | None = None,
+        chance: Callable[[], float],
+    ) -> None:
+        _check(quiet_s=quiet_s, attempts=attempts)
+        if not 0 < initial_s <= max_s:
+            raise ConfigError(f"initial_s={initial_s}, max_s={max_s}; give more than 0, and the larger as max_s")
+        if not multiplier >= 1:
+            raise ConfigError(f"multiplier={multiplier}; give at least 1")
+        if not 0 <= jitter <= 1:
+            raise ConfigError(f"jitter={jitter}; give 0 to 1")
+        self._initial_s = initial_s
+        self._max_s = max_s
+        self._multiplier = multiplier
+        self._quiet_s = quiet_s
+        self._jitter = jitter
+        self._attempts = attempts
+        self._chance = chance
+        self._delay_s = initial_s
+        self._restarts = 0
+        self._restarted_s = 0.0
+
+    def failed(self, now_s: float) -> RestartDecision:
+        """See `RestartStrategy.failed`."""
+        if self._restarts and now_s - self._restarted_s >= self._quiet_s:
+            self._restarts = 0
+        if self._attempts is not None and self._restarts >= self._attempts:
+            return RestartDecision(None, f"{self._attempts} restarts without {self._quiet_s} s of quiet are used up")
+        self._delay_s = min(self._delay_s * self._multiplier, self._max_s) if self._restarts else self._initial_s
+        self._restarts += 1
+        moved_s = self._delay_s * (1 + self._jitter * self._chance())
+        delay_s = min(max(moved_s, self._initial_s), self._max_s)
+        self._restarted_s = now_s + delay_s
+        return RestartDecision(delay_s)
+
+
+def _check(**values: float | None) -> None:
+    for name, value in values.items():
+        if value is not None and not value >= 0:
+            raise ConfigError(f"{name}={value}; give at least 0")

@@ -1,0 +1,1 @@
+"""How a job is written, and what its operators become: StreamGraph, chains, JobGraph."""

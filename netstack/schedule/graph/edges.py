@@ -1,0 +1,105 @@
+"""What an edge between two chains becomes: a pattern of subtasks, a kind of result, a dataset, its own or a shared one.
+
+Takes: a `StreamGraph` and one of its edges. Gives: `DistributionPattern`, `ResultPartitionType`, and the key by which
+edges share a dataset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final
+
+from ...errors import ConfigError
+from ...ids import ResultPartitionType
+from .job_graph import DistributionPattern
+from .stream_graph import ExchangeMode, GlobalExchangeMode, Partitioner, StreamEdge, StreamGraph
+
+_POINTWISE: Final = frozenset({Partitioner.FORWARD, Partitioner.RESCALE})
+_MODES: Final = {
+    ExchangeMode.PIPELINED: ResultPartitionType.PIPELINED_BOUNDED,
+    ExchangeMode.BATCH: ResultPartitionType.BLOCKING,
+    ExchangeMode.HYBRID_FULL: ResultPartitionType.HYBRID_FULL,
+    ExchangeMode.HYBRID_SELECTIVE: ResultPartitionType.HYBRID_SELECTIVE,
+}
+_GLOBAL_MODES: Final = {
+    GlobalExchangeMode.ALL_EDGES_PIPELINED: ResultPartitionType.PIPELINED_BOUNDED,
+    GlobalExchangeMode.ALL_EDGES_PIPELINED_APPROXIMATE: ResultPartitionType.PIPELINED_APPROXIMATE,
+    GlobalExchangeMode.ALL_EDGES_BLOCKING: ResultPartitionType.BLOCKING,
+    GlobalExchangeMode.ALL_EDGES_HYBRID_FULL: ResultPartitionType.HYBRID_FULL,
+    GlobalExchangeMode.ALL_EDGES_HYBRID_SELECTIVE: ResultPartitionType.HYBRID_SELECTIVE,
+}
+_PIPELINED_UNDER: Final = {
+    GlobalExchangeMode.FORWARD_EDGES_PIPELINED: frozenset({Partitioner.FORWARD}),
+    GlobalExchangeMode.POINTWISE_EDGES_PIPELINED: _POINTWISE,
+}
+_UNCHAINED: Final = {
+    Partitioner.FORWARD_UNSPECIFIED: Partitioner.RESCALE,
+    Partitioner.FORWARD_CONSECUTIVE_HASH: Partitioner.HASH,
+}
+
+
+def unchained_partitioner(edge: StreamEdge) -> Partitioner:
+    """The partitioner of an edge that goes over the network: what a dynamic graph left open is decided."""
+    return _UNCHAINED.get(edge.partitioner, edge.partitioner)
+
+
+def pattern_of(partitioner: Partitioner) -> DistributionPattern:
+    """Which subtasks it connects: forward and rescale those nearest, all others all."""
+    return DistributionPattern.POINTWISE if partitioner in _POINTWISE else DistributionPattern.ALL_TO_ALL
+
+
+def result_type(graph: StreamGraph, edge: StreamEdge) -> ResultPartitionType:
+    """How the records of an edge that goes over the network are kept and consumed.
+
+    Raises:
+        ConfigError: they are consumed when complete, but the operator that writes them has a buffer timeout.
+    """
+    partitioner = unchained_partitioner(edge)
+    kind = _MODES.get(edge.mode) or _undefined(graph, edge, partitioner)
+    if kind is ResultPartitionType.HYBRID_SELECTIVE and partitioner is Partitioner.BROADCAST:
+        kind = ResultPartitionType.HYBRID_FULL  # several consumers read one copy
+    if kind.is_blocking and graph.nodes[edge.source].buffer_timeout_s is not None:
+        raise ConfigError(
+            f"edge {graph.describe(edge)} is blocking, so a buffer timeout of"
+            f" {graph.nodes[edge.source].buffer_timeout_s} s means nothing; set that of"
+            f" {graph.nodes[edge.source].name!r} to None"
+        )
+    if edge.dataset_id is not None:
+        if not kind.is_blocking:
+            raise ConfigError(
+                f"edge {graph.describe(edge)}: only a blocking result can be kept as dataset {edge.dataset_id!r}, and"
+                f" this one is {kind.value}; use exchange mode BATCH"
+            )
+        return ResultPartitionType.BLOCKING_PERSISTENT
+    return kind
+
+
+def _undefined(graph: StreamGraph, edge: StreamEdge, partitioner: Partitioner) -> ResultPartitionType:
+    if graph.nodes[edge.source].emits_at_end_only:
+        return ResultPartitionType.BLOCKING
+    mode = graph.settings.global_mode
+    if mode in _PIPELINED_UNDER:
+        is_pipelined = partitioner in _PIPELINED_UNDER[mode]
+        return ResultPartitionType.PIPELINED_BOUNDED if is_pipelined else ResultPartitionType.BLOCKING
+    return _GLOBAL_MODES[mode]
+
+
+def sharing_key(graph: StreamGraph, edge: StreamEdge, kind: ResultPartitionType) -> Hashable:
+    """Edges of equal keys share one dataset; None shares with nobody.
+
+    That takes a result that can be consumed again (any hybrid one counts as equal to any other), and the same
+    partitioner, consumers, records and name.
+    """
+    if not (kind.is_reconsumable or kind.is_hybrid):
+        return None
+    target = graph.nodes[edge.target]
+    return (
+        edge.source,
+        "hybrid" if kind.is_hybrid else kind,
+        unchained_partitioner(edge),
+        edge.function,
+        target.parallelism,
+        target.max_parallelism,
+        edge.side_output,
+        edge.dataset_id,
+    )

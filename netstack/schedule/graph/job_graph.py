@@ -1,0 +1,239 @@
+"""A job as the scheduler sees it: chained vertices, the datasets between them, and who consumes which.
+
+Takes: nothing; `chaining` makes it from a stream graph, and tests by hand. Gives: frozen data, in topological order.
+
+Rules: a vertex is known by its index in `JobGraph.vertices`; every edge goes from a lower index to a higher one. A
+subtask has no object: it is (vertex index, subtask index), or one number counted through all vertices (`topology`).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+from ...errors import ConfigError
+from ...ids import ResultPartitionType
+
+UNDECIDED: Final = -1
+"""Parallelism of a vertex that the adaptive batch scheduler decides when its inputs are there."""
+
+
+class DistributionPattern(enum.Enum):
+    """Which subtasks an edge connects."""
+
+    ALL_TO_ALL = "all_to_all"
+    """Every producer with every consumer."""
+    POINTWISE = "pointwise"
+    """Each producer with a share of the consumers, or each consumer with a share of the producers."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ResourceProfile:
+    """What a slot offers or a task needs.
+
+    Attributes:
+        kind: `concrete`, `unknown` (a request: any slot will do) or `any` (a slot: every request fits).
+        cpu_cores: of a concrete profile.
+        memory_bytes: of a concrete profile.
+    """
+
+    kind: str = "unknown"
+    cpu_cores: float = 0.0
+    memory_bytes: int = 0
+
+
+UNKNOWN_PROFILE: Final = ResourceProfile("unknown")
+ANY_PROFILE: Final = ResourceProfile("any")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class JobVertex:
+    """A chain of operators that one task runs.
+
+    Attributes:
+        name: unique in the job, such as `source -> map`.
+        parallelism: number of subtasks; `UNDECIDED` in a dynamic graph.
+        max_parallelism: number of key groups; it can never have more subtasks.
+        slot_sharing_group: vertices of one group may share slots; index into `JobGraph.slot_sharing_groups`.
+        co_location_group: subtask i of each member runs in the same slot; None is free.
+        operators: names of the chained operators, head first.
+        invokable: what a subtask runs, as `package.module:attribute`; empty where the graph is only looked at.
+        parameters: plain data for it; made from a stream graph: for each operator, by its name.
+        profile: what a subtask needs.
+        is_source: whether it reads nothing from other vertices.
+        functions: what each of `operators` runs, as `package.module:attribute`; empty where nobody said.
+    """
+
+    name: str
+    parallelism: int
+    max_parallelism: int = 128
+    slot_sharing_group: int = 0
+    co_location_group: str | None = None
+    operators: tuple[str, ...] = ()
+    invokable: str = ""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    profile: ResourceProfile = UNKNOWN_PROFILE
+    is_source: bool = False
+    functions: tuple[str, ...] = ()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """An intermediate dataset: what one vertex writes for one or several equal edges.
+
+    Attributes:
+        name: unique in the job.
+        producer: index of the vertex that writes it.
+        type: how it is kept and consumed.
+        is_broadcast: whether every consumer reads all of it.
+        operator: which operator of the producer's chain writes it; empty is its last.
+        side_output: tag of the records that go here; empty is the main output.
+    """
+
+    name: str
+    producer: int
+    type: ResultPartitionType
+    is_broadcast: bool = False
+    operator: str = ""
+    side_output: str = ""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class JobEdge:
+    """One input of one vertex.
+
+    Attributes:
+        dataset: index into `JobGraph.datasets`.
+        consumer: index of the vertex that reads.
+        pattern: which subtasks it connects.
+        partitioner: how records choose their channel, such as `hash`, `rebalance`, `forward`.
+        input_number: which input of the consumer, from 1; the edges of a union share one.
+        is_forward: whether it was asked for as forward: then both ends keep the same parallelism.
+        buffer_timeout_s: longest a record waits for its buffer to fill; None is until it is full.
+        function: what the partitioners `hash` (the key of a record) and `custom` (its channel) call, as
+            `package.module:attribute`.
+    """
+
+    dataset: int
+    consumer: int
+    pattern: DistributionPattern
+    partitioner: str = "rebalance"
+    input_number: int = 1
+    is_forward: bool = False
+    buffer_timeout_s: float | None = 0.1
+    function: str = ""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SlotSharingGroup:
+    """Vertices that may share slots.
+
+    Attributes:
+        name: as the user gave it, or `default`.
+        profile: declared for its slots; unknown when not.
+    """
+
+    name: str = "default"
+    profile: ResourceProfile = UNKNOWN_PROFILE
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class JobGraph:
+    """A whole job.
+
+    Attributes:
+        name: for messages.
+        vertices: in topological order.
+        datasets: what they write.
+        edges: what they read, in the order of inputs within each consumer.
+        slot_sharing_groups: at least one.
+        is_dynamic: whether vertices may be `UNDECIDED`.
+
+    Raises:
+        ConfigError: there is no vertex, an index points nowhere or backwards, two vertices have one name, or a name
+            cannot be printed as it is.
+    """
+
+    name: str
+    vertices: tuple[JobVertex, ...]
+    datasets: tuple[Dataset, ...] = ()
+    edges: tuple[JobEdge, ...] = ()
+    slot_sharing_groups: tuple[SlotSharingGroup, ...] = (SlotSharingGroup(),)
+    is_dynamic: bool = False
+    _inputs: tuple[tuple[JobEdge, ...], ...] = field(init=False, repr=False, compare=False)
+    _outputs: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
+    _consumers: tuple[tuple[JobEdge, ...], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuses what is no graph in topological order."""
+        _require_printable("job", self.name)
+        if not self.vertices:
+            raise ConfigError(f"job {self.name!r} is empty; give it an operator")
+        names = set()
+        for vertex in self.vertices:
+            _require_printable("vertex", vertex.name)
+            if vertex.name in names:
+                raise ConfigError(f"job {self.name!r} has two vertices of the name {vertex.name!r}")
+            names.add(vertex.name)
+            if not (1 <= vertex.parallelism <= vertex.max_parallelism or vertex.parallelism == UNDECIDED):
+                raise ConfigError(
+                    f"vertex {vertex.name!r}: parallelism {vertex.parallelism}; give 1 to {vertex.max_parallelism}"
+                )
+            if vertex.parallelism == UNDECIDED and not self.is_dynamic:
+                raise ConfigError(f"vertex {vertex.name!r} has no parallelism, and the job is not adaptive")
+            if not 0 <= vertex.slot_sharing_group < len(self.slot_sharing_groups):
+                raise ConfigError(f"vertex {vertex.name!r}: no slot sharing group {vertex.slot_sharing_group}")
+        for group in self.slot_sharing_groups:
+            _require_printable("slot sharing group", group.name)
+        for dataset in self.datasets:
+            _require_printable("dataset", dataset.name)
+            if not 0 <= dataset.producer < len(self.vertices):
+                raise ConfigError(f"dataset {dataset.name!r}: no vertex {dataset.producer}")
+        for edge in self.edges:
+            if not (0 <= edge.dataset < len(self.datasets) and 0 <= edge.consumer < len(self.vertices)):
+                raise ConfigError(f"edge {edge}: no such dataset or vertex")
+            if self.datasets[edge.dataset].producer >= edge.consumer:
+                raise ConfigError(
+                    f"edge {self.datasets[edge.dataset].name!r} -> {self.vertices[edge.consumer].name!r} goes"
+                    " backwards: vertices must be in topological order"
+                )
+        self._index()
+
+    def inputs_of(self, vertex: int) -> tuple[JobEdge, ...]:
+        """What a vertex reads, in order."""
+        return self._inputs[vertex]
+
+    def outputs_of(self, vertex: int) -> tuple[int, ...]:
+        """Indices of the datasets that a vertex writes."""
+        return self._outputs[vertex]
+
+    def consumers_of(self, dataset: int) -> tuple[JobEdge, ...]:
+        """Who reads a dataset."""
+        return self._consumers[dataset]
+
+    def _index(self) -> None:
+        """Makes the three questions above cost nothing, however wide the job is."""
+        inputs: list[list[JobEdge]] = [[] for _ in self.vertices]
+        outputs: list[list[int]] = [[] for _ in self.vertices]
+        consumers: list[list[JobEdge]] = [[] for _ in self.datasets]
+        for index, dataset in enumerate(self.datasets):
+            outputs[dataset.producer].append(index)
+        for edge in self.edges:
+            inputs[edge.consumer].append(edge)
+            consumers[edge.dataset].append(edge)
+        object.__setattr__(self, "_inputs", tuple(map(tuple, inputs)))
+        object.__setattr__(self, "_outputs", tuple(map(tuple, outputs)))
+        object.__setattr__(self, "_consumers", tuple(map(tuple, consumers)))
+
+
+def _require_printable(what: str, name: str) -> None:
+    """Names are shown on terminals; a control character in one could make a terminal do anything."""
+    if not name.isprintable():
+        raise ConfigError(f"{what} {name!r} has characters that cannot be printed; choose another name")

@@ -1,0 +1,124 @@
+"""Who may share slots: groups from names, the slots a job needs, and what must share one.
+
+Takes: names of groups, a `JobGraph`. Gives: `SlotSharingGroup`s, required slots, and refusals of what cannot be
+co-located.
+
+Rules: vertices of different groups never share a slot, nor do two subtasks of one vertex. In a batch job the name
+`default` means a group for each logical pipelined region, as such regions need not run at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ...errors import ConfigError
+from .job_graph import UNDECIDED, UNKNOWN_PROFILE, JobGraph, ResourceProfile, SlotSharingGroup
+from .logical_regions import logical_regions
+from .stream_graph import DEFAULT_GROUP
+
+
+def inherited_group(explicit: str | None, inputs: Sequence[str]) -> str:
+    """The name of the group an operator is in.
+
+    Args:
+        explicit: what its author said; None is nothing.
+        inputs: the groups of the operators it reads.
+
+    Returns:
+        What was said; otherwise what all inputs agree on; otherwise `default`.
+    """
+    if explicit is not None:
+        return explicit
+    return inputs[0] if inputs and all(name == inputs[0] for name in inputs) else DEFAULT_GROUP
+
+
+def with_slot_sharing_groups(
+    job: JobGraph, names: Sequence[str], *, is_default_shared: bool, profiles: Mapping[str, ResourceProfile]
+) -> JobGraph:
+    """A job with its slot sharing groups.
+
+    Args:
+        job: without groups of its own.
+        names: of the group of each vertex.
+        is_default_shared: whether `default` is one group; otherwise one for each logical region.
+        profiles: of groups, by name.
+
+    Raises:
+        ConfigError: a hybrid result in a job with a group other than `default`; a profile for a group nobody is in;
+            vertices that cannot be co-located.
+    """
+    if any(name != DEFAULT_GROUP for name in names):
+        hybrid = next((dataset for dataset in job.datasets if dataset.type.is_hybrid), None)
+        if hybrid is not None:
+            raise ConfigError(
+                f"job {job.name!r}: dataset {hybrid.name!r} is {hybrid.type.value}, which goes with the slot sharing"
+                f" group {DEFAULT_GROUP!r} only"
+            )
+    unused = set(profiles) - set(names)
+    if unused:
+        raise ConfigError(f"job {job.name!r}: nobody is in the slot sharing groups {', '.join(sorted(unused))}")
+    region_heads = {vertex: region[0] for region in logical_regions(job) for vertex in region}
+    numbers: dict[tuple[str, int], int] = {}
+    groups: list[SlotSharingGroup] = []
+    members = []
+    for vertex, name in enumerate(names):
+        is_apart = name == DEFAULT_GROUP and not is_default_shared
+        head = region_heads[vertex] if is_apart else -1
+        if (name, head) not in numbers:
+            numbers[name, head] = len(groups)
+            shown = f"{name} of {job.vertices[head].operators[0]}" if is_apart else name
+            groups.append(SlotSharingGroup(shown, profiles.get(name, UNKNOWN_PROFILE)))
+        members.append(numbers[name, head])
+    vertices = (replace(vertex, slot_sharing_group=group) for vertex, group in zip(job.vertices, members, strict=True))
+    grouped = replace(job, vertices=tuple(vertices), slot_sharing_groups=tuple(groups))
+    check_co_location(grouped)
+    return grouped
+
+
+def check_co_location(job: JobGraph) -> None:
+    """Refuses co-located vertices that can never share slots.
+
+    Raises:
+        ConfigError: they are in different slot sharing groups, or in different pipelined regions.
+    """
+    first_of: dict[str, int] = {}
+    regions: dict[int, int] = {}
+    for index, vertex in enumerate(job.vertices):
+        if vertex.co_location_group is None:
+            continue
+        if not regions:
+            regions = {member: number for number, region in enumerate(logical_regions(job)) for member in region}
+        first = first_of.setdefault(vertex.co_location_group, index)
+        what = f"co-location group {vertex.co_location_group!r}: {job.vertices[first].name!r} and {vertex.name!r}"
+        groups = [job.slot_sharing_groups[job.vertices[member].slot_sharing_group].name for member in (first, index)]
+        if groups[0] != groups[1]:
+            raise ConfigError(f"{what} are in the slot sharing groups {groups[0]!r} and {groups[1]!r}; put both in one")
+        if regions[first] != regions[index]:
+            raise ConfigError(
+                f"{what} are in different pipelined regions, which may run at different times; connect them by"
+                " pipelined edges"
+            )
+
+
+def slots_by_group(job: JobGraph) -> tuple[int, ...]:
+    """For each slot sharing group the slots it takes when all of the job runs at once: its largest parallelism.
+
+    Raises:
+        ConfigError: a vertex has no parallelism yet.
+    """
+    slots = [0] * len(job.slot_sharing_groups)
+    for vertex in job.vertices:
+        if vertex.parallelism == UNDECIDED:
+            raise ConfigError(f"vertex {vertex.name!r} has no parallelism yet, so its slots cannot be counted")
+        slots[vertex.slot_sharing_group] = max(slots[vertex.slot_sharing_group], vertex.parallelism)
+    return tuple(slots)
+
+
+def required_slots(job: JobGraph) -> int:
+    """The slots a job takes when all of it runs at once.
+
+    Raises:
+        ConfigError: a vertex has no parallelism yet.
+    """
+    return sum(slots_by_group(job))

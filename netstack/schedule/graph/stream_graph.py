@@ -1,0 +1,297 @@
+"""A job as its author wrote it: one node for every operator, one edge for every connection.
+
+Takes: nodes and edges, from `stream_builder`, from a job file, or by hand. Gives: a checked, frozen `StreamGraph`;
+`job_generator` chains it into a job graph.
+
+Rules: a node is its index in `StreamGraph.nodes`; every edge goes from a lower index to a higher one. A union is
+no node: its streams are several edges with one input number.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+from ...errors import ConfigError
+from .job_graph import UNDECIDED, UNKNOWN_PROFILE, ResourceProfile
+
+DEFAULT_GROUP: Final = "default"
+"""Name of the slot sharing group of whoever names none."""
+
+
+class ChainingStrategy(enum.Enum):
+    """Whom an operator may be chained to."""
+
+    ALWAYS = "always"
+    """To the operator before it and to those behind it."""
+    NEVER = "never"
+    """To nobody."""
+    HEAD = "head"
+    """To those behind it only: it begins a chain."""
+    HEAD_WITH_SOURCES = "head_with_sources"
+    """As HEAD, and sources before it become inputs of its chain."""
+
+
+class ExchangeMode(enum.Enum):
+    """How one edge moves its records."""
+
+    UNDEFINED = "undefined"
+    """As the job's `GlobalExchangeMode` says."""
+    PIPELINED = "pipelined"
+    """While they are made."""
+    BATCH = "batch"
+    """When all of them were made."""
+    HYBRID_FULL = "hybrid_full"
+    """Either; kept until the scheduler releases them."""
+    HYBRID_SELECTIVE = "hybrid_selective"
+    """Either; kept until they were consumed once."""
+
+
+class GlobalExchangeMode(enum.Enum):
+    """How the edges without a mode of their own move their records."""
+
+    ALL_EDGES_PIPELINED = "all_edges_pipelined"
+    ALL_EDGES_PIPELINED_APPROXIMATE = "all_edges_pipelined_approximate"
+    ALL_EDGES_BLOCKING = "all_edges_blocking"
+    FORWARD_EDGES_PIPELINED = "forward_edges_pipelined"
+    """Forward edges are pipelined, all others blocking."""
+    POINTWISE_EDGES_PIPELINED = "pointwise_edges_pipelined"
+    """Forward and rescale edges are pipelined, all others blocking."""
+    ALL_EDGES_HYBRID_FULL = "all_edges_hybrid_full"
+    ALL_EDGES_HYBRID_SELECTIVE = "all_edges_hybrid_selective"
+
+
+class Partitioner(enum.Enum):
+    """Which subtask gets a record."""
+
+    FORWARD = "forward"
+    """The one of the same index."""
+    FORWARD_UNSPECIFIED = "forward_unspecified"
+    """Nobody said, in a dynamic graph: forward where it is chained, otherwise rescale."""
+    FORWARD_CONSECUTIVE_HASH = "forward_consecutive_hash"
+    """By a key the records are already partitioned by, in a dynamic graph: forward where it is chained, else hash."""
+    RESCALE = "rescale"
+    """In turn, each of the few that are nearest."""
+    REBALANCE = "rebalance"
+    """In turn, each of all."""
+    SHUFFLE = "shuffle"
+    """One at random."""
+    GLOBAL = "global"
+    """The first."""
+    HASH = "hash"
+    """The one that has the key group of the record's key."""
+    BROADCAST = "broadcast"
+    """All."""
+    CUSTOM = "custom"
+    """As a function says."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamNode:
+    """One operator.
+
+    Attributes:
+        name: unique in the job.
+        function: what it runs, as `package.module:attribute`; empty is not told, for graphs that are only looked at.
+        has_operator: False of a node without an operator of its own, which is never chained.
+        parallelism: number of subtasks; `UNDECIDED` in a dynamic graph where nobody set it.
+        max_parallelism: number of key groups; None where nobody set it.
+        slot_sharing_group: name of its group.
+        co_location_group: subtask i of each member runs in the same slot; None is free.
+        strategy: whom it may be chained to.
+        is_source: whether it makes records.
+        is_legacy_source: a source that emits whenever it likes: no yielding operator may be chained to it.
+        is_yielding: whether it waits for other operators' mail while it processes a record.
+        emits_at_end_only: whether it emits nothing before the end of its input: then its output is blocking.
+        buffer_timeout_s: longest a record it emits waits for its buffer to fill; None is until it is full.
+        profile: what one of its subtasks needs.
+        parameters: plain data for the function.
+    """
+
+    name: str
+    function: str = ""
+    has_operator: bool = True
+    parallelism: int = 1
+    max_parallelism: int | None = None
+    slot_sharing_group: str = DEFAULT_GROUP
+    co_location_group: str | None = None
+    strategy: ChainingStrategy = ChainingStrategy.ALWAYS
+    is_source: bool = False
+    is_legacy_source: bool = False
+    is_yielding: bool = False
+    emits_at_end_only: bool = False
+    buffer_timeout_s: float | None = 0.1
+    profile: ResourceProfile = UNKNOWN_PROFILE
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_chainable_source(self) -> bool:
+        """Whether HEAD_WITH_SOURCES speaks of it."""
+        return self.is_source and not self.is_legacy_source and self.has_operator
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamEdge:
+    """One connection of two operators.
+
+    Attributes:
+        source: index of the node that writes.
+        target: index of the node that reads.
+        partitioner: which subtask gets a record.
+        mode: how its records move.
+        input_number: which input of the target, from 1; the streams of a union share one.
+        side_output: tag of the records that take it; empty is the main output.
+        function: what the partitioners HASH, FORWARD_CONSECUTIVE_HASH and CUSTOM call.
+        dataset_id: name to keep the records under beyond the end of the job; None does not keep them.
+    """
+
+    source: int
+    target: int
+    partitioner: Partitioner = Partitioner.FORWARD
+    mode: ExchangeMode = ExchangeMode.UNDEFINED
+    input_number: int = 1
+    side_output: str = ""
+    function: str = ""
+    dataset_id: str | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSettings:
+    """What holds for a whole job.
+
+    Attributes:
+        is_batch: whether its inputs end, and its results are wanted when complete.
+        is_dynamic: whether the parallelism of operators is decided while it runs, where nobody set it.
+        is_chaining_enabled: False gives every operator a vertex of its own.
+        chains_different_max_parallelism: whether operators with different numbers of key groups may be chained.
+        exchange_mode: of the edges without one; None is blocking in batch, otherwise pipelined.
+        shares_slots_by_default: whether all vertices of the group `default` may share slots; None is: unless it is a
+            batch job, where each pipelined region has a group of its own.
+    """
+
+    is_batch: bool = False
+    is_dynamic: bool = False
+    is_chaining_enabled: bool = True
+    chains_different_max_parallelism: bool = True
+    exchange_mode: GlobalExchangeMode | None = None
+    shares_slots_by_default: bool | None = None
+
+    @property
+    def global_mode(self) -> GlobalExchangeMode:
+        """`exchange_mode`, decided."""
+        if self.exchange_mode is not None:
+            return self.exchange_mode
+        return GlobalExchangeMode.ALL_EDGES_BLOCKING if self.is_batch else GlobalExchangeMode.ALL_EDGES_PIPELINED
+
+    @property
+    def is_default_group_shared(self) -> bool:
+        """`shares_slots_by_default`, decided."""
+        return not self.is_batch if self.shares_slots_by_default is None else self.shares_slots_by_default
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamGraph:
+    """All operators of a job.
+
+    Attributes:
+        name: for messages.
+        nodes: in topological order.
+        edges: in the order they were made.
+        settings: what holds for all of them.
+        group_profiles: what the slots of a group offer, by its name; what is not there is unknown.
+
+    Raises:
+        ConfigError: an index points nowhere or backwards, two nodes have one name, a parallelism cannot be, or a
+            forward edge connects different ones.
+    """
+
+    name: str
+    nodes: tuple[StreamNode, ...]
+    edges: tuple[StreamEdge, ...] = ()
+    settings: StreamSettings = StreamSettings()
+    group_profiles: Mapping[str, ResourceProfile] = field(default_factory=dict)
+    _inputs: tuple[tuple[StreamEdge, ...], ...] = field(init=False, repr=False, compare=False)
+    _outputs: tuple[tuple[StreamEdge, ...], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuses what is no graph in topological order."""
+        names: set[str] = set()
+        for node in self.nodes:
+            if not node.name or node.name in names:
+                raise ConfigError(f"job {self.name!r} has no or two operators of the name {node.name!r}; rename one")
+            names.add(node.name)
+            self._check_parallelism(node)
+        inputs: list[list[StreamEdge]] = [[] for _ in self.nodes]
+        outputs: list[list[StreamEdge]] = [[] for _ in self.nodes]
+        for edge in self.edges:
+            self._check_edge(edge)
+            outputs[edge.source].append(edge)
+            inputs[edge.target].append(edge)
+        for node, reads in zip(self.nodes, inputs, strict=True):
+            if node.is_source and reads:
+                raise ConfigError(f"source {node.name!r} has {len(reads)} inputs; a source reads nothing")
+            if node.is_legacy_source and not node.is_source:
+                raise ConfigError(f"operator {node.name!r} is called a legacy source, and is no source")
+            if not node.is_source and not reads:
+                raise ConfigError(f"operator {node.name!r} has no input, and is no source")
+        object.__setattr__(self, "_inputs", tuple(map(tuple, inputs)))
+        object.__setattr__(self, "_outputs", tuple(map(tuple, outputs)))
+
+    def inputs_of(self, node: int) -> tuple[StreamEdge, ...]:
+        """What a node reads."""
+        return self._inputs[node]
+
+    def outputs_of(self, node: int) -> tuple[StreamEdge, ...]:
+        """Who reads a node."""
+        return self._outputs[node]
+
+    def named(self, name: str) -> int:
+        """Index of the node of this name.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        for index, node in enumerate(self.nodes):
+            if node.name == name:
+                return index
+        raise ConfigError(f"job {self.name!r} has no operator of the name {name!r}")
+
+    def describe(self, edge: StreamEdge) -> str:
+        """An edge in words, for messages."""
+        return f"{self.nodes[edge.source].name!r} -> {self.nodes[edge.target].name!r}"
+
+    def _check_parallelism(self, node: StreamNode) -> None:
+        if node.parallelism == UNDECIDED:
+            if not self.settings.is_dynamic:
+                raise ConfigError(f"operator {node.name!r} has no parallelism, and the job is not dynamic")
+        elif node.parallelism < 1:
+            raise ConfigError(f"operator {node.name!r}: parallelism {node.parallelism}; give at least 1")
+        if node.max_parallelism is not None and node.max_parallelism < max(1, node.parallelism):
+            raise ConfigError(
+                f"operator {node.name!r}: parallelism {node.parallelism} is more than its max parallelism"
+                f" {node.max_parallelism}"
+            )
+
+    def _check_edge(self, edge: StreamEdge) -> None:
+        if not 0 <= edge.source < edge.target < len(self.nodes):
+            raise ConfigError(f"{edge}: no such nodes, or it goes backwards: nodes must be in topological order")
+        if edge.input_number < 1:
+            raise ConfigError(f"edge {self.describe(edge)}: input number {edge.input_number}; inputs count from 1")
+        if edge.partitioner in _DYNAMIC_ONLY and not self.settings.is_dynamic:
+            raise ConfigError(f"edge {self.describe(edge)}: {edge.partitioner.value} is for dynamic graphs only")
+        if edge.partitioner is Partitioner.FORWARD:
+            ends = {self.nodes[edge.source].parallelism, self.nodes[edge.target].parallelism} - {UNDECIDED}
+            if len(ends) > 1:
+                raise ConfigError(
+                    f"edge {self.describe(edge)} is forward, but connects {self.nodes[edge.source].parallelism}"
+                    f" subtasks to {self.nodes[edge.target].parallelism}; make them equal, or use rebalance or rescale"
+                )
+
+
+_DYNAMIC_ONLY: Final = frozenset({Partitioner.FORWARD_UNSPECIFIED, Partitioner.FORWARD_CONSECUTIVE_HASH})

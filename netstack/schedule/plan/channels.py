@@ -1,0 +1,164 @@
+"""Channels and connections of a job on given TaskManagers: how many are local, how many go over the network.
+
+Takes: a job graph and the TaskManager of every subtask. Gives: counts for each edge and each TaskManager.
+
+Rules: a channel is a pair of a producing and a consuming subtask of an edge. A consumer's TaskManager dials the
+producer's, once for all channels between the two in that direction. Nothing here is as large as the number of channels:
+all-to-all edges are counted by TaskManager, pointwise ones by subtask.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+
+from ..graph.job_graph import DistributionPattern, JobEdge, JobGraph
+from ..slots.placement import Placement
+from ..structures.arrays import FlagArray, IndexArray, index_array
+from ..topology.distribution import pointwise_consumers, pointwise_partitions
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class EdgeChannels:
+    """The channels of one edge.
+
+    Attributes:
+        channels: all of them.
+        local: between subtasks of one TaskManager.
+        connections: pairs of TaskManagers that remote ones connect, by direction.
+        per_consumer: for each consuming subtask its channels.
+        remote_per_consumer: how many of these are remote.
+        per_producer: for each producing subtask its subpartitions.
+    """
+
+    channels: int
+    local: int
+    connections: int
+    per_consumer: IndexArray
+    remote_per_consumer: IndexArray
+    per_producer: IndexArray
+
+    @property
+    def remote(self) -> int:
+        """Between subtasks of different TaskManagers."""
+        return self.channels - self.local
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class JobChannels:
+    """The channels of a job.
+
+    Attributes:
+        edges: of each edge, in the order of `JobGraph.edges`.
+        dialled: for each TaskManager the others it connects to, over all edges.
+        accepted: for each TaskManager the others that connect to it.
+    """
+
+    edges: tuple[EdgeChannels, ...]
+    dialled: IndexArray
+    accepted: IndexArray
+
+    @property
+    def connections(self) -> int:
+        """TCP connections, with one for each pair of TaskManagers and direction."""
+        return int(self.dialled.sum())
+
+
+def count_channels(job: JobGraph, placement: Placement, taskmanagers: int) -> JobChannels:
+    """Counts the channels and connections of a job.
+
+    Args:
+        job: all parallelisms known.
+        placement: where its subtasks are.
+        taskmanagers: how many there are.
+    """
+    places = [placement.taskmanagers_of(vertex) for vertex in range(len(job.vertices))]
+    counted = _Counted(taskmanagers)
+    edges = []
+    for edge in job.edges:
+        producers, consumers = places[job.datasets[edge.dataset].producer], places[edge.consumer]
+        edges.append(counted.add(edge, producers, consumers))
+    return JobChannels(tuple(edges), *counted.per_taskmanager())
+
+
+@final
+class _Counted:
+    """Who connects to whom, over several edges."""
+
+    def __init__(self, taskmanagers: int) -> None:
+        self._count = taskmanagers
+        self._all_to_all: list[tuple[FlagArray, FlagArray]] = []
+        self._pairs: list[npt.NDArray[np.int64]] = []
+
+    def add(self, edge: JobEdge, producers: IndexArray, consumers: IndexArray) -> EdgeChannels:
+        if edge.pattern is DistributionPattern.ALL_TO_ALL:
+            return self._add_all_to_all(producers, consumers)
+        return self._add_pointwise(producers, consumers)
+
+    def _add_all_to_all(self, producers: IndexArray, consumers: IndexArray) -> EdgeChannels:
+        by_producer = np.bincount(producers, minlength=self._count)
+        by_consumer = np.bincount(consumers, minlength=self._count)
+        writes, reads = by_producer > 0, by_consumer > 0
+        self._all_to_all.append((writes, reads))
+        return EdgeChannels(
+            channels=producers.size * consumers.size,
+            local=int(by_producer @ by_consumer),
+            connections=int(writes.sum()) * int(reads.sum()) - int((writes & reads).sum()),
+            per_consumer=np.full(consumers.size, producers.size, np.int32),
+            remote_per_consumer=index_array(producers.size - by_producer[consumers]),
+            per_producer=np.full(producers.size, consumers.size, np.int32),
+        )
+
+    def _add_pointwise(self, producers: IndexArray, consumers: IndexArray) -> EdgeChannels:
+        start, stop = pointwise_consumers(producers.size, consumers.size)
+        if producers.size >= consumers.size:
+            producer, consumer = np.arange(producers.size, dtype=np.int32), start
+        else:
+            producer = pointwise_partitions(producers.size, consumers.size)[0]
+            consumer = np.arange(consumers.size, dtype=np.int32)
+        is_remote = producers[producer] != consumers[consumer]
+        # A pair of TaskManagers as one number; the product of two counts needs 64 bits.
+        pairs = np.unique(
+            consumers[consumer][is_remote].astype(np.int64) * self._count + producers[producer][is_remote]
+        )
+        self._pairs.append(pairs)
+        return EdgeChannels(
+            channels=producer.size,
+            local=int((~is_remote).sum()),
+            connections=pairs.size,
+            per_consumer=index_array(np.bincount(consumer, minlength=consumers.size)),
+            remote_per_consumer=index_array(np.bincount(consumer[is_remote], minlength=consumers.size)),
+            per_producer=index_array(stop - start),
+        )
+
+    def per_taskmanager(self) -> tuple[IndexArray, IndexArray]:
+        """How many others each connects to, and how many connect to it.
+
+        TaskManagers that read the same all-to-all edges connect to the same others, but for themselves: they are one
+        row. What pointwise edges add to that is looked at pair by pair.
+        """
+        row_of, rows = self._rows()
+        pairs = np.unique(np.concatenate([np.empty(0, np.int64), *self._pairs]))
+        consumer, producer = pairs // self._count, pairs % self._count
+        is_new = ~rows[row_of[consumer], producer]
+        numbers = np.arange(self._count)
+        is_own = rows[row_of, numbers]
+        dialled = rows.sum(axis=1)[row_of] - is_own + np.bincount(consumer[is_new], minlength=self._count)
+        readers = np.bincount(row_of, minlength=rows.shape[0])
+        accepted = readers @ rows - is_own + np.bincount(producer[is_new], minlength=self._count)
+        return index_array(dialled), index_array(accepted)
+
+    def _rows(self) -> tuple[IndexArray, FlagArray]:
+        """The row of each TaskManager, and for each row whom those in it read over all-to-all edges."""
+        if not self._all_to_all:
+            return np.zeros(self._count, np.int32), np.zeros((1, self._count), np.bool_)
+        reads = np.stack([reads for _, reads in self._all_to_all])
+        writes = np.stack([writes for writes, _ in self._all_to_all])
+        signatures, row_of = np.unique(reads, axis=1, return_inverse=True)
+        rows = np.stack([np.logical_or.reduce(writes[signature], axis=0) for signature in signatures.T])
+        return index_array(row_of.ravel()), rows

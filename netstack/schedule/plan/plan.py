@@ -1,0 +1,253 @@
+"""A job on given TaskManagers, before anything runs: who goes where, over which channels, with how many buffers.
+
+Takes: a `JobGraph`, or a `StreamGraph`, and the size of a cluster. Gives: a `Plan`, for `plan_text`, `plan_json`,
+`plan_dot` and `plan_html` to show.
+
+Rules: time and memory grow with subtasks and TaskManagers, never with channels.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from ...buffer.requirements import LANDING_SEGMENTS, gate_buffers, partition_buffers
+from ...config import NetworkConfig
+from ...errors import ConfigError
+from ..graph.chaining import Chaining
+from ..graph.job_generator import generate_job
+from ..graph.job_graph import UNDECIDED, JobGraph
+from ..graph.logical_regions import acyclic_logical_regions
+from ..graph.slot_groups import required_slots, slots_by_group
+from ..graph.stream_graph import StreamGraph
+from ..slots.placement import Placement, place
+from ..slots.slots import LoadBalanceMode
+from ..structures.arrays import IndexArray, index_array
+from ..topology.regions import Regions
+from ..topology.topology import Topology
+from .channels import JobChannels, count_channels
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RegionPlan:
+    """Vertices that are scheduled and fail together, and what they fall apart into.
+
+    Attributes:
+        vertices: indices.
+        sizes: for each number of subtasks, how many scheduling regions have it; empty while undecided.
+    """
+
+    vertices: tuple[int, ...]
+    sizes: Mapping[int, int]
+
+    @property
+    def count(self) -> int:
+        """Scheduling regions."""
+        return sum(self.sizes.values())
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class BufferPlan:
+    """Network buffers of each TaskManager.
+
+    Attributes:
+        required: without which its tasks do not start.
+        maximum: with which nobody waits for memory; -1 where there is no bound.
+        available: what its memory holds.
+    """
+
+    required: IndexArray
+    maximum: IndexArray
+    available: int
+
+    @property
+    def missing(self) -> int:
+        """Buffers by which the memory of the worst TaskManager is too small."""
+        return max(0, int(self.required.max(initial=0)) - self.available)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """Everything `netstack plan` tells.
+
+    Attributes:
+        job: what is planned.
+        chaining: why its vertices are as they are; None if the job came without a stream graph.
+        mode: how tasks are spread.
+        network: settings of every TaskManager.
+        taskmanagers: how many there are.
+        slots: of each.
+        slots_by_group: what each slot sharing group takes; empty while a parallelism is undecided.
+        placement: where subtasks run; None if they cannot.
+        channels: between them; None without a placement.
+        buffers: likewise.
+        regions: by logical region.
+        problem: why there is no placement; empty if there is one.
+    """
+
+    job: JobGraph
+    chaining: Chaining | None
+    mode: LoadBalanceMode
+    network: NetworkConfig
+    taskmanagers: int
+    slots: int
+    slots_by_group: tuple[int, ...]
+    placement: Placement | None
+    channels: JobChannels | None
+    buffers: BufferPlan | None
+    regions: tuple[RegionPlan, ...]
+    problem: str
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the job can run there: slots and buffers suffice, or will be asked for when it is decided."""
+        return not self.problem and (self.buffers is None or not self.buffers.missing)
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether a vertex gets its parallelism at run time, so that nothing can be placed yet."""
+        return _is_undecided(self.job)
+
+
+def make_plan(
+    source: StreamGraph | JobGraph,
+    *,
+    taskmanagers: int | None = None,
+    slots: int | None = None,
+    mode: LoadBalanceMode = LoadBalanceMode.NONE,
+    network: NetworkConfig | None = None,
+) -> Plan:
+    """Plans a job.
+
+    Args:
+        source: the job.
+        taskmanagers: how many there are; as many as it takes if not given.
+        slots: of each; 1 if neither is given, otherwise as many as it takes.
+        mode: how tasks are spread.
+        network: settings of every TaskManager.
+
+    Raises:
+        ConfigError: it is no job that could be planned anywhere, or a number is below 1.
+    """
+    for name, value in (("taskmanagers", taskmanagers), ("slots", slots)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{name}={value}; give at least 1")
+    chaining = None
+    if isinstance(source, StreamGraph):
+        generated = generate_job(source)
+        job, chaining = generated.job, generated.chaining
+    else:
+        job = source
+    settings = network or NetworkConfig()
+    undecided = _is_undecided(job)
+    required = 1 if undecided else required_slots(job)
+    if slots is None:
+        slots = 1 if taskmanagers is None else -(-required // taskmanagers)
+    if taskmanagers is None:
+        taskmanagers = -(-required // slots)
+    placement, problem = None, ""
+    if not undecided:
+        try:
+            placement = place(job, [slots] * taskmanagers, mode)
+        except ConfigError as error:
+            problem = str(error)
+    channels = None if placement is None else count_channels(job, placement, taskmanagers)
+    return Plan(
+        job=job,
+        chaining=chaining,
+        mode=mode,
+        network=settings,
+        taskmanagers=taskmanagers,
+        slots=slots,
+        slots_by_group=() if undecided else slots_by_group(job),
+        placement=placement,
+        channels=channels,
+        buffers=None if placement is None or channels is None else _buffers(job, placement, channels, settings),
+        regions=_regions(job, undecided),
+        problem=problem,
+    )
+
+
+def _is_undecided(job: JobGraph) -> bool:
+    return any(vertex.parallelism == UNDECIDED for vertex in job.vertices)
+
+
+def _regions(job: JobGraph, undecided: bool) -> tuple[RegionPlan, ...]:
+    if undecided or job.is_dynamic:  # subtasks of a dynamic job come when their inputs are there
+        return tuple(RegionPlan(vertices, {}) for vertices in acyclic_logical_regions(job))
+    regions = Regions(Topology(job))
+    logical = acyclic_logical_regions(job)
+    logical_of = {vertex: number for number, vertices in enumerate(logical) for vertex in vertices}
+    first_subtask = np.unique(regions.region_of, return_index=True)[1]
+    vertex_of = np.repeat(np.arange(len(job.vertices)), [vertex.parallelism for vertex in job.vertices])
+    sizes: list[Counter[int]] = [Counter() for _ in logical]
+    for vertex, size in zip(vertex_of[first_subtask].tolist(), regions.sizes().tolist(), strict=True):
+        sizes[logical_of[vertex]][size] += 1
+    return tuple(
+        RegionPlan(vertices, dict(sorted(counts.items(), reverse=True)))
+        for vertices, counts in zip(logical, sizes, strict=True)
+    )
+
+
+def _buffers(job: JobGraph, placement: Placement, channels: JobChannels, network: NetworkConfig) -> BufferPlan:
+    """Of the stage that needs most, TaskManager by TaskManager: stages do not run at the same time."""
+    count = placement.tasks.size
+    landing = index_array(channels.dialled * LANDING_SEGMENTS)
+    required, maximum, unbounded = np.zeros(count), np.zeros(count), np.zeros(count, np.bool_)
+    subpartitions = {edge.dataset: of.per_producer for edge, of in zip(job.edges, channels.edges, strict=True)}
+    for stage in placement.stages:
+        sums = _Sums(count)
+        for edge, counted in zip(job.edges, channels.edges, strict=True):
+            if job.vertices[edge.consumer].slot_sharing_group in stage:
+                sums.add_gates(placement.taskmanagers_of(edge.consumer), counted.remote_per_consumer, network)
+        for number, per_producer in subpartitions.items():
+            dataset = job.datasets[number]
+            if job.vertices[dataset.producer].slot_sharing_group in stage:
+                places = placement.taskmanagers_of(dataset.producer)
+                for written, those in _equal(per_producer):
+                    sums.add(places[those], *partition_buffers(dataset.type, written, network))
+        required = np.maximum(required, sums.required)
+        maximum = np.maximum(maximum, sums.maximum)
+        unbounded |= sums.is_unbounded
+    most = index_array(maximum) + landing
+    return BufferPlan(
+        index_array(required) + landing, index_array(np.where(unbounded, -1, most)), network.total_segments
+    )
+
+
+@final
+class _Sums:
+    """Buffers of each TaskManager, added up task by task."""
+
+    def __init__(self, count: int) -> None:
+        self.required, self.maximum = np.zeros(count), np.zeros(count)
+        self.is_unbounded = np.zeros(count, np.bool_)
+
+    def add_gates(self, places: IndexArray, remote: IndexArray, network: NetworkConfig) -> None:
+        for channels, those in _equal(remote):
+            buffers = gate_buffers(channels, network)
+            exclusive = channels * buffers.exclusive_each
+            self.add(places[those], exclusive + buffers.pool_required, exclusive + buffers.pool_maximum)
+
+    def add(self, places: IndexArray, required: int, maximum: int | None) -> None:
+        tasks = np.bincount(places, minlength=self.required.size)
+        self.required += tasks * required
+        if maximum is None:
+            self.is_unbounded |= tasks > 0
+        else:
+            self.maximum += tasks * maximum
+
+
+def _equal(values: IndexArray) -> list[tuple[int, IndexArray]]:
+    """Each value, and where it stands."""
+    found, inverse = np.unique(values, return_inverse=True)
+    order = index_array(np.argsort(inverse, kind="stable"))
+    bounds = np.searchsorted(inverse[order], np.arange(found.size + 1))
+    return [(int(value), order[bounds[number] : bounds[number + 1]]) for number, value in enumerate(found)]

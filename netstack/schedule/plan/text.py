@@ -1,0 +1,123 @@
+"""A plan as a picture in text: boxes for chains, arrows between them, TaskManagers with what they run.
+
+Takes: a `Plan`. Gives: lines of at most 100 columns, but for what cannot be cut.
+
+Rules: what is long is cut and says so; `plan_json` has all of it.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from .picture import picture
+from .plan import Plan
+from .rows import taskmanager_rows
+from .words import (
+    buffers_problem,
+    cluster_text,
+    counted,
+    listed,
+    network_text,
+    region_text,
+    shortened,
+    summary,
+)
+
+WIDTH: Final = 100
+_MOST_BOXES: Final = 60
+_MOST_REASONS: Final = 60
+_MOST_TASKMANAGERS: Final = 40
+_ELSEWHERE: Final = "--format json has all of it"
+
+
+def plan_text(plan: Plan) -> str:
+    """The whole picture."""
+    lines = [f"{plan.job.name}: {summary(plan)}", *([] if plan.is_undecided else [f"on {cluster_text(plan)}"]), ""]
+    lines += picture(plan, WIDTH, _MOST_BOXES)
+    if len(plan.job.vertices) > _MOST_BOXES:
+        lines.append(f"  … and {counted(len(plan.job.vertices) - _MOST_BOXES, 'chain')} more; {_ELSEWHERE}")
+    lines += _reasons(plan)
+    lines += _slots(plan)
+    lines += _taskmanagers(plan)
+    lines += _regions(plan)
+    for problem in filter(None, (plan.problem, buffers_problem(plan))):
+        lines += ["", *textwrap.wrap(f"does not fit: {problem}", WIDTH, subsequent_indent="  ")]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _reasons(plan: Plan) -> Iterator[str]:
+    if plan.chaining is None or not plan.chaining.graph.edges:
+        return
+    yield ""
+    yield "Chained, or why not"
+    edges = plan.chaining.graph.edges
+    told = [plan.chaining.explain(edge) for edge in edges[:_MOST_REASONS]]
+    heads = [
+        f"  {shortened(one.source, 20)} {'═══' if one.is_chained else '╌╌╌'} {shortened(one.target, 20)}  "
+        for one in told
+    ]
+    column = max(map(len, heads))
+    for head, one in zip(heads, told, strict=True):
+        yield from textwrap.wrap(one.reason, WIDTH, initial_indent=f"{head:<{column}}", subsequent_indent=" " * column)
+    if len(edges) > _MOST_REASONS:
+        yield f"  … and {counted(len(edges) - _MOST_REASONS, 'edge')} more; {_ELSEWHERE}"
+
+
+def _slots(plan: Plan) -> Iterator[str]:
+    if not plan.slots_by_group:
+        return
+    yield ""
+    groups = [
+        f"{group.name} {slots:,}"
+        for group, slots in zip(plan.job.slot_sharing_groups, plan.slots_by_group, strict=True)
+    ]
+    total = counted(sum(plan.slots_by_group), "slot")
+    yield from textwrap.wrap(f"Slots   {total} by group: {listed(groups, 20)}", WIDTH, subsequent_indent=" " * 8)
+    if plan.placement is not None and len(plan.placement.stages) > 1:
+        yield f"        in {len(plan.placement.stages)} stages, one after the other: each has all slots for itself"
+
+
+def _taskmanagers(plan: Plan) -> Iterator[str]:
+    if plan.placement is None or plan.channels is None or plan.buffers is None:
+        return
+    yield from textwrap.wrap(f"Network {network_text(plan)}", WIDTH, subsequent_indent=" " * 8)
+    yield ""
+    tasks = plan.placement.tasks
+    spread = counted(int(tasks.max()), "task")
+    if tasks.min() != tasks.max():
+        spread = f"{int(tasks.min()):,} to {spread}"
+    yield f"TaskManagers   {spread} on each, and memory for {plan.buffers.available:,} network buffers"
+    yield f"  {'TM':<5}{'tasks':>6}  {'dials':>6}{'buffers required':>18}{'at most':>11}   what runs there"
+    used = int(tasks.nonzero()[0].max()) + 1
+    for number, row in enumerate(taskmanager_rows(plan, plan.placement, min(used, _MOST_TASKMANAGERS))):
+        most = int(plan.buffers.maximum[number])
+        numbers = (
+            f"  {number:<5}{int(tasks[number]):>6,}  {int(plan.channels.dialled[number]):>6,}"
+            f"{int(plan.buffers.required[number]):>18,}{'no bound' if most < 0 else f'{most:,}':>11}   "
+        )
+        indent = " " * len(numbers)
+        shown = textwrap.wrap(_cells(row), WIDTH - len(numbers), break_on_hyphens=False) or ["-"]
+        yield numbers + shown[0]
+        yield from (indent + line for line in shown[1:])
+    if used > _MOST_TASKMANAGERS:
+        yield f"  … and {counted(used - _MOST_TASKMANAGERS, 'TaskManager')} more; {_ELSEWHERE}"
+    if plan.taskmanagers > used:
+        yield f"  nothing runs on {counted(plan.taskmanagers - used, 'TaskManager')} more"
+
+
+def _cells(row: Sequence[Sequence[str]]) -> str:
+    """Each slot in brackets; what is not told by slot without."""
+    return " ".join(row[0]) if len(row) == 1 else " ".join(f"[{' '.join(slot)}]" for slot in row)
+
+
+def _regions(plan: Plan) -> Iterator[str]:
+    yield ""
+    total = sum(region.count for region in plan.regions)
+    size = counted(total, "region") if total else counted(len(plan.regions), "logical region")
+    yield f"Pipelined regions   {size}, each scheduled and restarted as one"
+    for region in plan.regions[:_MOST_BOXES]:
+        yield from textwrap.wrap(region_text(plan, region), WIDTH, initial_indent="  ", subsequent_indent="    ")
+    if len(plan.regions) > _MOST_BOXES:
+        yield f"  … and {counted(len(plan.regions) - _MOST_BOXES, 'logical region')} more; {_ELSEWHERE}"

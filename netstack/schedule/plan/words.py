@@ -1,0 +1,136 @@
+"""What all renderings of a plan say the same way: letters of vertices, subtasks in a row, edges in words.
+
+Takes: a `Plan`. Gives: short texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from ...units import format_size
+from ..graph.job_graph import UNDECIDED, DistributionPattern, JobEdge
+from .plan import Plan, RegionPlan
+
+_PATTERNS: Final = {DistributionPattern.ALL_TO_ALL: "all to all", DistributionPattern.POINTWISE: "pointwise"}
+
+
+def letter(vertex: int) -> str:
+    """A, B, ... Z, AA, AB, ...: a short name for a vertex."""
+    text = ""
+    vertex += 1
+    while vertex:
+        vertex, last = divmod(vertex - 1, 26)
+        text = chr(ord("A") + last) + text
+    return text
+
+
+def listed(texts: Sequence[str], most: int) -> str:
+    """With commas, and how many were left out."""
+    left = f" and {len(texts) - most:,} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + left
+
+
+def counted(count: int, what: str) -> str:
+    """`1 slot`, `1,000 slots`."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Ascending numbers in short: `0-3,7,9-10`."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
+def shortened(text: str, width: int) -> str:
+    """At most so many characters, with the end of the text kept: chains are told apart there too."""
+    if len(text) <= width:
+        return text
+    head = (width - 1) * 2 // 3
+    return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
+
+
+def parallelism_text(parallelism: int) -> str:
+    """`4 subtasks`, or that it is decided at run time."""
+    return "undecided" if parallelism == UNDECIDED else counted(parallelism, "subtask")
+
+
+def edge_text(plan: Plan, edge: JobEdge) -> str:
+    """`hash, all to all`."""
+    side = plan.job.datasets[edge.dataset].side_output
+    return f"{edge.partitioner}, {_PATTERNS[edge.pattern]}" + (f", side output {side!r}" if side else "")
+
+
+def channels_text(plan: Plan, index: int) -> str:
+    """`16 channels: 4 local, 12 remote on 2 connections`; empty without a placement."""
+    if plan.channels is None:
+        return ""
+    edge = plan.channels.edges[index]
+    text = f"{counted(edge.channels, 'channel')}: {edge.local:,} local, {edge.remote:,} remote"
+    return text + (f" on {counted(edge.connections, 'connection')}" if edge.remote else "")
+
+
+def group_text(plan: Plan, vertex: int) -> str:
+    """The slots a vertex may use, and what it is tied to."""
+    of = plan.job.vertices[vertex]
+    group = f"slots of {plan.job.slot_sharing_groups[of.slot_sharing_group].name!r}"
+    return group if of.co_location_group is None else f"{group}, co-located in {of.co_location_group!r}"
+
+
+def summary(plan: Plan) -> str:
+    """The plan in a line."""
+    operators = sum(max(1, len(vertex.operators)) for vertex in plan.job.vertices)
+    said = [f"{counted(len(plan.job.vertices), 'chain')} of {counted(operators, 'operator')}"]
+    if plan.is_undecided:
+        return f"{said[0]}; parallelism is decided while the job runs"
+    said.append(counted(sum(vertex.parallelism for vertex in plan.job.vertices), "task"))
+    said.append(counted(sum(plan.slots_by_group), "slot"))
+    return ", ".join(said)
+
+
+def cluster_text(plan: Plan) -> str:
+    """`2 TaskManagers with 2 slots each, load balance none`."""
+    size = f"{counted(plan.taskmanagers, 'TaskManager')} with {counted(plan.slots, 'slot')}"
+    return f"{size}{' each' if plan.taskmanagers > 1 else ''}, load balance {plan.mode.value}"
+
+
+def network_text(plan: Plan) -> str:
+    """All channels and connections of the job; empty without a placement."""
+    if plan.channels is None:
+        return ""
+    channels = sum(edge.channels for edge in plan.channels.edges)
+    local = sum(edge.local for edge in plan.channels.edges)
+    apart = sum(edge.connections for edge in plan.channels.edges)
+    text = f"{counted(channels, 'channel')}, {local:,} local and {channels - local:,} remote"
+    text += f", on {counted(plan.channels.connections, 'TCP connection')}"
+    return text + (f" ({apart:,} if datasets did not share them)" if apart != plan.channels.connections else "")
+
+
+def region_text(plan: Plan, region: RegionPlan) -> str:
+    """`A B C: 1 region of 9 tasks`."""
+    letters = " ".join(letter(vertex) for vertex in region.vertices)
+    if not region.sizes:
+        return f"{letters}: divided while the job runs"
+    sizes = (
+        f"{counted(count, 'region')} of {counted(size, 'task')}{' each' if count > 1 else ''}"
+        for size, count in region.sizes.items()
+    )
+    return f"{letters}: {', '.join(sizes)}"
+
+
+def buffers_problem(plan: Plan) -> str:
+    """What is missing, and what to do; empty where all fits."""
+    if plan.buffers is None or not plan.buffers.missing:
+        return ""
+    worst = int(plan.buffers.required.argmax())
+    return (
+        f"TaskManager {worst} takes {int(plan.buffers.required[worst]):,} network buffers, and its memory holds"
+        f" {plan.buffers.available:,}: {plan.buffers.missing:,} too few. Give it"
+        f" {format_size(int(plan.buffers.required[worst]) * plan.network.segment_size_bytes)} (--memory), fewer"
+        " exclusive buffers (--exclusive-buffers), bounded gates (--max-required) or more TaskManagers"
+    )

@@ -1,0 +1,1 @@
+"""Who gets which slot: sharing, balance, places near the data."""

@@ -1,0 +1,238 @@
+"""Where every subtask of a job would run on given TaskManagers: for plans, before anything is deployed.
+
+Takes: a job graph, the number of slots of each TaskManager, a load-balance mode. Gives: TaskManager and slot of every
+subtask as arrays, and the number of tasks on each TaskManager.
+
+Rules: all slots are free, alike and known from the start, TaskManager by TaskManager; so the plan is what the scheduler
+does on a cluster that waits for the job. A job with blocking results is planned in stages, each with all slots for
+itself: what reads a blocking result comes after what writes it, and would like to be there too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+
+from ...errors import ConfigError
+from ..graph.job_graph import JobGraph
+from ..graph.slot_groups import slots_by_group
+from ..structures.arrays import IndexArray, index_array
+from ..structures.union_find import UnionFind
+from ..topology.regions import Regions
+from ..topology.topology import Topology
+from .balancing import task_balanced
+from .free_slots import FreeSlots
+from .preferred_locations import InputPreferences
+from .slot_matching import match_balanced
+from .slot_sharing import ExecutionSlotSharingGroups, local_input_preferred
+from .slots import LoadBalanceMode, Location, PhysicalSlot, SlotRequest
+
+_NOWHERE: Final = -1
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Placement:
+    """A plan for one job.
+
+    Attributes:
+        mode: how tasks were spread.
+        groups: which subtasks share a slot.
+        taskmanager_of_group: the TaskManager of each execution slot sharing group, from 0.
+        slot_of_group: which slot of that TaskManager, from 0.
+        stages: the slot sharing groups that run at the same time, stage by stage.
+        tasks: how many tasks each TaskManager has, in all stages together.
+        slots_used: how many of its slots each TaskManager gives.
+    """
+
+    mode: LoadBalanceMode
+    groups: ExecutionSlotSharingGroups
+    taskmanager_of_group: IndexArray
+    slot_of_group: IndexArray
+    stages: tuple[tuple[int, ...], ...]
+    tasks: IndexArray
+    slots_used: IndexArray
+
+    def taskmanagers_of(self, vertex: int) -> IndexArray:
+        """The TaskManager of each subtask of a vertex."""
+        return self.taskmanager_of_group[self.groups.of_vertex[vertex]]
+
+    def slots_of(self, vertex: int) -> IndexArray:
+        """Which slot of its TaskManager each subtask of a vertex is in."""
+        return self.slot_of_group[self.groups.of_vertex[vertex]]
+
+
+def place(
+    graph: JobGraph, slots_per_taskmanager: Sequence[int], mode: LoadBalanceMode = LoadBalanceMode.NONE
+) -> Placement:
+    """Plans a job.
+
+    Args:
+        graph: the job, all parallelisms known.
+        slots_per_taskmanager: how many slots each TaskManager has, in the order in which they register.
+        mode: how to spread tasks.
+
+    Raises:
+        ConfigError: there are not enough slots, a parallelism is undecided, or vertices are co-located that can never
+            share slots.
+    """
+    stages = _stages(graph, slots_per_taskmanager)
+    groups = task_balanced(graph) if mode is LoadBalanceMode.TASKS else local_input_preferred(graph)
+    loads = groups.loads()
+    in_order = _order(graph, groups)
+    taskmanager, slot = np.full_like(loads, _NOWHERE), np.full_like(loads, _NOWHERE)
+    for number, stage in enumerate(stages):
+        members = index_array(in_order[np.isin(groups.slot_sharing_group[in_order], stage)])
+        preferred: dict[int, tuple[Location, ...]] = {}
+        if number and mode is not LoadBalanceMode.TASKS:
+            preferred = _Wishes(graph, groups, taskmanager).of_stage(stage)
+        taskmanager[members], slot[members] = _assign(members, loads[members], preferred, slots_per_taskmanager, mode)
+    count = len(slots_per_taskmanager)
+    used = np.unique(np.stack((taskmanager, slot)), axis=1)[0]
+    return Placement(
+        mode,
+        groups,
+        taskmanager,
+        slot,
+        stages,
+        index_array(np.bincount(taskmanager, weights=loads, minlength=count)),
+        index_array(np.bincount(used, minlength=count)),
+    )
+
+
+def _order(graph: JobGraph, groups: ExecutionSlotSharingGroups) -> IndexArray:
+    """The groups in the order in which they ask for slots: region by region, each in the order of its subtasks."""
+    group_of = np.concatenate(groups.of_vertex)
+    if not graph.is_dynamic:  # whose regions come up one after the other
+        group_of = group_of[np.argsort(Regions(Topology(graph)).region_of, kind="stable")]
+    return index_array(np.argsort(np.unique(group_of, return_index=True)[1]))
+
+
+def _stages(graph: JobGraph, slots_per_taskmanager: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Slot sharing groups that run at the same time, stage by stage.
+
+    Raises:
+        ConfigError: a stage takes more slots than there are.
+    """
+    required, available = slots_by_group(graph), sum(slots_per_taskmanager)
+    connected, level = _levels(graph, len(required))
+    stages: list[list[int]] = []
+    free, last_level = 0, -1
+    for own in sorted(connected, key=lambda own: (level[own[0]], own[0])):
+        size = sum(required[group] for group in own)
+        if size > available:
+            raise ConfigError(
+                f"job {graph.name!r} takes {size} slots at once, and {len(slots_per_taskmanager)} TaskManagers have"
+                f" {available}; give it more slots, or a lower parallelism"
+            )
+        if size > free or level[own[0]] != last_level:
+            stages.append([])
+            free, last_level = available, level[own[0]]
+        stages[-1] += own
+        free -= size
+    return tuple(tuple(sorted(stage)) for stage in stages)
+
+
+def _levels(graph: JobGraph, group_count: int) -> tuple[list[list[int]], dict[int, int]]:
+    """Slot sharing groups that must run at the same time, and by the first of each how many others come before."""
+    connected = UnionFind(group_count)
+    edges = []
+    for edge in graph.edges:
+        dataset = graph.datasets[edge.dataset]
+        ends = graph.vertices[dataset.producer].slot_sharing_group, graph.vertices[edge.consumer].slot_sharing_group
+        edges.append(ends)
+        if not dataset.type.is_blocking:
+            connected.join(*ends)
+    if not any(dataset.type.is_blocking for dataset in graph.datasets):
+        for group in range(1, group_count):
+            connected.join(0, group)
+    together = connected.sets()
+    level = {own[0]: 0 for own in together}
+    before_after = {(connected.find(producer), connected.find(consumer)) for producer, consumer in edges}
+    for _ in together:  # as often as there are steps in the longest way; a circle of groups ends there too
+        levels = dict(level)
+        for before, after in before_after:
+            if before != after:
+                level[after] = max(level[after], levels[before] + 1)
+        if level == levels:
+            break
+    return together, level
+
+
+@final
+class _Wishes:
+    """Where groups would like to be for what they read of earlier stages."""
+
+    def __init__(self, graph: JobGraph, groups: ExecutionSlotSharingGroups, taskmanager: IndexArray) -> None:
+        self._graph = graph
+        self._inputs = InputPreferences(graph)
+        self._groups = [groups_.tolist() for groups_ in groups.of_vertex]
+        self._parallelisms = [vertex.parallelism for vertex in graph.vertices]
+        self._taskmanager = taskmanager
+
+    def of_stage(self, stage: Sequence[int]) -> dict[int, tuple[Location, ...]]:
+        """For each group of a stage, the wishes of its members one after the other."""
+        wishes: dict[int, tuple[Location, ...]] = {}
+        for number, vertex in enumerate(self._graph.vertices):
+            if vertex.slot_sharing_group in stage:
+                for subtask, group in enumerate(self._groups[number]):
+                    found = self._inputs.of(number, subtask, self._parallelisms, self._located)
+                    wishes[group] = wishes.get(group, ()) + found
+        return wishes
+
+    def _located(self, vertex: int, subtask: int) -> Location | None:
+        taskmanager = int(self._taskmanager[self._groups[vertex][subtask]])
+        return None if taskmanager == _NOWHERE else Location(str(taskmanager))
+
+
+def _assign(
+    groups: IndexArray,
+    loads: IndexArray,
+    preferred: Mapping[int, tuple[Location, ...]],
+    slots: Sequence[int],
+    mode: LoadBalanceMode,
+) -> tuple[IndexArray, IndexArray]:
+    """A TaskManager and one of its slots for each group; there are enough."""
+    if mode is not LoadBalanceMode.TASKS and not any(preferred.values()):
+        taskmanagers = np.repeat(np.arange(len(slots)), slots)
+        indices = np.concatenate([np.arange(count) for count in slots])
+        if mode is LoadBalanceMode.SLOTS:
+            # Slot n of a TaskManager is taken when n of its slots are, so each has the load at which its turn comes.
+            turn = np.lexsort((taskmanagers, indices / np.repeat(slots, slots)))
+            taskmanagers, indices = taskmanagers[turn], indices[turn]
+        return index_array(taskmanagers[: groups.size]), index_array(indices[: groups.size])
+    requests = [
+        SlotRequest(group, load=load, preferred=preferred.get(group, ()))
+        for group, load in zip(groups.tolist(), loads.tolist(), strict=True)
+    ]
+    offered = [
+        PhysicalSlot(Location(str(number)), index) for number, count in enumerate(slots) for index in range(count)
+    ]
+    if mode is LoadBalanceMode.TASKS:
+        matched = {match.request.group: match.slot for match in match_balanced(requests, offered)}
+        chosen = [matched[request.group] for request in requests]
+    else:
+        chosen = _choose(requests, offered, slots, mode)
+    return (
+        index_array([int(slot.location.taskmanager) for slot in chosen]),
+        index_array([slot.index for slot in chosen]),
+    )
+
+
+def _choose(
+    requests: Sequence[SlotRequest], offered: Sequence[PhysicalSlot], slots: Sequence[int], mode: LoadBalanceMode
+) -> list[PhysicalSlot]:
+    """The best slot for each request, one after the other."""
+    free = FreeSlots(offered)
+    chosen = []
+    for request in requests:
+        slot = free.choose(request, mode)
+        assert slot is not None  # there are at least as many as requests, and any will do
+        free.remove(slot)
+        if mode is LoadBalanceMode.SLOTS:
+            free.set_load(slot.location.taskmanager, (slot.index + 1) / slots[int(slot.location.taskmanager)])
+        chosen.append(slot)
+    return chosen

@@ -1,0 +1,237 @@
+"""Logical slots: which subtasks of a group have a share of its slot, and when the slot is asked for and given back.
+
+Takes: execution slot sharing groups; subtasks that need a slot, return it or lose it; slots for groups. Gives: requests
+for physical slots, subtasks that have theirs, and what to release.
+
+Rules:
+- A group asks for one slot, whoever of it comes first. It keeps the slot until the last of its logical slots is
+  returned. When the slot is lost, every subtask that has a share of it fails.
+- A group would like to be where it was last, else where its members' inputs are.
+- Subtasks are numbers of the topology, taken many at a time; a logical slot is a flag, not an object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import final
+
+import numpy as np
+
+from ...errors import LocalProtocolError
+from ..graph.job_graph import UNKNOWN_PROFILE, ResourceProfile
+from ..structures.arrays import (
+    NOTHING,
+    Batches,
+    FlagArray,
+    GrowingArray,
+    IndexArray,
+    index_array,
+    offsets_of,
+    written_out,
+)
+from ..topology.topology import Topology
+from .preferred_locations import InputPreferences
+from .slot_sharing import ExecutionSlotSharingGroups
+from .slots import Location, PhysicalSlot, SlotMatch, SlotRequest
+
+
+@final
+class SharedSlots:
+    """The logical slots of a job.
+
+    Args:
+        topology: its subtasks.
+        groups: which of them share a slot.
+    """
+
+    def __init__(self, topology: Topology, groups: ExecutionSlotSharingGroups) -> None:
+        self._topology = topology
+        self._inputs = InputPreferences(topology.job)
+        self._is_anything_declared = any(vertex.profile != UNKNOWN_PROFILE for vertex in topology.job.vertices)
+        self._profiles: dict[tuple[int, ...], ResourceProfile] = {}
+        self._has_share = GrowingArray(np.bool_)  # by subtask: whether it has a share, or waits for one
+        self._sharers = GrowingArray()  # by group: how many of it do
+        self._has_slot = GrowingArray(np.bool_)  # by group
+        self._slots: list[PhysicalSlot | None] = []
+        self._last: dict[int, Location] = {}
+        self.extend(groups)
+
+    def extend(self, groups: ExecutionSlotSharingGroups) -> None:
+        """A dynamic job has more subtasks; groups that there were have kept their numbers."""
+        self._groups = groups
+        self._loads = groups.loads()
+        initialised = [groups.of_vertex[vertex] for vertex in self._topology.initialised]
+        self._group_of = np.concatenate(initialised) if initialised else NOTHING
+        members = index_array(np.argsort(self._group_of, kind="stable"))
+        counts = index_array(np.bincount(self._group_of, minlength=groups.count))
+        self._members = Batches(members, offsets_of(counts))
+        self._parallelisms = [self._topology.parallelism_of(vertex) for vertex in range(len(groups.of_vertex))]
+        self._has_share.extend_with(False, self._group_of.size - len(self._has_share))
+        added = groups.count - len(self._slots)
+        self._sharers.extend_with(0, added)
+        self._has_slot.extend_with(False, added)
+        self._slots += [None] * added
+
+    def allocate(self, subtasks: IndexArray) -> tuple[IndexArray, list[SlotRequest]]:
+        """Gives subtasks their share of their group's slot.
+
+        Args:
+            subtasks: those that need a slot; they have none, and none occurs twice.
+
+        Returns:
+            Those whose slot is there, and requests for the slots that are not and were not asked for yet. The others
+            come with `fulfil`.
+
+        Raises:
+            LocalProtocolError: a subtask has a share, or waits for it, already; nothing is changed.
+        """
+        has_share, sharers = self._has_share.view, self._sharers.view
+        refused = subtasks[has_share[subtasks]]
+        if refused.size:
+            raise LocalProtocolError(f"subtask {self._name(int(refused[0]))} has a slot already; return it first")
+        groups = self._group_of[subtasks]
+        asking = groups[sharers[groups] == 0]
+        has_share[subtasks] = True
+        np.add.at(sharers, groups, 1)
+        # Each once, in the order of its first subtask.
+        first = np.sort(np.unique(asking, return_index=True)[1])
+        return subtasks[self._has_slot.view[groups]], [self._request(group) for group in asking[first].tolist()]
+
+    def fulfil(self, matches: Sequence[SlotMatch]) -> tuple[IndexArray, list[PhysicalSlot]]:
+        """Slots that groups asked for are there.
+
+        Returns:
+            The subtasks that wait for them, and slots of groups that need them no more: to be released.
+
+        Raises:
+            LocalProtocolError: a group has a slot already; nothing is changed.
+        """
+        groups = index_array([match.request.group for match in matches])
+        served = groups[self._has_slot.view[groups]]
+        if served.size:
+            raise LocalProtocolError(f"group {served[0]} has a slot already: {self._slots[served[0]]}")
+        is_wanted = self._sharers.view[groups] > 0
+        unwanted = []
+        for match, wanted in zip(matches, is_wanted.tolist(), strict=True):
+            if wanted:
+                self._slots[match.request.group] = match.slot
+                self._last[match.request.group] = match.slot.location
+            else:
+                unwanted.append(match.slot)
+        self._has_slot.view[groups[is_wanted]] = True
+        return self.sharing(groups[is_wanted]), unwanted
+
+    def release(self, subtasks: IndexArray) -> tuple[list[PhysicalSlot], list[int]]:
+        """Subtasks return their shares, or stop to wait for them; those without one are skipped.
+
+        Returns:
+            What nobody of its group has a share of any more: slots to release; and where the slot was still waited for,
+            the groups whose requests are to be cancelled.
+        """
+        sharers = self._sharers.view
+        leaving = subtasks[self._has_share.view[subtasks]]
+        self._has_share.view[leaving] = False
+        groups, counts = np.unique(self._group_of[leaving], return_counts=True)
+        sharers[groups] -= index_array(counts)
+        left = groups[sharers[groups] == 0]
+        is_there = self._has_slot.view[left]
+        return self._take_slots(left[is_there]), left[~is_there].tolist()
+
+    def lose(self, groups: IndexArray) -> None:
+        """The slots of groups are gone, or their requests have failed: nobody has a share of them any more."""
+        self._has_share.view[self.sharing(groups)] = False
+        self._sharers.view[groups] = 0
+        self._take_slots(groups)
+
+    def sharing(self, groups: IndexArray) -> IndexArray:
+        """The subtasks of groups that have a share of their slot, or wait for it."""
+        offsets = self._members.offsets
+        members = self._members.subtasks[written_out(offsets[groups], offsets[groups + 1])]
+        sharing: IndexArray = members[self._has_share.view[members]]
+        return sharing
+
+    def groups_of(self, subtasks: IndexArray) -> IndexArray:
+        """The group of each subtask."""
+        return self._group_of[subtasks]
+
+    def have_slots(self, subtasks: IndexArray) -> FlagArray:
+        """For each, whether it has a share of a slot that is there."""
+        have: FlagArray = self._has_share.view[subtasks] & self._has_slot.view[self._group_of[subtasks]]
+        return have
+
+    def slots_of(self, subtasks: IndexArray) -> list[PhysicalSlot]:
+        """Where each subtask is.
+
+        Raises:
+            LocalProtocolError: one of them has no share of a slot that is there.
+        """
+        without = subtasks[~self.have_slots(subtasks)]
+        if without.size:
+            raise LocalProtocolError(f"subtask {self._name(int(without[0]))} has no slot; it is released, or not there")
+        found = (self._slots[group] for group in self._group_of[subtasks].tolist())
+        return [slot for slot in found if slot is not None]
+
+    def slot_of_group(self, group: int) -> PhysicalSlot | None:
+        """The slot of a group, if it is there."""
+        return self._slots[group]
+
+    def _take_slots(self, groups: IndexArray) -> list[PhysicalSlot]:
+        """Takes the slots of groups away from them; those that wait for one lose nothing."""
+        taken = []
+        for group in groups.tolist():
+            slot = self._slots[group]
+            if slot is not None:
+                taken.append(slot)
+                self._slots[group] = None
+        self._has_slot.view[groups] = False
+        return taken
+
+    def _request(self, group: int) -> SlotRequest:
+        return SlotRequest(group, self._profile(group), int(self._loads[group]), self._preferred(group))
+
+    def _preferred(self, group: int) -> tuple[Location, ...]:
+        """Where the members that ask now would like to be, one after the other."""
+        if not self._last:
+            return ()  # the usual start: nobody is anywhere yet
+        last = self._last.get(group)
+        if last is not None:
+            return (last,) * int(self._sharers.view[group])
+        found: list[Location] = []
+        for subtask in self._members[group].tolist():
+            if self._has_share.view[subtask]:
+                vertex, index = self._topology.place_of(subtask)
+                found += self._inputs.of(vertex, index, self._parallelisms, self._located)
+        return tuple(found)
+
+    def _located(self, vertex: int, index: int) -> Location | None:
+        """Where a producer is, or was when it finished; nowhere while it waits for a slot itself."""
+        group = int(self._groups.of_vertex[vertex][index])
+        waits = self._sharers.view[group] and not self._has_slot.view[group]
+        return None if waits else self._last.get(group)
+
+    def _profile(self, group: int) -> ResourceProfile:
+        """What was declared for the slot sharing group; else the sum of its members, unknown if one of them is."""
+        declared = self._topology.job.slot_sharing_groups[int(self._groups.slot_sharing_group[group])].profile
+        if declared != UNKNOWN_PROFILE or not self._is_anything_declared:
+            return declared
+        vertices = tuple(self._topology.vertex_of_subtask[self._members[group]].tolist())
+        profile = self._profiles.get(vertices)
+        if profile is None:
+            profile = self._profiles[vertices] = _sum(
+                self._topology.job.vertices[vertex].profile for vertex in vertices
+            )
+        return profile
+
+    def _name(self, subtask: int) -> str:
+        vertex, index = self._topology.place_of(subtask)
+        return f"{index} of {self._topology.job.vertices[vertex].name!r}"
+
+
+def _sum(profiles: Iterable[ResourceProfile]) -> ResourceProfile:
+    """What subtasks of these profiles take together."""
+    members = list(profiles)
+    if UNKNOWN_PROFILE in members:
+        return UNKNOWN_PROFILE
+    return ResourceProfile(
+        "concrete", sum(profile.cpu_cores for profile in members), sum(profile.memory_bytes for profile in members)
+    )

@@ -1,0 +1,249 @@
+"""Requests that wait for slots, and slots that wait for requests, of one job.
+
+Takes: requests, slots as they are offered and lost, and the time. Gives: matches; who waited too long; which slots to
+give back; when to ask again.
+
+Rules:
+- In the modes NONE and SLOTS a request takes the best free slot at once, and a new slot serves the first request that
+  it suits.
+- In mode TASKS nothing is matched until what the job wants has been the same for a while and there are as many free
+  slots as requests. Then all of them are matched, or none.
+- Nothing here looks at a clock: every call is told the time, and `next_deadline_s` says when `advance` may have news.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import final
+
+from ...errors import LocalProtocolError
+from ..graph.job_graph import ResourceProfile
+from .free_slots import FreeSlots
+from .resource_mapping import can_serve, map_resources
+from .slot_matching import choose_request, match_balanced
+from .slots import LoadBalanceMode, PhysicalSlot, SlotMatch, SlotRequest
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotPoolSettings:
+    """How long to wait for what.
+
+    Attributes:
+        max_interval_s: in mode TASKS, how long requests must stay the same before they are matched.
+        idle_timeout_s: a slot that nobody wants is given back after this long.
+        request_timeout_s: a request that nothing serves fails after this long.
+        waits_for_running: whether a bulk of requests may wait for slots that others of the job still hold: then the
+            timeout counts only while the bulk could not be served if those were free. None is: that of a job with
+            blocking or hybrid results may, as it never holds all slots at once.
+    """
+
+    max_interval_s: float = 0.02
+    idle_timeout_s: float = 50.0
+    request_timeout_s: float = 300.0
+    waits_for_running: bool | None = None
+
+
+@final
+class SlotPool:
+    """The slots of one job.
+
+    Args:
+        mode: how requests and slots are matched.
+        settings: how long to wait.
+    """
+
+    def __init__(
+        self, mode: LoadBalanceMode = LoadBalanceMode.NONE, settings: SlotPoolSettings = SlotPoolSettings()
+    ) -> None:
+        self._mode = mode
+        self._settings = settings
+        self._pending: dict[int, SlotRequest] = {}
+        self._since_s: dict[int, float] = {}
+        self._changed_s = 0.0
+        self._free = FreeSlots()
+        self._free_since_s: dict[PhysicalSlot, float] = {}
+        self._held: dict[PhysicalSlot, SlotRequest] = {}
+        self._profiles: Counter[ResourceProfile] = Counter()
+        self._slots_of: dict[str, int] = {}
+        self._held_of: dict[str, int] = {}
+        self._tasks_of: dict[str, int] = {}
+
+    @property
+    def pending(self) -> tuple[SlotRequest, ...]:
+        """Requests without a slot, in the order in which they were made."""
+        return tuple(self._pending.values())
+
+    @property
+    def free(self) -> int:
+        """Slots that nobody has."""
+        return len(self._free)
+
+    def request(self, requests: Iterable[SlotRequest], now_s: float) -> list[SlotMatch]:
+        """Asks for slots; what is matched at once is returned.
+
+        Raises:
+            LocalProtocolError: a group asks again that is still waiting.
+        """
+        added = list(requests)
+        for request in added:
+            if request.group in self._pending:
+                raise LocalProtocolError(f"group {request.group} waits for a slot already; cancel that request first")
+            self._pending[request.group] = request
+            self._since_s[request.group] = now_s
+        self._changed_s = now_s
+        if self._mode is LoadBalanceMode.TASKS:
+            return self.advance(now_s)
+        matches = []
+        for request in added:
+            slot = self._free.choose(request, self._mode)
+            if slot is not None:
+                matches.append(self._match(request, slot))
+        return matches
+
+    def cancel(self, groups: Iterable[int], now_s: float) -> None:
+        """Withdraws requests that are still waiting; others are ignored."""
+        for group in groups:
+            if self._pending.pop(group, None) is not None:
+                del self._since_s[group]
+                self._changed_s = now_s
+
+    def offer(self, slots: Iterable[PhysicalSlot], now_s: float) -> list[SlotMatch]:
+        """A TaskManager has slots for this job."""
+        matches = []
+        for slot in slots:
+            taskmanager = slot.location.taskmanager
+            self._slots_of[taskmanager] = self._slots_of.get(taskmanager, 0) + 1
+            self._profiles[slot.profile] += 1
+            matches += self._add_free(slot, now_s)
+        return matches + self.advance(now_s)
+
+    def release(self, slot: PhysicalSlot, now_s: float) -> list[SlotMatch]:
+        """The group that held a slot needs it no more.
+
+        Raises:
+            LocalProtocolError: nobody holds it.
+        """
+        self._forget_held(slot)
+        self._changed_s = now_s
+        return self._add_free(slot, now_s) + self.advance(now_s)
+
+    def lose(self, slots: Iterable[PhysicalSlot]) -> list[SlotRequest]:
+        """Slots are gone, free or held; returns the requests that held them. Slots of others are ignored."""
+        failed = []
+        for slot in slots:
+            if slot in self._held:
+                failed.append(self._forget_held(slot))
+            elif self._free.remove(slot):
+                del self._free_since_s[slot]
+            else:
+                continue
+            self._slots_of[slot.location.taskmanager] -= 1
+            self._profiles[slot.profile] -= 1
+            if not self._profiles[slot.profile]:
+                del self._profiles[slot.profile]
+            self._update_load(slot.location.taskmanager)
+        return failed
+
+    def advance(self, now_s: float) -> list[SlotMatch]:
+        """Matches what can be matched by now; only mode TASKS leaves anything to this."""
+        is_stable = now_s - self._changed_s >= self._settings.max_interval_s
+        if self._mode is not LoadBalanceMode.TASKS or not is_stable or not 0 < len(self._pending) <= len(self._free):
+            return []
+        matches = match_balanced(tuple(self._pending.values()), tuple(self._free), self._tasks_of)
+        self._take(matches)
+        return matches
+
+    def timed_out(self, now_s: float, may_wait: Iterable[int] = ()) -> list[SlotRequest]:
+        """Withdraws requests that waited too long, and returns them.
+
+        Args:
+            now_s: the time.
+            may_wait: groups whose time begins anew, if they wait at all.
+        """
+        for group in may_wait:
+            if self._since_s.pop(group, None) is not None:
+                self._since_s[group] = now_s
+        limit_s = now_s - self._settings.request_timeout_s
+        late = [self._pending[group] for group, since_s in self._since_s.items() if since_s <= limit_s]
+        self.cancel([request.group for request in late], now_s)
+        return late
+
+    def could_serve(self, waiting: Iterable[int], holding: Iterable[PhysicalSlot] = ()) -> bool:
+        """Whether groups that wait could have slots, were all those free that these do not hold."""
+        profiles = [self._pending[group].profile for group in waiting if group in self._pending]
+        others = self._profiles - Counter(slot.profile for slot in holding)
+        return not profiles or map_resources(profiles, others) is not None
+
+    @property
+    def matches_all_or_none(self) -> bool:
+        """Whether whatever waits is served together, as in mode TASKS."""
+        return self._mode is LoadBalanceMode.TASKS
+
+    def most_that_any_serves(self) -> int | None:
+        """How many requests could be served at once, if it does not matter which: all is alike. None if it does."""
+        if len(self._profiles) > 1:
+            return None
+        wanted = {id(request.profile): request.profile for request in self._pending.values()}
+        if all(can_serve(profile, one) for profile in self._profiles for one in wanted.values()):
+            return self._profiles.total()
+        return None
+
+    def idle(self, now_s: float) -> list[PhysicalSlot]:
+        """Takes slots out that nobody wanted for too long; they are to be given back."""
+        limit_s = now_s - self._settings.idle_timeout_s
+        unwanted = [slot for slot, since_s in self._free_since_s.items() if since_s <= limit_s]
+        self.lose(unwanted)
+        return unwanted
+
+    def next_deadline_s(self) -> float | None:
+        """When to call `advance`, `timed_out` and `idle` next, if nothing else happens; None is never."""
+        # Both are in order of time, so the first is the oldest.
+        deadlines = [since_s + self._settings.request_timeout_s for since_s in islice(self._since_s.values(), 1)]
+        deadlines += [since_s + self._settings.idle_timeout_s for since_s in islice(self._free_since_s.values(), 1)]
+        if self._mode is LoadBalanceMode.TASKS and 0 < len(self._pending) <= len(self._free):
+            deadlines.append(self._changed_s + self._settings.max_interval_s)
+        return min(deadlines, default=None)
+
+    def _add_free(self, slot: PhysicalSlot, now_s: float) -> list[SlotMatch]:
+        self._free.add(slot)
+        self._free_since_s[slot] = now_s
+        self._update_load(slot.location.taskmanager)
+        if self._mode is LoadBalanceMode.TASKS:
+            return []
+        request = choose_request(slot, self._pending.values())
+        return [] if request is None else [self._match(request, slot)]
+
+    def _match(self, request: SlotRequest, slot: PhysicalSlot) -> SlotMatch:
+        match = SlotMatch(request, slot)
+        self._take([match])
+        return match
+
+    def _take(self, matches: Sequence[SlotMatch]) -> None:
+        """Requests that are served, and slots that are held from now on."""
+        for request, slot in matches:
+            self._free.remove(slot)
+            del self._free_since_s[slot]
+            del self._pending[request.group]
+            del self._since_s[request.group]
+            self._held[slot] = request
+            taskmanager = slot.location.taskmanager
+            self._held_of[taskmanager] = self._held_of.get(taskmanager, 0) + 1
+            self._tasks_of[taskmanager] = self._tasks_of.get(taskmanager, 0) + request.load
+            self._update_load(taskmanager)
+
+    def _forget_held(self, slot: PhysicalSlot) -> SlotRequest:
+        request = self._held.pop(slot, None)
+        if request is None:
+            raise LocalProtocolError(f"slot {slot.index} of {slot.location.taskmanager} is not held by this job")
+        self._held_of[slot.location.taskmanager] -= 1
+        self._tasks_of[slot.location.taskmanager] -= request.load
+        return request
+
+    def _update_load(self, taskmanager: str) -> None:
+        """In mode SLOTS a TaskManager's load is the share of its slots in use."""
+        if self._mode is LoadBalanceMode.SLOTS and self._slots_of[taskmanager]:
+            self._free.set_load(taskmanager, self._held_of.get(taskmanager, 0) / self._slots_of[taskmanager])

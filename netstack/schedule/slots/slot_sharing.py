@@ -1,0 +1,211 @@
+"""Which subtasks share a slot: the default strategy, which keeps exchanges local where it can.
+
+Takes: a job graph, and which partitions each subtask consumes. Gives: execution slot sharing groups (ESSG): the sets of
+subtasks that will occupy one slot each.
+
+Rules:
+- Two subtasks of one vertex never share a slot, and vertices of different slot sharing groups never do.
+- Subtask i of every member of a co-location group is in the same slot.
+- Vertices are added in topological order, each in two passes, so that a subtask without a good fit does not take the
+  slot that fits a sibling better. What was added before never changes, so a dynamic graph may grow at any time.
+- Candidates belong to a consumed partition group and are used up, so an all-to-all exchange costs a step per subtask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from ..graph.job_graph import JobGraph
+from ..graph.slot_groups import check_co_location, slots_by_group
+from ..structures.arrays import NOTHING, IndexArray, index_array
+from ..topology.distribution import static_input
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class ConsumedPartitions:
+    """The partitions that the subtasks of one vertex read over one of its edges.
+
+    Attributes:
+        producer: index of the vertex that writes them.
+        first: the first partition of each subtask.
+        last: the last one; before the first where a subtask reads nothing. Subtasks with the same range share one
+            consumed partition group.
+    """
+
+    producer: int
+    first: IndexArray
+    last: IndexArray
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class ExecutionSlotSharingGroups:
+    """The sets of subtasks that occupy one slot each, numbered from 0 in the order in which slots are requested.
+
+    Attributes:
+        of_vertex: for each vertex, the group of each of its subtasks; empty for one without subtasks yet.
+        slot_sharing_group: of each group, the slot sharing group of its vertices.
+    """
+
+    of_vertex: tuple[IndexArray, ...]
+    slot_sharing_group: IndexArray
+
+    @property
+    def count(self) -> int:
+        """How many slots the whole job takes when all of it runs at once."""
+        return len(self.slot_sharing_group)
+
+    def loads(self) -> IndexArray:
+        """How many tasks each group has."""
+        loads = np.zeros(self.count, np.int32)
+        for groups in self.of_vertex:
+            loads[groups] += 1  # no group twice in one vertex
+        return loads
+
+    def members(self, group: int) -> tuple[tuple[int, int], ...]:
+        """The subtasks of one group, as (vertex, subtask), in topological order."""
+        return tuple(
+            (vertex, int(subtask))
+            for vertex, groups in enumerate(self.of_vertex)
+            for subtask in np.flatnonzero(groups == group)
+        )
+
+
+@final
+class LocalInputPreferred:
+    """The default strategy: a subtask goes where one of its producers is, if that slot has room for it.
+
+    Args:
+        graph: the job; parallelism is given vertex by vertex, so it may be undecided there. Co-location has been
+            checked.
+    """
+
+    def __init__(self, graph: JobGraph) -> None:
+        self._graph = graph
+        self._of_vertex: list[IndexArray] = [NOTHING] * len(graph.vertices)
+        self._slot_sharing_group: list[int] = []
+        self._by_slot_sharing_group: list[list[int]] = [[] for _ in graph.slot_sharing_groups]
+        self._bound: dict[str, list[int]] = {}
+
+    def add(self, vertex: int, parallelism: int, inputs: Sequence[ConsumedPartitions] = ()) -> IndexArray:
+        """Places the subtasks of one vertex, and returns their groups.
+
+        Args:
+            vertex: its index. Its producers must have been added, and it must not.
+            parallelism: number of its subtasks, at least 1.
+            inputs: what they consume, in the order of the vertex's inputs.
+        """
+        name = self._graph.vertices[vertex].co_location_group
+        bound = self._bound.get(name, []) if name is not None else []
+        chosen = bound[:parallelism]
+        chosen += [-1] * (parallelism - len(chosen))
+        # Groups that hold this vertex already; those made below hold it from the start.
+        holding = bytearray(len(self._slot_sharing_group))
+        for group in bound[:parallelism]:
+            holding[group] = 1
+        self._follow_inputs(vertex, chosen, holding, inputs)
+        self._fill_up(vertex, chosen, holding)
+        if name is not None and len(bound) < parallelism:
+            self._bound[name] = chosen
+        self._of_vertex[vertex] = index_array(chosen)
+        return self._of_vertex[vertex]
+
+    def groups(self) -> ExecutionSlotSharingGroups:
+        """Everything added so far."""
+        return ExecutionSlotSharingGroups(tuple(self._of_vertex), index_array(self._slot_sharing_group))
+
+    def _follow_inputs(
+        self, vertex: int, chosen: list[int], holding: bytearray, inputs: Sequence[ConsumedPartitions]
+    ) -> None:
+        """The first pass: subtasks that find room beside one of their producers."""
+        mine = self._graph.vertices[vertex].slot_sharing_group
+        candidates = [
+            _Candidates(self._of_vertex[given.producer].tolist(), given.first.tolist(), given.last.tolist())
+            for given in inputs
+            if self._graph.vertices[given.producer].slot_sharing_group == mine
+        ]
+        for subtask, group in enumerate(chosen):
+            if group >= 0:
+                continue
+            for consumed in candidates:
+                group = consumed.pop(subtask, holding)
+                if group >= 0:
+                    holding[group] = 1
+                    chosen[subtask] = group
+                    break
+
+    def _fill_up(self, vertex: int, chosen: list[int], holding: bytearray) -> None:
+        """The second pass: the oldest group with room for each that is left, then new ones."""
+        mine = self._graph.vertices[vertex].slot_sharing_group
+        existing = self._by_slot_sharing_group[mine]
+        oldest = iter([group for group in existing if not holding[group]])
+        for subtask, group in enumerate(chosen):
+            if group >= 0:
+                continue
+            chosen[subtask] = next(oldest, -1)
+            if chosen[subtask] < 0:
+                chosen[subtask] = len(self._slot_sharing_group)
+                existing.append(chosen[subtask])
+                self._slot_sharing_group.append(mine)
+
+
+@final
+class _Candidates:
+    """The groups of the producers of one input, used up separately in each consumed partition group."""
+
+    __slots__ = ("_first", "_last", "_next", "_producers")
+
+    def __init__(self, producers: list[int], first: list[int], last: list[int]) -> None:
+        self._producers = producers
+        self._first = first
+        self._last = last
+        self._next: dict[tuple[int, int], int] = {}
+
+    def pop(self, subtask: int, holding: bytearray) -> int:
+        """The next candidate with room, or -1. Whatever is looked at is never looked at again."""
+        consumed = self._first[subtask], self._last[subtask]
+        at = self._next.get(consumed, consumed[0])
+        group = -1
+        while group < 0 and at <= consumed[1]:
+            if not holding[self._producers[at]]:
+                group = self._producers[at]
+            at += 1
+        self._next[consumed] = at
+        return group
+
+
+def consumed_partitions(graph: JobGraph, vertex: int, parallelisms: Sequence[int]) -> list[ConsumedPartitions]:
+    """What the subtasks of a vertex read, edge by edge, when all of it is shared out evenly.
+
+    Args:
+        graph: the job.
+        vertex: its index.
+        parallelisms: of every vertex.
+    """
+    consumed = []
+    for edge in graph.inputs_of(vertex):
+        producer = graph.datasets[edge.dataset].producer
+        producers, consumers = parallelisms[producer], parallelisms[vertex]
+        start, stop = static_input(edge.pattern, producers, consumers).partition_ranges()
+        consumed.append(ConsumedPartitions(producer, start, stop - 1))
+    return consumed
+
+
+def local_input_preferred(graph: JobGraph) -> ExecutionSlotSharingGroups:
+    """The default strategy for a whole job whose parallelisms are all known.
+
+    Raises:
+        ConfigError: a parallelism is undecided, or vertices are co-located that can never share slots.
+    """
+    slots_by_group(graph)  # refuses what is undecided
+    check_co_location(graph)
+    strategy = LocalInputPreferred(graph)
+    parallelisms = [vertex.parallelism for vertex in graph.vertices]
+    for vertex, parallelism in enumerate(parallelisms):
+        strategy.add(vertex, parallelism, consumed_partitions(graph, vertex, parallelisms))
+    return strategy.groups()

@@ -1,0 +1,223 @@
+"""The scheduling types before regions: everything at once, or each stage on first or complete output of its inputs.
+
+Takes: a topology, which partitions have their first output, what finished. Gives: batches of subtasks to deploy.
+
+Rules:
+- Lazy on first output: a pipelined partition is consumable from its first buffer on, a blocking one when its whole
+  dataset is finished. Lazy on complete output: every type needs the whole dataset.
+- An input is consumable when any partition that the subtask reads on it is. ANY wants one such input, ALL wants all.
+- Regions replaced the lazy types, which can put a consumer into the only slot that its producer needs.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import final
+
+import numpy as np
+
+from ...errors import ConfigError
+from ...ids import ResultPartitionType
+from ..structures.arrays import NOTHING, Batches, FlagArray, GrowingArray, IndexArray, one_batch, single_batches
+from ..topology.topology import Topology
+
+_NO_BATCHES = one_batch(NOTHING)
+
+
+class SchedulingType(enum.Enum):
+    """When a stage is deployed, seen from the stage before it."""
+
+    ALL_AT_ONCE = "all_at_once"
+    NEXT_STAGE_ON_FIRST_OUTPUT = "next_stage_on_first_output"
+    NEXT_STAGE_ON_COMPLETE_OUTPUT = "next_stage_on_complete_output"
+
+
+class InputConstraint(enum.Enum):
+    """How many inputs of a subtask have to be consumable."""
+
+    ANY = "any"
+    ALL = "all"
+
+
+def scheduling_type_of(type: ResultPartitionType, *, is_batch: bool) -> SchedulingType:
+    """The scheduling type that goes with an output.
+
+    Args:
+        type: of the output.
+        is_batch: whether the job ends; a streaming job has all its pipelined stages up at once.
+
+    Raises:
+        ConfigError: a hybrid type: regions or single subtasks are scheduled for those.
+    """
+    if type.is_hybrid:
+        raise ConfigError(f"{type.value} results are for region or vertex-wise scheduling: choose one of those")
+    if type.is_blocking:
+        return SchedulingType.NEXT_STAGE_ON_COMPLETE_OUTPUT
+    return SchedulingType.NEXT_STAGE_ON_FIRST_OUTPUT if is_batch and type.is_bounded else SchedulingType.ALL_AT_ONCE
+
+
+@final
+class EagerScheduling:
+    """All at once: one batch of every subtask.
+
+    Args:
+        topology: of a job whose parallelisms are all known.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._deployed = 0
+
+    def extend(self) -> None:
+        """See `SchedulingStrategy`."""
+
+    def start(self) -> Batches:
+        """See `SchedulingStrategy`."""
+        self._deployed = self._topology.subtask_count
+        return one_batch(np.arange(self._deployed, dtype=np.int32))
+
+    def on_finished(self, subtask: int) -> Batches:
+        """See `SchedulingStrategy`: nothing waits but what was added since."""
+        added = np.arange(self._deployed, self._topology.subtask_count, dtype=np.int32)
+        self._deployed = self._topology.subtask_count
+        return one_batch(added)
+
+    def restart(self, subtasks: IndexArray) -> Batches:
+        """See `SchedulingStrategy`."""
+        return one_batch(np.unique(subtasks))
+
+
+@final
+class LazyScheduling:
+    """From the sources on, each subtask when its inputs allow it.
+
+    Args:
+        topology: of the job.
+        type: on which output the next stage is deployed.
+        constraint: how many inputs have to be consumable.
+
+    Raises:
+        ConfigError: `type` is all at once.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        type: SchedulingType = SchedulingType.NEXT_STAGE_ON_FIRST_OUTPUT,
+        constraint: InputConstraint = InputConstraint.ANY,
+    ) -> None:
+        if type is SchedulingType.ALL_AT_ONCE:
+            raise ConfigError("all at once is not lazy: use EagerScheduling")
+        self._topology = topology
+        self._constraint = constraint
+        self._waits_for_all = [
+            dataset.type.is_blocking or type is SchedulingType.NEXT_STAGE_ON_COMPLETE_OUTPUT
+            for dataset in topology.job.datasets
+        ]
+        self._is_scheduled = GrowingArray(np.bool_)
+        # Producers that have finished, or that have output where that is enough; one a partition.
+        self._has_output = GrowingArray(np.bool_)
+        self._missing = [0] * len(topology.job.datasets)
+        self._new = NOTHING
+        self.extend()
+
+    def extend(self) -> None:
+        """See `SchedulingStrategy`."""
+        topology = self._topology
+        before, now = len(self._is_scheduled), topology.subtask_count
+        for dataset in np.unique(topology.dataset_of_partition[len(self._has_output) :]).tolist():
+            self._missing[dataset] = len(topology.partitions_of(dataset))
+        self._is_scheduled.extend_with(False, now - before)
+        self._has_output.extend_with(False, topology.partition_count - len(self._has_output))
+        self._new = np.concatenate([self._new, np.arange(before, now, dtype=np.int32)], dtype=np.int32)
+
+    def start(self) -> Batches:
+        """See `SchedulingStrategy`: subtasks without inputs."""
+        candidates, self._new = self._new, NOTHING
+        return self._schedule(candidates)
+
+    def on_first_output(self, partition: int) -> Batches:
+        """A partition has its first buffer. It changes nothing where complete output counts.
+
+        Returns:
+            Subtasks to deploy because of it.
+        """
+        if self._waits_for_all[int(self._topology.dataset_of_partition[partition])]:
+            return _NO_BATCHES
+        return self._on_output([partition])
+
+    def on_finished(self, subtask: int) -> Batches:
+        """See `SchedulingStrategy`."""
+        return self._on_output(self._topology.partitions_of_subtask(subtask))
+
+    def restart(self, subtasks: IndexArray) -> Batches:
+        """See `SchedulingStrategy`: their output is void, and what they read counts as it is."""
+        topology = self._topology
+        candidates = np.unique(subtasks)
+        self._is_scheduled.view[candidates] = False
+        for vertex, indices in topology.by_vertex(candidates):
+            for dataset in topology.outputs_of(vertex):
+                partitions = indices + np.int32(topology.partitions_of(dataset).start)
+                self._missing[dataset] += int(np.count_nonzero(self._has_output.view[partitions]))
+                self._has_output.view[partitions] = False
+        return self._schedule(candidates)
+
+    def _on_output(self, partitions: Iterable[int]) -> Batches:
+        topology = self._topology
+        candidates = [self._new]
+        for partition in partitions:
+            dataset = int(topology.dataset_of_partition[partition])
+            if self._has_output.view[partition]:
+                continue
+            if not self._waits_for_all[dataset]:
+                # One partition is enough, so only the first of a group changes anything.
+                candidates += [
+                    topology.groups.consumers_of(group)
+                    for group in topology.groups_of_partition(partition)
+                    if not self._has_output.view[_as_slice(topology.groups.partitions_of(group))].any()
+                ]
+            self._has_output.view[partition] = True
+            self._missing[dataset] -= 1
+            if self._waits_for_all[dataset] and self._missing[dataset] == 0:
+                candidates += [
+                    np.arange(topology.subtasks_of(consumer).start, topology.subtasks_of(consumer).stop, dtype=np.int32)
+                    for edge in topology.edges_of(dataset)
+                    if topology.is_initialised(consumer := topology.job.edges[edge].consumer)
+                ]
+        self._new = NOTHING
+        return self._schedule(np.unique(np.concatenate(candidates)))
+
+    def _schedule(self, candidates: IndexArray) -> Batches:
+        """Those of ascending candidates that are not deployed and whose inputs allow it."""
+        candidates = candidates[~self._is_scheduled.view[candidates]]
+        allowed = [NOTHING]
+        for vertex, indices in self._topology.by_vertex(candidates):
+            inputs = self._topology.inputs_of(vertex)
+            own = indices + np.int32(self._topology.subtasks_of(vertex).start)
+            if not inputs:
+                allowed.append(own)
+                continue
+            consumable = np.array([self._are_consumable(edge, indices) for edge in inputs])
+            holds = consumable.any(axis=0) if self._constraint is InputConstraint.ANY else consumable.all(axis=0)
+            allowed.append(own[holds])
+        subtasks = np.concatenate(allowed)
+        self._is_scheduled.view[subtasks] = True
+        return single_batches(subtasks) if subtasks.size else _NO_BATCHES
+
+    def _are_consumable(self, edge: int, indices: IndexArray) -> FlagArray:
+        """Whether each of several consumers has a consumable partition on one input."""
+        dataset = self._topology.job.edges[edge].dataset
+        if self._waits_for_all[dataset]:
+            return np.full(indices.size, self._missing[dataset] == 0)
+        group = self._topology.connection(edge).all_consumed_by(indices)
+        distinct, position = np.unique(group, return_inverse=True)
+        groups = self._topology.groups
+        sizes = groups.partition_stop[distinct] - groups.partition_start[distinct]
+        has_output = self._has_output.view[groups.partitions_of_all(distinct)]
+        consumable: FlagArray = np.logical_or.reduceat(has_output, np.cumsum(sizes) - sizes)[position]
+        return consumable
+
+
+def _as_slice(numbers: range) -> slice:
+    return slice(numbers.start, numbers.stop)

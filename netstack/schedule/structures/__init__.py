@@ -1,0 +1,1 @@
+"""Arrays of numbers, disjoint sets, connected components: what knows nothing of jobs."""

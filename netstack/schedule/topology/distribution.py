@@ -1,0 +1,241 @@
+"""Who reads what: the partitions and subpartitions of one input that each subtask of its consumer takes.
+
+Takes: a pattern and two parallelisms. Gives: ranges, as arrays with one element per subtask or piece.
+
+Rules: ranges are half open, [start, stop). Division is floor division. With more producers than consumers the last
+consumers take the surplus; with fewer, the first producers serve it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from ...errors import ConfigError
+from ..graph.job_graph import UNDECIDED, DistributionPattern, JobGraph
+from ..structures.arrays import IndexArray, index_array, offsets_of
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A rectangle of an input: some subpartitions of each of some partitions.
+
+    Attributes:
+        partitions: indices of the partitions in their dataset, that is of their producers.
+        subpartitions: indices in each of those.
+    """
+
+    partitions: range
+    subpartitions: range
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class InputInfo:
+    """What every subtask of a vertex reads of one input: one piece in most jobs, several where data were skewed.
+
+    Attributes:
+        offsets: the pieces of subtask k are `offsets[k]` to `offsets[k + 1]`.
+        partition_start: by piece.
+        partition_stop: by piece.
+        subpartition_start: by piece.
+        subpartition_stop: by piece.
+    """
+
+    offsets: IndexArray
+    partition_start: IndexArray
+    partition_stop: IndexArray
+    subpartition_start: IndexArray
+    subpartition_stop: IndexArray
+
+    @classmethod
+    def of_pieces(cls, pieces: Sequence[Sequence[Piece]]) -> InputInfo:
+        """The pieces of each subtask.
+
+        Raises:
+            ConfigError: a subtask has none, or an empty one.
+        """
+        flat = [piece for of_subtask in pieces for piece in of_subtask]
+        if not all(pieces) or not all(piece.partitions and piece.subpartitions for piece in flat):
+            raise ConfigError("a subtask without anything to read: give every subtask pieces that are not empty")
+        return cls(
+            offsets_of(index_array([len(of_subtask) for of_subtask in pieces])),
+            index_array([piece.partitions.start for piece in flat]),
+            index_array([piece.partitions.stop for piece in flat]),
+            index_array([piece.subpartitions.start for piece in flat]),
+            index_array([piece.subpartitions.stop for piece in flat]),
+        )
+
+    @property
+    def parallelism(self) -> int:
+        """Subtasks that read."""
+        return self.offsets.size - 1
+
+    def pieces_of(self, subtask: int) -> tuple[Piece, ...]:
+        """What one subtask reads, by its index in the vertex."""
+        return tuple(
+            Piece(
+                range(int(self.partition_start[piece]), int(self.partition_stop[piece])),
+                range(int(self.subpartition_start[piece]), int(self.subpartition_stop[piece])),
+            )
+            for piece in range(int(self.offsets[subtask]), int(self.offsets[subtask + 1]))
+        )
+
+    def partition_ranges(self) -> tuple[IndexArray, IndexArray]:
+        """From the first to past the last partition of each subtask: two arrays, by subtask."""
+        first = self.offsets[:-1]
+        return np.minimum.reduceat(self.partition_start, first), np.maximum.reduceat(self.partition_stop, first)
+
+
+def pointwise_partitions(producers: int, consumers: int) -> tuple[IndexArray, IndexArray]:
+    """Which partitions each consumer reads over a pointwise edge: start and stop, by consumer."""
+    consumer = np.arange(consumers, dtype=np.int64)
+    start = consumer * producers // consumers
+    stop = (consumer + 1) * producers // consumers if producers >= consumers else start + 1
+    return index_array(start), index_array(stop)
+
+
+def pointwise_consumers(producers: int, consumers: int) -> tuple[IndexArray, IndexArray]:
+    """Who reads each partition over a pointwise edge: start and stop, by partition."""
+    partition = np.arange(producers, dtype=np.int64)
+    if producers >= consumers:
+        start = ((partition + 1) * consumers - 1) // producers
+        return index_array(start), index_array(start + 1)
+    start = (partition * consumers + producers - 1) // producers
+    stop = ((partition + 1) * consumers + producers - 1) // producers
+    return index_array(start), index_array(stop)
+
+
+def max_degree(pattern: DistributionPattern, near: int, far: int) -> int:
+    """Most subtasks of the far side that one of the near side is connected with."""
+    return far if pattern is DistributionPattern.ALL_TO_ALL else -(-far // near)
+
+
+def static_input(pattern: DistributionPattern, producers: int, consumers: int) -> InputInfo:
+    """Reads of a graph whose parallelisms were all known: one subpartition for each consumer of a partition.
+
+    Consumer k takes subpartition k modulo the consumers of its partition, k counting through the whole vertex. So
+    2 producers and 5 consumers, pointwise, give consumer 3 the second subpartition of its partition, not the first.
+    """
+    start, stop = _partitions(pattern, producers, consumers)
+    consumer = np.arange(consumers, dtype=np.int32)
+    subpartition = consumer % _sharers(pattern, producers, consumers, start)
+    return InputInfo(_single(consumers), start, stop, subpartition, subpartition + 1)
+
+
+def dynamic_input(
+    pattern: DistributionPattern,
+    producers: int,
+    consumers: int,
+    subpartitions: int,
+    *,
+    is_broadcast: bool = False,
+    reads_all: bool = False,
+) -> InputInfo:
+    """Reads of a consumer whose parallelism was decided after its producers were deployed.
+
+    Args:
+        pattern: of the edge.
+        producers: subtasks that write.
+        consumers: subtasks that read.
+        subpartitions: of each partition.
+        is_broadcast: everybody reads the one subpartition.
+        reads_all: with `is_broadcast`: everybody reads all subpartitions, however many.
+
+    Raises:
+        ConfigError: more consumers share a partition than it has subpartitions, or a broadcast one has several.
+    """
+    start, stop = _partitions(pattern, producers, consumers)
+    if is_broadcast:
+        if subpartitions != 1 and not reads_all:
+            raise ConfigError(
+                f"a broadcast partition has {subpartitions} subpartitions; give it 1, or let every consumer read all"
+            )
+        whole = np.full(consumers, subpartitions, np.int32)
+        return InputInfo(_single(consumers), start, stop, np.zeros_like(whole), whole)
+    sharers = _sharers(pattern, producers, consumers, start).astype(np.int64)
+    if sharers.max() > subpartitions:
+        raise ConfigError(
+            f"{sharers.max()} consumers share a partition of {subpartitions} subpartitions; give it at least as many"
+        )
+    share = np.arange(consumers, dtype=np.int64) % sharers
+    return InputInfo(
+        _single(consumers),
+        start,
+        stop,
+        index_array(share * subpartitions // sharers),
+        index_array((share + 1) * subpartitions // sharers),
+    )
+
+
+def dynamic_subpartitions(
+    pattern: DistributionPattern,
+    producers: int,
+    consumers: int,
+    max_consumers: int,
+    *,
+    is_broadcast: bool = False,
+) -> int:
+    """Subpartitions of each partition when its producer is deployed in a dynamic graph.
+
+    Args:
+        pattern: of the edge.
+        producers: subtasks that write.
+        consumers: of the reading vertex; `UNDECIDED` takes `max_consumers`.
+        max_consumers: the most that the reading vertex can ever have.
+        is_broadcast: everybody reads the same.
+    """
+    if is_broadcast:
+        return 1
+    base = max_consumers if consumers == UNDECIDED else consumers
+    return base if pattern is DistributionPattern.ALL_TO_ALL else -(-base // producers)
+
+
+def count_subpartitions(
+    job: JobGraph, readers: Sequence[int], producers: int, parallelisms: Sequence[int]
+) -> IndexArray:
+    """Subpartitions of each partition of one dataset, by producer: as many as the reader that needs most.
+
+    Args:
+        job: static, or dynamic.
+        readers: indices of the edges that read the dataset; without any there is one subpartition.
+        producers: subtasks that write.
+        parallelisms: by vertex; `UNDECIDED` only in a dynamic job.
+    """
+    most = np.ones(producers, np.int32)
+    for reader in readers:
+        edge = job.edges[reader]
+        consumers, limit = parallelisms[edge.consumer], job.vertices[edge.consumer].max_parallelism
+        if job.is_dynamic:
+            is_broadcast = job.datasets[edge.dataset].is_broadcast
+            count = dynamic_subpartitions(edge.pattern, producers, consumers, limit, is_broadcast=is_broadcast)
+            most = np.maximum(most, np.int32(count))
+        elif edge.pattern is DistributionPattern.ALL_TO_ALL:
+            most = np.maximum(most, np.int32(consumers))
+        else:
+            start, stop = pointwise_consumers(producers, consumers)
+            most = np.maximum(most, stop - start)
+    return most
+
+
+def _partitions(pattern: DistributionPattern, producers: int, consumers: int) -> tuple[IndexArray, IndexArray]:
+    if pattern is DistributionPattern.POINTWISE:
+        return pointwise_partitions(producers, consumers)
+    return np.zeros(consumers, np.int32), np.full(consumers, producers, np.int32)
+
+
+def _sharers(pattern: DistributionPattern, producers: int, consumers: int, partition: IndexArray) -> IndexArray:
+    """How many read the same partition, by consumer; `partition` is the first that each reads."""
+    if pattern is DistributionPattern.ALL_TO_ALL:
+        return np.full(consumers, consumers, np.int32)
+    start, stop = pointwise_consumers(producers, consumers)
+    return (stop - start)[partition]
+
+
+def _single(consumers: int) -> IndexArray:
+    """Offsets of one piece a subtask."""
+    return np.arange(consumers + 1, dtype=np.int32)

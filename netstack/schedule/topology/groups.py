@@ -1,0 +1,265 @@
+"""Groups: which partitions have the same consumers, for every edge of a topology at once, in arrays.
+
+Takes: connections of one edge, as they come up. Gives: numbers of groups, and views of them made on demand.
+
+Rules: a group has one number and two faces: the partitions (ConsumedPartitionGroup) and their consumers
+(ConsumerVertexGroup). Partitions of a group are neighbours in the numbering. An all-to-all edge is one group, whatever
+its parallelism; nothing here is kept per pair of producer and consumer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+import numpy as np
+
+from ...ids import ResultPartitionType
+from ..structures.arrays import NOTHING, FlagArray, GrowingArray, IndexArray, index_array, offsets_of, written_out
+from .distribution import InputInfo
+
+_TYPES = tuple(ResultPartitionType)
+_IS_BLOCKING = np.array([type.is_blocking for type in _TYPES])
+_MUST_BE_PIPELINED = np.array([type.must_be_pipelined for type in _TYPES])
+_COLUMNS = (
+    "edge", "dataset", "partition_start", "partition_stop", "consumer_start", "consumer_stop", "unfinished",
+    "type_code", "consumers",
+)  # fmt: skip
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ConsumedPartitionGroup:
+    """The partitions that the same subtasks consume over one edge; equal when the number is.
+
+    Attributes:
+        number: of the group in its topology.
+        partitions: numbers of the partitions, in order of their producers.
+        type: of their dataset.
+        dataset: index in the job graph.
+        edge: index in the job graph.
+        consumers: how many subtasks read them.
+    """
+
+    number: int
+    partitions: range
+    type: ResultPartitionType
+    dataset: int
+    edge: int
+    consumers: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ConsumerVertexGroup:
+    """The subtasks that consume the same partitions over one edge; equal when the number is.
+
+    Attributes:
+        number: of the group in its topology: that of their ConsumedPartitionGroup.
+        subtasks: numbers of the subtasks, in order.
+        type: of the dataset they consume.
+        partitions: how many partitions they read.
+    """
+
+    number: int
+    subtasks: tuple[int, ...]
+    type: ResultPartitionType
+    partitions: int
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Connection:
+    """Which groups one edge has, and who is in which.
+
+    Attributes:
+        first_group: number of its first group.
+        groups: how many it has.
+        group_of_consumer: by the consumer's index; None when the only group has all of them.
+        row_of_partition: where the groups of a partition begin in `partition_groups`; None as above.
+        partition_groups: numbers of groups, by the index of the producer.
+    """
+
+    first_group: int
+    groups: int
+    group_of_consumer: IndexArray | None = None
+    row_of_partition: IndexArray | None = None
+    partition_groups: IndexArray = field(default_factory=lambda: NOTHING)
+
+    def consumed_by(self, index: int) -> int:
+        """The group that one consumer reads."""
+        if self.group_of_consumer is None:
+            return self.first_group
+        return int(self.group_of_consumer[index])
+
+    def all_consumed_by(self, indices: IndexArray) -> IndexArray:
+        """The group that each of several consumers reads."""
+        if self.group_of_consumer is None:
+            return np.full(indices.size, self.first_group, np.int32)
+        return self.group_of_consumer[indices]
+
+    def distinct_consumed_by(self, indices: IndexArray) -> IndexArray:
+        """The groups that any of several consumers reads, each once, ascending."""
+        if self.group_of_consumer is None:
+            return np.full(min(indices.size, 1), self.first_group, np.int32)
+        return np.unique(self.group_of_consumer[indices])
+
+    def of_partition(self, index: int) -> tuple[int, ...]:
+        """The groups that one producer's partition is in."""
+        if self.row_of_partition is None:
+            return (self.first_group,)
+        return tuple(self.partition_groups[self.row_of_partition[index] : self.row_of_partition[index + 1]].tolist())
+
+    def of_partitions(self, indices: IndexArray) -> IndexArray:
+        """The groups of several producers' partitions, one after the other."""
+        if self.row_of_partition is None:
+            return np.full(min(indices.size, 1), self.first_group, np.int32)
+        rows = written_out(self.row_of_partition[indices], self.row_of_partition[indices + 1])
+        return self.partition_groups[rows]
+
+    def distinct_of_partitions(self, indices: IndexArray) -> IndexArray:
+        """The groups of several producers' partitions, each once, ascending."""
+        groups = self.of_partitions(indices)
+        return groups if groups.size < 2 else np.unique(groups)
+
+
+@final
+class GroupTable:
+    """Every group of a topology, as arrays; they are taken anew from here after the topology has grown.
+
+    Attributes:
+        edge: by group.
+        dataset: by group.
+        partition_start: number of its first partition, by group.
+        partition_stop: past its last partition, by group.
+        consumer_start: where its consumers begin in `consumers`, by group.
+        consumer_stop: past their end, by group.
+        unfinished: partitions whose data are not complete, by group.
+        type_code: index of the type in `ResultPartitionType`, by group.
+        consumers: numbers of subtasks.
+    """
+
+    def __init__(self) -> None:
+        self._grown = {name: GrowingArray() for name in _COLUMNS}
+        self._look()
+
+    def _look(self) -> None:
+        """Takes the views anew: something was added."""
+        self.edge: IndexArray = self._grown["edge"].view
+        self.dataset: IndexArray = self._grown["dataset"].view
+        self.partition_start: IndexArray = self._grown["partition_start"].view
+        self.partition_stop: IndexArray = self._grown["partition_stop"].view
+        self.consumer_start: IndexArray = self._grown["consumer_start"].view
+        self.consumer_stop: IndexArray = self._grown["consumer_stop"].view
+        self.unfinished: IndexArray = self._grown["unfinished"].view
+        self.type_code: IndexArray = self._grown["type_code"].view
+        self.consumers: IndexArray = self._grown["consumers"].view
+
+    def __len__(self) -> int:
+        return self.edge.size
+
+    def connect_all(
+        self, edge: int, dataset: int, type: ResultPartitionType, partitions: range, subtasks: range
+    ) -> Connection:
+        """Every partition with every subtask: one group."""
+        first = len(self)
+        self._append(
+            edge, dataset, type, index_array([partitions.start]), index_array([partitions.stop]),
+            index_array([len(subtasks)]), np.arange(subtasks.start, subtasks.stop, dtype=np.int32),
+        )  # fmt: skip
+        return Connection(first, 1)
+
+    def connect_ranges(
+        self,
+        edge: int,
+        dataset: int,
+        type: ResultPartitionType,
+        partitions: range,
+        subtasks: range,
+        reads: InputInfo,
+    ) -> Connection:
+        """One group for all subtasks that read the same range of partitions, in order of the first of them."""
+        start, stop = reads.partition_ranges()
+        key = start.astype(np.int64) * (len(partitions) + 1) + stop
+        _, first_reader, group = np.unique(key, return_index=True, return_inverse=True)
+        rank = np.empty(first_reader.size, np.int32)
+        rank[np.argsort(first_reader)] = np.arange(first_reader.size, dtype=np.int32)
+        group = rank[group]
+        first_reader = np.sort(first_reader)
+        start, stop = start[first_reader], stop[first_reader]
+        first = len(self)
+        self._append(
+            edge, dataset, type, start + partitions.start, stop + partitions.start,
+            index_array(np.bincount(group, minlength=first_reader.size)),
+            index_array(np.argsort(group, kind="stable") + subtasks.start),
+        )  # fmt: skip
+        partition = written_out(start, stop)
+        groups = np.repeat(np.arange(first_reader.size, dtype=np.int32), stop - start)
+        counts = index_array(np.bincount(partition, minlength=len(partitions)))
+        in_order = groups[np.argsort(partition, kind="stable")] + first
+        return Connection(first, first_reader.size, group + first, offsets_of(counts), index_array(in_order))
+
+    def type_of(self, group: int) -> ResultPartitionType:
+        """How its partitions are kept and consumed."""
+        return _TYPES[int(self.type_code[group])]
+
+    def are_blocking(self, groups: IndexArray) -> FlagArray:
+        """Whether nothing of each can be consumed before all of it was produced."""
+        return _IS_BLOCKING[self.type_code[groups]]
+
+    def must_be_pipelined(self, groups: IndexArray) -> FlagArray:
+        """Whether the producers and consumers of each have to run at the same time."""
+        return _MUST_BE_PIPELINED[self.type_code[groups]]
+
+    def partitions_of(self, group: int) -> range:
+        """Numbers of its partitions."""
+        return range(int(self.partition_start[group]), int(self.partition_stop[group]))
+
+    def consumers_of(self, group: int) -> IndexArray:
+        """Numbers of its consumers."""
+        return self.consumers[self.consumer_start[group] : self.consumer_stop[group]]
+
+    def partitions_of_all(self, groups: IndexArray) -> IndexArray:
+        """Partitions of several groups, one group after the other."""
+        return written_out(self.partition_start[groups], self.partition_stop[groups])
+
+    def consumers_of_all(self, groups: IndexArray) -> IndexArray:
+        """Consumers of several groups, one group after the other."""
+        return self.consumers[written_out(self.consumer_start[groups], self.consumer_stop[groups])]
+
+    def consumed_partition_group(self, group: int) -> ConsumedPartitionGroup:
+        """A view of its partitions."""
+        consumers = int(self.consumer_stop[group] - self.consumer_start[group])
+        return ConsumedPartitionGroup(
+            group, self.partitions_of(group), self.type_of(group), int(self.dataset[group]), int(self.edge[group]),
+            consumers,
+        )  # fmt: skip
+
+    def consumer_vertex_group(self, group: int) -> ConsumerVertexGroup:
+        """A view of its consumers."""
+        return ConsumerVertexGroup(
+            group, tuple(self.consumers_of(group).tolist()), self.type_of(group), len(self.partitions_of(group))
+        )
+
+    def _append(
+        self,
+        edge: int,
+        dataset: int,
+        type: ResultPartitionType,
+        start: IndexArray,
+        stop: IndexArray,
+        consumer_counts: IndexArray,
+        consumers: IndexArray,
+    ) -> None:
+        """Adds the groups of one edge."""
+        offsets = offsets_of(consumer_counts) + np.int32(self.consumers.size)
+        grown = self._grown
+        for name, value in (("edge", edge), ("dataset", dataset), ("type_code", _TYPES.index(type))):
+            grown[name].extend_with(value, start.size)
+        grown["partition_start"].extend(start)
+        grown["partition_stop"].extend(stop)
+        grown["consumer_start"].extend(offsets[:-1])
+        grown["consumer_stop"].extend(offsets[1:])
+        grown["unfinished"].extend(stop - start)
+        grown["consumers"].extend(consumers)
+        self._look()

@@ -1,0 +1,404 @@
+"""The subtasks of a job, their partitions and who consumes them: an execution topology made of arrays.
+
+Takes: a job graph; for a dynamic one, vertices as their parallelism is decided; and which subtasks finished or were
+reset. Gives: numbers and arrays of numbers, and views of groups made on demand.
+
+Rules:
+- Subtasks are numbered through all vertices, in the order in which vertices were initialised, which is topological.
+  Partitions are numbered through all datasets in the same way; group numbers are those of `groups`.
+- A partition is finished when its producer is, unless the type must be pipelined: then nobody asks.
+- What was taken as an array is taken again after `initialise`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import final
+
+import numpy as np
+
+from ...errors import ConfigError
+from ..graph.job_graph import UNDECIDED, DistributionPattern, JobGraph
+from ..structures.arrays import NOTHING, FlagArray, GrowingArray, IndexArray
+from .distribution import InputInfo, count_subpartitions, dynamic_input, static_input
+from .groups import Connection, GroupTable
+
+
+@final
+class Topology:
+    """All subtasks that exist so far.
+
+    Args:
+        job: what they belong to. All vertices of a job that is not dynamic are initialised at once; in a dynamic one
+            none is.
+
+    Attributes:
+        job: as given.
+        groups: who consumes which partitions.
+    """
+
+    def __init__(self, job: JobGraph) -> None:
+        self.job = job
+        self.groups = GroupTable()
+        self._inputs: list[list[int]] = [[] for _ in job.vertices]
+        self._outputs: list[list[int]] = [[] for _ in job.vertices]
+        self._edges_of_dataset: list[list[int]] = [[] for _ in job.datasets]
+        for number, edge in enumerate(job.edges):
+            self._inputs[edge.consumer].append(number)
+            self._edges_of_dataset[edge.dataset].append(number)
+        for number, dataset in enumerate(job.datasets):
+            self._outputs[dataset.producer].append(number)
+        self._decided = [vertex.parallelism for vertex in job.vertices]
+        self._initialised: list[int] = []
+        self._subtasks: list[range | None] = [None] * len(job.vertices)
+        self._partitions: list[range | None] = [None] * len(job.datasets)
+        self._connections: list[Connection | None] = [None] * len(job.edges)
+        self._reads: list[InputInfo | None] = [None] * len(job.edges)
+        self._subpartitions: list[IndexArray | None] = [None] * len(job.datasets)
+        self._vertex_of = GrowingArray()
+        self._dataset_of = GrowingArray()
+        self._producer_of = GrowingArray()
+        self._is_finished = GrowingArray(np.bool_)
+        if not job.is_dynamic:
+            for vertex in range(len(job.vertices)):
+                self.initialise(vertex)
+
+    # -------------------------------------------------------------------------------------------------- growth
+
+    def decide(self, vertex: int, parallelism: int) -> None:
+        """Settles the parallelism of a vertex that is not initialised yet; its producers' subpartitions follow it.
+
+        Raises:
+            ConfigError: it is initialised, has another parallelism already, or this is more than its maximum.
+        """
+        known, most = self._decided[vertex], self.job.vertices[vertex].max_parallelism
+        name = self.job.vertices[vertex].name
+        if self._subtasks[vertex] is not None or known not in (UNDECIDED, parallelism):
+            raise ConfigError(f"vertex {name!r} has parallelism {known} already; {parallelism} comes too late")
+        if not 1 <= parallelism <= most:
+            raise ConfigError(f"vertex {name!r}: parallelism {parallelism}; give 1 to {most}")
+        self._decided[vertex] = parallelism
+
+    def initialise(self, vertex: int, reads: Sequence[InputInfo] | None = None) -> range:
+        """Makes the subtasks and partitions of a vertex, and the groups it consumes.
+
+        Args:
+            vertex: its index; its parallelism is decided and everything it reads from is initialised.
+            reads: what its subtasks read, in the order of `inputs_of`; None is an even distribution.
+
+        Returns:
+            Numbers of the new subtasks.
+
+        Raises:
+            ConfigError: it is initialised already, its parallelism or a producer is missing, or `reads` does not fit.
+        """
+        name, parallelism = self.job.vertices[vertex].name, self._decided[vertex]
+        if self._subtasks[vertex] is not None:
+            raise ConfigError(f"vertex {name!r} is initialised already")
+        if parallelism == UNDECIDED:
+            raise ConfigError(f"vertex {name!r} has no parallelism yet: call decide first")
+        inputs = self._inputs[vertex]
+        for edge in inputs:
+            if self._partitions[self.job.edges[edge].dataset] is None:
+                producer = self.job.vertices[self.job.datasets[self.job.edges[edge].dataset].producer].name
+                raise ConfigError(f"vertex {name!r} reads from {producer!r}, which is not initialised yet")
+        if reads is not None and [read.parallelism for read in reads] != [parallelism] * len(inputs):
+            raise ConfigError(f"vertex {name!r} needs {len(inputs)} inputs for each of {parallelism} subtasks")
+        subtasks = range(self.subtask_count, self.subtask_count + parallelism)
+        self._vertex_of.extend_with(vertex, parallelism)
+        self._subtasks[vertex] = subtasks
+        self._initialised.append(vertex)
+        for dataset in self._outputs[vertex]:
+            self._partitions[dataset] = range(self.partition_count, self.partition_count + parallelism)
+            self._dataset_of.extend_with(dataset, parallelism)
+            self._producer_of.extend(np.arange(subtasks.start, subtasks.stop, dtype=np.int32))
+            self._is_finished.extend_with(False, parallelism)
+        for position, edge in enumerate(inputs):
+            self._connect(edge, subtasks, reads[position] if reads is not None else None)
+        return subtasks
+
+    def _connect(self, edge: int, subtasks: range, reads: InputInfo | None) -> None:
+        """Makes the groups of one edge whose two ends exist."""
+        dataset = self.job.edges[edge].dataset
+        type = self.job.datasets[dataset].type
+        partitions = self.partitions_of(dataset)
+        self._reads[edge] = reads
+        if self.job.edges[edge].pattern is DistributionPattern.ALL_TO_ALL:
+            connection = self.groups.connect_all(edge, dataset, type, partitions, subtasks)
+        else:
+            connection = self.groups.connect_ranges(edge, dataset, type, partitions, subtasks, self.input_info(edge))
+        self._connections[edge] = connection
+        finished = np.flatnonzero(self._is_finished.view[partitions.start : partitions.stop])
+        # A dynamic graph connects consumers after their producers have finished.
+        if finished.size:
+            self._count_unfinished(connection, finished.astype(np.int32), -1)
+
+    # ---------------------------------------------------------------------------------------- vertices, subtasks
+
+    @property
+    def subtask_count(self) -> int:
+        """Subtasks so far."""
+        return len(self._vertex_of)
+
+    @property
+    def initialised(self) -> tuple[int, ...]:
+        """Indices of the vertices that have subtasks, in the order of their numbers."""
+        return tuple(self._initialised)
+
+    def is_initialised(self, vertex: int) -> bool:
+        """Whether a vertex has subtasks."""
+        return self._subtasks[vertex] is not None
+
+    def parallelism_of(self, vertex: int) -> int:
+        """Its subtasks; `UNDECIDED` when that is open."""
+        return self._decided[vertex]
+
+    def inputs_of(self, vertex: int) -> tuple[int, ...]:
+        """Indices of the edges that it reads, in order."""
+        return tuple(self._inputs[vertex])
+
+    def outputs_of(self, vertex: int) -> tuple[int, ...]:
+        """Indices of the datasets that it writes."""
+        return tuple(self._outputs[vertex])
+
+    def edges_of(self, dataset: int) -> tuple[int, ...]:
+        """Indices of the edges that read a dataset."""
+        return tuple(self._edges_of_dataset[dataset])
+
+    def subtasks_of(self, vertex: int) -> range:
+        """Numbers of its subtasks.
+
+        Raises:
+            ConfigError: it is not initialised.
+        """
+        subtasks = self._subtasks[vertex]
+        if subtasks is None:
+            raise ConfigError(f"vertex {self.job.vertices[vertex].name!r} is not initialised: it has no subtasks yet")
+        return subtasks
+
+    def subtask(self, vertex: int, index: int) -> int:
+        """The number of one subtask.
+
+        Raises:
+            ConfigError: there is no such vertex or subtask.
+        """
+        if not 0 <= vertex < len(self._subtasks):
+            raise ConfigError(f"no vertex {vertex}: job {self.job.name!r} has {len(self._subtasks)}")
+        subtasks = self.subtasks_of(vertex)
+        if not 0 <= index < len(subtasks):
+            raise ConfigError(f"vertex {self.job.vertices[vertex].name!r} has no subtask {index}, but {len(subtasks)}")
+        return subtasks[index]
+
+    @property
+    def vertex_of_subtask(self) -> IndexArray:
+        """The vertex of every subtask, by its number."""
+        return self._vertex_of.view
+
+    def place_of(self, subtask: int) -> tuple[int, int]:
+        """The vertex of a subtask and its index there.
+
+        Raises:
+            ConfigError: there is no such subtask.
+        """
+        if not 0 <= subtask < self.subtask_count:
+            raise ConfigError(f"no subtask {subtask}: job {self.job.name!r} has {self.subtask_count} so far")
+        vertex = int(self._vertex_of.view[subtask])
+        return vertex, subtask - self.subtasks_of(vertex).start
+
+    def by_vertex(self, subtasks: IndexArray) -> Iterator[tuple[int, IndexArray]]:
+        """Cuts ascending numbers of subtasks at the borders of vertices; gives (vertex, its indices)."""
+        position = 0
+        while position < subtasks.size:
+            vertex = int(self._vertex_of.view[subtasks[position]])
+            own = self.subtasks_of(vertex)
+            stop = int(np.searchsorted(subtasks, own.stop))
+            yield vertex, subtasks[position:stop] - np.int32(own.start)
+            position = stop
+
+    # ---------------------------------------------------------------------------------------------- partitions
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions so far."""
+        return len(self._dataset_of)
+
+    def partitions_of(self, dataset: int) -> range:
+        """Numbers of a dataset's partitions, in order of their producers.
+
+        Raises:
+            ConfigError: its producer is not initialised.
+        """
+        partitions = self._partitions[dataset]
+        if partitions is None:
+            raise ConfigError(f"dataset {self.job.datasets[dataset].name!r} has no partitions yet")
+        return partitions
+
+    @property
+    def dataset_of_partition(self) -> IndexArray:
+        """The dataset of every partition, by its number."""
+        return self._dataset_of.view
+
+    @property
+    def producer_of_partition(self) -> IndexArray:
+        """The subtask that writes each partition, by its number."""
+        return self._producer_of.view
+
+    @property
+    def is_finished(self) -> FlagArray:
+        """Whether all data of each partition were produced, by its number."""
+        return self._is_finished.view
+
+    def partitions_of_subtask(self, subtask: int) -> tuple[int, ...]:
+        """Numbers of the partitions that a subtask writes, by dataset."""
+        vertex, index = self.place_of(subtask)
+        return tuple(self.partitions_of(dataset)[index] for dataset in self._outputs[vertex])
+
+    def subpartition_counts(self, dataset: int) -> IndexArray:
+        """Subpartitions of each partition of a dataset, by producer; settled when first asked, as on deployment.
+
+        A static graph has one for each consumer; a dynamic one as many as the consumers may come to need.
+        """
+        known = self._subpartitions[dataset]
+        if known is None:
+            producers, readers = len(self.partitions_of(dataset)), self._edges_of_dataset[dataset]
+            known = count_subpartitions(self.job, readers, producers, self._decided)
+            self._subpartitions[dataset] = known
+        return known
+
+    # -------------------------------------------------------------------------------------------------- groups
+
+    def input_info(self, edge: int) -> InputInfo:
+        """What each consumer of an edge reads.
+
+        Raises:
+            ConfigError: a dynamic graph's consumer has more subtasks than the partitions have subpartitions.
+        """
+        known = self._reads[edge]
+        if known is None:
+            known = self._reads[edge] = self._even_input(edge)
+        return known
+
+    def _even_input(self, edge: int) -> InputInfo:
+        dataset, pattern = self.job.edges[edge].dataset, self.job.edges[edge].pattern
+        producers, consumers = len(self.partitions_of(dataset)), self._decided[self.job.edges[edge].consumer]
+        if not self.job.is_dynamic:
+            return static_input(pattern, producers, consumers)
+        subpartitions = int(self.subpartition_counts(dataset)[0])
+        is_broadcast = self.job.datasets[dataset].is_broadcast
+        return dynamic_input(pattern, producers, consumers, subpartitions, is_broadcast=is_broadcast)
+
+    def connection(self, edge: int) -> Connection:
+        """The groups of an edge.
+
+        Raises:
+            ConfigError: its consumer is not initialised.
+        """
+        connection = self._connections[edge]
+        if connection is None:
+            consumer = self.job.vertices[self.job.edges[edge].consumer].name
+            raise ConfigError(f"edge {edge} is not connected: its consumer {consumer!r} is not initialised")
+        return connection
+
+    def groups_of_edge(self, edge: int) -> range:
+        """Numbers of an edge's groups; none while its consumer is not initialised."""
+        connection = self._connections[edge]
+        if connection is None:
+            return range(0)
+        return range(connection.first_group, connection.first_group + connection.groups)
+
+    def consumed_groups(self, subtask: int) -> tuple[int, ...]:
+        """The group that a subtask reads on each input, in order."""
+        vertex, index = self.place_of(subtask)
+        return tuple(self.connection(edge).consumed_by(index) for edge in self._inputs[vertex])
+
+    def groups_of_partition(self, partition: int) -> tuple[int, ...]:
+        """The groups that a partition is in: one for each edge that reads its dataset, in most jobs."""
+        dataset = int(self._dataset_of.view[partition])
+        index = partition - self.partitions_of(dataset).start
+        found: list[int] = []
+        for edge in self._edges_of_dataset[dataset]:
+            connection = self._connections[edge]
+            if connection is not None:
+                found += connection.of_partition(index)
+        return tuple(found)
+
+    def produced_groups(self, subtask: int) -> tuple[int, ...]:
+        """The groups of all partitions that a subtask writes."""
+        partitions = self.partitions_of_subtask(subtask)
+        return tuple(group for partition in partitions for group in self.groups_of_partition(partition))
+
+    def consumed_by_all(self, subtasks: IndexArray) -> IndexArray:
+        """The groups that any of several subtasks reads, each once; `subtasks` ascends."""
+        found = [
+            self.connection(edge).distinct_consumed_by(indices)
+            for vertex, indices in self.by_vertex(subtasks)
+            for edge in self._inputs[vertex]
+        ]
+        return np.concatenate(found) if found else NOTHING
+
+    def produced_by_all(self, subtasks: IndexArray) -> IndexArray:
+        """The groups of what any of several subtasks writes, each once; `subtasks` ascends."""
+        found = [
+            connection.distinct_of_partitions(indices)
+            for vertex, indices in self.by_vertex(subtasks)
+            for dataset in self._outputs[vertex]
+            for edge in self._edges_of_dataset[dataset]
+            if (connection := self._connections[edge]) is not None
+        ]
+        return np.concatenate(found) if found else NOTHING
+
+    # ----------------------------------------------------------------------------------------------- progress
+
+    def finish(self, subtask: int) -> tuple[int, ...]:
+        """A subtask has produced all its data. Doing it twice changes nothing.
+
+        Returns:
+            The groups whose data became complete.
+        """
+        complete: list[int] = []
+        unfinished = self.groups.unfinished
+        for partition in self.partitions_of_subtask(subtask):
+            if not self._tracks(partition) or self._is_finished.view[partition]:
+                continue
+            self._is_finished.view[partition] = True
+            for group in self.groups_of_partition(partition):
+                unfinished[group] -= 1
+                if unfinished[group] == 0:
+                    complete.append(group)
+        return tuple(complete)
+
+    def reset(self, subtasks: IndexArray) -> IndexArray:
+        """Subtasks start anew: nothing of what they write is complete any more.
+
+        Returns:
+            The partitions that were finished, ascending within each dataset.
+        """
+        lost: list[IndexArray] = []
+        for vertex, indices in self.by_vertex(np.unique(subtasks)):
+            for dataset in self._outputs[vertex]:
+                own = self.partitions_of(dataset)
+                was = indices[self._is_finished.view[own.start : own.stop][indices]]
+                if not was.size:
+                    continue
+                lost.append(was + np.int32(own.start))
+                self._is_finished.view[lost[-1]] = False
+                for edge in self._edges_of_dataset[dataset]:
+                    connection = self._connections[edge]
+                    if connection is not None:
+                        self._count_unfinished(connection, was, 1)
+        return np.concatenate(lost) if lost else NOTHING
+
+    def is_complete(self, group: int) -> bool:
+        """Whether all data of a group were produced."""
+        return bool(self.groups.unfinished[group] == 0)
+
+    def _tracks(self, partition: int) -> bool:
+        """Whether it matters that a partition is complete."""
+        return not self.job.datasets[int(self._dataset_of.view[partition])].type.must_be_pipelined
+
+    def _count_unfinished(self, connection: Connection, indices: IndexArray, change: int) -> None:
+        """Partitions of some producers became unfinished (1) or finished (-1)."""
+        if connection.row_of_partition is None:
+            self.groups.unfinished[connection.first_group] += np.int32(change * indices.size)
+        else:
+            np.add.at(self.groups.unfinished, connection.of_partitions(indices), np.int32(change))

@@ -1,0 +1,82 @@
+"""What tests of whole TaskManagers share: clocks, addresses, and that nothing is left."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import trio
+import trio.testing
+
+from netstack.config import NetworkConfig
+from netstack.ids import ChannelDescriptor
+from netstack.inbound.gate import SingleInputGate
+from netstack.inbound.union import UnionInputGate
+from netstack.runtime.network_environment import TaskManager
+from netstack.runtime.record_reader import RecordReader
+
+CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=64 * 1024, heartbeat_interval_s=None)
+SCHEMES = ["memory", "tcp", "unix"]
+numbers = itertools.count()
+
+
+def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Runs an async test in virtual time; what would hang fails after a virtual hour."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **keywords: Any) -> None:
+        async def main() -> None:
+            with trio.fail_after(3600):
+                await test(*arguments, **keywords)
+
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    return run
+
+
+def real(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Runs an async test in real time; what would hang fails after ten seconds."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **keywords: Any) -> None:
+        async def main() -> None:
+            with trio.fail_after(10):
+                await test(*arguments, **keywords)
+
+        trio.run(main)
+
+    return run
+
+
+def url(scheme: str = "memory", folder: Path | None = None) -> str:
+    match scheme:
+        case "tcp":
+            return "tcp://127.0.0.1:0"
+        case "unix":
+            return f"unix://{folder}/{next(numbers)}.sock"
+        case _:
+            return f"memory://task-manager-{next(numbers)}"
+
+
+def channels(manager: TaskManager, name: str = "p", count: int = 1) -> list[ChannelDescriptor]:
+    return [ChannelDescriptor(manager.address, name, index) for index in range(count)]
+
+
+async def settle() -> None:
+    await trio.testing.wait_all_tasks_blocked()
+
+
+async def read_all(gate: SingleInputGate | UnionInputGate, into: list[list[Any]]) -> None:
+    reader = RecordReader(gate)
+    while (records := await reader.next_records()) is not None:
+        into[reader.channel_index] += records
+
+
+def assert_nothing_left(*managers: TaskManager) -> None:
+    for manager in managers:
+        statistics = manager.statistics()
+        assert statistics.pool.lent_segments == 0
+        assert (statistics.partitions, statistics.accepted, statistics.dialled, statistics.gates) == ((), (), (), ())

@@ -1,0 +1,184 @@
+"""TaskManagers are left in any order, and nothing stays behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from network_environments import CONFIG, SCHEMES, assert_nothing_left, channels, real, settle, url, virtual
+
+from netstack.errors import (
+    ConnectionLost,
+    InsufficientBuffers,
+    LocalProtocolError,
+    NetstackError,
+    PartitionNotFound,
+    PoolDestroyed,
+    RemoteProtocolError,
+)
+from netstack.ids import ChannelDescriptor
+from netstack.inbound.gate import SingleInputGate
+from netstack.outbound.partition import ResultPartition
+from netstack.runtime.network_environment import GOODBYE_GRACE_S, TaskManager, open_task_manager
+from netstack.runtime.record_reader import RecordReader
+from netstack.runtime.record_writer import RecordWriter
+from netstack.transport import transport_for
+from netstack.wire.codec_native import PROTOCOL_VERSION, NativeCodec
+from netstack.wire.frames import Hello
+
+# Closing in any order. A program holds a producer and a consumer; who leaves its block first?
+
+
+async def hold(address: str, leave: trio.Event, *, task_status: trio.TaskStatus[TaskManager]) -> None:
+    async with open_task_manager(address, CONFIG) as manager:
+        task_status.started(manager)
+        await leave.wait()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("order", ["producer", "consumer", "both"])
+@real
+async def test_task_managers_close_in_any_order_while_records_flow(scheme: str, order: str, tmp_path: Path) -> None:
+    gc.collect()
+    descriptors = len(os.listdir("/proc/self/fd"))
+    opened: list[TaskManager] = []
+    leave = [trio.Event(), trio.Event()]
+    ends: dict[str, Exception] = {}
+
+    async def write(partition: ResultPartition) -> None:
+        writer = RecordWriter(partition, buffer_timeout_s=0)
+        try:
+            while True:
+                await writer.emit(bytes(700))
+                await trio.lowlevel.checkpoint()
+        except NetstackError as error:
+            ends["writer"] = error
+
+    async def read(gate: SingleInputGate) -> None:
+        reader = RecordReader(gate)
+        try:
+            while await reader.next_records():
+                await trio.lowlevel.checkpoint()
+        except NetstackError as error:
+            ends["reader"] = error
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            opened += [await nursery.start(hold, url(scheme, tmp_path), event) for event in leave]
+            producer, consumer = opened
+            gate = await consumer.open_gate(channels(producer))
+            nursery.start_soon(write, producer.create_partition("p", subpartitions=1))
+            nursery.start_soon(read, gate)
+            for _ in range(50):
+                await trio.lowlevel.checkpoint()
+            if order in ("producer", "both"):
+                leave[0].set()
+            if order in ("consumer", "both"):
+                leave[1].set()
+            await settle()
+            if order == "producer":
+                assert isinstance(ends["reader"], (ConnectionLost, PartitionNotFound))
+            if order == "consumer":
+                assert "writer" not in ends  # back-pressured, until its own manager is closed
+            for event in leave:
+                event.set()
+    assert isinstance(ends["writer"], (PoolDestroyed, LocalProtocolError))
+    assert isinstance(ends["reader"], (ConnectionLost, PartitionNotFound, LocalProtocolError))
+    assert not isinstance(ends["reader"], RemoteProtocolError)
+    assert_nothing_left(*opened)
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+@virtual
+async def test_leaving_waits_no_longer_than_the_grace_for_a_peer_that_hangs() -> None:
+    """The producer here is a hello, and nothing else ever."""
+    address = url()
+    listener = await transport_for(address).listen(address)
+
+    async def greet() -> None:
+        stream = await listener.accept()
+        hello = Hello(PROTOCOL_VERSION, CONFIG.segment_size_bytes, 0, "a peer that hangs")
+        stream.try_send([NativeCodec().encode_control(hello)])
+        await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(greet)
+        async with open_task_manager(url(), CONFIG) as consumer:
+            await consumer.open_gate([ChannelDescriptor(address, "p")])
+            start = trio.current_time()
+        assert trio.current_time() - start == pytest.approx(GOODBYE_GRACE_S)
+        assert_nothing_left(consumer)
+        nursery.cancel_scope.cancel()
+    listener.close()
+
+
+@virtual
+async def test_leaving_does_not_wait_for_a_peer_that_answers() -> None:
+    async with open_task_manager(url(), CONFIG) as producer:
+        producer.create_partition("p", subpartitions=1)
+        async with open_task_manager(url(), CONFIG) as consumer:
+            await consumer.open_gate(channels(producer))
+            start = trio.current_time()
+        assert trio.current_time() == start
+        assert_nothing_left(consumer)
+
+
+@virtual
+async def test_the_callers_own_error_leaves_as_it_is() -> None:
+    managers: list[TaskManager] = []
+
+    async def program() -> None:
+        async with open_task_manager(url(), CONFIG) as manager:
+            managers.append(manager)
+            manager.create_partition("p", subpartitions=1)
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        await program()
+    assert_nothing_left(*managers)
+
+
+@virtual
+async def test_a_closed_manager_says_so() -> None:
+    async with open_task_manager(url(), CONFIG) as manager:
+        pass
+    with pytest.raises(LocalProtocolError, match="the TaskManager is closed"):
+        manager.create_partition("p", subpartitions=1)
+    with pytest.raises(LocalProtocolError, match="the TaskManager is closed"):
+        await manager.open_gate([ChannelDescriptor("memory://nowhere", "p")])
+
+
+@real
+async def test_failed_dials_leave_no_descriptor_behind() -> None:
+    gc.collect()
+    descriptors = len(os.listdir("/proc/self/fd"))
+    tiny = replace(CONFIG, memory_bytes=10 * 1024)
+    other_size = replace(CONFIG, segment_size_bytes=2048)
+    async with (
+        open_task_manager(url("tcp"), CONFIG) as producer,
+        open_task_manager(url("tcp"), tiny) as poor,
+        open_task_manager(url("tcp"), other_size) as different,
+    ):
+        producer.create_partition("p", subpartitions=1)
+        before = len(os.listdir("/proc/self/fd"))
+        async with open_task_manager(url("tcp"), CONFIG) as gone:
+            nowhere = gone.address
+        for _ in range(5):
+            with pytest.raises(ConnectionLost, match="cannot reach"):
+                await producer.open_gate([ChannelDescriptor(nowhere, "p")])
+            with pytest.raises(InsufficientBuffers):
+                await poor.open_gate(channels(producer))
+            with pytest.raises(RemoteProtocolError, match="SEGMENT_SIZE_MISMATCH"):
+                await different.open_gate(channels(producer))
+        for manager in (poor, different):
+            assert manager.statistics().pool.lent_segments == 0
+        while producer.statistics().accepted:  # until it has heard that they are gone
+            await trio.lowlevel.checkpoint()
+        assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) == descriptors

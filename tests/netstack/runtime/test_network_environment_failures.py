@@ -1,0 +1,335 @@
+"""What fails, comes late or leaves is told to those concerned, and to nobody else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from network_environments import CONFIG, assert_nothing_left, channels, read_all, settle, url, virtual
+
+from netstack.errors import (
+    ChannelFailed,
+    ConfigError,
+    LocalProtocolError,
+    NetstackError,
+    PartitionNotFound,
+    PoolDestroyed,
+    ProducerFailed,
+)
+from netstack.ids import ChannelDescriptor, ResultPartitionType
+from netstack.runtime.network_environment import open_task_manager
+from netstack.runtime.record_reader import RecordReader
+from netstack.runtime.record_writer import RecordWriter
+
+# Failures of a producer.
+
+
+@pytest.mark.parametrize("local", [True, False])
+@virtual
+async def test_a_producers_failure_reaches_its_consumers_with_the_cause(local: bool) -> None:
+    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
+        partition = producer.create_partition("p", subpartitions=1)
+        writer = RecordWriter(partition, buffer_timeout_s=None)
+        gate = await (producer if local else consumer).open_gate(channels(producer))
+        await settle()
+        await writer.emit(b"never seen")
+        partition.fail("division by zero in operator map-3")
+        with pytest.raises(ProducerFailed, match="PRODUCER_FAILED: division by zero in operator map-3") as caught:
+            await RecordReader(gate).__anext__()
+        assert "'p' subpartition 0" in caught.value.channel
+        with pytest.raises((LocalProtocolError, PoolDestroyed)):
+            await writer.emit(bytes(2000))
+        gate.close()
+        await settle()
+        assert_nothing_left(producer, consumer)
+
+
+@virtual
+async def test_a_writer_that_waits_for_a_buffer_is_woken_by_the_failure() -> None:
+    async with open_task_manager(url(), CONFIG) as producer:
+        partition = producer.create_partition("p", subpartitions=1)
+        writer = RecordWriter(partition)
+        ended: list[Exception] = []
+
+        async def write() -> None:
+            try:
+                while True:
+                    await writer.emit(bytes(500))
+            except NetstackError as error:
+                ended.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write)
+            await settle()
+            assert ended == []
+            partition.fail("on purpose")
+        assert isinstance(ended[0], PoolDestroyed)
+        assert "'p'" in str(ended[0])
+        assert_nothing_left(producer)
+
+
+@virtual
+async def test_one_channels_failure_leaves_the_others_on_the_connection_going() -> None:
+    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
+        bad = producer.create_partition("bad", subpartitions=1)
+        good = RecordWriter(producer.create_partition("good", subpartitions=1), buffer_timeout_s=0)
+        gates = {name: await consumer.open_gate(channels(producer, name)) for name in ("bad", "good")}
+        await settle()
+        bad.fail("on purpose")
+        with pytest.raises(ProducerFailed):
+            await RecordReader(gates["bad"]).__anext__()
+        gates["bad"].close()
+        reader = RecordReader(gates["good"])
+        for number in range(50):
+            await good.emit(b"%d" % number)
+            assert await reader.__anext__() == b"%d" % number
+        (dialled,) = consumer.statistics().dialled
+        assert dialled.channels == 1
+        gates["good"].close()
+
+
+@virtual
+async def test_in_one_gate_too_the_other_channels_go_on() -> None:
+    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
+        bad = producer.create_partition("bad", subpartitions=1)
+        good = RecordWriter(producer.create_partition("good", subpartitions=1), buffer_timeout_s=0)
+        gate = await consumer.open_gate([*channels(producer, "bad"), *channels(producer, "good")])
+        await settle()
+        bad.fail("on purpose")
+        reader = RecordReader(gate)
+        with pytest.raises(ProducerFailed):
+            await reader.__anext__()
+        await good.emit(b"x")
+        assert await reader.__anext__() == b"x"
+        gate.close()
+
+
+@virtual
+async def test_a_reader_that_goes_on_after_a_failure_still_comes_to_an_end() -> None:
+    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
+        bad = producer.create_partition("bad", subpartitions=1)
+        good = RecordWriter(producer.create_partition("good", subpartitions=1))
+        gate = await consumer.open_gate([*channels(producer, "bad"), *channels(producer, "good")])
+        await settle()
+        bad.fail("on purpose")
+        reader = RecordReader(gate)
+        with pytest.raises(ProducerFailed):
+            await reader.__anext__()
+        await good.emit(b"x")
+        await good.finish()
+        assert [record async for record in reader] == [b"x"]
+        assert gate.ended_with_drain is None
+        gate.close()
+
+
+@pytest.mark.parametrize("buffer_timeout_s", [None, 0.1, 0.0])
+@virtual
+async def test_the_smallest_quota_that_is_accepted_does_not_stop_a_writer(buffer_timeout_s: float | None) -> None:
+    """Every subpartition may hold an open buffer for good: that alone must not keep the others from theirs."""
+    quota = 1
+    try:
+        config = replace(CONFIG, max_buffers_per_channel=quota)
+    except ConfigError:
+        quota = 2
+        config = replace(CONFIG, max_buffers_per_channel=quota)
+    received: list[list[Any]] = [[], [], []]
+    async with open_task_manager(url(), config) as producer, open_task_manager(url(), config) as consumer:
+        writer = RecordWriter(producer.create_partition("p", subpartitions=3), buffer_timeout_s=buffer_timeout_s)
+        gate = await consumer.open_gate(channels(producer, count=3))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read_all, gate, received)
+            for number in range(60):
+                await writer.emit(b"%d" % number * 100)
+            await writer.finish()
+        gate.close()
+    assert received == [[b"%d" % number * 100 for number in range(index, 60, 3)] for index in range(3)]
+
+
+@virtual
+async def test_a_record_larger_than_the_quota_goes_through_whole() -> None:
+    """The quota is asked between records: one that was begun is written to its end."""
+    config = replace(CONFIG, max_buffers_per_channel=2, memory_bytes=256 * 1024)
+    received: list[list[Any]] = [[], []]
+    records = [bytes([number]) * 5000 for number in range(6)] + [b"small"] * 6
+    async with open_task_manager(url(), config) as producer, open_task_manager(url(), config) as consumer:
+        partition = producer.create_partition("p", subpartitions=2, kind=ResultPartitionType.PIPELINED)
+        writer = RecordWriter(partition, buffer_timeout_s=None)
+        gate = await consumer.open_gate(channels(producer, count=2))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read_all, gate, received)
+            for record in records:
+                await writer.emit(record)
+            await writer.finish()
+        gate.close()
+    assert received == [records[0::2], records[1::2]]
+
+
+@virtual
+async def test_an_idle_channel_hears_of_a_release() -> None:
+    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
+        producer.create_partition("p", subpartitions=2)
+        gates = [
+            await consumer.open_gate([ChannelDescriptor(producer.address, "p", 0)]),
+            await producer.open_gate([ChannelDescriptor(producer.address, "p", 1)]),
+        ]
+        await settle()
+        producer.release_partition("p")
+        producer.release_partition("p")
+        for gate in gates:
+            with pytest.raises(PartitionNotFound, match="released"):
+                await RecordReader(gate).__anext__()
+            gate.close()
+        await settle()
+        assert_nothing_left(producer, consumer)
+
+
+# Partitions that are late, missing, or taken.
+
+
+@pytest.mark.parametrize("local", [True, False])
+@virtual
+async def test_a_partition_created_late_is_served(local: bool) -> None:
+    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
+        gate = await (producer if local else consumer).open_gate(channels(producer))
+        await trio.sleep(9)
+        writer = RecordWriter(producer.create_partition("p", subpartitions=1))
+        await writer.emit(b"x")
+        await writer.finish()
+        assert [record async for record in RecordReader(gate)] == [b"x"]
+        gate.close()
+
+
+@pytest.mark.parametrize("local", [True, False])
+@virtual
+async def test_a_partition_that_never_comes_fails_its_channel_after_the_timeout(local: bool) -> None:
+    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
+        producer.create_partition("q", subpartitions=1)
+        gate = await (producer if local else consumer).open_gate(channels(producer))
+        start = trio.current_time()
+        with pytest.raises(PartitionNotFound, match=r"no partition 'p' was created within 10 s \(known: q\)"):
+            await RecordReader(gate).__anext__()
+        assert trio.current_time() - start == pytest.approx(10)
+        gate.close()
+        producer.release_partition("q")
+        await settle()
+        assert_nothing_left(producer, consumer)
+
+
+@pytest.mark.parametrize("local", [True, False])
+@virtual
+async def test_a_gate_closed_while_it_waits_does_not_take_the_partition_from_the_next(local: bool) -> None:
+    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
+        at = producer if local else consumer
+        (await at.open_gate(channels(producer))).close()
+        await settle()
+        writer = RecordWriter(producer.create_partition("p", subpartitions=1))
+        await writer.emit(b"x")
+        await writer.finish()
+        gate = await at.open_gate(channels(producer))
+        assert [record async for record in RecordReader(gate)] == [b"x"]
+        gate.close()
+
+
+@pytest.mark.parametrize("local", [True, False])
+@virtual
+async def test_a_subpartition_is_consumed_once(local: bool) -> None:
+    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
+        producer.create_partition("p", subpartitions=1)
+        at = producer if local else consumer
+        gate = await at.open_gate(channels(producer))
+        await settle()
+
+        async def open_and_read() -> None:
+            await RecordReader(await at.open_gate(channels(producer))).__anext__()
+
+        with pytest.raises(ChannelFailed, match="SUBPARTITION_CONSUMED"):
+            await open_and_read()
+        gate.close()
+
+
+@pytest.mark.parametrize("local", [True, False])
+@virtual
+async def test_a_subpartition_out_of_range(local: bool) -> None:
+    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
+        producer.create_partition("p", subpartitions=2)
+        at = producer if local else consumer
+
+        async def open_and_read() -> None:
+            await RecordReader(await at.open_gate([ChannelDescriptor(producer.address, "p", 2)])).__anext__()
+
+        with pytest.raises(PartitionNotFound, match="subpartitions 0 to 1"):
+            await open_and_read()
+        if local:
+            assert producer.statistics().gates == ()
+
+
+# Consumers that leave.
+
+
+@pytest.mark.parametrize("local", [True, False])
+@virtual
+async def test_a_consumer_that_leaves_does_not_let_the_producer_run_away(local: bool) -> None:
+    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
+        partition = producer.create_partition("p", subpartitions=1)
+        writer = RecordWriter(partition, buffer_timeout_s=None)
+        gate = await (producer if local else consumer).open_gate(channels(producer))
+        await writer.emit(bytes(1020))
+        gate.close()
+        await settle()
+        written = 0
+        with trio.move_on_after(5):
+            while True:
+                await writer.emit(bytes(1020))
+                written += 1
+        assert written < 20  # its buffers, and no more
+        assert partition.statistics().subpartitions[0].is_consumed
+        partition.release()
+        await settle()
+        assert_nothing_left(producer, consumer)
+
+
+@virtual
+async def test_a_gate_closed_while_its_reader_waits_ends_the_reader() -> None:
+    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
+        producer.create_partition("p", subpartitions=1)
+        gate = await consumer.open_gate(channels(producer))
+        ended: list[Exception] = []
+
+        async def read() -> None:
+            try:
+                await RecordReader(gate).__anext__()
+            except LocalProtocolError as error:
+                ended.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await settle()
+            gate.close()
+        assert "the input gate is closed" in str(ended[0])
+        await settle()
+        assert consumer.statistics().pool.lent_segments == 0
+
+
+@virtual
+async def test_a_slow_channel_does_not_slow_another_on_its_connection() -> None:
+    """The consumer of one channel never reads; the other gets thousands of buffers through."""
+    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
+        slow = RecordWriter(producer.create_partition("slow", subpartitions=1), buffer_timeout_s=None)
+        fast = RecordWriter(producer.create_partition("fast", subpartitions=1), buffer_timeout_s=None)
+        gates = {name: await consumer.open_gate(channels(producer, name)) for name in ("slow", "fast")}
+        received: list[list[Any]] = [[]]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read_all, gates["fast"], received)
+            with trio.move_on_after(1):
+                while True:
+                    await slow.emit(bytes(1020))
+            for _ in range(500):
+                await fast.emit(bytes(1020))
+            await fast.finish()
+        assert len(received[0]) == 500
+        for gate in gates.values():
+            gate.close()
+        producer.release_partition("slow")

@@ -1,0 +1,140 @@
+"""Writing a job: defaults, names, inputs, and what is refused."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from netstack.errors import ConfigError
+from netstack.function_names import name_of
+from netstack.schedule.graph.stream_builder import StreamEnvironment
+from netstack.schedule.graph.stream_graph import (
+    Partitioner,
+    StreamEdge,
+    StreamGraph,
+    StreamNode,
+    StreamSettings,
+)
+
+F = "jobs:function"
+
+
+def test_functions_are_known_by_name() -> None:
+    assert name_of(json.dumps) == "json:dumps"
+    assert name_of(json.JSONDecoder.decode) == "json.decoder:JSONDecoder.decode"
+    assert name_of(str) == "builtins:str"
+    assert name_of("a.b:c.d") == "a.b:c.d"
+    job = StreamEnvironment()
+    job.source(json.loads)
+    assert job.stream_graph().nodes[0].function == "json:loads"
+
+
+def _inner() -> Callable[..., Any]:
+    def inside() -> None: ...
+
+    return inside
+
+
+@functools.wraps(json.dumps)
+def _wrapped() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda: None, "a lambda .* define a function at the top"),
+        (_inner(), "defined inside a function"),
+        (functools.partial(print), "has no name that another process could import"),
+        (_wrapped, "json:dumps is not <function dumps"),
+        ("words", "write it like package.module:attribute"),
+        ("words:", "write it like package.module:attribute"),
+    ],
+)
+def test_what_has_no_name_is_refused(function: Any, text: str) -> None:
+    job = StreamEnvironment()
+    with pytest.raises(ConfigError, match=text):
+        job.source(function)
+
+
+def test_the_default_partitioner() -> None:
+    job = StreamEnvironment(parallelism=2)
+    job.source(F).map(F).sink(F).set_parallelism(3)
+    assert [edge.partitioner for edge in job.stream_graph().edges] == [Partitioner.FORWARD, Partitioner.REBALANCE]
+
+
+def test_forward_needs_one_parallelism() -> None:
+    job = StreamEnvironment()
+    job.source(F).set_parallelism(2).forward().sink(F)
+    with pytest.raises(ConfigError, match="'source' -> 'sink' is forward, but connects 2 subtasks to 1"):
+        job.stream_graph()
+
+
+def test_inputs_of_unions_and_of_two_streams() -> None:
+    job = StreamEnvironment()
+    a, b, c = (job.source(F, name=name) for name in "abc")
+    a.union(b.rebalance()).connect(c.broadcast(), F)
+    assert [(edge.source, edge.input_number, edge.partitioner) for edge in job.stream_graph().edges] == [
+        (0, 1, Partitioner.FORWARD),
+        (1, 1, Partitioner.REBALANCE),
+        (2, 2, Partitioner.BROADCAST),
+    ]
+
+
+def test_names() -> None:
+    job = StreamEnvironment()
+    stream = job.source(F).map(F).map(F).map(F, name="count")
+    assert [node.name for node in job.stream_graph().nodes] == ["source", "map", "map 2", "count"]
+    with pytest.raises(ConfigError, match="has an operator 'count' already"):
+        stream.filter(F, name="count")
+
+
+def test_what_belongs_to_one_operator_only() -> None:
+    job = StreamEnvironment()
+    stream = job.source(F)
+    with pytest.raises(ConfigError, match="parallelism 0"):
+        stream.set_parallelism(0)
+    none = StreamEnvironment(parallelism=0)
+    none.source(F)
+    with pytest.raises(ConfigError, match="operator 'source': parallelism 0; give at least 1"):
+        none.stream_graph()
+    with pytest.raises(ConfigError, match="a side output needs a tag"):
+        stream.side_output("")
+    with pytest.raises(ConfigError, match="a stream of job 'other' cannot be joined"):
+        stream.union(StreamEnvironment("other").source(F))
+
+
+def test_batch_has_no_buffer_timeout_unless_an_operator_sets_one() -> None:
+    job = StreamEnvironment(settings=StreamSettings(is_batch=True))
+    job.source(F).sink(F).set_buffer_timeout(1.0)
+    assert [node.buffer_timeout_s for node in job.stream_graph().nodes] == [None, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges", "text"),
+    [
+        ((StreamNode(name=""),), (), "no or two operators of the name ''"),
+        ((StreamNode(name="a"),), (), "'a' has no input, and is no source"),
+        ((StreamNode(name="a", is_source=True, parallelism=0),), (), "parallelism 0; give at least 1"),
+        ((StreamNode(name="a", is_source=True, parallelism=-1),), (), "no parallelism, and the job is not dynamic"),
+        ((StreamNode(name="a", is_source=True, parallelism=3, max_parallelism=2),), (), "more than its max"),
+        ((StreamNode(name="a", is_source=True),), (StreamEdge(source=0, target=0),), "topological order"),
+    ],
+)
+def test_what_is_no_graph(nodes: tuple[StreamNode, ...], edges: tuple[StreamEdge, ...], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        StreamGraph(name="bad", nodes=nodes, edges=edges)
+
+
+def test_edges_that_cannot_be() -> None:
+    nodes = (StreamNode(name="a", is_source=True), StreamNode(name="b", is_source=True), StreamNode(name="c"))
+    for edge, text in (
+        (StreamEdge(source=0, target=1), "source 'b' has 1 inputs"),
+        (StreamEdge(source=0, target=2, input_number=0), "inputs count from 1"),
+        (StreamEdge(source=0, target=2, partitioner=Partitioner.FORWARD_UNSPECIFIED), "for dynamic graphs only"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            StreamGraph(name="bad", nodes=nodes, edges=(edge,))

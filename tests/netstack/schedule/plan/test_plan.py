@@ -1,0 +1,410 @@
+"""Plans: channels, connections, buffers and regions, counted; the renderings of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from netstack.buffer.requirements import GatePlan, PartitionPlan, required_buffers
+from netstack.config import KIB, NetworkConfig
+from netstack.errors import ConfigError
+from netstack.schedule.graph.examples import nightly_join, word_count
+from netstack.schedule.graph.job_generator import job_graph
+from netstack.schedule.graph.stream_builder import StreamEnvironment
+from netstack.schedule.graph.stream_graph import ExchangeMode, StreamEdge, StreamGraph, StreamNode, StreamSettings
+from netstack.schedule.plan.as_json import plan_document
+from netstack.schedule.plan.dot import plan_dot
+from netstack.schedule.plan.html import plan_html
+from netstack.schedule.plan.plan import Plan, make_plan
+from netstack.schedule.plan.svg import plan_svg
+from netstack.schedule.plan.text import plan_text
+from netstack.schedule.plan.words import letter, ranges, shortened
+from netstack.schedule.slots.slots import LoadBalanceMode
+
+F = "jobs:function"
+
+
+def shuffle(parallelism: int) -> StreamGraph:
+    job = StreamEnvironment("shuffle", parallelism=parallelism)
+    job.source(F).rebalance().sink(F)
+    return job.stream_graph()
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "taskmanagers", "channels", "local", "connections"),
+    [
+        (4, 2, 16, 8, 2),
+        (16, 4, 256, 64, 12),
+        (100, 10, 10_000, 1_000, 90),
+        (10_000, 100, 100_000_000, 1_000_000, 9_900),
+    ],
+)
+def test_a_full_shuffle(parallelism: int, taskmanagers: int, channels: int, local: int, connections: int) -> None:
+    plan = make_plan(shuffle(parallelism), taskmanagers=taskmanagers)
+    assert plan.channels is not None
+    (edge,) = plan.channels.edges
+    assert (edge.channels, edge.local, edge.remote) == (channels, local, channels - local)
+    assert (edge.connections, plan.channels.connections) == (connections, connections)
+    assert plan.channels.dialled.tolist() == plan.channels.accepted.tolist() == [taskmanagers - 1] * taskmanagers
+
+
+def test_a_pointwise_exchange_stays_local() -> None:
+    job = StreamEnvironment(parallelism=6)
+    job.source(F).rescale().sink(F)
+    plan = make_plan(job.stream_graph(), taskmanagers=3)
+    assert plan.channels is not None
+    assert (plan.channels.edges[0].channels, plan.channels.edges[0].remote, plan.channels.connections) == (6, 0, 0)
+
+
+def test_datasets_share_connections() -> None:
+    job = StreamEnvironment(parallelism=4)
+    job.source(F).rebalance().map(F).rebalance().sink(F)
+    plan = make_plan(job.stream_graph(), taskmanagers=2)
+    assert plan.channels is not None
+    assert [edge.connections for edge in plan.channels.edges] == [2, 2]
+    assert plan.channels.connections == 2
+
+
+def test_buffers_are_those_of_each_gate_and_partition() -> None:
+    plan = make_plan(word_count().stream_graph(), taskmanagers=2)
+    assert plan.buffers is not None
+    # lines.0 split.0 split.1 count.0 count.1 and show.0 run on the first TaskManager, half of all splits and counts.
+    first = required_buffers(
+        gates={
+            "split": GatePlan(1, 1),
+            "split again": GatePlan(1, 1),
+            "count": GatePlan(4, 2),
+            "count again": GatePlan(4, 2),
+            "show": GatePlan(4, 2),
+        },
+        partitions={
+            "lines": PartitionPlan(4),
+            "split": PartitionPlan(4),
+            "split again": PartitionPlan(4),
+            "count": PartitionPlan(1),
+            "count again": PartitionPlan(1),
+        },
+        connections=1,
+    )
+    assert (int(plan.buffers.required[0]), int(plan.buffers.maximum[0])) == (first.required, first.maximum)
+
+
+def test_more_than_the_memory_holds() -> None:
+    plan = make_plan(shuffle(40), taskmanagers=2, network=NetworkConfig(memory_bytes=64 * 32 * KIB))
+    assert plan.buffers is not None
+    assert plan.buffers.missing == int(plan.buffers.required.max()) - 64
+    assert not plan.is_possible
+    assert "too few. Give it " in " ".join(plan_text(plan).split())
+    assert plan_document(plan)["fits"] is False
+    assert 'class="bad"' in plan_html(plan)
+
+
+def test_the_size_of_the_cluster() -> None:
+    graph = shuffle(6)
+    found = [
+        (plan.taskmanagers, plan.slots)
+        for plan in (
+            make_plan(graph),
+            make_plan(graph, taskmanagers=4),
+            make_plan(graph, slots=4),
+            make_plan(graph, taskmanagers=5, slots=3),
+        )
+    ]
+    assert found == [(6, 1), (4, 2), (2, 4), (5, 3)]
+    with pytest.raises(ConfigError, match="slots=0"):
+        make_plan(graph, slots=0)
+
+
+def test_too_few_slots() -> None:
+    plan = make_plan(shuffle(6), taskmanagers=1, slots=5)
+    assert plan.placement is None
+    assert not plan.is_possible
+    document = plan_document(plan)
+    assert "takes 6 slots at once" in document["problems"][0]
+    assert document["taskmanagers"] is None
+    assert document["network"] is None
+    assert document["chains"][0]["taskmanagers"] is None
+    assert "does not fit" in plan_text(plan)
+    assert "Does not fit" in plan_html(plan)
+
+
+def test_modes_of_load_balance() -> None:
+    def spread(mode: LoadBalanceMode) -> list[int]:
+        job = StreamEnvironment()
+        job.source(F).set_parallelism(6).rebalance().sink(F).set_parallelism(3)
+        plan = make_plan(job.stream_graph(), taskmanagers=3, slots=2, mode=mode)
+        assert plan.placement is not None
+        return [int(count) for count in plan.placement.tasks]
+
+    assert spread(LoadBalanceMode.NONE) == [4, 3, 2]
+    assert spread(LoadBalanceMode.TASKS) == [3, 3, 3]
+
+
+def test_regions() -> None:
+    plan = make_plan(nightly_join().stream_graph())
+    assert [(region.vertices, region.sizes) for region in plan.regions] == [
+        ((0,), {1: 6}),
+        ((1,), {1: 2}),
+        ((2, 3), {2: 6}),
+        ((4,), {1: 3}),
+    ]
+
+
+def test_regions_that_wait_for_each_other_are_one() -> None:
+    job = StreamEnvironment(buffer_timeout_s=None, settings=StreamSettings(is_chaining_enabled=False))
+    first = job.source(F, name="v1")
+    blocking = first.exchange(ExchangeMode.BATCH).map(F, name="v2").exchange(ExchangeMode.BATCH)
+    first.map(F, name="v3").connect(blocking, F, name="v4")
+    plan = make_plan(job.stream_graph())
+    assert [(region.vertices, region.sizes) for region in plan.regions] == [((0, 1, 2, 3), {4: 1})]
+
+
+def test_stages_take_turns() -> None:
+    plan = make_plan(nightly_join().stream_graph(), taskmanagers=3, slots=2)
+    document = plan_document(plan)
+    assert [len(stage) for stage in document["slots"]["stages"]] == [1, 1, 1, 1]
+    assert document["slots"]["required"] == 17
+    assert document["slots"]["available"] == 6
+    assert "in 4 stages, one after the other" in plan_text(plan)
+    assert "4 stages, one after the other" in plan_html(plan)
+
+
+def test_a_job_without_parallelism_is_planned_as_far_as_possible() -> None:
+    job = StreamEnvironment("later", settings=StreamSettings(is_batch=True, is_dynamic=True))
+    job.source(F).set_parallelism(3).key_by(F).map(F)
+    plan = make_plan(job.stream_graph())
+    assert plan.is_undecided
+    assert plan.is_possible
+    document = plan_document(plan)
+    assert [chain["parallelism"] for chain in document["chains"]] == [3, None]
+    assert (document["slots"]["required"], document["slots"]["by_group"]) == (None, {})
+    assert "parallelism is decided while the job runs" in plan_text(plan)
+    assert "divided while the job runs" in plan_html(plan)
+    assert "undecided" in plan_svg(plan)
+
+
+def test_a_job_graph_has_no_reasons() -> None:
+    plan = make_plan(job_graph(word_count().stream_graph()))
+    assert plan_document(plan)["reasons"] is None
+    assert "Chained, or why not" not in plan_text(plan)
+    assert "Chained, or why not" not in plan_html(plan)
+    assert "penwidth" not in plan_dot(plan)
+
+
+def words_plan() -> Plan:
+    return make_plan(word_count().stream_graph(), taskmanagers=2)
+
+
+def test_the_picture_in_text() -> None:
+    lines = plan_text(words_plan()).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert lines[:2] == [
+        "word count: 4 chains of 5 operators, 10 tasks, 4 slots",
+        "on 2 TaskManagers with 2 slots each, load balance none",
+    ]
+    squeezed = [" ".join(line.split()) for line in lines]
+    assert "┌──┤ writes split.0, pipelined_bounded │" in squeezed
+    assert "└─▶│ from B: hash, all to all 16 channels: 8 local, 8 remote on 2 connections │" in squeezed
+    assert "count ═══ frequent chained: all conditions hold" in squeezed
+    assert "split ╌╌╌ count not chained: C10 partitioner is hash" in squeezed
+    assert "0 6 1 50 120 [A0 B0 C0 D0] [B1 C1]" in squeezed
+    assert "A B C D: 1 region of 10 tasks" in squeezed
+
+
+def test_lines_of_the_picture_cross() -> None:
+    job = StreamEnvironment("cross")
+    a, b = job.source(F, name="a"), job.source(F, name="b")
+    a.connect(b, F, name="c")
+    text = plan_text(make_plan(job.stream_graph()))
+    assert "┌─┼──┤    writes b.0" in text
+    assert "│ └─▶│ from A: forward, pointwise" in text
+    assert "└───▶│ from B: forward, pointwise, input 2" in text
+
+
+def test_a_wide_job_is_drawn_without_lines() -> None:
+    job = StreamEnvironment("wide")
+    first, *others = (job.source(F, name=f"s{index}") for index in range(80))
+    first.union(*others).sink(F, name="all")
+    plan = make_plan(job.stream_graph())
+    text = plan_text(plan)
+    assert "▶" not in text
+    assert "… and 21 chains more" in text
+    assert "… and 20 edges more" in text
+    assert max(map(len, text.splitlines())) <= 100
+    assert plan_html(plan).count('class="edge"') == 80
+
+
+def test_a_long_chain_is_cut() -> None:
+    graph = StreamGraph(
+        name="long",
+        nodes=tuple(StreamNode(name=f"operator {index}", is_source=not index) for index in range(200)),
+        edges=tuple(StreamEdge(source=index, target=index + 1) for index in range(199)),
+    )
+    plan = make_plan(graph)
+    assert "(200 operators)" in plan_text(plan)
+    assert "… 193 operators more" in plan_svg(plan)
+
+
+def test_a_large_plan_tells_ranges() -> None:
+    plan = make_plan(shuffle(400), taskmanagers=100, network=NetworkConfig(memory_bytes=1 << 33))
+    text = plan_text(plan)
+    assert " A4-7 B4-7\n" in text
+    assert "… and 60 TaskManagers more" in text
+    assert plan_document(plan)["chains"][0]["taskmanagers"][:5] == [0, 0, 0, 0, 1]
+
+
+def test_the_document() -> None:
+    document = json.loads(json.dumps(plan_document(words_plan())))
+    assert list(document) == [
+        "job",
+        "fits",
+        "problems",
+        "cluster",
+        "chains",
+        "datasets",
+        "edges",
+        "reasons",
+        "slots",
+        "network",
+        "taskmanagers",
+        "regions",
+    ]
+    assert document["chains"][2] == {
+        "id": "C",
+        "name": "count -> frequent",
+        "operators": ["count", "frequent"],
+        "functions": ["words:Count", "words:is_frequent"],
+        "parallelism": 4,
+        "max_parallelism": 128,
+        "slot_sharing_group": "default",
+        "co_location_group": None,
+        "taskmanagers": [0, 0, 1, 1],
+        "slots": [0, 1, 0, 1],
+    }
+    assert document["edges"][1] == {
+        "from": "B",
+        "to": "C",
+        "input": 1,
+        "dataset": "split.0",
+        "partitioner": "hash",
+        "pattern": "all_to_all",
+        "function": "words:word",
+        "buffer_timeout_s": 0.1,
+        "channels": 16,
+        "local": 8,
+        "remote": 8,
+        "tcp_connections": 2,
+    }
+    assert document["network"] == {
+        "channels": 24,
+        "local": 12,
+        "remote": 12,
+        "tcp_connections": 2,
+        "tcp_connections_by_dataset": 4,
+        "buffers_available": 2048,
+        "segment_size_bytes": 32768,
+    }
+    assert [row["buffers_required"] for row in document["taskmanagers"]] == [50, 46]
+    assert document["regions"] == [{"chains": ["A", "B", "C", "D"], "regions": 1, "sizes": {"10": 1}}]
+    told = document["reasons"][1]
+    assert [one["number"] for one in told["conditions"] if not one["holds"]] == ["C10"]
+
+
+def test_graphviz() -> None:
+    text = plan_dot(words_plan())
+    assert text.startswith('digraph "word count" {')
+    assert text.count("subgraph cluster_") == 4
+    assert '"C.count" -> "C.frequent" [penwidth=3, arrowhead=none];' in text
+    assert '"B.split" -> "C.count" [label="hash, all to all\\npipelined_bounded\\n16 channels' in text
+    assert text.count("{") == text.count("}")
+
+
+def test_names_are_escaped() -> None:
+    job = StreamEnvironment('<"job">')
+    job.source(F, name='<b>"x\\').rebalance().sink(F, name="&")
+    plan = make_plan(job.stream_graph())
+    assert "<b>" not in plan_html(plan)
+    assert 'digraph "<\\"job\\">" {' in plan_dot(plan)
+    ElementTree.fromstring(plan_svg(plan))
+
+
+def diamond() -> StreamEnvironment:
+    """An edge past two layers, an input read twice, a side output, co-location, more TaskManagers than are used."""
+    job = StreamEnvironment("diamond", parallelism=4)
+    events = job.source(F, name="events").co_location_group("pair")
+    deep = events.rebalance().map(F, name="left").co_location_group("pair").rebalance().map(F, name="deep")
+    join = deep.union(events.rescale().map(F, name="right").set_parallelism(2)).connect(
+        events.broadcast().union(events.rebalance()), F, name="join"
+    )
+    join.side_output("late").sink(F, name="late").set_parallelism(1)
+    return job
+
+
+def test_everything_that_is_told_of_an_edge_and_a_chain() -> None:
+    text = plan_text(make_plan(diamond().stream_graph(), taskmanagers=20, slots=4))
+    squeezed = [" ".join(line.split()) for line in text.splitlines()]
+    assert any("│ A events 4 subtasks, slots of 'default', co-located in 'pair' │" in line for line in squeezed)
+    assert any("from A: broadcast, all to all, input 2" in line for line in squeezed)
+    assert any("from E: rebalance, all to all, side output 'late' 4 channels" in line for line in squeezed)
+    assert any("│ │ └─┼─▶│ from A: rescale, pointwise" in line for line in squeezed)
+    assert "0 19 0 114 408 A0-3 B0-3 C0-3 D0-1 E0-3 F0" in squeezed
+    assert "nothing runs on 19 TaskManagers more" in squeezed
+
+
+def test_a_dataset_that_is_read_twice_by_one_chain_is_one_line() -> None:
+    job = StreamEnvironment("twice", settings=StreamSettings(is_batch=True))
+    source = job.source(F, name="a")
+    source.rebalance().connect(source.rebalance(), F, name="b")
+    plan = make_plan(job.stream_graph())
+    assert len(plan.job.datasets) == 1
+    text = plan_text(plan)
+    assert "├─▶│ from A: rebalance, all to all" in text
+    assert "└─▶│ from A: rebalance, all to all, input 2" in text
+
+
+@pytest.mark.parametrize("make", [word_count, nightly_join, diamond])
+def test_the_drawing_is_well_formed_and_boxes_do_not_overlap(make: type[StreamEnvironment]) -> None:
+    root = ElementTree.fromstring(plan_svg(make_plan(make().stream_graph())))
+    boxes = [
+        tuple(float(box.attrib[name]) for name in ("x", "y", "width", "height"))
+        for box in root.iter("rect")
+        if box.attrib["class"] == "box"
+    ]
+    for number, (x, y, width, height) in enumerate(boxes):
+        assert 0 <= x <= float(root.attrib["width"]) - width
+        assert 0 <= y <= float(root.attrib["height"]) - height
+        for other_x, other_y, other_width, other_height in boxes[:number]:
+            assert (
+                x >= other_x + other_width
+                or other_x >= x + width
+                or y >= other_y + other_height
+                or other_y >= y + height
+            )
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1280, 400])
+def test_the_page_needs_no_more_width_than_the_screen(chromium: str, tmp_path: Path, width: int) -> None:
+    page = tmp_path / "plan.html"
+    check = "<script>document.title = document.documentElement.scrollWidth <= innerWidth ? 'fits' : 'too wide'</script>"
+    page.write_text(plan_html(make_plan(nightly_join().stream_graph(), taskmanagers=3, slots=2)) + check, "utf-8")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900", "--dump-dom"]
+    shown = subprocess.run(
+        [chromium, *flags, f"--user-data-dir={tmp_path}", page.as_uri()],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert "<title>fits</title>" in shown.stdout
+
+
+def test_short_texts() -> None:
+    assert [letter(number) for number in (0, 25, 26, 51, 52, 701, 702)] == ["A", "Z", "AA", "AZ", "BA", "ZZ", "AAA"]
+    assert ranges([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
+    assert shortened("abcdefghij", 7) == "abcd…ij"
