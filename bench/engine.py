@@ -16,9 +16,9 @@ from netstack import (
     ArrayReader,
     ChannelDescriptor,
     NetworkConfig,
+    NetworkEnvironment,
     RecordReader,
     RecordWriter,
-    TaskManager,
     open_task_manager,
 )
 from netstack.buffer.requirements import LANDING_SEGMENTS
@@ -255,7 +255,7 @@ def _selector(spec: RunSpec, io: ProducerIo) -> ChannelSelector | None:
 
 def _producer_facts(
     spec: RunSpec,
-    manager: TaskManager,
+    manager: NetworkEnvironment,
     partition: ResultPartition,
     congestion_control: str | None,
     observation: Observation,
@@ -272,7 +272,9 @@ def _producer_facts(
     )
 
 
-def _consumer_facts(spec: RunSpec, manager: TaskManager, gate: SingleInputGate, observation: Observation) -> Facts:
+def _consumer_facts(
+    spec: RunSpec, manager: NetworkEnvironment, gate: SingleInputGate, observation: Observation
+) -> Facts:
     statistics = gate.statistics()
     return Facts(
         buffers=sum(channel.buffers for channel in statistics.channels),

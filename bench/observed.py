@@ -20,7 +20,7 @@ from typing import Final, final
 
 import trio
 
-from netstack import TaskManager
+from netstack import NetworkEnvironment
 from netstack.runtime.metrics import as_dict
 
 from .pacing import clock_ns
@@ -45,7 +45,7 @@ _WAITS: Final = {
 class Observation:
     """One side's metrics over one run."""
 
-    def __init__(self, manager: TaskManager) -> None:
+    def __init__(self, manager: NetworkEnvironment) -> None:
         self._manager = manager
         self._sums: dict[str, float] = {}
         self._samples = 0
@@ -139,7 +139,7 @@ def _stretch(before: tuple[float, dict[str, float]], after: tuple[float, dict[st
 
 
 @asynccontextmanager
-async def observing(manager: TaskManager, start_ns: int) -> AsyncIterator[Observation]:
+async def observing(manager: NetworkEnvironment, start_ns: int) -> AsyncIterator[Observation]:
     """Observes what happens inside the block, which is entered shortly before the start of the run.
 
     Args:

@@ -49,7 +49,7 @@ from .outbound.selector import (
 )
 from .record.formats import RecordFormat
 from .runtime.authentication import Secret
-from .runtime.network_environment import TaskManager, open_task_manager
+from .runtime.network_environment import NetworkEnvironment, open_task_manager
 from .runtime.record_reader import ArrayReader, RecordReader
 from .runtime.record_writer import RecordWriter
 from .version import __version__ as __version__
@@ -85,6 +85,7 @@ __all__ = [
     "LocalProtocolError",
     "NetstackError",
     "NetworkConfig",
+    "NetworkEnvironment",
     "PartitionId",
     "PartitionNotFound",
     "PartitionPlan",
@@ -103,7 +104,6 @@ __all__ = [
     "ShuffleSelector",
     "SingleInputGate",
     "SpillError",
-    "TaskManager",
     "TaskSpec",
     "UnionInputGate",
     "UserEvent",

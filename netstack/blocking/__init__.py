@@ -13,7 +13,7 @@ with blocking.open_task_manager("tcp://127.0.0.1:0") as manager:
 
 Rules:
 - Back-pressure is a call that blocks. A call that times out did nothing, and can be made again.
-- Threads: a TaskManager serves any number of them; a writer or reader one at a time. `TaskManager.close()` from any
+- Threads: a NetworkEnvironment serves any number of them; a writer or reader one at a time. Its `close()` from any
   thread wakes every call that waits with LocalProtocolError.
 - Ctrl-C in the main thread interrupts any call; nothing is torn.
 - The program may run asyncio or trio in its other threads; inside one of these, call from a worker thread.
@@ -27,17 +27,17 @@ alone 60 us and 170 us more. How that was measured: `netstack/DESIGN.md`, "A doo
 
 from trio import WouldBlock
 
-from .network_environment import ResultPartition, SingleInputGate, TaskManager, open_task_manager
+from .network_environment import NetworkEnvironment, ResultPartition, SingleInputGate, open_task_manager
 from .record_reader import ArrayReader, RecordReader
 from .record_writer import RecordWriter
 
 __all__ = [
     "ArrayReader",
+    "NetworkEnvironment",
     "RecordReader",
     "RecordWriter",
     "ResultPartition",
     "SingleInputGate",
-    "TaskManager",
     "WouldBlock",
     "open_task_manager",
 ]

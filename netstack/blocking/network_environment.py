@@ -17,11 +17,11 @@ from ..outbound import partition as outbound
 from ..outbound.partition import ResultPartitionStatistics
 from ..runtime import network_environment as runtime
 from ..runtime.authentication import Secret
-from ..runtime.statistics import TaskManagerStatistics
+from ..runtime.statistics import NetworkStatistics
 from .portal import Portal
 
 R = TypeVar("R")
-Manager = Portal[runtime.TaskManager]
+Manager = Portal[runtime.NetworkEnvironment]
 
 
 @final
@@ -34,7 +34,7 @@ class ResultPartition:
     """
 
     def __init__(self, portal: Manager, inner: outbound.ResultPartition) -> None:
-        """Called by `TaskManager.create_partition`."""
+        """Called by `NetworkEnvironment.create_partition`."""
         self.portal = portal
         self.inner = inner
         self.partition_id: PartitionId = inner.partition_id
@@ -58,7 +58,7 @@ class SingleInputGate:
     """
 
     def __init__(self, portal: Manager, inner: inbound.SingleInputGate) -> None:
-        """Called by `TaskManager.open_gate`."""
+        """Called by `NetworkEnvironment.open_gate`."""
         self.portal = portal
         self.inner = inner
         self.channel_count = inner.channel_count
@@ -73,7 +73,7 @@ class SingleInputGate:
 
 
 @final
-class TaskManager:
+class NetworkEnvironment:
     """See `open_task_manager`. Its methods may be called from any thread, several at once.
 
     Attributes:
@@ -89,7 +89,7 @@ class TaskManager:
         self.metrics_address = portal.inside.metrics_address
         self.config = portal.inside.config
 
-    def __enter__(self) -> TaskManager:
+    def __enter__(self) -> NetworkEnvironment:
         """Itself, open already."""
         return self
 
@@ -114,13 +114,13 @@ class TaskManager:
         subpartitions: int,
         kind: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED,
     ) -> ResultPartition:
-        """Creates the output of one task; arguments and errors of `netstack.TaskManager.create_partition`."""
+        """Creates the output of one task; arguments and errors of `netstack.NetworkEnvironment.create_partition`."""
         manager = self._portal.inside
         inner = _do(self._portal, lambda: manager.create_partition(name, subpartitions=subpartitions, kind=kind))
         return ResultPartition(self._portal, inner)
 
     def open_gate(self, descriptors: Sequence[ChannelDescriptor], *, timeout_s: float | None = None) -> SingleInputGate:
-        """Opens one input gate; arguments and errors of `netstack.TaskManager.open_gate`.
+        """Opens one input gate; arguments and errors of `netstack.NetworkEnvironment.open_gate`.
 
         Raises:
             TimeoutError: not open within `timeout_s`; subpartitions that were asked for already count as consumed.
@@ -138,8 +138,8 @@ class TaskManager:
         """Drops a partition and everything in it; unknown names are ignored."""
         _do(self._portal, lambda: self._portal.inside.release_partition(name))
 
-    def statistics(self) -> TaskManagerStatistics:
-        """A snapshot; costs what `netstack.TaskManager.statistics` does, and the way through the door."""
+    def statistics(self) -> NetworkStatistics:
+        """A snapshot; costs what `netstack.NetworkEnvironment.statistics` does, and the way through the door."""
         return _do(self._portal, self._portal.inside.statistics)
 
 
@@ -150,7 +150,7 @@ def open_task_manager(
     secret: Secret | None = None,
     metrics_address: str | None = None,
     detailed_metrics: bool = False,
-) -> TaskManager:
+) -> NetworkEnvironment:
     """Opens a TaskManager in a thread of its own: `with open_task_manager("tcp://0.0.0.0:6121") as tm: ...`.
 
     Arguments and errors are those of `netstack.open_task_manager`. It is open when the call returns; who does not use
@@ -168,7 +168,7 @@ def open_task_manager(
             detailed_metrics=detailed_metrics,
         )
 
-    return TaskManager(Portal(open_inside, f"netstack {address}"))
+    return NetworkEnvironment(Portal(open_inside, f"netstack {address}"))
 
 
 def _do(portal: Manager, action: Callable[[], R]) -> R:

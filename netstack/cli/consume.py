@@ -26,7 +26,7 @@ from ..record.deserializer import RecordDeserializer
 from ..record.flink import StreamElementFormat, StreamRecord, Watermark, value_format_named
 from ..record.formats import BytesFormat
 from ..record.spill import SpillDirectory
-from ..runtime.network_environment import TaskManager, open_task_manager
+from ..runtime.network_environment import NetworkEnvironment, open_task_manager
 from ..runtime.record_reader import TURN_BUFFERS
 from ..runtime.signal import Signal
 from .exchange import (
@@ -195,7 +195,7 @@ class Consumption:
         ]
         return document
 
-    async def _exchange(self, manager: TaskManager) -> None:
+    async def _exchange(self, manager: NetworkEnvironment) -> None:
         plan = self._plan
         gate = await manager.open_gate(
             [ChannelDescriptor(plan.address, plan.partition_id, index) for index in plan.subpartitions]

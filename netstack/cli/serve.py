@@ -27,7 +27,7 @@ from ..events import EndOfData, EndOfPartition, Event
 from ..outbound.partition import ResultPartition
 from ..outbound.subpartition import ResultSubpartition
 from ..record.flink import value_format_named
-from ..runtime.network_environment import TaskManager, open_task_manager
+from ..runtime.network_environment import NetworkEnvironment, open_task_manager
 from ..runtime.record_writer import RecordWriter
 from ..runtime.signal import Signal
 from ..wire.flink_events import flink_name
@@ -179,7 +179,7 @@ class Serving:
                 await trio.lowlevel.checkpoint()
         self._is_written = True
 
-    async def _end(self, writer: RecordWriter, manager: TaskManager) -> None:
+    async def _end(self, writer: RecordWriter, manager: NetworkEnvironment) -> None:
         partition = writer.partition
         self.outcome = FINISHED
         self._count_event(EndOfData())

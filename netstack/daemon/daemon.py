@@ -36,7 +36,7 @@ from ..errors import (
 from ..runtime.admission import Admission
 from ..runtime.authentication import Secret
 from ..runtime.background import background_tasks
-from ..runtime.statistics import TaskManagerStatistics
+from ..runtime.statistics import NetworkStatistics
 from ..transport import ByteStream, Listener, transport_for
 from ..version import __version__
 from .build import own_build
@@ -223,7 +223,7 @@ class TaskManagerDaemon:
             "runs": [run_document(run, now_s) for run in self._runs.values()],
         }
 
-    def merged_statistics(self) -> TaskManagerStatistics:
+    def merged_statistics(self) -> NetworkStatistics:
         """All runs as one TaskManager, for Prometheus."""
         return merged(self._runs.values(), self.config.memory_bytes, self._admission.statistics())
 

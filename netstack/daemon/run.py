@@ -21,7 +21,7 @@ from ..config import NetworkConfig
 from ..errors import ConfigError, NetstackError
 from ..runtime.authentication import Secret
 from ..runtime.causes import is_secondary, root_cause, told
-from ..runtime.network_environment import TaskManager, task_manager_on
+from ..runtime.network_environment import NetworkEnvironment, network_environment_on
 from ..transport import ByteStream
 from .invokables import AllowList, Invokable, check_builds, root_package
 from .messages import Deploy, Deployed, Message, RunOpened, TaskDescriptor, TaskEnded, TaskFailed, TaskSaid
@@ -79,7 +79,7 @@ class DaemonRun:
         """Why it was closed."""
         self.refusal = ""
         """Why it cannot be, or cannot go on; empty for one that was merely closed."""
-        self.manager: TaskManager | None = None
+        self.manager: NetworkEnvironment | None = None
         self._listener = RoutedListener(data_address, on_stream_end)
         self._on_stream_end = on_stream_end
         self._secret = secret
@@ -116,7 +116,7 @@ class DaemonRun:
     async def _work(self) -> None:
         try:
             async with (
-                task_manager_on(
+                network_environment_on(
                     self._listener,
                     self.config,
                     secret=self._secret,
@@ -166,7 +166,7 @@ class DaemonRun:
         except trio.WouldBlock:
             self.refuse(f"task {running} does not take what it is told: {INBOX_MESSAGES} messages wait")
 
-    async def _deploy(self, deploy: Deploy, manager: TaskManager, nursery: trio.Nursery) -> None:
+    async def _deploy(self, deploy: Deploy, manager: NetworkEnvironment, nursery: trio.Nursery) -> None:
         try:
             invokables = await trio.to_thread.run_sync(partial(self._load, deploy), abandon_on_cancel=True)
             created = [Task(each, manager, partial(self._say, each)) for each in deploy.tasks]

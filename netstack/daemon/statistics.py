@@ -1,6 +1,6 @@
 """What a daemon says of itself, as plain data: for `netstack top`, for reports, and all runs together for Prometheus.
 
-Takes: the daemon's runs. Gives: a document, and one `TaskManagerStatistics` of all of them.
+Takes: the daemon's runs. Gives: a document, and one `NetworkStatistics` of all of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..config import NetworkConfig
 from ..ids import PartitionId
 from ..runtime.admission import AdmissionStatistics
 from ..runtime.metrics import as_dict
-from ..runtime.statistics import TaskManagerStatistics
+from ..runtime.statistics import NetworkStatistics
 from .messages import Plain
 from .run import DaemonRun
 
@@ -52,7 +52,7 @@ def shortened(document: Plain) -> Plain:
 
 def merged(
     runs: Iterable[DaemonRun], memory_bytes: int, admission: AdmissionStatistics | None = None
-) -> TaskManagerStatistics:
+) -> NetworkStatistics:
     """All runs as if they were one TaskManager; partitions and gates are named `run/name`.
 
     Args:
@@ -60,7 +60,7 @@ def merged(
         memory_bytes: of the daemon.
         admission: of the daemon.
     """
-    found: list[tuple[str, TaskManagerStatistics]] = []
+    found: list[tuple[str, NetworkStatistics]] = []
     names: set[str] = set()
     for run in runs:
         if run.manager is not None:
@@ -68,7 +68,7 @@ def merged(
             names.add(name)
             found.append((name, run.manager.statistics()))
     each = [statistics for _, statistics in found]
-    return TaskManagerStatistics(
+    return NetworkStatistics(
         pool=_pool([statistics.pool for statistics in each], memory_bytes),
         partitions=tuple(
             dataclasses.replace(partition, partition_id=PartitionId(f"{name}/{partition.partition_id}"))
@@ -88,7 +88,7 @@ def merged(
     )
 
 
-def _manager_document(statistics: TaskManagerStatistics) -> Plain:
+def _manager_document(statistics: NetworkStatistics) -> Plain:
     channels: list[Plain] = [
         {
             "peer": connection.peer,

@@ -16,7 +16,7 @@ import trio
 from ..errors import ConfigError
 from ..inbound.gate import SingleInputGate
 from ..outbound.partition import ResultPartition
-from ..runtime.network_environment import TaskManager
+from ..runtime.network_environment import NetworkEnvironment
 from .messages import Plain, TaskDescriptor, check_said
 
 INBOX_MESSAGES: Final = 4096
@@ -36,7 +36,7 @@ class Task:
             consumers learn of it.
     """
 
-    def __init__(self, descriptor: TaskDescriptor, manager: TaskManager, send: Callable[[Plain], None]) -> None:
+    def __init__(self, descriptor: TaskDescriptor, manager: NetworkEnvironment, send: Callable[[Plain], None]) -> None:
         """Creates the partitions.
 
         Raises:
@@ -70,9 +70,9 @@ class Task:
 
         Raises:
             ConfigError: it has no such gate.
-            NetstackError: see `TaskManager.open_gate`.
+            NetstackError: see `NetworkEnvironment.open_gate`.
 
-        Cancellation: see `TaskManager.open_gate`.
+        Cancellation: see `NetworkEnvironment.open_gate`.
         """
         if not 0 <= index < len(self._gates):
             raise ConfigError(f"task {self} has {len(self._gates)} gates, so none of index {index}")

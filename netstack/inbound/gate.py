@@ -90,7 +90,7 @@ class SingleInputGate:
         now: Callable[[], float] = _no_time,
         name: str = "",
     ) -> None:
-        """Called by `TaskManager.open_gate`, which adds the channels.
+        """Called by `NetworkEnvironment.open_gate`, which adds the channels.
 
         Args:
             pool: floating buffers, None when every channel is local.

@@ -37,7 +37,7 @@ from ..record.deserializer import RecordDeserializer
 from ..record.formats import RecordFormat, format_named
 from ..record.framing import LENGTH, PREFIX_BYTES, frame
 from ..record.spill import SpillDirectory
-from ..runtime.network_environment import TaskManager
+from ..runtime.network_environment import NetworkEnvironment
 from .mailbox import Mailbox
 from .operators import TaskContext
 
@@ -58,7 +58,7 @@ class TaskInput:
         context: TaskContext,
         mailbox: Mailbox,
         task: CheckpointTask,
-        manager: TaskManager,
+        manager: NetworkEnvironment,
         *,
         exactly_once: bool,
         unaligned: bool,

@@ -30,7 +30,7 @@ from ..checkpoint.storage import CheckpointStorage
 from ..errors import PoolDestroyed, RecordError
 from ..events import CheckpointBarrier
 from ..inbound.gate import SingleInputGate
-from ..runtime.network_environment import TaskManager
+from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.record_writer import RecordWriter
 from .input import TaskInput
 from .mailbox import Mailbox
@@ -66,7 +66,7 @@ class Task:
         operator: BoundOperator,
         writers: Sequence[RecordWriter],
         control: TaskControl,
-        manager: TaskManager,
+        manager: NetworkEnvironment,
         *,
         storage: CheckpointStorage | None,
         in_thread: InThread,

@@ -30,7 +30,7 @@ from ..checkpoint.snapshot import ChannelBytes, TaskFile, TaskSnapshot
 from ..checkpoint.storage import CheckpointStorage
 from ..errors import CheckpointError
 from ..events import CancelCheckpointMarker, CheckpointBarrier, DataType, data_type_of
-from ..runtime.network_environment import TaskManager
+from ..runtime.network_environment import NetworkEnvironment
 from .input import TaskInput
 from .mailbox import Mailbox
 from .operators import BoundOperator, TaskContext
@@ -123,7 +123,7 @@ class TaskCheckpoints:
         output: TaskOutput,
         control: TaskControl,
         storage: CheckpointStorage | None,
-        manager: TaskManager,
+        manager: NetworkEnvironment,
         mailbox: Mailbox,
         in_thread: InThread,
     ) -> None:

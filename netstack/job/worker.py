@@ -24,7 +24,7 @@ from ..errors import CheckpointError, ConnectionLost, LocalProtocolError
 from ..events import CheckpointBarrier, decode_event
 from ..ids import ChannelDescriptor
 from ..runtime.causes import is_secondary, root_cause, told
-from ..runtime.network_environment import TaskManager, open_task_manager
+from ..runtime.network_environment import NetworkEnvironment, open_task_manager
 from ..runtime.record_writer import RecordWriter
 from ..transport import transport_for
 from .control import (
@@ -187,7 +187,7 @@ class _Run:
 
     # Inside.
 
-    async def _run_tasks(self, manager: TaskManager) -> None:
+    async def _run_tasks(self, manager: NetworkEnvironment) -> None:
         mine = [
             (self._job.task(name), subtask)
             for (name, subtask), worker in self._places.items()
@@ -213,7 +213,7 @@ class _Run:
                 for task in self._tasks.values():
                     await task.close()
 
-    def _make_task(self, manager: TaskManager, spec: TaskSpec, subtask: int) -> Task:
+    def _make_task(self, manager: NetworkEnvironment, spec: TaskSpec, subtask: int) -> Task:
         job = self._job
         writers = [
             RecordWriter(
@@ -235,7 +235,7 @@ class _Run:
         )
 
     async def _open_task(
-        self, manager: TaskManager, spec: TaskSpec, subtask: int, recovered: Sequence[RecoveredTask] | None
+        self, manager: NetworkEnvironment, spec: TaskSpec, subtask: int, recovered: Sequence[RecoveredTask] | None
     ) -> None:
         gates = []
         try:

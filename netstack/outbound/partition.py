@@ -147,7 +147,7 @@ class ResultPartition:
         on_released: Callable[[ResultPartition], None],
         host: PartitionHost,
     ) -> None:
-        """Called by `TaskManager.create_partition`.
+        """Called by `NetworkEnvironment.create_partition`.
 
         Args:
             partition_id: its name.

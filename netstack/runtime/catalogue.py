@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final, Literal
 
-from .statistics import TaskManagerStatistics
+from .statistics import NetworkStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +22,13 @@ class Scope:
 
     Attributes:
         labels: what tells the values apart; none for a TaskManager.
-        path: where such an item stands in `TaskManagerStatistics`, for people.
+        path: where such an item stands in `NetworkStatistics`, for people.
         items: every item, with the values of its labels.
     """
 
     labels: tuple[str, ...]
     path: str
-    items: Callable[[TaskManagerStatistics], Iterable[tuple[tuple[str, ...], object]]]
+    items: Callable[[NetworkStatistics], Iterable[tuple[tuple[str, ...], object]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Metric:
         return "ms per second" if ending.endswith("_ms_per_second") else ending.rpartition("_")[2]
 
 
-def _sending(statistics: TaskManagerStatistics) -> Iterator[tuple[tuple[str, ...], object]]:
+def _sending(statistics: NetworkStatistics) -> Iterator[tuple[tuple[str, ...], object]]:
     # Several consumers may wait for the same subpartition until it exists; then all but one of them are refused.
     channels = {
         (channel.partition_id, str(channel.subpartition)): channel

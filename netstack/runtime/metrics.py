@@ -1,6 +1,6 @@
 """Values of the catalogue's metrics, and how a task spent its time.
 
-Takes: a `TaskManagerStatistics`. Gives: `samples` to the Prometheus export, `as_dict` to reports, `TaskTimes` of one
+Takes: a `NetworkStatistics`. Gives: `samples` to the Prometheus export, `as_dict` to reports, `TaskTimes` of one
 task.
 """
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ..inbound.statistics import GateStatistics
 from ..outbound.partition import ResultPartitionStatistics
 from .catalogue import CATALOGUE, Metric, Scope
-from .statistics import TaskManagerStatistics
+from .statistics import NetworkStatistics
 
 
 class Sample(NamedTuple):
@@ -30,7 +30,7 @@ class Sample(NamedTuple):
     value: float
 
 
-def samples(statistics: TaskManagerStatistics, *, detailed: bool = False) -> list[Sample]:
+def samples(statistics: NetworkStatistics, *, detailed: bool = False) -> list[Sample]:
     """Every value of every metric, in the order of the catalogue.
 
     Args:
@@ -54,7 +54,7 @@ def samples(statistics: TaskManagerStatistics, *, detailed: bool = False) -> lis
     return found
 
 
-def as_dict(statistics: TaskManagerStatistics) -> dict[str, float | dict[str, float]]:
+def as_dict(statistics: NetworkStatistics) -> dict[str, float | dict[str, float]]:
     """The metrics that are not detailed, as plain JSON: {name: value} or {name: {partition or gate: value}}.
 
     Every name of a partition's or gate's metric is there, be there partitions and gates or not.

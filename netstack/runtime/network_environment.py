@@ -1,4 +1,4 @@
-"""A TaskManager: the process's share of the network: buffers, a listener, connections, partitions and gates.
+"""A NetworkEnvironment: the process's share of the network: buffers, a listener, connections, partitions and gates.
 
 Takes: an address and a `NetworkConfig`. Gives: partitions to write to, gates to read from.
 """
@@ -33,7 +33,7 @@ from .local_channels import is_same_address, open_local_channel
 from .memory_watch import MemoryWatch
 from .partitions import PartitionRegistry
 from .pump import Pump
-from .statistics import TaskManagerStatistics
+from .statistics import NetworkStatistics
 
 if TYPE_CHECKING:
     from .prometheus import MetricsServer
@@ -44,7 +44,7 @@ never."""
 
 
 @final
-class TaskManager:
+class NetworkEnvironment:
     """See `open_task_manager`, which makes one (and is a partition's `PartitionHost`)."""
 
     def __init__(
@@ -58,7 +58,7 @@ class TaskManager:
         greet: Callable[[ByteStream], Awaitable[None]] | None = None,
         on_accepted_end: Callable[[], None] | None = None,
     ) -> None:
-        """See `task_manager_on`."""
+        """See `network_environment_on`."""
         self.config = config
         self.address = listener.address
         """The URL consumers dial."""
@@ -245,11 +245,11 @@ class TaskManager:
         if partition is not None:
             partition.release()
 
-    def statistics(self) -> TaskManagerStatistics:
+    def statistics(self) -> NetworkStatistics:
         """A snapshot; O(partitions + channels + queued buffers): about 3 ms for 1,000 channels."""
         accepted, dialled = self._endpoint.statistics()
         sent, received = self._endpoint.total_bytes()
-        return TaskManagerStatistics(
+        return NetworkStatistics(
             pool=self._pool.statistics(),
             partitions=tuple(partition.statistics() for partition in self._registry.all()),
             accepted=accepted,
@@ -311,17 +311,18 @@ async def open_task_manager(
     secret: Secret | None = None,
     metrics_address: str | None = None,
     detailed_metrics: bool = False,
-) -> AsyncIterator[TaskManager]:
-    """Opens a TaskManager: `async with open_task_manager("tcp://0.0.0.0:6121") as tm: ...`.
+) -> AsyncIterator[NetworkEnvironment]:
+    """Opens a TaskManager's network: `async with open_task_manager("tcp://0.0.0.0:6121") as tm: ...`.
 
     Args:
-        address: where producers of this TaskManager are reached; port 0 picks a free one (see `TaskManager.address`).
+        address: where producers of this TaskManager are reached; port 0 picks a free one (see
+            `NetworkEnvironment.address`).
         config: memory, buffers, timeouts.
         secret: what both ends of every connection must prove before anything else is read. None proves nothing:
             whoever reaches the address reads what is produced here. That is allowed at any address; at one that is not
             of this host alone the network must then keep strangers out.
         metrics_address: `host:port` at which Prometheus may read `/metrics`; port 0 picks a free one (see
-            `TaskManager.metrics_address`). None serves nothing, and needs no prometheus_client.
+            `NetworkEnvironment.metrics_address`). None serves nothing, and needs no prometheus_client.
         detailed_metrics: serves the shortest, longest and average queues, and the credit of every channel too.
 
     Raises:
@@ -343,7 +344,9 @@ async def open_task_manager(
             from .prometheus import bind_metrics  # only who asks for it needs prometheus_client
 
             metrics = await bind_metrics(metrics_address, detailed=detailed_metrics)
-        async with task_manager_on(listener, settings, secret=secret, admission=admission, metrics=metrics) as manager:
+        async with network_environment_on(
+            listener, settings, secret=secret, admission=admission, metrics=metrics
+        ) as manager:
             yield manager
     finally:
         listener.close()
@@ -352,7 +355,7 @@ async def open_task_manager(
 
 
 @asynccontextmanager
-async def task_manager_on(
+async def network_environment_on(
     listener: Listener,
     config: NetworkConfig,
     *,
@@ -361,8 +364,8 @@ async def task_manager_on(
     greet: Callable[[ByteStream], Awaitable[None]] | None = None,
     on_accepted_end: Callable[[], None] | None = None,
     metrics: MetricsServer | None = None,
-) -> AsyncIterator[TaskManager]:
-    """Opens a TaskManager whose streams somebody else accepts; `open_task_manager` for one that accepts its own.
+) -> AsyncIterator[NetworkEnvironment]:
+    """Opens a NetworkEnvironment whose streams somebody else accepts; `open_task_manager` for one that accepts its own.
 
     Args:
         listener: gives the streams of consumers; closed at the end.
@@ -377,7 +380,7 @@ async def task_manager_on(
     """
     failed: BaseException | None = None
     async with trio.open_nursery() as nursery:
-        manager = TaskManager(
+        manager = NetworkEnvironment(
             config,
             listener,
             nursery,

@@ -22,7 +22,7 @@ import trio
 
 from ..errors import ConfigError
 from .metrics import samples
-from .statistics import TaskManagerStatistics
+from .statistics import NetworkStatistics
 
 try:
     from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -50,7 +50,7 @@ class MetricsServer:
         self.address = f"[{host}]:{server.server_port}" if ":" in host else f"{host}:{server.server_port}"
         """Where Prometheus finds it: `host:port`."""
 
-    async def serve(self, snapshot: Callable[[], TaskManagerStatistics]) -> None:
+    async def serve(self, snapshot: Callable[[], NetworkStatistics]) -> None:
         """Answers until cancelled. `snapshot` is called in this thread, once a scrape."""
         self._registry.register(_Collector(snapshot, trio.lowlevel.current_trio_token(), detailed=self._detailed))
         while True:
@@ -104,7 +104,7 @@ class _Collector(Collector):
     """Turns a snapshot into metric families, in the thread of a scrape."""
 
     def __init__(
-        self, snapshot: Callable[[], TaskManagerStatistics], token: trio.lowlevel.TrioToken, *, detailed: bool
+        self, snapshot: Callable[[], NetworkStatistics], token: trio.lowlevel.TrioToken, *, detailed: bool
     ) -> None:
         self._snapshot = snapshot
         self._token = token

@@ -108,7 +108,7 @@ class RecordReader:
         """Takes over the gate.
 
         Args:
-            gate: from `TaskManager.open_gate`; one reader a gate.
+            gate: from `NetworkEnvironment.open_gate`; one reader a gate.
             format: as given to the `RecordWriter`.
             config: where and from which size on spanning records go through a temporary file.
         """
@@ -198,7 +198,7 @@ class ArrayReader:
         """Takes over the gate.
 
         Args:
-            gate: from `TaskManager.open_gate`; one reader a gate.
+            gate: from `NetworkEnvironment.open_gate`; one reader a gate.
             dtype: element type of the arrays; its size is the record's.
             record_bytes: instead of `dtype`: arrays of shape (records, record_bytes) and type uint8.
 

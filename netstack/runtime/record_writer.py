@@ -50,7 +50,7 @@ class RecordWriter:
         """Takes over the partition.
 
         Args:
-            partition: from `TaskManager.create_partition`.
+            partition: from `NetworkEnvironment.create_partition`.
             selector: which subpartition gets a record; round robin when not given.
             format: how a record becomes bytes: bytes, str, int64, float64, msgpack, arrow, or a `RecordFormat`.
             buffer_timeout_s: longest a written record waits for its buffer to fill; 0 sends every record at once, None

@@ -46,7 +46,7 @@ class DialledStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskManagerStatistics:
+class NetworkStatistics:
     """A snapshot of everything a TaskManager owns.
 
     Attributes:

@@ -11,12 +11,12 @@ import trio.testing
 from bench import observed
 from bench.observed import PERIOD_S, Observation, observing
 from bench.pacing import clock_ns
-from netstack import ChannelDescriptor, NetworkConfig, RecordReader, RecordWriter, TaskManager, open_task_manager
+from netstack import ChannelDescriptor, NetworkConfig, NetworkEnvironment, RecordReader, RecordWriter, open_task_manager
 
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=64 * 1024, heartbeat_interval_s=None)
 
 
-async def pair(work: Callable[[TaskManager, TaskManager], Awaitable[None]]) -> None:
+async def pair(work: Callable[[NetworkEnvironment, NetworkEnvironment], Awaitable[None]]) -> None:
     async with (
         open_task_manager("memory://observed-producer", CONFIG) as producer,
         open_task_manager("memory://observed-consumer", CONFIG) as consumer,
@@ -24,11 +24,13 @@ async def pair(work: Callable[[TaskManager, TaskManager], Awaitable[None]]) -> N
         await work(producer, consumer)
 
 
-def run(work: Callable[[TaskManager, TaskManager], Awaitable[None]]) -> None:
+def run(work: Callable[[NetworkEnvironment, NetworkEnvironment], Awaitable[None]]) -> None:
     trio.run(pair, work, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-async def converse(producer: TaskManager, consumer: TaskManager, slow_s: float) -> tuple[Observation, Observation]:
+async def converse(
+    producer: NetworkEnvironment, consumer: NetworkEnvironment, slow_s: float
+) -> tuple[Observation, Observation]:
     """200 records of half a buffer each; the consumer takes `slow_s` over each."""
     partition = producer.create_partition("p", subpartitions=1)
     writer = RecordWriter(partition)
@@ -52,7 +54,7 @@ async def converse(producer: TaskManager, consumer: TaskManager, slow_s: float) 
 
 
 def test_a_slow_consumer_shows_as_back_pressure() -> None:
-    async def work(producer: TaskManager, consumer: TaskManager) -> None:
+    async def work(producer: NetworkEnvironment, consumer: NetworkEnvironment) -> None:
         produced, consumed = (each.result() for each in await converse(producer, consumer, 0.1))
         assert produced["netstack_output_records_total"] == consumed["netstack_input_records_total"] == 200
         soft, hard = (produced[f"netstack_output_{kind}_backpressured_ms_per_second"] for kind in ("soft", "hard"))
@@ -67,7 +69,7 @@ def test_a_slow_consumer_shows_as_back_pressure() -> None:
 
 
 def test_waits_are_counted_from_the_start_to_the_stop() -> None:
-    async def work(producer: TaskManager, consumer: TaskManager) -> None:
+    async def work(producer: NetworkEnvironment, consumer: NetworkEnvironment) -> None:
         gate = await consumer.open_gate([ChannelDescriptor(producer.address, "later")])
         await trio.sleep(5)
         async with observing(consumer, clock_ns()) as observation:
@@ -83,7 +85,7 @@ def test_waits_are_counted_from_the_start_to_the_stop() -> None:
 
 
 def test_counts_go_on_after_the_stop() -> None:
-    async def work(producer: TaskManager, consumer: TaskManager) -> None:
+    async def work(producer: NetworkEnvironment, consumer: NetworkEnvironment) -> None:
         writer = RecordWriter(producer.create_partition("p", subpartitions=1))
         async with observing(producer, clock_ns()) as observation:
             await trio.lowlevel.checkpoint()
@@ -94,7 +96,7 @@ def test_counts_go_on_after_the_stop() -> None:
 
 
 def test_the_timeline_tells_stretch_by_stretch() -> None:
-    async def work(producer: TaskManager, consumer: TaskManager) -> None:
+    async def work(producer: NetworkEnvironment, consumer: NetworkEnvironment) -> None:
         produced, consumed = (each.timeline() for each in await converse(producer, consumer, 0.1))
         assert [sample["t_s"] for sample in produced] == sorted({sample["t_s"] for sample in produced})
         assert produced[-1]["records"] == consumed[-1]["records"] == 200
@@ -114,7 +116,7 @@ def test_the_timeline_tells_stretch_by_stretch() -> None:
 def test_a_long_timeline_keeps_every_second_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observed, "_COST", 1e9)  # a busy machine must not make the samples rarer
 
-    async def work(producer: TaskManager, _consumer: TaskManager) -> None:
+    async def work(producer: NetworkEnvironment, _consumer: NetworkEnvironment) -> None:
         producer.create_partition("p", subpartitions=1)
         async with observing(producer, clock_ns()) as observation:
             await trio.sleep(1000 * PERIOD_S)

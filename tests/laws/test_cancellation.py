@@ -22,7 +22,7 @@ from netstack.ids import ChannelDescriptor
 from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.selector import BroadcastSelector, RebalanceSelector
 from netstack.outbound.writer import LEND_BYTES
-from netstack.runtime.network_environment import TaskManager, open_task_manager
+from netstack.runtime.network_environment import NetworkEnvironment, open_task_manager
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 
@@ -231,7 +231,7 @@ def test_a_cancelled_read_loses_nothing(patience: list[float]) -> None:
     run(scenario)
 
 
-def quiet_manager(manager: TaskManager) -> None:
+def quiet_manager(manager: NetworkEnvironment) -> None:
     statistics = manager.statistics()
     assert statistics.gates == ()
     assert statistics.pool.lent_segments == 0
@@ -280,7 +280,7 @@ def test_a_cancelled_program_ends_at_any_moment(ticks: int) -> None:
 
     async def scenario() -> None:
         number = next(names)
-        managers: list[TaskManager] = []
+        managers: list[NetworkEnvironment] = []
         async with trio.open_nursery() as nursery:
 
             async def program() -> None:

@@ -27,7 +27,7 @@ from netstack.buffer.requirements import LANDING_SEGMENTS, GatePlan, PartitionPl
 from netstack.config import NetworkConfig
 from netstack.outbound.partition import ResultPartition
 from netstack.outbound.sender import ChannelSender
-from netstack.runtime.network_environment import TaskManager, open_task_manager
+from netstack.runtime.network_environment import NetworkEnvironment, open_task_manager
 from netstack.runtime.pump import Pump
 from netstack.testing.ledger import Ledger
 from netstack.testing.scripted import Pipe
@@ -47,8 +47,8 @@ runs = itertools.count()
 class Soak:
     """One seed."""
 
-    producing: TaskManager
-    consuming: TaskManager
+    producing: NetworkEnvironment
+    consuming: NetworkEnvironment
     others: trio.Nursery
 
     def __init__(self, seed: int) -> None:

@@ -34,7 +34,7 @@ from netstack.job.mailbox import Mailbox
 from netstack.job.operators import TaskContext
 from netstack.outbound.subpartition import ResultSubpartition
 from netstack.record.framing import frame
-from netstack.runtime.network_environment import TaskManager
+from netstack.runtime.network_environment import NetworkEnvironment
 
 ID = 3
 BARRIER = CheckpointBarrier(ID, alignment=Alignment.UNALIGNED)
@@ -128,7 +128,7 @@ def test_what_is_captured_is_what_was_in_front_and_not_processed(data: st.DataOb
         context,
         mailbox,
         recorder,
-        cast(TaskManager, Manager()),
+        cast(NetworkEnvironment, Manager()),
         exactly_once=True,
         unaligned=True,
         recovered={},

@@ -24,9 +24,9 @@ from netstack import (
     ChannelDescriptor,
     ErrorCode,
     NetworkConfig,
+    NetworkEnvironment,
     RecordReader,
     RecordWriter,
-    TaskManager,
     open_task_manager,
 )
 from netstack.inbound.gate import SingleInputGate
@@ -183,11 +183,11 @@ async def until(condition: Callable[[], bool]) -> None:
         await trio.testing.wait_all_tasks_blocked(0.001)
 
 
-def lent(manager: TaskManager) -> int:
+def lent(manager: NetworkEnvironment) -> int:
     return manager.statistics().pool.lent_segments
 
 
-async def write(manager: TaskManager, name: str, records: list[bytes]) -> None:
+async def write(manager: NetworkEnvironment, name: str, records: list[bytes]) -> None:
     writer = RecordWriter(manager.create_partition(name, subpartitions=1), buffer_timeout_s=0)
     for item in records:
         await writer.emit(item)
@@ -204,7 +204,7 @@ RECORDS = [b"%d" % number * 50 for number in range(40)]
 
 
 @asynccontextmanager
-async def victim(config: NetworkConfig = CONFIG) -> AsyncIterator[TaskManager]:
+async def victim(config: NetworkConfig = CONFIG) -> AsyncIterator[NetworkEnvironment]:
     """A TaskManager to attack; an honest one reads from it and writes to it before and after."""
     async with open_task_manager(ANY_PORT, config) as manager, open_task_manager(ANY_PORT, config) as honest:
         first = manager.create_partition("from the victim", subpartitions=1)
@@ -230,7 +230,7 @@ async def _check_delivery(gate: SingleInputGate) -> None:
 
 
 @asynccontextmanager
-async def dialled(manager: TaskManager, *first: bytes) -> AsyncIterator[Raw]:
+async def dialled(manager: NetworkEnvironment, *first: bytes) -> AsyncIterator[Raw]:
     """A raw consumer of the victim, which has said `first`."""
     host, port = manager.address.removeprefix("tcp://").rsplit(":", 1)
     async with await trio.open_tcp_stream(host, int(port)) as stream:

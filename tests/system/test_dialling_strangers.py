@@ -37,8 +37,8 @@ from netstack import (
     ConnectionLost,
     ErrorCode,
     InsufficientBuffers,
+    NetworkEnvironment,
     RemoteProtocolError,
-    TaskManager,
     open_task_manager,
 )
 from netstack.buffer.requirements import LANDING_SEGMENTS
@@ -46,7 +46,7 @@ from netstack.buffer.requirements import LANDING_SEGMENTS
 Failure = TypeVar("Failure", ConnectionLost, RemoteProtocolError)
 
 
-async def fails_to_open(manager: TaskManager, address: str, kind: type[Failure]) -> Failure:
+async def fails_to_open(manager: NetworkEnvironment, address: str, kind: type[Failure]) -> Failure:
     with pytest.raises(kind) as caught:
         await manager.open_gate([ChannelDescriptor(address, "p")])
     assert address in str(caught.value)

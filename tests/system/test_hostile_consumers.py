@@ -52,13 +52,13 @@ from hostile_rig import (
 from netstack import (
     CheckpointBarrier,
     ErrorCode,
+    NetworkEnvironment,
     RecordWriter,
-    TaskManager,
 )
 
 
 @asynccontextmanager
-async def two_channels(manager: TaskManager) -> AsyncIterator[tuple[Raw, RecordWriter, RecordWriter]]:
+async def two_channels(manager: NetworkEnvironment) -> AsyncIterator[tuple[Raw, RecordWriter, RecordWriter]]:
     """A raw consumer with the channels 0 and 1 open on one connection, and who writes to them."""
     writers = [
         RecordWriter(manager.create_partition(f"p{number}", subpartitions=1), buffer_timeout_s=0) for number in range(2)

@@ -58,11 +58,11 @@ from netstack import (
     EndOfData,
     ErrorCode,
     NetworkConfig,
+    NetworkEnvironment,
     PartitionNotFound,
     ProducerFailed,
     RecordReader,
     RemoteProtocolError,
-    TaskManager,
     UserEvent,
     open_task_manager,
 )
@@ -74,7 +74,7 @@ class Attacked(NamedTuple):
     """A victim that reads the channels 0 and 1 of a raw producer."""
 
     raw: Raw
-    manager: TaskManager
+    manager: NetworkEnvironment
     gate: SingleInputGate
     reader: RecordReader
     address: str

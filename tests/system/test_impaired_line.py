@@ -17,9 +17,9 @@ from netstack import (
     ConnectionLost,
     LocalProtocolError,
     NetworkConfig,
+    NetworkEnvironment,
     RecordReader,
     RecordWriter,
-    TaskManager,
     open_task_manager,
 )
 from netstack.inbound.gate import SingleInputGate
@@ -48,7 +48,7 @@ def url(query: str = "") -> str:
     return f"impaired+memory://impaired-{next(numbers)}{query and '?'}{query}"
 
 
-def assert_nothing_left(*managers: TaskManager) -> None:
+def assert_nothing_left(*managers: NetworkEnvironment) -> None:
     for manager in managers:
         statistics = manager.statistics()
         assert statistics.pool.lent_segments == 0

@@ -20,10 +20,10 @@ import trio
 from netstack import (
     ChannelDescriptor,
     NetworkConfig,
+    NetworkEnvironment,
     RecordReader,
     RecordWriter,
     Secret,
-    TaskManager,
     open_task_manager,
 )
 
@@ -52,7 +52,7 @@ def proof(role: bytes, first: bytes, second: bytes, key: bytes = KEY) -> bytes:
     return hmac.new(key, b"netstack " + role + first + second, hashlib.sha256).digest()
 
 
-async def dial(manager: TaskManager) -> trio.SocketStream:
+async def dial(manager: NetworkEnvironment) -> trio.SocketStream:
     port = urlsplit(manager.address).port
     assert port is not None
     return await trio.open_tcp_stream("127.0.0.1", port)
@@ -77,7 +77,7 @@ async def rest(stream: trio.SocketStream) -> bytes:
     return data
 
 
-async def read_a_record(producer: TaskManager, consumer: TaskManager, name: str) -> None:
+async def read_a_record(producer: NetworkEnvironment, consumer: NetworkEnvironment, name: str) -> None:
     """An honest peer is served."""
     writer = RecordWriter(producer.create_partition(name, subpartitions=1), buffer_timeout_s=0)
     gate = await consumer.open_gate([ChannelDescriptor(producer.address, name)])
@@ -87,7 +87,7 @@ async def read_a_record(producer: TaskManager, consumer: TaskManager, name: str)
     gate.close()
 
 
-async def with_victim(attack: Callable[[TaskManager], Awaitable[None]]) -> None:
+async def with_victim(attack: Callable[[NetworkEnvironment], Awaitable[None]]) -> None:
     """An honest peer before and after an attack."""
     secret = Secret(KEY)
     async with (
@@ -101,7 +101,7 @@ async def with_victim(attack: Callable[[TaskManager], Awaitable[None]]) -> None:
 
 @real
 async def test_who_knows_the_secret_gets_in_also_byte_by_byte_and_all_at_once() -> None:
-    async def attack(victim: TaskManager) -> None:
+    async def attack(victim: NetworkEnvironment) -> None:
         for piece in (1, 1000):
             async with await dial(victim) as stream:
                 stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -121,7 +121,7 @@ async def test_who_knows_the_secret_gets_in_also_byte_by_byte_and_all_at_once() 
 
 @real
 async def test_nothing_but_a_greeting_is_heard_without_the_secret() -> None:
-    async def attack(victim: TaskManager) -> None:
+    async def attack(victim: NetworkEnvironment) -> None:
         nonce = bytes(32)
         for said in (
             HELLO,
@@ -145,7 +145,7 @@ async def test_nothing_but_a_greeting_is_heard_without_the_secret() -> None:
 
 @real
 async def test_its_own_words_and_old_ones_do_not_help() -> None:
-    async def attack(victim: TaskManager) -> None:
+    async def attack(victim: NetworkEnvironment) -> None:
         nonces = set()
         for _ in range(3):
             async with await dial(victim) as stream, await dial(victim) as other:
@@ -163,7 +163,7 @@ async def test_its_own_words_and_old_ones_do_not_help() -> None:
 
 @real
 async def test_hundreds_that_say_nothing_are_in_nobodys_way() -> None:
-    async def attack(victim: TaskManager) -> None:
+    async def attack(victim: NetworkEnvironment) -> None:
         silent = []
         for _ in range(300):
             silent.append(await dial(victim))
@@ -180,7 +180,7 @@ async def test_hundreds_that_say_nothing_are_in_nobodys_way() -> None:
 
 @pytest.mark.parametrize("said", [0, 20, 36, 60])
 def test_a_reset_in_the_middle_is_the_strangers_own_business(said: int) -> None:
-    async def attack(victim: TaskManager) -> None:
+    async def attack(victim: NetworkEnvironment) -> None:
         stream = await dial(victim)
         await stream.send_all((MAGIC + bytes(64))[:said])
         stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -408,7 +408,7 @@ async def test_a_run_that_breaks_while_it_opens_is_refused_and_the_daemon_goes_o
 ) -> None:
     async with pair_open() as (daemon, client):
         with monkeypatch.context() as patched:
-            patched.setattr("netstack.daemon.run.task_manager_on", _no_memory)
+            patched.setattr("netstack.daemon.run.network_environment_on", _no_memory)
             with pytest.raises(DaemonRefused, match="MemoryError: none left"):
                 await open_run(client)
         assert is_empty(daemon)

@@ -14,9 +14,9 @@ from netstack import (
     CheckpointBarrier,
     EndOfData,
     NetworkConfig,
+    NetworkEnvironment,
     RecordReader,
     RecordWriter,
-    TaskManager,
     open_task_manager,
 )
 from netstack.buffer.network_pool import NetworkBufferPool
@@ -160,7 +160,7 @@ def test_a_lost_connection_drops_what_was_kept_aside() -> None:
 
 # End to end.
 
-Scene = Callable[[TaskManager, TaskManager], Awaitable[None]]
+Scene = Callable[[NetworkEnvironment, NetworkEnvironment], Awaitable[None]]
 OFF = NetworkConfig(segment_size_bytes=256, memory_bytes=256 * 400, credit_based=False, heartbeat_interval_s=None)
 ON = NetworkConfig(segment_size_bytes=256, memory_bytes=256 * 400)
 
@@ -186,7 +186,7 @@ def between(config: NetworkConfig) -> Callable[[Scene], Callable[[], None]]:
     return decorate
 
 
-async def _write(manager: TaskManager, name: str, records: int, *, barrier_at: int = -1) -> None:
+async def _write(manager: NetworkEnvironment, name: str, records: int, *, barrier_at: int = -1) -> None:
     partition = manager.create_partition(name, subpartitions=1)
     writer = RecordWriter(partition, format="int64", buffer_timeout_s=0)
     for index in range(records):
@@ -197,7 +197,7 @@ async def _write(manager: TaskManager, name: str, records: int, *, barrier_at: i
     await writer.wait_consumed()
 
 
-async def _siblings(producer: TaskManager, consumer: TaskManager) -> tuple[int, int]:
+async def _siblings(producer: NetworkEnvironment, consumer: NetworkEnvironment) -> tuple[int, int]:
     """Records of B.3 that come while B.4's consumer does not read, of 50,000; and of both in the end."""
     got = {"b3": 0, "b4": 0}
 
@@ -219,19 +219,25 @@ async def _siblings(producer: TaskManager, consumer: TaskManager) -> tuple[int, 
 
 
 @between(OFF)
-async def test_without_credits_a_stalled_sibling_stops_a_channel(producer: TaskManager, consumer: TaskManager) -> None:
+async def test_without_credits_a_stalled_sibling_stops_a_channel(
+    producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
     meanwhile, total = await _siblings(producer, consumer)
     assert meanwhile < 50_000
     assert total == 100_000
 
 
 @between(ON)
-async def test_with_credits_a_stalled_sibling_disturbs_nobody(producer: TaskManager, consumer: TaskManager) -> None:
+async def test_with_credits_a_stalled_sibling_disturbs_nobody(
+    producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
     assert await _siblings(producer, consumer) == (50_000, 100_000)
 
 
 @between(OFF)
-async def test_barriers_block_and_resume_without_credits(producer: TaskManager, consumer: TaskManager) -> None:
+async def test_barriers_block_and_resume_without_credits(
+    producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(functools.partial(_write, producer, "p", 5000, barrier_at=2500))
         gate = await consumer.open_gate([ChannelDescriptor(producer.address, "p")])

@@ -25,7 +25,7 @@ from netstack.config import NetworkConfig
 from netstack.job.master import JobRun, open_job
 from netstack.job.operators import Output, TaskContext
 from netstack.job.spec import InputSpec, Job, TaskSpec
-from netstack.runtime.network_environment import TaskManager
+from netstack.runtime.network_environment import NetworkEnvironment
 
 SMALL = NetworkConfig(segment_size_bytes=256, memory_bytes=256 * 400)
 """Buffers of about 30 records, so that records are torn and queues are short."""
@@ -120,11 +120,11 @@ def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 @contextmanager
 def all_home() -> Iterator[None]:
     """Every segment of every TaskManager that a worker opens is back when it is closed."""
-    managers: list[TaskManager] = []
+    managers: list[NetworkEnvironment] = []
     original = netstack.job.worker.open_task_manager
 
     @asynccontextmanager
-    async def opened(address: str, config: NetworkConfig) -> AsyncIterator[TaskManager]:
+    async def opened(address: str, config: NetworkConfig) -> AsyncIterator[NetworkEnvironment]:
         async with original(address, config) as manager:
             managers.append(manager)
             yield manager

@@ -32,7 +32,7 @@ from netstack.job.mailbox import Mailbox
 from netstack.job.operators import TaskContext
 from netstack.outbound.subpartition import ResultSubpartition
 from netstack.record.framing import frame
-from netstack.runtime.network_environment import TaskManager
+from netstack.runtime.network_environment import NetworkEnvironment
 
 
 class Stage:
@@ -76,7 +76,7 @@ class Stage:
             self.context,
             self.mailbox,
             self,
-            cast(TaskManager, self),
+            cast(NetworkEnvironment, self),
             exactly_once=exactly_once,
             unaligned=True,
             recovered=recovered or {},

@@ -17,7 +17,7 @@ from netstack.errors import LocalProtocolError
 from netstack.ids import ChannelDescriptor
 from netstack.job.mailbox import Mailbox
 from netstack.job.output import TaskOutput
-from netstack.runtime.network_environment import TaskManager, open_task_manager
+from netstack.runtime.network_environment import NetworkEnvironment, open_task_manager
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 
@@ -39,7 +39,7 @@ def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 @asynccontextmanager
-async def outputs(count: int) -> AsyncIterator[tuple[TaskManager, TaskOutput, Mailbox]]:
+async def outputs(count: int) -> AsyncIterator[tuple[NetworkEnvironment, TaskOutput, Mailbox]]:
     async with open_task_manager("memory://output", CONFIG) as manager:
         mailbox = Mailbox()
         writers = [
@@ -50,7 +50,7 @@ async def outputs(count: int) -> AsyncIterator[tuple[TaskManager, TaskOutput, Ma
     assert manager.statistics().pool.lent_segments == 0
 
 
-async def read(manager: TaskManager, name: str) -> list[int]:
+async def read(manager: NetworkEnvironment, name: str) -> list[int]:
     gate = await manager.open_gate([ChannelDescriptor(manager.address, name)])
     found = [record async for record in RecordReader(gate, format="int64")]
     gate.close()

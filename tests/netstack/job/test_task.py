@@ -19,7 +19,7 @@ from netstack.job.master import JobRun, open_job
 from netstack.job.operators import Output
 from netstack.job.spec import InputSpec, Job, TaskSpec
 from netstack.job.task import MAX_SLICE, TURN_S
-from netstack.runtime.network_environment import TaskManager
+from netstack.runtime.network_environment import NetworkEnvironment
 
 SMALL = NetworkConfig(segment_size_bytes=256, memory_bytes=256 * 200)
 
@@ -133,7 +133,7 @@ def fake_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     original = netstack.job.worker.open_task_manager
 
     @asynccontextmanager
-    async def opened(*arguments: Any) -> AsyncIterator[TaskManager]:
+    async def opened(*arguments: Any) -> AsyncIterator[NetworkEnvironment]:
         async with original(*arguments) as manager:
             monkeypatch.setattr(manager, "ticks", lambda: clock[0])
             yield manager
@@ -187,12 +187,12 @@ async def test_waits_between_records_are_soft_and_within_one_hard() -> None:
                 out.collect(record)
 
     waits: dict[str, tuple[float, float]] = {}
-    managers: list[TaskManager] = []
+    managers: list[NetworkEnvironment] = []
     with pytest.MonkeyPatch.context() as patch:
         original = netstack.job.worker.open_task_manager
 
         @asynccontextmanager
-        async def opened(*arguments: Any) -> AsyncIterator[TaskManager]:
+        async def opened(*arguments: Any) -> AsyncIterator[NetworkEnvironment]:
             async with original(*arguments) as manager:
                 managers.append(manager)
                 yield manager

@@ -22,7 +22,7 @@ from netstack.job.mailbox import Mailbox
 from netstack.job.operators import BoundOperator, TaskContext
 from netstack.job.output import TaskOutput
 from netstack.job.task_checkpoints import SubtaskReport, TaskCheckpoints
-from netstack.runtime.network_environment import TaskManager
+from netstack.runtime.network_environment import NetworkEnvironment
 
 KEY = ("before-0>task.0", 0)
 
@@ -128,7 +128,7 @@ async def checkpoints(folder: Path, *, has_output: bool = True) -> AsyncIterator
         cast(TaskOutput, bench),
         bench,
         CheckpointStorage(folder),
-        cast(TaskManager, bench),
+        cast(NetworkEnvironment, bench),
         Mailbox(),
         at_once,
     )

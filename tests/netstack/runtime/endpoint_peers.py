@@ -16,7 +16,7 @@ from netstack.config import NetworkConfig
 from netstack.errors import (
     ConnectionLost,
 )
-from netstack.runtime.network_environment import TaskManager
+from netstack.runtime.network_environment import NetworkEnvironment
 from netstack.transport import ByteStream, transport_for
 
 CONFIG = NetworkConfig(
@@ -73,7 +73,7 @@ async def settle() -> None:
     await trio.testing.wait_all_tasks_blocked()
 
 
-def assert_nothing_left(manager: TaskManager) -> None:
+def assert_nothing_left(manager: NetworkEnvironment) -> None:
     statistics = manager.statistics()
     assert statistics.gates == ()
     assert (statistics.accepted, statistics.dialled) == ((), ())

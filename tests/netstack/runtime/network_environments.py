@@ -15,7 +15,7 @@ from netstack.config import NetworkConfig
 from netstack.ids import ChannelDescriptor
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.union import UnionInputGate
-from netstack.runtime.network_environment import TaskManager
+from netstack.runtime.network_environment import NetworkEnvironment
 from netstack.runtime.record_reader import RecordReader
 
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=64 * 1024, heartbeat_interval_s=None)
@@ -61,7 +61,7 @@ def url(scheme: str = "memory", folder: Path | None = None) -> str:
             return f"memory://task-manager-{next(numbers)}"
 
 
-def channels(manager: TaskManager, name: str = "p", count: int = 1) -> list[ChannelDescriptor]:
+def channels(manager: NetworkEnvironment, name: str = "p", count: int = 1) -> list[ChannelDescriptor]:
     return [ChannelDescriptor(manager.address, name, index) for index in range(count)]
 
 
@@ -75,7 +75,7 @@ async def read_all(gate: SingleInputGate | UnionInputGate, into: list[list[Any]]
         into[reader.channel_index] += records
 
 
-def assert_nothing_left(*managers: TaskManager) -> None:
+def assert_nothing_left(*managers: NetworkEnvironment) -> None:
     for manager in managers:
         statistics = manager.statistics()
         assert statistics.pool.lent_segments == 0

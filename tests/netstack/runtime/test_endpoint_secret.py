@@ -20,7 +20,7 @@ from netstack.ids import ChannelDescriptor
 from netstack.inbound.gate import SingleInputGate
 from netstack.runtime.admission import Admission, AdmissionStatistics
 from netstack.runtime.authentication import Secret
-from netstack.runtime.network_environment import TaskManager, open_task_manager, task_manager_on
+from netstack.runtime.network_environment import NetworkEnvironment, network_environment_on, open_task_manager
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 from netstack.transport import ByteStream, Listener, transport_for
@@ -31,7 +31,7 @@ SECRET = Secret(b"a secret of all who belong")
 OTHER = Secret(b"a secret of somebody else")
 
 
-async def read_one(producer: TaskManager, consumer: TaskManager, name: str = "p") -> SingleInputGate:
+async def read_one(producer: NetworkEnvironment, consumer: NetworkEnvironment, name: str = "p") -> SingleInputGate:
     """A record from one to the other; the gate is still open."""
     writer = RecordWriter(producer.create_partition(name, subpartitions=1), buffer_timeout_s=0)
     gate = await consumer.open_gate([ChannelDescriptor(producer.address, name)])
@@ -40,13 +40,13 @@ async def read_one(producer: TaskManager, consumer: TaskManager, name: str = "p"
     return gate
 
 
-def admissions(manager: TaskManager) -> AdmissionStatistics:
+def admissions(manager: NetworkEnvironment) -> AdmissionStatistics:
     statistics = manager.statistics().admission
     assert statistics is not None
     return statistics
 
 
-def refusals(manager: TaskManager) -> dict[Refusal, int]:
+def refusals(manager: NetworkEnvironment) -> dict[Refusal, int]:
     return {reason: count for reason, count in admissions(manager).refused.items() if count}
 
 
@@ -89,7 +89,7 @@ def test_with_another_secret_both_are_told(address: str) -> None:
     trio.run(main)
 
 
-def assert_nothing_left_of_connections(manager: TaskManager) -> None:
+def assert_nothing_left_of_connections(manager: NetworkEnvironment) -> None:
     assert (manager.statistics().accepted, admissions(manager).connections, admissions(manager).unproven) == ((), 0, 0)
 
 
@@ -254,8 +254,8 @@ async def test_streams_that_somebody_else_has_admitted_prove_nothing_and_their_e
         routed.admission.left()
 
     async with (
-        task_manager_on(routed, CONFIG, on_accepted_end=on_end) as producer,
-        task_manager_on(own, CONFIG, secret=SECRET, greet=greet) as consumer,
+        network_environment_on(routed, CONFIG, on_accepted_end=on_end) as producer,
+        network_environment_on(own, CONFIG, secret=SECRET, greet=greet) as consumer,
     ):
         gate = await read_one(producer, consumer)
         assert greeted == [producer.address]
@@ -273,7 +273,10 @@ async def test_a_greeting_that_fails_closes_the_stream_and_is_told() -> None:
         raise ConnectionLost("no such run")
 
     own = await transport_for("memory://greets").listen("memory://greets")
-    async with open_task_manager(url(), CONFIG) as producer, task_manager_on(own, CONFIG, greet=greet) as consumer:
+    async with (
+        open_task_manager(url(), CONFIG) as producer,
+        network_environment_on(own, CONFIG, greet=greet) as consumer,
+    ):
         with pytest.raises(ConnectionLost, match="no such run"):
             await consumer.open_gate([ChannelDescriptor(producer.address, "p")])
         await settle()

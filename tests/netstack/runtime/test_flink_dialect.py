@@ -18,7 +18,7 @@ from netstack.events import CheckpointBarrier, Event, UserEvent
 from netstack.ids import ChannelDescriptor
 from netstack.record.flink import LongFormat, StreamElementFormat, StreamRecord, StringFormat, Watermark
 from netstack.runtime.authentication import Secret
-from netstack.runtime.network_environment import TaskManager, open_task_manager
+from netstack.runtime.network_environment import NetworkEnvironment, open_task_manager
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 from netstack.transport import ByteStream, transport_for
@@ -50,7 +50,7 @@ def url() -> str:
     return f"memory://flink-{next(numbers)}"
 
 
-def assert_nothing_left(manager: TaskManager) -> None:
+def assert_nothing_left(manager: NetworkEnvironment) -> None:
     statistics = manager.statistics()
     assert (statistics.accepted, statistics.dialled) == ((), ())
     assert statistics.pool.lent_segments == 0

@@ -18,7 +18,7 @@ from netstack.runtime.metrics import TaskTimes, as_dict, samples
 from netstack.runtime.network_environment import open_task_manager
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
-from netstack.runtime.statistics import TaskManagerStatistics
+from netstack.runtime.statistics import NetworkStatistics
 from netstack.waits import WaitStatistics
 
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=64 * 1024, heartbeat_interval_s=None)
@@ -26,7 +26,7 @@ RECORDS = 300
 PAYLOAD_BYTES = 100
 
 
-async def run_a_little(name: str) -> tuple[TaskManagerStatistics, TaskManagerStatistics]:
+async def run_a_little(name: str) -> tuple[NetworkStatistics, NetworkStatistics]:
     """What a TaskManager that produces (and consumes a part itself), and another that consumes, say at the end."""
     async with (
         open_task_manager(f"memory://{name}-producer", CONFIG) as producer,
@@ -55,7 +55,7 @@ async def run_a_little(name: str) -> tuple[TaskManagerStatistics, TaskManagerSta
     return found
 
 
-def statistics_of(name: str) -> tuple[TaskManagerStatistics, TaskManagerStatistics]:
+def statistics_of(name: str) -> tuple[NetworkStatistics, NetworkStatistics]:
     return trio.run(run_a_little, name, clock=trio.testing.MockClock(autojump_threshold=0))
 
 

@@ -24,7 +24,7 @@ from netstack.errors import (
 from netstack.ids import ChannelDescriptor
 from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.partition import ResultPartition
-from netstack.runtime.network_environment import GOODBYE_GRACE_S, TaskManager, open_task_manager
+from netstack.runtime.network_environment import GOODBYE_GRACE_S, NetworkEnvironment, open_task_manager
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 from netstack.transport import transport_for
@@ -34,7 +34,7 @@ from netstack.wire.frames import Hello
 # Closing in any order. A program holds a producer and a consumer; who leaves its block first?
 
 
-async def hold(address: str, leave: trio.Event, *, task_status: trio.TaskStatus[TaskManager]) -> None:
+async def hold(address: str, leave: trio.Event, *, task_status: trio.TaskStatus[NetworkEnvironment]) -> None:
     async with open_task_manager(address, CONFIG) as manager:
         task_status.started(manager)
         await leave.wait()
@@ -46,7 +46,7 @@ async def hold(address: str, leave: trio.Event, *, task_status: trio.TaskStatus[
 async def test_task_managers_close_in_any_order_while_records_flow(scheme: str, order: str, tmp_path: Path) -> None:
     gc.collect()
     descriptors = len(os.listdir("/proc/self/fd"))
-    opened: list[TaskManager] = []
+    opened: list[NetworkEnvironment] = []
     leave = [trio.Event(), trio.Event()]
     ends: dict[str, Exception] = {}
 
@@ -131,7 +131,7 @@ async def test_leaving_does_not_wait_for_a_peer_that_answers() -> None:
 
 @virtual
 async def test_the_callers_own_error_leaves_as_it_is() -> None:
-    managers: list[TaskManager] = []
+    managers: list[NetworkEnvironment] = []
 
     async def program() -> None:
         async with open_task_manager(url(), CONFIG) as manager:

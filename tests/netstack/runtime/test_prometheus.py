@@ -23,7 +23,7 @@ from netstack.ids import ChannelDescriptor
 from netstack.runtime import prometheus
 from netstack.runtime.catalogue import CATALOGUE
 from netstack.runtime.metrics import samples
-from netstack.runtime.network_environment import TaskManager, open_task_manager
+from netstack.runtime.network_environment import NetworkEnvironment, open_task_manager
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 
@@ -60,7 +60,7 @@ def get(address: str) -> str:
             return response.read().decode()
 
 
-async def scrape(manager: TaskManager) -> dict[tuple[str, ...], float]:
+async def scrape(manager: NetworkEnvironment) -> dict[tuple[str, ...], float]:
     """The values a scrape gets, by name and labels."""
     assert manager.metrics_address is not None
     families = text_string_to_metric_families(await trio.to_thread.run_sync(get, manager.metrics_address))
