@@ -2,9 +2,10 @@
 
 Takes: lists of plain data. Gives: the same lists at the other end, in order.
 
-A frame: length of the rest, u32, big-endian; then a msgpack list. Nothing is pickled; a document that is no list, or a
-length above the limit, ends the connection. What is sent is written while `run` runs: nobody who sends ever waits, so
-a peer that reads too slowly is given up when `MAX_UNSENT_BYTES` have gathered.
+A frame: length of the rest, u32, big-endian; then a msgpack list. Nothing is pickled; a document that is no list, is
+nested too deep or has too many parts (`documents`), or a length above the limit, ends the connection. What is sent is
+written while `run` runs: nobody who sends ever waits, so a peer that reads too slowly is given up when
+`MAX_UNSENT_BYTES` have gathered.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import Any, Final, final
 import msgpack
 import trio
 
+from ..documents import unpack_document
 from ..errors import ConfigError, ConnectionLost, ErrorCode, RemoteProtocolError
+from ..shown import shown
 from ..transport import ByteStream
 from ..wire.codec_native import PROOF_MAGIC
 
@@ -144,12 +147,14 @@ def pack(document: list[Any]) -> bytes:
     """
     try:
         body: bytes = msgpack.packb(document)
-        msgpack.unpackb(body, strict_map_key=False)  # a dict by tuples can be packed, and would end the peer's stream
-    except (TypeError, ValueError, OverflowError, RecursionError, msgpack.UnpackException) as error:
-        raise ConfigError(f"{document[0]} cannot be sent to another process: {error}; give plain data") from error
+        unpack_document(body)  # a dict by tuples can be packed, and would end the peer's stream; so would a deep one
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ConfigError(
+            f"{shown(document[0])} cannot be sent to another process: {error}; give plain data"
+        ) from error
     if len(body) > MAX_FRAME_BYTES:
         raise ConfigError(
-            f"{document[0]} has {len(body)} bytes; {MAX_FRAME_BYTES} is the most: give large data by name"
+            f"{shown(document[0])} has {len(body)} bytes; {MAX_FRAME_BYTES} is the most: give large data by name"
         )
     return _LENGTH.pack(len(body)) + body
 
@@ -161,9 +166,9 @@ def unpack(body: bytes) -> list[Any]:
         RemoteProtocolError: there is none.
     """
     try:
-        document = msgpack.unpackb(body, strict_map_key=False)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"a control frame is not msgpack: {error}") from error
+        document = unpack_document(body)
+    except ValueError as error:
+        raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"a control frame cannot be read: {error}") from error
     if not isinstance(document, list):
         raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, "a control frame is not a list")
     return document
