@@ -319,9 +319,7 @@ class CheckpointCoordinator:
         alignment, aligned_timeout_ns = self._settings.alignment(savepoint=savepoint)
         barrier = CheckpointBarrier(checkpoint_id, round(now_s * NS_PER_S), alignment, aligned_timeout_ns)
         waiting = set(self._subtasks)
-        self._pending[checkpoint_id] = _Pending(
-            barrier, now_s, is_savepoint=savepoint, stops=stops, waiting=waiting
-        )
+        self._pending[checkpoint_id] = _Pending(barrier, now_s, is_savepoint=savepoint, stops=stops, waiting=waiting)
         first = tuple(sorted(self._without_producers()))
         instructions: list[Instruction] = [Trigger(barrier, first, savepoint, stops)]
         if self._finals:
