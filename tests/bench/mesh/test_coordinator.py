@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import trio
 
-from bench.mesh import invokables
 from bench.mesh.coordinator import MeshDeadlines, run_mesh
 from bench.mesh.spec import MeshSpec
 from bench.processes import MeasurementFailed
 from bench.runner import Progress
+from netstack.bench.mesh import invokables
 from netstack.daemon.client import DaemonClient, open_daemon
 from netstack.daemon.daemon import DaemonConfig, TaskManagerDaemon, open_taskmanager_daemon
 from netstack.daemon.task import Task
