@@ -10,22 +10,9 @@ import os
 import platform
 import resource
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from netstack.version import __version__
-
-_PACKAGES: Final = (
-    "trio",
-    "numpy",
-    "msgpack",
-    "lz4",
-    "click",
-    "rich",
-    "pyarrow",
-    "pyzmq",
-    "pyspark",
-    "prometheus_client",
-)
+_PACKAGES = ("numpy", "trio", "msgpack", "pyzmq", "pyarrow")
 
 
 def cpu_seconds() -> float:
@@ -35,8 +22,8 @@ def cpu_seconds() -> float:
 
 
 def version() -> str:
-    """The version of netstack that runs."""
-    return __version__
+    """The version of netstack that is installed."""
+    return _version_of("netstack") or "0+source"
 
 
 def congestion_control() -> str | None:

@@ -120,6 +120,8 @@ class Progress:
             connections=settings.connections,
             is_lazy=isinstance(self.strategy, LazyScheduling),
             only_finished=settings.hybrid is HybridConsumption.ONLY_FINISHED_PRODUCERS,
+            builds=settings.builds,
+            code=settings.code,
         )
         self._extend_tables()
 

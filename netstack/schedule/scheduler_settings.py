@@ -40,6 +40,8 @@ class SchedulerSettings:
         constraint: how many inputs a subtask needs before it is deployed, when the next stage waits for output.
         connections: how many connections consumers open to a TaskManager; each dataset uses one of them.
         step_budget: how much is done in one step, in units of `work.COSTS`, about 10 microseconds each.
+        builds: told to TaskManagers: of the packages that the job's functions are in, by their names.
+        code: told to TaskManagers: packages that were sent with the job, and the blobs they are in.
 
     Raises:
         ConfigError: no connection, or steps that do nothing.
@@ -57,6 +59,8 @@ class SchedulerSettings:
     constraint: InputConstraint = InputConstraint.ANY
     connections: int = 1
     step_budget: int = 1000
+    builds: Mapping[str, str] = field(default_factory=dict)
+    code: tuple[tuple[str, str], ...] = ()
 
     @property
     def load_balance(self) -> LoadBalanceMode:

@@ -47,6 +47,7 @@ LOCATIONS = tuple(TaskManagerLocation(f"tm-{number}", f"tcp://tm-{number}:1", "h
 def described(found: list[tuple[int, int, int, int, int]]) -> ShuffleDescriptors:
     index, partition, attempt, taskmanager, connection = np.array(found, np.uint32).reshape(-1, 5).T
     return ShuffleDescriptors.of(
+        "job",
         "words",
         LOCATIONS,
         index=index,
@@ -65,7 +66,7 @@ def test_shuffle_descriptors_come_back(found: list[tuple[int, int, int, int, int
     for row, (index, partition, attempt, taskmanager, connection) in enumerate(found):
         descriptor = after.descriptor(row)
         assert after.index[row] == index
-        assert descriptor.partition == f"words/{partition}.{attempt}"
+        assert descriptor.partition == f"job/words/{partition}.{attempt}"
         assert descriptor.location == (None if taskmanager == UNKNOWN else LOCATIONS[taskmanager])
         assert descriptor.connection == connection
 

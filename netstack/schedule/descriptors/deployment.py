@@ -12,11 +12,10 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-import msgpack
 import numpy as np
 
 from ...errors import LocalProtocolError
@@ -36,6 +35,7 @@ from .descriptors import (
     PartitionDescriptor,
     TaskDeploymentDescriptor,
 )
+from .information import JobInformation, TaskInformation
 from .shuffle import UNKNOWN, ShuffleDescriptors, TaskManagerLocation, compress, known, partition_name
 
 
@@ -44,6 +44,7 @@ from .shuffle import UNKNOWN, ShuffleDescriptors, TaskManagerLocation, compress,
 class _Output:
     """A dataset that some subtasks of one vertex write."""
 
+    job_id: str
     dataset: str
     type: ResultPartitionType
     subpartitions: list[int]
@@ -52,7 +53,7 @@ class _Output:
 
     def partition(self, position: int, index: int, attempt: int) -> PartitionDescriptor:
         return PartitionDescriptor(
-            partition_name(self.dataset, index, attempt),
+            partition_name(self.job_id, self.dataset, index, attempt),
             self.subpartitions[position],
             self.type,
             self.dataset,
@@ -75,6 +76,8 @@ class Deployment:
         connections: between two TaskManagers there are so many, and each dataset uses one.
         only_finished: of hybrid results only what is finished is told.
         is_lazy: whether consumers may be deployed before some of their pipelined producers.
+        builds: of the packages that the job's functions are in, by their names.
+        code: packages that were sent with the job, and the blobs they are in.
     """
 
     def __init__(
@@ -89,6 +92,8 @@ class Deployment:
         connections: int,
         only_finished: bool,
         is_lazy: bool = False,
+        builds: Mapping[str, str] | None = None,
+        code: Sequence[tuple[str, str]] = (),
     ) -> None:
         self._job_id = job_id
         self._topology = topology
@@ -104,7 +109,7 @@ class Deployment:
             dataset.type.is_blocking or dataset.type.is_hybrid for dataset in job.datasets
         )
         self._job_information = offloader.information(
-            BlobKind.JOB_INFORMATION, msgpack.packb((job_id, job.name, [vertex.name for vertex in job.vertices]))
+            BlobKind.JOB_INFORMATION, JobInformation.of(job_id, job, builds=builds, code=code).pack()
         )
         self._task_information: dict[int, MaybeOffloaded] = {}
         # Of groups that were not all known: what their cached lists tell, what consumers that were deployed before have
@@ -181,18 +186,8 @@ class Deployment:
         """What all subtasks of a vertex share."""
         information = self._task_information.get(vertex)
         if information is None:
-            plan = self._topology.job.vertices[vertex]
-            packed = msgpack.packb(
-                (
-                    plan.name,
-                    self._topology.parallelism_of(vertex),
-                    plan.max_parallelism,
-                    plan.operators,
-                    plan.invokable,
-                    plan.parameters,
-                )
-            )
-            information = self._offloader.information(BlobKind.TASK_INFORMATION, packed)
+            told = TaskInformation.of(self._topology.job, vertex, self._topology.parallelism_of)
+            information = self._offloader.information(BlobKind.TASK_INFORMATION, told.pack())
             self._task_information[vertex] = information
         return information
 
@@ -201,6 +196,7 @@ class Deployment:
         job = self._topology.job
         limits = [job.vertices[job.edges[edge].consumer].max_parallelism for edge in self._topology.edges_of(dataset)]
         return _Output(
+            self._job_id,
             job.datasets[dataset].name,
             job.datasets[dataset].type,
             self._topology.subpartition_counts(dataset)[indices].tolist(),
@@ -298,6 +294,7 @@ class Deployment:
         partitions = positions + np.int32(self._topology.groups.partition_start[group])
         producers = self._topology.producer_of_partition[partitions]
         return ShuffleDescriptors.of(
+            self._job_id,
             self._topology.job.datasets[dataset].name,
             self._locations,
             index=positions,

@@ -10,6 +10,7 @@ then differ in one plane in four, and 10,000 descriptors take a few KiB.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 UNKNOWN: Final = 0xFFFF_FFFF
 """In the column of TaskManagers: the partition's place is not known yet."""
 
+_PARTITION_NAME: Final = re.compile(r"([^/]*)/(.*)/(\d+)\.(\d+)", re.DOTALL)
 _COLUMNS: Final = ("index", "partition", "attempt", "taskmanager", "connection")
 _WIDTH: Final = 4
 MAX_SERIALISED_BYTES: Final = 1 << 28
@@ -51,13 +53,42 @@ class TaskManagerLocation:
     host: str = ""
 
 
-def partition_name(dataset: str, partition: int, attempt: int) -> PartitionId:
-    """The name that one attempt of a producer gives its partition: no two attempts share one.
+def partition_name(job_id: str, dataset: str, partition: int, attempt: int) -> PartitionId:
+    """The name that one attempt of a producer gives its partition: no two attempts share one, nor do two jobs.
+
+    Args:
+        job_id: of the execution of the job; without `/`.
+        dataset: that the partition is a part of.
+        partition: which part: the producer's subtask.
+        attempt: of the producer.
 
     Raises:
-        ConfigError: the dataset's name is too long.
+        ConfigError: the name is too long.
     """
-    return partition_id(f"{dataset}/{partition}.{attempt}")
+    return partition_id(f"{job_id}/{dataset}/{partition}.{attempt}")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PartitionPlace:
+    """What the name of a partition tells; see `partition_name`."""
+
+    job_id: str
+    dataset: str
+    partition: int
+    attempt: int
+
+
+def partition_place(name: str) -> PartitionPlace:
+    """The other way.
+
+    Raises:
+        LocalProtocolError: `partition_name` did not make this name.
+    """
+    found = _PARTITION_NAME.fullmatch(name)
+    if found is None:
+        raise LocalProtocolError(f"{name[:80]!r} is no partition of a job: job id/dataset/partition.attempt")
+    return PartitionPlace(found[1], found[2], int(found[3]), int(found[4]))
 
 
 def known(result_type: ResultPartitionType, is_produced: Bools, is_registered: Bools, is_alive: Bools) -> Bools:
@@ -95,6 +126,7 @@ class ShuffleDescriptors:
     """Descriptors of partitions of one dataset; all columns have one length.
 
     Attributes:
+        job_id: of the execution of the job.
         dataset: name of the dataset.
         locations: the TaskManagers that occur.
         index: position of each partition in its ConsumedPartitionGroup.
@@ -104,6 +136,7 @@ class ShuffleDescriptors:
         connection: index of the connection to that TaskManager.
     """
 
+    job_id: str
     dataset: str
     locations: tuple[TaskManagerLocation, ...]
     index: Uint32s
@@ -119,6 +152,7 @@ class ShuffleDescriptors:
     @classmethod
     def of(
         cls,
+        job_id: str,
         dataset: str,
         locations: Sequence[TaskManagerLocation],
         *,
@@ -147,11 +181,11 @@ class ShuffleDescriptors:
             raise ConfigError(f"shuffle descriptors of {dataset!r}: no location for TaskManager {used[-1]}")
         compact = np.where(taskmanagers == UNKNOWN, np.uint32(UNKNOWN), renumbered.astype(np.uint32))
         kept = tuple(locations[number] for number in used.tolist())
-        return cls(dataset, kept, indices, partitions, attempts, compact, connections)
+        return cls(job_id, dataset, kept, indices, partitions, attempts, compact, connections)
 
     def descriptor(self, row: int) -> ShuffleDescriptor:
         """A view of one."""
-        name = partition_name(self.dataset, int(self.partition[row]), int(self.attempt[row]))
+        name = partition_name(self.job_id, self.dataset, int(self.partition[row]), int(self.attempt[row]))
         where = int(self.taskmanager[row])
         location = None if where == UNKNOWN else self.locations[where]
         return ShuffleDescriptor(name, location, int(self.connection[row]))
@@ -166,7 +200,7 @@ class ShuffleDescriptors:
         columns = np.stack([getattr(self, name) for name in _COLUMNS]).astype("<u4", copy=False)
         planes = columns.view(np.uint8).reshape(len(_COLUMNS), len(self), _WIDTH).transpose(0, 2, 1)
         locations = [(location.name, location.address, location.host) for location in self.locations]
-        packed: bytes = msgpack.packb((self.dataset, locations, len(self), planes.tobytes()))
+        packed: bytes = msgpack.packb((self.job_id, self.dataset, locations, len(self), planes.tobytes()))
         return packed
 
     @classmethod
@@ -177,12 +211,12 @@ class ShuffleDescriptors:
             RemoteProtocolError: the bytes are no such list.
         """
         try:
-            dataset, locations, count, planes = msgpack.unpackb(data)
+            job_id, dataset, locations, count, planes = msgpack.unpackb(data)
             cut = np.frombuffer(planes, np.uint8).reshape(len(_COLUMNS), _WIDTH, count).transpose(0, 2, 1)
             columns = np.ascontiguousarray(cut).view("<u4").reshape(len(_COLUMNS), count).astype(np.uint32, copy=False)
             places = tuple(TaskManagerLocation(*map(str, location)) for location in locations)
             index, partition, attempt, taskmanager, connection = columns
-            descriptors = cls(str(dataset), places, index, partition, attempt, taskmanager, connection)
+            descriptors = cls(str(job_id), str(dataset), places, index, partition, attempt, taskmanager, connection)
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"no list of shuffle descriptors: {error}") from error
         if np.any((descriptors.taskmanager >= len(places)) & (descriptors.taskmanager != UNKNOWN)):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol, final
 
 from ...errors import ConfigError
+from ..graph.restart_settings import RestartSettings
 
 
 @final
@@ -162,6 +163,33 @@ class ExponentialDelay:
         delay_s = min(max(moved_s, self._initial_s), self._max_s)
         self._restarted_s = now_s + delay_s
         return RestartDecision(delay_s)
+
+
+def restart_strategy(settings: RestartSettings, chance: Callable[[], float]) -> RestartStrategy:
+    """The strategy that a job asks for.
+
+    Args:
+        settings: of the job.
+        chance: see `ExponentialDelay`.
+
+    Raises:
+        ConfigError: values that cannot work.
+    """
+    match settings.kind:
+        case "none":
+            return NoRestart()
+        case "fixed_delay":
+            return FixedDelay(settings.attempts, settings.delay_s)
+        case "failure_rate":
+            return FailureRate(settings.max_failures, settings.interval_s, settings.delay_s)
+    return ExponentialDelay(
+        initial_s=settings.delay_s,
+        max_s=max(settings.delay_s, settings.max_delay_s),
+        multiplier=settings.multiplier,
+        quiet_s=settings.quiet_s,
+        attempts=settings.attempts,
+        chance=chance,
+    )
 
 
 def _check(**values: float | None) -> None:

@@ -58,10 +58,10 @@ def result_type(graph: StreamGraph, edge: StreamEdge) -> ResultPartitionType:
     kind = _MODES.get(edge.mode) or _undefined(graph, edge, partitioner)
     if kind is ResultPartitionType.HYBRID_SELECTIVE and partitioner is Partitioner.BROADCAST:
         kind = ResultPartitionType.HYBRID_FULL  # several consumers read one copy
-    if kind.is_blocking and graph.nodes[edge.source].buffer_timeout_s is not None:
+    timeout_s = graph.buffer_timeout_s(edge)
+    if kind.is_blocking and timeout_s is not None:
         raise ConfigError(
-            f"edge {graph.describe(edge)} is blocking, so a buffer timeout of"
-            f" {graph.nodes[edge.source].buffer_timeout_s} s means nothing; set that of"
+            f"edge {graph.describe(edge)} is blocking, so a buffer timeout of {timeout_s} s means nothing; set that of"
             f" {graph.nodes[edge.source].name!r} to None"
         )
     if edge.dataset_id is not None:
@@ -98,6 +98,7 @@ def sharing_key(graph: StreamGraph, edge: StreamEdge, kind: ResultPartitionType)
         "hybrid" if kind.is_hybrid else kind,
         unchained_partitioner(edge),
         edge.function,
+        edge.format,
         target.parallelism,
         target.max_parallelism,
         edge.side_output,

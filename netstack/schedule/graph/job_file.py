@@ -1,6 +1,7 @@
 """A job as a JSON file; `job_file.schema.json` beside this module is its schema.
 
-Takes: the text of a job file. Gives: a `StreamGraph`.
+Takes: the text of a job file, or its document. Gives: a `StreamGraph`; `write_job` gives the document of one back: so a
+job is submitted and kept.
 
     {"name": "words", "parallelism": 4, "operators": [
       {"name": "lines", "parallelism": 1},
@@ -12,23 +13,30 @@ Rules: operators may come in any order. An operator without inputs is a source. 
 
 from __future__ import annotations
 
+import dataclasses
+import heapq
 import json
-from collections import deque
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from ...checkpoint.instructions import CheckpointSettings
+from ...config import NetworkConfig
 from ...errors import ConfigError
 from ...function_names import name_of
-from .job_graph import ResourceProfile
+from .job_graph import DEFAULT_FORMAT, UNDECIDED, UNKNOWN_PROFILE, OperatorKind, ResourceProfile
 from .json_schema import check
+from .restart_settings import RestartSettings
 from .stream_builder import DataStream, OperatorStream, StreamEnvironment
 from .stream_graph import (
     ChainingStrategy,
     ExchangeMode,
     GlobalExchangeMode,
+    OfSource,
     Partitioner,
+    StreamEdge,
     StreamGraph,
     StreamNode,
     StreamSettings,
@@ -40,6 +48,8 @@ _SETTINGS: Final = (
     "is_chaining_enabled",
     "chains_different_max_parallelism",
     "shares_slots_by_default",
+    "checkpoint_folder",
+    "keep",
 )
 _ENVIRONMENT: Final = ("parallelism", "max_parallelism", "buffer_timeout_s")
 
@@ -70,12 +80,28 @@ def read_job(text: str, *, name: str = "job") -> StreamGraph:
         raise ConfigError(f"this is no JSON: {error}") from error
     except RecursionError as error:
         raise ConfigError("this is no job file: it is nested too deeply") from error
+    return job_of(document, name=name)
+
+
+def job_of(document: Any, *, name: str = "job") -> StreamGraph:
+    """The job that a document describes: what `write_job` gave, or what a file holds.
+
+    Args:
+        document: plain data.
+        name: of the job, if the document gives none.
+
+    Raises:
+        ConfigError: it is not what the schema says, or no job; the text says where.
+    """
     check(job_file_schema(), document)
     mode = document.get("exchange_mode")
     job = StreamEnvironment(
         document.get("name", name),
         settings=StreamSettings(
             exchange_mode=None if mode is None else GlobalExchangeMode(mode),
+            checkpoints=_settings(CheckpointSettings, document, "checkpoints"),
+            restart=_settings(RestartSettings, document, "restart"),
+            network=_settings(NetworkConfig, document, "network"),
             **{key: document[key] for key in _SETTINGS if key in document},
         ),
         group_profiles={
@@ -88,6 +114,19 @@ def read_job(text: str, *, name: str = "job") -> StreamGraph:
     for operator in _in_order(document["operators"]):
         streams[operator["name"]] = _add(job, operator, streams)
     return job.stream_graph()
+
+
+_Settings = TypeVar("_Settings")
+
+
+def _settings(made: Callable[..., _Settings], document: Mapping[str, Any], name: str) -> _Settings | None:
+    given = document.get(name)
+    if given is None:
+        return None
+    try:
+        return made(**given)
+    except TypeError as error:
+        raise ConfigError(f"{name}: {error}") from error
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -125,15 +164,15 @@ def _in_order(operators: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
                 )
             readers[indices[given["from"]]].append(index)
             waiting[index] += 1
-    ready = deque(index for index, count in enumerate(waiting) if not count)
+    ready = [index for index, count in enumerate(waiting) if not count]  # a heap: of those that may come, the first
     ordered = []
     while ready:
-        index = ready.popleft()
+        index = heapq.heappop(ready)
         ordered.append(operators[index])
         for reader in readers[index]:
             waiting[reader] -= 1
             if not waiting[reader]:
-                ready.append(reader)
+                heapq.heappush(ready, reader)
     if len(ordered) < len(operators):
         stuck = ", ".join(str(operators[index]["name"]) for index, count in enumerate(waiting) if count)
         raise ConfigError(f"operators {stuck} read each other in a circle, or what such a circle emits")
@@ -143,13 +182,17 @@ def _in_order(operators: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
 def _add(job: StreamEnvironment, operator: Mapping[str, Any], streams: Mapping[str, OperatorStream]) -> OperatorStream:
     inputs = _inputs(operator)
     profile = operator.get("profile")
+    kind = OperatorKind(operator.get("kind", "process" if inputs else "source"))
+    if not inputs and kind not in (OperatorKind.SOURCE, OperatorKind.INVOKABLE):
+        raise ConfigError(f"operator {operator['name']!r} is of the kind {kind.value}, and has no inputs")
     node = StreamNode(
         name=operator["name"],
+        kind=kind,
         function=name_of(operator["function"]) if "function" in operator else "",
         has_operator=operator.get("has_operator", True),
         max_parallelism=operator.get("max_parallelism"),
         co_location_group=operator.get("co_location_group"),
-        strategy=ChainingStrategy(operator.get("chaining", "always")),
+        strategy=ChainingStrategy(operator.get("chaining", "never" if kind is OperatorKind.INVOKABLE else "always")),
         is_source=not inputs,
         is_legacy_source=operator.get("is_legacy_source", False),
         is_yielding=operator.get("is_yielding", False),
@@ -184,7 +227,122 @@ def _streams(name: str, inputs: Sequence[Mapping[str, Any]], streams: Mapping[st
             stream = stream.exchange(ExchangeMode(given["mode"]))
         if "dataset_id" in given:
             stream = stream.persist(given["dataset_id"])
+        if "format" in given:
+            stream = stream.with_format(given["format"])
+        if "buffer_timeout_s" in given:
+            stream = stream.with_buffer_timeout(given["buffer_timeout_s"])
         by_number.setdefault(given.get("input", 1), []).append(stream)
     if sorted(by_number) != list(range(1, len(by_number) + 1)):
         raise ConfigError(f"operator {name!r} has inputs {sorted(by_number)}; number them 1, 2 and so on")
     return [streams[0].union(*streams[1:]) for _, streams in sorted(by_number.items())]
+
+
+# And back.
+
+
+def write_job(graph: StreamGraph) -> dict[str, Any]:
+    """The document of a job: plain data that JSON keeps as it is; `job_of` gives the same job again.
+
+    Raises:
+        ConfigError: a parameter that JSON would not give back as it is; the text says where.
+    """
+    settings = graph.settings
+    document: dict[str, Any] = {"name": graph.name}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if value != field.default:
+            document[field.name] = _plain(value)
+    if graph.group_profiles:
+        document["slot_sharing_groups"] = {name: _profile(each) for name, each in graph.group_profiles.items()}
+    document["operators"] = [_written(graph, index) for index in range(len(graph.nodes))]
+    _check_json(document, "job")
+    return document
+
+
+def _written(graph: StreamGraph, index: int) -> dict[str, Any]:
+    node = graph.nodes[index]
+    operator: dict[str, Any] = {"name": node.name, "kind": node.kind.value}
+    if node.function:
+        operator["function"] = node.function
+    if node.parallelism != UNDECIDED:
+        operator["parallelism"] = node.parallelism
+    operator["slot_sharing_group"] = node.slot_sharing_group
+    operator["buffer_timeout_s"] = node.buffer_timeout_s
+    if node.strategy is not ChainingStrategy.ALWAYS:
+        operator["chaining"] = node.strategy.value
+    for field in dataclasses.fields(node):
+        if field.name in _AS_THEY_ARE and getattr(node, field.name) != field.default:
+            operator[field.name] = getattr(node, field.name)
+    if node.profile != UNKNOWN_PROFILE:
+        operator["profile"] = _profile(node.profile)
+    if node.parameters:
+        operator["parameters"] = dict(node.parameters)
+    if graph.inputs_of(index):
+        operator["inputs"] = [_written_input(graph, edge) for edge in graph.inputs_of(index)]
+    return operator
+
+
+_AS_THEY_ARE: Final = frozenset(
+    {
+        "has_operator",
+        "max_parallelism",
+        "co_location_group",
+        "is_legacy_source",
+        "is_yielding",
+        "emits_at_end_only",
+    }
+)
+
+
+def _written_input(graph: StreamGraph, edge: StreamEdge) -> dict[str, Any]:
+    given: dict[str, Any] = {"from": graph.nodes[edge.source].name, "partitioner": edge.partitioner.value}
+    if edge.input_number != 1:
+        given["input"] = edge.input_number
+    if edge.function:
+        given["function"] = edge.function
+    if edge.mode is not ExchangeMode.UNDEFINED:
+        given["mode"] = edge.mode.value
+    if edge.side_output:
+        given["side_output"] = edge.side_output
+    if edge.dataset_id is not None:
+        given["dataset_id"] = edge.dataset_id
+    if edge.format != DEFAULT_FORMAT:
+        given["format"] = edge.format
+    if not isinstance(edge.buffer_timeout_s, OfSource):
+        given["buffer_timeout_s"] = edge.buffer_timeout_s
+    return given
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, GlobalExchangeMode):
+        return value.value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        defaults = {field.name: field.default for field in dataclasses.fields(value)}
+        return {name: each for name, each in fields.items() if each != defaults[name] or name == "kind"}
+    return value
+
+
+def _profile(profile: ResourceProfile) -> dict[str, Any]:
+    return {"cpu_cores": profile.cpu_cores, "memory_bytes": profile.memory_bytes}
+
+
+def _check_json(value: Any, where: str) -> None:
+    """Refuses what JSON would not give back as it is: tuples, bytes, keys that are no text, numbers that are none."""
+    stack = [(value, where)]
+    while stack:
+        value, where = stack.pop()
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                if type(key) is not str:
+                    raise ConfigError(f"{where}: the key {key!r} is no text, and a job is kept as JSON")
+                stack.append((inner, f"{where}[{key!r}]"))
+        elif isinstance(value, list):
+            stack += [(inner, f"{where}[{index}]") for index, inner in enumerate(value)]
+        elif value is not None and type(value) not in (bool, int, float, str):
+            raise ConfigError(
+                f"{where} is a {type(value).__name__}, and a job is kept as JSON: give None, bool, int, float, str,"
+                " list or dict"
+            )
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{where} is {value}, and JSON has no such number")

@@ -18,7 +18,16 @@ from ...keygroups import default_max_parallelism
 from ..structures.union_find import UnionFind
 from .chaining import Chain, Chaining
 from .edges import pattern_of, result_type, sharing_key, unchained_partitioner
-from .job_graph import UNDECIDED, UNKNOWN_PROFILE, Dataset, JobEdge, JobGraph, JobVertex, ResourceProfile
+from .job_graph import (
+    UNDECIDED,
+    UNKNOWN_PROFILE,
+    ChainedEdge,
+    Dataset,
+    JobEdge,
+    JobGraph,
+    JobVertex,
+    ResourceProfile,
+)
 from .slot_groups import with_slot_sharing_groups
 from .stream_graph import Partitioner, StreamEdge, StreamGraph, StreamNode
 
@@ -49,7 +58,16 @@ def generate_job(graph: StreamGraph) -> GeneratedJob:
     datasets, edges = _network(chaining)
     if graph.settings.is_dynamic:
         vertices = _forward_groups(chaining, vertices, datasets, edges)
-    job = JobGraph(graph.name, tuple(vertices), datasets, edges, is_dynamic=graph.settings.is_dynamic)
+    job = JobGraph(
+        graph.name,
+        tuple(vertices),
+        datasets,
+        edges,
+        is_dynamic=graph.settings.is_dynamic,
+        checkpoints=graph.settings.checkpoints,
+        checkpoint_folder=graph.settings.checkpoint_folder,
+        keep=graph.settings.keep,
+    )
     names = [graph.nodes[chain.head].slot_sharing_group for chain in chaining.chains]
     job = with_slot_sharing_groups(
         job, names, is_default_shared=graph.settings.is_default_group_shared, profiles=graph.group_profiles
@@ -78,6 +96,19 @@ def _vertex(chaining: Chaining, chain: Chain) -> JobVertex:
         profile=_sum(nodes),
         is_source=len(chain.sources) == len(chaining.graph.inputs_of(chain.head)),
         functions=functions if any(functions) else (),
+        kinds=tuple(node.kind for node in nodes),
+        chained=_chained(chaining, chain),
+    )
+
+
+def _chained(chaining: Chaining, chain: Chain) -> tuple[ChainedEdge, ...]:
+    """The edges inside a chain, in the order of its operators."""
+    graph = chaining.graph
+    return tuple(
+        ChainedEdge(graph.nodes[node].name, graph.nodes[edge.target].name, edge.input_number, edge.side_output)
+        for node in (*chain.nodes, *chain.sources)
+        for edge in graph.outputs_of(node)
+        if chaining.is_chained(edge)
     )
 
 
@@ -114,6 +145,7 @@ def _network(chaining: Chaining) -> tuple[tuple[Dataset, ...], tuple[JobEdge, ..
     shared: dict[Hashable, int] = {}
     written: dict[int, int] = {}
     edges: list[tuple[tuple[int, int, int], JobEdge]] = []
+    alike: Counter[tuple[int, int, int, str]] = Counter()
     for order, edge in network:
         kind = result_type(graph, edge)
         if kind.must_be_pipelined and graph.settings.is_dynamic:
@@ -132,7 +164,10 @@ def _network(chaining: Chaining) -> tuple[tuple[Dataset, ...], tuple[JobEdge, ..
         elif kind.is_hybrid:  # selective results are consumed once, and here are several consumers
             datasets[index] = replace(datasets[index], type=ResultPartitionType.HYBRID_FULL)
         consumer = chaining.chain_of[edge.target]
-        edges.append(((consumer, edge.input_number, order), _job_edge(graph, edge, index, consumer)))
+        likeness = (edge.source, edge.target, edge.input_number, edge.side_output)
+        job_edge = _job_edge(graph, edge, index, consumer, alike[likeness])
+        alike[likeness] += 1
+        edges.append(((consumer, edge.input_number, order), job_edge))
     _check_names(graph, datasets)
     edges.sort(key=lambda item: item[0])
     return tuple(datasets), tuple(edge for _, edge in edges)
@@ -156,7 +191,7 @@ def _check_names(graph: StreamGraph, datasets: list[Dataset]) -> None:
         raise ConfigError(f"job {graph.name!r} has {count} datasets of the name {name!r}; choose different dataset ids")
 
 
-def _job_edge(graph: StreamGraph, edge: StreamEdge, dataset: int, consumer: int) -> JobEdge:
+def _job_edge(graph: StreamGraph, edge: StreamEdge, dataset: int, consumer: int, ordinal: int) -> JobEdge:
     partitioner = unchained_partitioner(edge)
     return JobEdge(
         dataset=dataset,
@@ -165,8 +200,11 @@ def _job_edge(graph: StreamGraph, edge: StreamEdge, dataset: int, consumer: int)
         partitioner=partitioner.value,
         input_number=edge.input_number,
         is_forward=partitioner is Partitioner.FORWARD,
-        buffer_timeout_s=graph.nodes[edge.source].buffer_timeout_s,
+        buffer_timeout_s=graph.buffer_timeout_s(edge),
         function=edge.function,
+        format=edge.format,
+        operator=graph.nodes[edge.target].name,
+        ordinal=ordinal,
     )
 
 

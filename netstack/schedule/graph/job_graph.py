@@ -12,11 +12,57 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
+from ...checkpoint.instructions import CheckpointSettings
 from ...errors import ConfigError
 from ...ids import ResultPartitionType
 
 UNDECIDED: Final = -1
 """Parallelism of a vertex that the adaptive batch scheduler decides when its inputs are there."""
+
+DEFAULT_FORMAT: Final = "msgpack"
+"""Of the records on an edge: any plain data."""
+
+DEFAULT_KEEP: Final = 3
+"""Complete checkpoints that are kept."""
+
+
+class OperatorKind(enum.Enum):
+    """What an operator does with a record, and so how the runtime calls its function."""
+
+    SOURCE = "source"
+    """Makes records: a function that gives an iterable, or a class with `read` and `snapshot`."""
+    MAP = "map"
+    """One record for each record."""
+    FILTER = "filter"
+    """The records it says yes to."""
+    FLAT_MAP = "flat_map"
+    """An iterable of records for each record."""
+    PROCESS = "process"
+    """`(record, out)`: emits what it likes, and may have state."""
+    CONNECT = "connect"
+    """As PROCESS, with two inputs."""
+    SINK = "sink"
+    """Emits nothing; may give a result at the end."""
+    INVOKABLE = "invokable"
+    """A vertex of its own, `async def invokable(task)`: it writes its partitions and reads its gates itself."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ChainedEdge:
+    """Two operators of one chain: the records of one are handed to the other.
+
+    Attributes:
+        source: name of the operator that emits.
+        target: name of the operator that is called.
+        input_number: which input of the target, from 1.
+        side_output: tag of the records that take it; empty is the main output.
+    """
+
+    source: str
+    target: str
+    input_number: int = 1
+    side_output: str = ""
 
 
 class DistributionPattern(enum.Enum):
@@ -65,6 +111,8 @@ class JobVertex:
         profile: what a subtask needs.
         is_source: whether it reads nothing from other vertices.
         functions: what each of `operators` runs, as `package.module:attribute`; empty where nobody said.
+        kinds: of each of `operators`.
+        chained: how records get from one of `operators` to the next.
     """
 
     name: str
@@ -78,6 +126,8 @@ class JobVertex:
     profile: ResourceProfile = UNKNOWN_PROFILE
     is_source: bool = False
     functions: tuple[str, ...] = ()
+    kinds: tuple[OperatorKind, ...] = ()
+    chained: tuple[ChainedEdge, ...] = ()
 
 
 @final
@@ -117,6 +167,9 @@ class JobEdge:
         buffer_timeout_s: longest a record waits for its buffer to fill; None is until it is full.
         function: what the partitioners `hash` (the key of a record) and `custom` (its channel) call, as
             `package.module:attribute`.
+        format: how a record becomes bytes: the name of a record format.
+        operator: which operator of the consumer's chain reads it; empty is its first.
+        ordinal: tells edges apart that are otherwise the same: the same operators, input and side output.
     """
 
     dataset: int
@@ -127,6 +180,9 @@ class JobEdge:
     is_forward: bool = False
     buffer_timeout_s: float | None = 0.1
     function: str = ""
+    format: str = DEFAULT_FORMAT
+    operator: str = ""
+    ordinal: int = 0
 
 
 @final
@@ -155,6 +211,9 @@ class JobGraph:
         edges: what they read, in the order of inputs within each consumer.
         slot_sharing_groups: at least one.
         is_dynamic: whether vertices may be `UNDECIDED`.
+        checkpoints: when they are taken, and how; None takes none.
+        checkpoint_folder: where they are kept.
+        keep: how many complete ones are kept.
 
     Raises:
         ConfigError: there is no vertex, an index points nowhere or backwards, two vertices have one name, or a name
@@ -167,6 +226,9 @@ class JobGraph:
     edges: tuple[JobEdge, ...] = ()
     slot_sharing_groups: tuple[SlotSharingGroup, ...] = (SlotSharingGroup(),)
     is_dynamic: bool = False
+    checkpoints: CheckpointSettings | None = None
+    checkpoint_folder: str | None = None
+    keep: int = DEFAULT_KEEP
     _inputs: tuple[tuple[JobEdge, ...], ...] = field(init=False, repr=False, compare=False)
     _outputs: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
     _consumers: tuple[tuple[JobEdge, ...], ...] = field(init=False, repr=False, compare=False)

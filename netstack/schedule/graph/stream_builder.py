@@ -7,8 +7,8 @@ Takes: names of functions, or functions that have one. Gives: a `StreamGraph`.
     lines.flat_map(split).key_by(word).process(Count).sink(show)
     graph = job.stream_graph()
 
-Rules: nothing runs here and nothing is imported. The functions are the user's own; what they are called with is theirs
-and the runtime's business. An operator without a name is called after what it does: `map`, `map 2`.
+Rules: nothing runs here and nothing is imported. What functions and classes are called with: `task.operators`. An
+operator without a name is called after what it does: `map`, `map 2`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from typing import Any, Final, Self, final
 
 from ...errors import ConfigError
 from ...function_names import Named, name_of
-from .job_graph import UNDECIDED, ResourceProfile
+from .job_graph import DEFAULT_FORMAT, UNDECIDED, OperatorKind, ResourceProfile
 from .slot_groups import inherited_group
 from .stream_graph import (
+    OF_SOURCE,
     ChainingStrategy,
     ExchangeMode,
+    OfSource,
     Partitioner,
     StreamEdge,
     StreamGraph,
@@ -56,6 +58,8 @@ class _Way:
     side_output: str = ""
     function: str = ""
     dataset_id: str | None = None
+    format: str = DEFAULT_FORMAT
+    buffer_timeout_s: float | OfSource | None = OF_SOURCE
 
 
 @final
@@ -103,12 +107,37 @@ class StreamEnvironment:
         """
         node = StreamNode(
             name=self._free_name(name, "source"),
+            kind=OperatorKind.SOURCE,
             function=name_of(function),
             is_source=True,
             is_legacy_source=is_legacy,
             parameters=dict(parameters or {}),
         )
         return self.add(node)
+
+    def invokable(self, function: Named, *inputs: DataStream, name: str = "", **parameters: Any) -> OperatorStream:
+        """A vertex that writes its partitions and reads its gates itself: `async def invokable(task)`.
+
+        Args:
+            function: see `task.invokable`.
+            inputs: what it reads, in the order of its gates; without any it is a source.
+            name: unique in the job.
+            parameters: plain data for the function.
+
+        Raises:
+            ConfigError: the function has no name another process could find, or the operator's name is taken.
+        """
+        for stream in inputs:
+            stream._check_job(self)
+        node = StreamNode(
+            name=self._free_name(name, "invokable"),
+            kind=OperatorKind.INVOKABLE,
+            function=name_of(function),
+            is_source=not inputs,
+            strategy=ChainingStrategy.NEVER,
+            parameters=dict(parameters),
+        )
+        return self.add(node, *inputs)
 
     def add(self, node: StreamNode, *inputs: DataStream) -> OperatorStream:
         """An operator that is data already; each stream is an input of its own.
@@ -175,6 +204,8 @@ class StreamEnvironment:
             side_output=way.side_output,
             function=way.function,
             dataset_id=way.dataset_id,
+            format=way.format,
+            buffer_timeout_s=way.buffer_timeout_s,
         )
 
     def _free_name(self, name: str, kind: str) -> str:
@@ -202,27 +233,27 @@ class DataStream:
 
     def map(self, function: Named, *, name: str = "", **parameters: Any) -> OperatorStream:
         """One record for each record."""
-        return self._then("map", function, name, parameters)
+        return self._then(OperatorKind.MAP, function, name, parameters)
 
     def filter(self, function: Named, *, name: str = "", **parameters: Any) -> OperatorStream:
         """The records the function says yes to."""
-        return self._then("filter", function, name, parameters)
+        return self._then(OperatorKind.FILTER, function, name, parameters)
 
     def flat_map(self, function: Named, *, name: str = "", **parameters: Any) -> OperatorStream:
-        """Any number of records for each record."""
-        return self._then("flat_map", function, name, parameters)
+        """Any number of records for each record: the function gives an iterable."""
+        return self._then(OperatorKind.FLAT_MAP, function, name, parameters)
 
     def process(self, function: Named, *, name: str = "", **parameters: Any) -> OperatorStream:
-        """An operator with state."""
-        return self._then("process", function, name, parameters)
+        """A function `(record, out)`, or a class with `process(record, out)` and state."""
+        return self._then(OperatorKind.PROCESS, function, name, parameters)
 
     def sink(self, function: Named, *, name: str = "", **parameters: Any) -> OperatorStream:
         """Where records leave the job."""
-        return self._then("sink", function, name, parameters)
+        return self._then(OperatorKind.SINK, function, name, parameters)
 
     def connect(self, other: DataStream, function: Named, *, name: str = "", **parameters: Any) -> OperatorStream:
         """An operator with two inputs: this stream and another."""
-        return self._then("connect", function, name, parameters, other)
+        return self._then(OperatorKind.CONNECT, function, name, parameters, other)
 
     def union(self, *others: DataStream) -> DataStream:
         """This stream and others as one: records of all, in no order. No operator of its own."""
@@ -282,23 +313,41 @@ class DataStream:
         """Keeps the records under a name beyond the end of the job."""
         return self._changed(dataset_id=dataset_id)
 
+    def with_format(self, format: str) -> DataStream:
+        """How the records become bytes where they go over the network: bytes, str, int64, float64, msgpack, arrow."""
+        return self._changed(format=format)
+
+    def with_buffer_timeout(self, timeout_s: float | None) -> DataStream:
+        """Longest a record of this stream waits for its buffer to fill, whatever the operator that emits it has set.
+
+        Args:
+            timeout_s: None is until it is full.
+        """
+        return self._changed(buffer_timeout_s=timeout_s)
+
     def _changed(self, **changes: Any) -> DataStream:
         return DataStream(self._environment, tuple(replace(way, **changes) for way in self._ways))
 
     def _check_same_job(self, other: DataStream) -> None:
-        if other._environment is not self._environment:
+        other._check_job(self._environment)
+
+    def _check_job(self, environment: StreamEnvironment) -> None:
+        if self._environment is not environment:
             raise ConfigError(
-                f"a stream of job {other._environment.name!r} cannot be joined to one of {self._environment.name!r}"
+                f"a stream of job {self._environment.name!r} cannot be joined to one of {environment.name!r}"
             )
 
     def _then(
-        self, kind: str, function: Named, name: str, parameters: Mapping[str, Any], *others: DataStream
+        self, kind: OperatorKind, function: Named, name: str, parameters: Mapping[str, Any], *others: DataStream
     ) -> OperatorStream:
         for other in others:
             self._check_same_job(other)
         environment = self._environment
         node = StreamNode(
-            name=environment._free_name(name, kind), function=name_of(function), parameters=dict(parameters)
+            name=environment._free_name(name, kind.value),
+            kind=kind,
+            function=name_of(function),
+            parameters=dict(parameters),
         )
         return environment.add(node, self, *others)
 

@@ -14,8 +14,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
+from ...checkpoint.instructions import CheckpointSettings
+from ...config import NetworkConfig
 from ...errors import ConfigError
-from .job_graph import UNDECIDED, UNKNOWN_PROFILE, ResourceProfile
+from ...record.formats import FORMATS
+from .job_graph import (
+    DEFAULT_FORMAT,
+    DEFAULT_KEEP,
+    UNDECIDED,
+    UNKNOWN_PROFILE,
+    OperatorKind,
+    ResourceProfile,
+)
+from .restart_settings import RestartSettings
 
 DEFAULT_GROUP: Final = "default"
 """Name of the slot sharing group of whoever names none."""
@@ -88,6 +99,16 @@ class Partitioner(enum.Enum):
     """As a function says."""
 
 
+class OfSource(enum.Enum):
+    """The type of `OF_SOURCE`."""
+
+    OF_SOURCE = "of_source"
+
+
+OF_SOURCE: Final = OfSource.OF_SOURCE
+"""As the operator that writes has it."""
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamNode:
@@ -95,6 +116,7 @@ class StreamNode:
 
     Attributes:
         name: unique in the job.
+        kind: how the runtime calls its function; of a source without a kind it is SOURCE.
         function: what it runs, as `package.module:attribute`; empty is not told, for graphs that are only looked at.
         has_operator: False of a node without an operator of its own, which is never chained.
         parallelism: number of subtasks; `UNDECIDED` in a dynamic graph where nobody set it.
@@ -102,7 +124,7 @@ class StreamNode:
         slot_sharing_group: name of its group.
         co_location_group: subtask i of each member runs in the same slot; None is free.
         strategy: whom it may be chained to.
-        is_source: whether it makes records.
+        is_source: whether it reads nothing.
         is_legacy_source: a source that emits whenever it likes: no yielding operator may be chained to it.
         is_yielding: whether it waits for other operators' mail while it processes a record.
         emits_at_end_only: whether it emits nothing before the end of its input: then its output is blocking.
@@ -112,6 +134,7 @@ class StreamNode:
     """
 
     name: str
+    kind: OperatorKind = OperatorKind.PROCESS
     function: str = ""
     has_operator: bool = True
     parallelism: int = 1
@@ -126,6 +149,11 @@ class StreamNode:
     buffer_timeout_s: float | None = 0.1
     profile: ResourceProfile = UNKNOWN_PROFILE
     parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """A source is one whatever else was said."""
+        if self.is_source and self.kind is not OperatorKind.INVOKABLE:
+            object.__setattr__(self, "kind", OperatorKind.SOURCE)
 
     @property
     def is_chainable_source(self) -> bool:
@@ -147,6 +175,9 @@ class StreamEdge:
         side_output: tag of the records that take it; empty is the main output.
         function: what the partitioners HASH, FORWARD_CONSECUTIVE_HASH and CUSTOM call.
         dataset_id: name to keep the records under beyond the end of the job; None does not keep them.
+        format: how a record becomes bytes where the edge is not chained: the name of a record format.
+        buffer_timeout_s: longest a record waits for its buffer to fill, None until it is full; OF_SOURCE is as the
+            operator that writes has it.
     """
 
     source: int
@@ -157,6 +188,8 @@ class StreamEdge:
     side_output: str = ""
     function: str = ""
     dataset_id: str | None = None
+    format: str = DEFAULT_FORMAT
+    buffer_timeout_s: float | OfSource | None = OF_SOURCE
 
 
 @final
@@ -172,6 +205,15 @@ class StreamSettings:
         exchange_mode: of the edges without one; None is blocking in batch, otherwise pipelined.
         shares_slots_by_default: whether all vertices of the group `default` may share slots; None is: unless it is a
             batch job, where each pipelined region has a group of its own.
+        checkpoints: when they are taken, and how; None takes none.
+        checkpoint_folder: where they are kept; every process of the job must see it. None is where the JobManager keeps
+            what it knows of the job.
+        keep: how many complete ones are kept.
+        restart: what follows a failure; None is an exponential delay where checkpoints are taken, otherwise no restart.
+        network: buffers and timeouts of the job's own network on each TaskManager; None shares the TaskManager's.
+
+    Raises:
+        ConfigError: `keep` is below 1.
     """
 
     is_batch: bool = False
@@ -180,6 +222,23 @@ class StreamSettings:
     chains_different_max_parallelism: bool = True
     exchange_mode: GlobalExchangeMode | None = None
     shares_slots_by_default: bool | None = None
+    checkpoints: CheckpointSettings | None = None
+    checkpoint_folder: str | None = None
+    keep: int = DEFAULT_KEEP
+    restart: RestartSettings | None = None
+    network: NetworkConfig | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot be kept."""
+        if self.keep < 1:
+            raise ConfigError(f"keep={self.keep} checkpoints; give at least 1: a job restarts from the newest one")
+
+    @property
+    def restart_settings(self) -> RestartSettings:
+        """`restart`, decided."""
+        if self.restart is not None:
+            return self.restart
+        return RestartSettings(kind="none" if self.checkpoints is None else "exponential")
 
     @property
     def global_mode(self) -> GlobalExchangeMode:
@@ -240,6 +299,10 @@ class StreamGraph:
                 raise ConfigError(f"operator {node.name!r} is called a legacy source, and is no source")
             if not node.is_source and not reads:
                 raise ConfigError(f"operator {node.name!r} has no input, and is no source")
+            if not node.is_source and node.kind is OperatorKind.SOURCE:
+                raise ConfigError(f"operator {node.name!r} is of the kind source, and reads another operator")
+            if node.kind is OperatorKind.INVOKABLE and node.strategy is not ChainingStrategy.NEVER:
+                raise ConfigError(f"operator {node.name!r} is an invokable: give it the chaining strategy never")
         object.__setattr__(self, "_inputs", tuple(map(tuple, inputs)))
         object.__setattr__(self, "_outputs", tuple(map(tuple, outputs)))
 
@@ -266,6 +329,11 @@ class StreamGraph:
         """An edge in words, for messages."""
         return f"{self.nodes[edge.source].name!r} -> {self.nodes[edge.target].name!r}"
 
+    def buffer_timeout_s(self, edge: StreamEdge) -> float | None:
+        """Longest a record on an edge waits for its buffer to fill; None is until it is full."""
+        given = edge.buffer_timeout_s
+        return self.nodes[edge.source].buffer_timeout_s if isinstance(given, OfSource) else given
+
     def _check_parallelism(self, node: StreamNode) -> None:
         if node.parallelism == UNDECIDED:
             if not self.settings.is_dynamic:
@@ -281,6 +349,10 @@ class StreamGraph:
     def _check_edge(self, edge: StreamEdge) -> None:
         if not 0 <= edge.source < edge.target < len(self.nodes):
             raise ConfigError(f"{edge}: no such nodes, or it goes backwards: nodes must be in topological order")
+        if edge.format not in FORMATS:
+            raise ConfigError(f"edge {self.describe(edge)}: no record format {edge.format!r}; {', '.join(FORMATS)}")
+        if not isinstance(edge.buffer_timeout_s, OfSource | None) and edge.buffer_timeout_s < 0:
+            raise ConfigError(f"edge {self.describe(edge)}: buffer_timeout_s={edge.buffer_timeout_s}; give at least 0")
         if edge.input_number < 1:
             raise ConfigError(f"edge {self.describe(edge)}: input number {edge.input_number}; inputs count from 1")
         if edge.partitioner in _DYNAMIC_ONLY and not self.settings.is_dynamic:

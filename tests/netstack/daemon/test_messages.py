@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.config import NetworkConfig
-from netstack.control.frames import pack, unpack
 from netstack.daemon.messages import (
     TEXT_CHARACTERS,
     AskStatistics,
@@ -39,6 +38,7 @@ from netstack.daemon.messages import (
 )
 from netstack.errors import ConfigError, RemoteProtocolError
 from netstack.ids import ChannelDescriptor, ResultPartitionType
+from netstack.runtime.control_frames import pack, unpack
 from netstack.schedule.descriptors.descriptors import PartitionDescriptor
 
 SMALL = st.integers(-(1 << 63), (1 << 63) - 1)

@@ -388,7 +388,7 @@ def test_a_consumer_that_came_first_is_told_of_its_producer() -> None:
     (update,) = [found for found in said if isinstance(found, UpdateGate)]
     assert (update.subtasks.tolist(), update.gate, deployed(said)) == ([2], 0, [0])
     news = ShuffleDescriptors.decompress(update.descriptors)
-    assert [news.channel(row, 0).partition_id for row in range(len(news))] == ["words/0.0"]
+    assert [news.channel(row, 0).partition_id for row in range(len(news))] == ["run-1/words/0.0"]
 
 
 # --------------------------------------------------------------------------------------------- heartbeats and slots

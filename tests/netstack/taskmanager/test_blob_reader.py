@@ -13,7 +13,7 @@ from netstack.taskmanager.blob_tracker import BlobTracker
 
 LIST = compress(
     ShuffleDescriptors.of(
-        "words", [TaskManagerLocation("a", "tcp://a:1")], index=[0], partition=[0], attempt=[0], taskmanager=[0]
+        "job", "words", [TaskManagerLocation("a", "tcp://a:1")], index=[0], partition=[0], attempt=[0], taskmanager=[0]
     ).serialised()
 )
 KEY = BlobKey("shuffle-0")

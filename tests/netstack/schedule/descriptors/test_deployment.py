@@ -95,7 +95,7 @@ def test_four_descriptors_in_the_order_of_the_group(is_offloading: bool) -> None
         loaded = descriptor.loaded(lambda key: setting.store.get("run-1", key))
         channels = loaded.gates[0].gate().channels
         assert {channel.subpartition for channel in channels} == {index}
-        assert [channel.partition_id for channel in channels] == [f"words/{number}.0" for number in range(4)]
+        assert [channel.partition_id for channel in channels] == [f"run-1/words/{number}.0" for number in range(4)]
     assert setting.deployment.cache.statistics().misses == 1
     if is_offloading:
         assert sorted(key.split("-")[0] for key in setting.store.keys("run-1")) == ["job", "shuffle", "task"]
@@ -110,7 +110,7 @@ def test_a_producer_is_told_what_it_writes_and_where_it_begins() -> None:
     assert str(descriptor.attempt) == "run-1_0_2_0"
     assert (descriptor.allocation, descriptor.restore, descriptor.gates) == ("tm-0/3", 17, ())
     (partition,) = descriptor.partitions
-    assert (partition.name, partition.subpartitions, partition.max_parallelism) == ("words/2.0", 4, 64)
+    assert (partition.name, partition.subpartitions, partition.max_parallelism) == ("run-1/words/2.0", 4, 64)
     assert (partition.type, partition.connection) == (ResultPartitionType.PIPELINED_BOUNDED, 0)
 
 
@@ -202,7 +202,7 @@ def test_invalidated_lists_are_made_anew() -> None:
     (after,) = setting.sent(4)
     assert before.gates[0].groups != after.gates[0].groups
     loaded = after.loaded(lambda key: setting.store.get("run-1", key))
-    assert loaded.gates[0].gate().channels[1].partition_id == "words/1.1"
+    assert loaded.gates[0].gate().channels[1].partition_id == "run-1/words/1.1"
     assert before.gates[0].groups[0] not in setting.store.keys("run-1")
     setting.deployment.clear()
     assert setting.store.keys("run-1") == []
@@ -241,5 +241,5 @@ def test_a_skewed_input_is_read_in_pieces() -> None:
     )
     one, other = setting.sent(2, 3)
     channels = [(channel.partition_id, channel.subpartition) for channel in one.gates[0].gate().channels]
-    assert channels == [("words/0.0", 0), ("words/0.0", 1), ("words/1.0", 0)]
+    assert channels == [("run-1/words/0.0", 0), ("run-1/words/0.0", 1), ("run-1/words/1.0", 0)]
     assert [channel.subpartition for channel in other.gates[0].gate().channels] == [1]

@@ -19,7 +19,7 @@ def descriptors(*taskmanagers: int, index: list[int] | None = None) -> ShuffleDe
     positions = list(range(len(taskmanagers))) if index is None else index
     attempts = [0] * len(taskmanagers)
     return ShuffleDescriptors.of(
-        "words", LOCATIONS, index=positions, partition=positions, attempt=attempts, taskmanager=taskmanagers
+        "job", "words", LOCATIONS, index=positions, partition=positions, attempt=attempts, taskmanager=taskmanagers
     )
 
 
@@ -34,7 +34,7 @@ def test_four_descriptors_in_order_inline_or_offloaded(rule: OffloadRule) -> Non
     (part,) = made
     data = part if isinstance(part, bytes) else store.get("job", part)
     again = ShuffleDescriptors.decompress(data)
-    assert [str(again.descriptor(row).partition) for row in range(4)] == [f"words/{row}.0" for row in range(4)]
+    assert [str(again.descriptor(row).partition) for row in range(4)] == [f"job/words/{row}.0" for row in range(4)]
     statistics = cache.statistics()
     assert (statistics.groups, statistics.hits, statistics.misses) == (1, 4, 1)
     assert statistics.blobs == len(store.keys("job")) == (1 if rule is ALL else 0)

@@ -19,6 +19,7 @@ from netstack.schedule.descriptors.shuffle import ShuffleDescriptors, TaskManage
 TYPE = ResultPartitionType.BLOCKING
 LIST = compress(
     ShuffleDescriptors.of(
+        "job",
         "words",
         [TaskManagerLocation("a", "tcp://a:1")],
         index=[0, 1],
@@ -53,10 +54,10 @@ def test_a_gate_has_a_channel_for_each_partition_and_subpartition() -> None:
     channels = gate.gate().channels
     assert len(channels) == gate.number_of_channels == 4
     assert [(channel.partition_id, channel.subpartition) for channel in channels] == [
-        ("words/0.0", 3),
-        ("words/0.0", 4),
-        ("words/1.0", 3),
-        ("words/1.0", 4),
+        ("job/words/0.0", 3),
+        ("job/words/0.0", 4),
+        ("job/words/1.0", 3),
+        ("job/words/1.0", 4),
     ]
     assert {channel.address for channel in channels} == {"tcp://a:1"}
 
@@ -74,9 +75,9 @@ def test_a_gate_may_be_read_in_pieces() -> None:
     gate = InputGateDescriptor("words", TYPE, 2, ((1, 2, 0, 2), (0, 1, 4, 5)), (LIST,))
     assert gate.number_of_channels == 3
     assert [(channel.partition_id, channel.subpartition) for channel in gate.gate().channels] == [
-        ("words/1.0", 0),
-        ("words/1.0", 1),
-        ("words/0.0", 4),
+        ("job/words/1.0", 0),
+        ("job/words/1.0", 1),
+        ("job/words/0.0", 4),
     ]
 
 

@@ -18,6 +18,7 @@ from netstack.schedule.descriptors.shuffle import (
     compress,
     known,
     partition_name,
+    partition_place,
     resolve,
 )
 
@@ -28,6 +29,7 @@ LOCATIONS = tuple(
 
 def four(taskmanager: list[int] | None = None) -> ShuffleDescriptors:
     return ShuffleDescriptors.of(
+        "job",
         "words",
         LOCATIONS,
         index=range(4),
@@ -47,10 +49,10 @@ def test_only_locations_that_occur_are_kept() -> None:
 def test_a_row_is_a_view() -> None:
     descriptors = four()
     second = descriptors.descriptor(1)
-    assert (second.partition, second.location, second.connection) == ("words/5.1", LOCATIONS[1], 1)
+    assert (second.partition, second.location, second.connection) == ("job/words/5.1", LOCATIONS[1], 1)
     assert descriptors.descriptor(2).location is None
-    assert descriptors.channel(3, 9) == ChannelDescriptor("tcp://10.0.0.3:6121", "words/7.2", 9)
-    assert descriptors.channel(2, 9) == ChannelDescriptor("", "words/6.0", 9)
+    assert descriptors.channel(3, 9) == ChannelDescriptor("tcp://10.0.0.3:6121", "job/words/7.2", 9)
+    assert descriptors.channel(2, 9) == ChannelDescriptor("", "job/words/6.0", 9)
 
 
 def test_bytes_and_back() -> None:
@@ -65,6 +67,7 @@ def test_ten_thousand_shrink_by_far_more_than_three_quarters() -> None:
     count, taskmanagers = 10_000, 1000
     rng = np.random.default_rng(7)
     descriptors = ShuffleDescriptors.of(
+        "job",
         "words",
         [TaskManagerLocation(f"tm-{n:04}-{n * 7919:08x}", f"tcp://10.0.{n >> 8}.{n & 255}:6121") for n in range(1000)],
         index=np.arange(count),
@@ -79,7 +82,7 @@ def test_ten_thousand_shrink_by_far_more_than_three_quarters() -> None:
 
 def test_columns_of_one_length_and_known_taskmanagers() -> None:
     with pytest.raises(ConfigError, match=r"lengths \[1, 2\]"):
-        ShuffleDescriptors.of("words", LOCATIONS, index=[0], partition=[0, 1], attempt=[0], taskmanager=[0])
+        ShuffleDescriptors.of("job", "words", LOCATIONS, index=[0], partition=[0, 1], attempt=[0], taskmanager=[0])
     with pytest.raises(ConfigError, match="TaskManager 4"):
         four([0, 0, 0, 4])
 
@@ -127,13 +130,13 @@ def test_known_needs_data_or_a_pipe_a_place_and_a_living_producer() -> None:
 
 def test_later_lists_override() -> None:
     first = four([0, 0, UNKNOWN, 0])
-    more = ShuffleDescriptors.of("words", LOCATIONS, index=[2], partition=[6], attempt=[1], taskmanager=[2])
+    more = ShuffleDescriptors.of("job", "words", LOCATIONS, index=[2], partition=[6], attempt=[1], taskmanager=[2])
     places = resolve([first, more], 4)
     assert [descriptors.descriptor(row).partition for descriptors, row in places] == [
-        "words/4.0",
-        "words/5.1",
-        "words/6.1",
-        "words/7.2",
+        "job/words/4.0",
+        "job/words/5.1",
+        "job/words/6.1",
+        "job/words/7.2",
     ]
 
 
@@ -145,6 +148,14 @@ def test_lists_that_do_not_fit_the_group() -> None:
 
 
 def test_a_partition_is_named_by_its_attempt() -> None:
-    assert partition_name("words", 3, 2) == "words/3.2"
+    assert partition_name("job", "words", 3, 2) == "job/words/3.2"
     with pytest.raises(ConfigError, match="255"):
-        partition_name("w" * 255, 0, 0)
+        partition_name("job", "w" * 255, 0, 0)
+
+
+def test_the_name_of_a_partition_tells_what_it_is_of() -> None:
+    place = partition_place(partition_name("job", "a/1.2/b\n", 3, 2))
+    assert (place.job_id, place.dataset, place.partition, place.attempt) == ("job", "a/1.2/b\n", 3, 2)
+    for name in ("words", "job/words", "job/words/1", "job/words/a.b"):
+        with pytest.raises(LocalProtocolError, match="no partition of a job"):
+            partition_place(name)

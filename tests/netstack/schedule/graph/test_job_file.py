@@ -169,4 +169,4 @@ def test_enumerations_of_the_schema_are_those_of_the_code() -> None:
     assert schema["exchange_mode"]["enum"] == [mode.value for mode in GlobalExchangeMode]
     assert operator["chaining"]["enum"] == [strategy.value for strategy in ChainingStrategy]
     assert given["mode"]["enum"] == [mode.value for mode in ExchangeMode]
-    assert set(given["partitioner"]["enum"]) == {kind.value for kind in Partitioner} - {"forward_unspecified"}
+    assert set(given["partitioner"]["enum"]) == {kind.value for kind in Partitioner}

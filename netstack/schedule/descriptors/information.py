@@ -1,0 +1,381 @@
+"""What all tasks of a job share, and what all subtasks of a vertex do: the two documents that a deployment refers to.
+
+Takes: a `JobGraph`. Gives: frozen values, their msgpack, and the values again on the other side.
+
+Rules: plain data; functions are names. Gates and partitions of a descriptor are in the order of `inputs` and `outputs`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self, final
+
+import msgpack
+
+from ...checkpoint.instructions import CheckpointSettings
+from ...errors import ConfigError, ErrorCode, RemoteProtocolError
+from ..graph.job_graph import DEFAULT_KEEP, ChainedEdge, DistributionPattern, JobEdge, JobGraph, OperatorKind
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class EdgeId:
+    """An edge between two operators, whatever the chaining, the parallelism and the attempts.
+
+    Attributes:
+        source: name of the operator that emits.
+        target: name of the operator that reads.
+        input_number: which input of the target, from 1.
+        side_output: tag of the records; empty is the main output.
+        ordinal: tells edges apart that are otherwise the same.
+    """
+
+    source: str
+    target: str
+    input_number: int = 1
+    side_output: str = ""
+    ordinal: int = 0
+
+    def partition(self, producer: int) -> str:
+        """The name under which a checkpoint keeps what was in flight from one subtask of the producer."""
+        return json.dumps([*dataclasses.astuple(self), producer], ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def of_partition(cls, name: str) -> tuple[Self, int]:
+        """The edge and the producer's subtask that `partition` named.
+
+        Raises:
+            ValueError: it did not make this name.
+        """
+        *edge, producer = json.loads(name)
+        return cls(*edge), int(producer)
+
+    def __str__(self) -> str:
+        side = f" ({self.side_output})" if self.side_output else ""
+        return f"{self.source}{side} -> {self.target}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class JobInformation:
+    """What all tasks of a job share.
+
+    Attributes:
+        job_id: of this execution of the job.
+        name: of the job.
+        operators: all of the job, by name.
+        checkpoints: when they are taken, and how; None takes none.
+        checkpoint_folder: where they are kept.
+        keep: how many complete ones are kept.
+        builds: of the packages that the job's functions are in, by their names.
+        code: packages that were sent with the job, and the blobs they are in.
+    """
+
+    job_id: str
+    name: str = "job"
+    operators: tuple[str, ...] = ()
+    checkpoints: CheckpointSettings | None = None
+    checkpoint_folder: str | None = None
+    keep: int = DEFAULT_KEEP
+    builds: Mapping[str, str] = field(default_factory=dict)
+    code: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        job_id: str,
+        job: JobGraph,
+        *,
+        builds: Mapping[str, str] | None = None,
+        code: Sequence[tuple[str, str]] = (),
+    ) -> Self:
+        """Of an execution of a job."""
+        operators = tuple(name for vertex in job.vertices for name in vertex.operators or (vertex.name,))
+        return cls(
+            job_id,
+            job.name,
+            operators,
+            job.checkpoints,
+            job.checkpoint_folder,
+            job.keep,
+            dict(builds or {}),
+            tuple(code),
+        )
+
+    def pack(self) -> bytes:
+        """As msgpack."""
+        checkpoints = None if self.checkpoints is None else dataclasses.asdict(self.checkpoints)
+        packed: bytes = msgpack.packb(
+            (
+                self.job_id,
+                self.name,
+                self.operators,
+                checkpoints,
+                self.checkpoint_folder,
+                self.keep,
+                dict(self.builds),
+                self.code,
+            )
+        )
+        return packed
+
+    @classmethod
+    def parse(cls, data: bytes) -> Self:
+        """The other way.
+
+        Raises:
+            RemoteProtocolError: the bytes are no such document.
+        """
+        try:
+            job_id, name, operators, checkpoints, folder, keep, builds, code = msgpack.unpackb(data)
+            return cls(
+                _text(job_id),
+                _text(name),
+                tuple(map(_text, operators)),
+                None if checkpoints is None else CheckpointSettings(**checkpoints),
+                None if folder is None else _text(folder),
+                int(keep),
+                {_text(package): _text(build) for package, build in builds.items()},
+                tuple((_text(package), _text(blob)) for package, blob in code),
+            )
+        except (ValueError, TypeError, AttributeError, msgpack.UnpackException, RecursionError) as error:
+            raise _malformed("job", error) from error
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OperatorInformation:
+    """One operator of a chain.
+
+    Attributes:
+        name: unique in the job.
+        kind: how its function is called.
+        function: `package.module:attribute`; empty where nobody said.
+        parameters: plain data for it.
+    """
+
+    name: str
+    kind: OperatorKind = OperatorKind.PROCESS
+    function: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class InputInformation:
+    """One gate of a task.
+
+    Attributes:
+        edge: what comes through it.
+        partitioner: how its records chose their channel, such as `hash`.
+        function: what the partitioner calls: of `hash` the key of a record; empty without.
+        format: of its records.
+        producers: how many subtasks write for it.
+        is_pointwise: whether each of them writes for a share of the consumers only.
+    """
+
+    edge: EdgeId
+    partitioner: str = "rebalance"
+    function: str = ""
+    format: str = "msgpack"
+    producers: int = 1
+    is_pointwise: bool = False
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OutputInformation:
+    """One partition that a task writes.
+
+    Attributes:
+        edge: what goes into it; of several that read it the first.
+        partitioner: how a record chooses its channel, such as `hash`.
+        function: what the partitioner calls; empty without.
+        format: of its records.
+        buffer_timeout_s: longest a record waits for its buffer to fill; None is until it is full.
+    """
+
+    edge: EdgeId
+    partitioner: str = "rebalance"
+    function: str = ""
+    format: str = "msgpack"
+    buffer_timeout_s: float | None = 0.1
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TaskInformation:
+    """What all subtasks of a vertex share.
+
+    Attributes:
+        name: of the vertex.
+        parallelism: how many there are.
+        max_parallelism: number of key groups.
+        operators: that each of them runs: the head first, then every operator behind the one it reads; sources that are
+            inputs of the chain come last.
+        chained: how records get from one to the next.
+        inputs: of every gate.
+        outputs: of every partition.
+    """
+
+    name: str
+    parallelism: int = 1
+    max_parallelism: int = 128
+    operators: tuple[OperatorInformation, ...] = ()
+    chained: tuple[ChainedEdge, ...] = ()
+    inputs: tuple[InputInformation, ...] = ()
+    outputs: tuple[OutputInformation, ...] = ()
+
+    @property
+    def is_invokable(self) -> bool:
+        """Whether it runs a function that does everything itself."""
+        return len(self.operators) == 1 and self.operators[0].kind is OperatorKind.INVOKABLE
+
+    @classmethod
+    def of(cls, job: JobGraph, vertex: int, parallelism_of: Callable[[int], int]) -> Self:
+        """Of a vertex.
+
+        Args:
+            job: it is in.
+            vertex: its index.
+            parallelism_of: a vertex, by its index: decided by now.
+        """
+        plan = job.vertices[vertex]
+        return cls(
+            plan.name,
+            parallelism_of(vertex),
+            plan.max_parallelism,
+            _operators(job, vertex),
+            plan.chained,
+            tuple(_input(job, edge, parallelism_of) for edge in job.inputs_of(vertex)),
+            tuple(_output(job, dataset) for dataset in job.outputs_of(vertex)),
+        )
+
+    def pack(self) -> bytes:
+        """As msgpack.
+
+        Raises:
+            ConfigError: a parameter is no plain data.
+        """
+        document = (
+            self.name,
+            self.parallelism,
+            self.max_parallelism,
+            [(each.name, each.kind.value, each.function, dict(each.parameters)) for each in self.operators],
+            [dataclasses.astuple(each) for each in self.chained],
+            [dataclasses.astuple(each) for each in self.inputs],
+            [dataclasses.astuple(each) for each in self.outputs],
+        )
+        try:
+            packed: bytes = msgpack.packb(document)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ConfigError(f"vertex {self.name!r}: its parameters are no plain data: {error}") from error
+        return packed
+
+    @classmethod
+    def parse(cls, data: bytes) -> Self:
+        """The other way.
+
+        Raises:
+            RemoteProtocolError: the bytes are no such document.
+        """
+        try:
+            name, parallelism, max_parallelism, operators, chained, inputs, outputs = msgpack.unpackb(data)
+            return cls(
+                _text(name),
+                int(parallelism),
+                int(max_parallelism),
+                tuple(
+                    OperatorInformation(_text(each), OperatorKind(kind), _text(function), dict(parameters))
+                    for each, kind, function, parameters in operators
+                ),
+                tuple(
+                    ChainedEdge(_text(source), _text(target), int(number), _text(side))
+                    for source, target, number, side in chained
+                ),
+                tuple(_parsed_input(*each) for each in inputs),
+                tuple(_parsed_output(*each) for each in outputs),
+            )
+        except (ValueError, TypeError, AttributeError, msgpack.UnpackException, RecursionError) as error:
+            raise _malformed("task", error) from error
+
+
+def _operators(job: JobGraph, vertex: int) -> tuple[OperatorInformation, ...]:
+    plan = job.vertices[vertex]
+    if not plan.operators:  # made by hand: the vertex is its only operator
+        kind = OperatorKind.INVOKABLE if plan.invokable else OperatorKind.PROCESS
+        return (OperatorInformation(plan.name, kind, plan.invokable, dict(plan.parameters)),)
+    functions = plan.functions or ("",) * len(plan.operators)
+    kinds = plan.kinds or (OperatorKind.PROCESS,) * len(plan.operators)
+    return tuple(
+        OperatorInformation(name, kind, function, dict(plan.parameters.get(name, {})))
+        for name, kind, function in zip(plan.operators, kinds, functions, strict=True)
+    )
+
+
+def _edge_id(job: JobGraph, edge: JobEdge) -> EdgeId:
+    dataset = job.datasets[edge.dataset]
+    return EdgeId(
+        dataset.operator or job.vertices[dataset.producer].name,
+        edge.operator or job.vertices[edge.consumer].name,
+        edge.input_number,
+        dataset.side_output,
+        edge.ordinal,
+    )
+
+
+def _input(job: JobGraph, edge: JobEdge, parallelism_of: Callable[[int], int]) -> InputInformation:
+    return InputInformation(
+        _edge_id(job, edge),
+        edge.partitioner,
+        edge.function,
+        edge.format,
+        parallelism_of(job.datasets[edge.dataset].producer),
+        edge.pattern is DistributionPattern.POINTWISE,
+    )
+
+
+def _output(job: JobGraph, dataset: int) -> OutputInformation:
+    consumers = job.consumers_of(dataset)
+    if not consumers:
+        made = job.datasets[dataset]
+        return OutputInformation(EdgeId(made.operator, "", side_output=made.side_output))
+    edge = consumers[0]  # edges that share a dataset agree on everything here
+    return OutputInformation(_edge_id(job, edge), edge.partitioner, edge.function, edge.format, edge.buffer_timeout_s)
+
+
+def _parsed_edge(source: object, target: object, number: int, side: object, ordinal: int) -> EdgeId:
+    return EdgeId(_text(source), _text(target), int(number), _text(side), int(ordinal))
+
+
+def _parsed_input(
+    edge: Sequence[Any], partitioner: object, function: object, format: object, producers: int, is_pointwise: object
+) -> InputInformation:
+    return InputInformation(
+        _parsed_edge(*edge), _text(partitioner), _text(function), _text(format), int(producers), bool(is_pointwise)
+    )
+
+
+def _parsed_output(
+    edge: Sequence[Any], partitioner: object, function: object, format: object, timeout_s: float | None
+) -> OutputInformation:
+    return OutputInformation(
+        _parsed_edge(*edge),
+        _text(partitioner),
+        _text(function),
+        _text(format),
+        None if timeout_s is None else float(timeout_s),
+    )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a {type(value).__name__} instead of a text")
+    return value
+
+
+def _malformed(what: str, error: BaseException) -> RemoteProtocolError:
+    return RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"no {what} information: {error}"[:300])
