@@ -2,7 +2,9 @@
 
 Takes: a name, or something importable. Gives: the name.
 
-Rules: nothing is imported here, and nothing is pickled; a lambda has no name, so it is refused.
+Rules: nothing is imported here, and nothing is pickled; a lambda has no name, so it is refused. What a program defines
+that is run itself is named by the module that the program's file is (`words.py`: `words`), not `__main__`: that is
+another module in every process.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, TypeAlias
 
 from .errors import ConfigError
@@ -52,4 +56,19 @@ def name_of(function: Named, *, what: str = "operator") -> str:
         found = getattr(found, attribute, None)
     if found is not function:
         raise ConfigError(f"{what}: {module}:{path} is not {function!r}, but {found!r}; give what has that name")
+    if module == "__main__":
+        module = _importable(sys.modules["__main__"])
+        if not module:
+            raise ConfigError(
+                f"{what} {path} is defined where no other process can import it; write it into a module, in a file"
+            )
     return f"{module}:{path}"
+
+
+def _importable(main: ModuleType) -> str:
+    """The name of the module that the program's file is; empty of what was typed, or read from a pipe."""
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:  # python -m package.module; of a package that is package.__main__
+        return str(spec.name)
+    name = Path(getattr(main, "__file__", None) or "").stem
+    return name if name.isidentifier() else ""

@@ -6,27 +6,20 @@ channels, connections, buffers and regions; as a picture in text, one JSON docum
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import json
-import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from ..config import NetworkConfig
-from ..errors import ConfigError
-from ..schedule.graph.job_file import read_job
-from ..schedule.graph.job_graph import JobGraph
-from ..schedule.graph.stream_builder import StreamEnvironment
-from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.plan.as_json import plan_document
 from ..schedule.plan.dot import plan_dot
 from ..schedule.plan.html import plan_html
 from ..schedule.plan.plan import Plan, make_plan
 from ..schedule.plan.text import plan_text
 from ..schedule.slots.slots import LoadBalanceMode, load_balance_mode
+from .job import job_parameters, load_job, parameters_of
 from .network_flags import buffer_flags, memory_flags
 from .values import COUNT
 
@@ -52,10 +45,13 @@ _FORMATS: Final = {"text": plan_text, "json": _document, "dot": plan_dot, "html"
 )
 @click.option("--format", "form", type=click.Choice(list(_FORMATS)), default="text", show_default=True)
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="A file, instead of standard output.")
+@job_parameters
 @buffer_flags()
 @memory_flags
 def plan(
     job: str,
+    input_file: Path | None,
+    given: tuple[tuple[str, str], ...],
     taskmanagers: int | None,
     slots: int | None,
     load_balance: str | None,
@@ -74,7 +70,7 @@ def plan(
     directory is searched) or a JSON job file. Nothing is started. Exit code 1 when the job does not fit.
     """
     made = make_plan(
-        load_job(job),
+        load_job(job, parameters_of(input_file, given)),
         taskmanagers=taskmanagers,
         slots=slots,
         mode=load_balance_mode(LoadBalanceMode(load_balance) if load_balance else None, evenly_spread_out_slots),
@@ -92,57 +88,3 @@ def plan(
     else:
         output.write_text(text, "utf-8")
     return 0 if made.is_possible else 1
-
-
-def load_job(name: str) -> StreamGraph | JobGraph:
-    """The job that a word of the command line stands for.
-
-    Args:
-        name: path of a job file, or `module:attribute`.
-
-    Raises:
-        ConfigError: there is no such file or attribute, or it is no job.
-    """
-    path = Path(name)
-    if path.suffix == ".json" or path.is_file():
-        try:
-            text = path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"job file {name!r} cannot be read: {error}") from error
-        try:
-            return read_job(text, name=path.stem)
-        except ConfigError as error:
-            raise ConfigError(f"{name}: {error}") from error
-    return _as_graph(name, _imported(name))
-
-
-def _imported(name: str) -> Any:
-    module, separator, path = name.partition(":")
-    if not separator or not module or not path:
-        raise ConfigError(f"{name!r} is no job; give module:attribute, or the path of a JSON job file")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        found: Any = importlib.import_module(module)
-        for attribute in path.split("."):
-            found = getattr(found, attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{name!r} is not there: {error}; run this where the module can be imported") from error
-    return found
-
-
-def _as_graph(name: str, found: Any) -> StreamGraph | JobGraph:
-    if callable(found) and not isinstance(found, StreamEnvironment):
-        try:
-            inspect.signature(found).bind()
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"{name!r} cannot be called without arguments: {error}") from error
-        found = found()
-    if isinstance(found, StreamEnvironment):
-        found = found.stream_graph()
-    if not isinstance(found, StreamGraph | JobGraph):
-        raise ConfigError(
-            f"{name!r} is a {type(found).__name__}; give a StreamEnvironment, a StreamGraph, a JobGraph, or a function"
-            " that returns one"
-        )
-    return found

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -138,3 +141,22 @@ def test_edges_that_cannot_be() -> None:
     ):
         with pytest.raises(ConfigError, match=text):
             StreamGraph(name="bad", nodes=nodes, edges=(edge,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "name"), [(["words.py"], "words:split"), (["-m", "words"], "words:split"), (["-"], "no other process")]
+)
+def test_a_program_that_is_run_is_named_by_its_file(words: list[str], name: str, tmp_path: Path) -> None:
+    program = (
+        "from netstack.errors import ConfigError\n"
+        "from netstack.function_names import name_of\n"
+        "def split(): ...\n"
+        "try:\n    print(name_of(split))\n"
+        "except ConfigError as error:\n    print(error)\n"
+    )
+    (tmp_path / "words.py").write_text(program)
+    shown = subprocess.run(
+        [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=True, input=program
+    )
+    assert name in shown.stdout

@@ -1,0 +1,77 @@
+"""Where commands find jobs, and what becomes of parameters."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netstack.cli.job import load_job, load_stream_graph, parameters_of
+from netstack.errors import ConfigError
+from netstack.schedule.graph.stream_graph import StreamGraph
+
+MODULE = """
+from netstack.schedule.graph.job_graph import JobGraph, JobVertex
+from netstack.schedule.graph.stream_builder import StreamEnvironment
+
+def job(input, width: int = 2, share=0.5, is_wide: "bool" = False, name=None):
+    environment = StreamEnvironment("given", parallelism=width)
+    lines = environment.source("words:read")
+    lines.map("words:show", path=input, share=share, is_wide=is_wide, called=name)
+    return environment
+
+def low_level():
+    return JobGraph((JobVertex("a", 1),))
+
+graph = job("x").stream_graph()
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "given_jobs.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "given_jobs", raising=False)
+    return "given_jobs"
+
+
+def test_parameters_are_arguments_of_the_kind_that_the_function_has(module: str) -> None:
+    given = {"input": "7", "width": "3", "share": "0.25", "is_wide": "on", "name": "n"}
+    graph = load_stream_graph(f"{module}:job", given)
+    assert graph.nodes[1].parallelism == 3
+    expected: dict[str, Any] = {"path": "7", "share": 0.25, "is_wide": True, "called": "n"}
+    assert graph.nodes[1].parameters == expected
+
+
+@pytest.mark.parametrize(
+    ("job", "parameters", "text"),
+    [
+        ("job", {}, "cannot be called without arguments: missing a required argument: 'input'; it takes input, width"),
+        ("job", {"input": "a", "other": "b"}, "cannot be called with these parameters: .* 'other'; it takes input"),
+        ("job", {"input": "a", "width": "wide"}, "the parameter width='wide' is no int"),
+        ("job", {"input": "a", "is_wide": "perhaps"}, "the parameter is_wide='perhaps' is no bool"),
+        ("graph", {"input": "a"}, "is no function, so it takes no parameters"),
+        ("low_level", {}, "is a JobGraph, which can only be planned"),
+    ],
+)
+def test_what_does_not_fit_is_said(module: str, job: str, parameters: dict[str, str], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        load_stream_graph(f"{module}:{job}", parameters)
+
+
+def test_a_job_file_takes_none(tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps({"operators": [{"name": "a"}]}))
+    assert isinstance(load_job(str(path)), StreamGraph)
+    with pytest.raises(ConfigError, match="takes no parameters"):
+        load_job(str(path), {"a": "b"})
+
+
+def test_the_input_is_a_parameter_with_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert parameters_of(Path("lines.txt"), (("a", "b"),)) == {"input": str(tmp_path / "lines.txt"), "a": "b"}
+    with pytest.raises(ConfigError, match="'input' is given twice"):
+        parameters_of(Path("lines.txt"), (("input", "b"),))
