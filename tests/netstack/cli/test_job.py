@@ -24,7 +24,7 @@ def job(input, width: int = 2, share=0.5, is_wide: "bool" = False, name=None):
     return environment
 
 def low_level():
-    return JobGraph((JobVertex("a", 1),))
+    return JobGraph("low level", (JobVertex("a", 1),))
 
 graph = job("x").stream_graph()
 """
