@@ -38,7 +38,7 @@ class _Child:
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         self.name = name
         self.process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
+            [sys.executable, "-P", "-m", module, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

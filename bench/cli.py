@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from netstack.cli.values import COUNT, NUMBER
 from netstack.config import NetworkConfig
 from netstack.errors import ConfigError, NetstackError
 from netstack.units import format_size
+from netstack.version import __version__
 
 from . import console
 from .channels.command import channels
@@ -61,13 +61,6 @@ from .sweep import (
 
 _PEER_REPEATS = 5
 _DEFAULT_RUN_S = 3.0
-
-
-def _version() -> str:
-    try:
-        return metadata.version("netstack")
-    except metadata.PackageNotFoundError:
-        return "of a source tree that is not installed"
 
 
 _RunOnce = Callable[..., Mapping[str, Any]]
@@ -116,7 +109,7 @@ def main(arguments: Sequence[str] | None = None, *, runners: Runners | None = No
 
 
 @click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(_version(), prog_name="netstack-bench")
+@click.version_option(__version__, prog_name="netstack-bench")
 def cli() -> None:
     """Measures netstack between two processes over a real network stack, and proves what it delivered."""
 

@@ -10,9 +10,22 @@ import os
 import platform
 import resource
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-_PACKAGES = ("numpy", "trio", "msgpack", "pyzmq", "pyarrow")
+from netstack.version import __version__
+
+_PACKAGES: Final = (
+    "trio",
+    "numpy",
+    "msgpack",
+    "lz4",
+    "click",
+    "rich",
+    "pyarrow",
+    "pyzmq",
+    "pyspark",
+    "prometheus_client",
+)
 
 
 def cpu_seconds() -> float:
@@ -22,8 +35,8 @@ def cpu_seconds() -> float:
 
 
 def version() -> str:
-    """The version of netstack that is installed."""
-    return _version_of("netstack") or "0+source"
+    """The version of netstack that runs."""
+    return __version__
 
 
 def congestion_control() -> str | None:

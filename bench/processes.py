@@ -68,7 +68,7 @@ class _Worker:
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         self.role = role
         self.process = subprocess.Popen(
-            [sys.executable, "-m", module, "--role", role, "--engine", engine],
+            [sys.executable, "-P", "-m", module, "--role", role, "--engine", engine],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -151,6 +151,6 @@ def import_arrow() -> Any:
         import pyarrow
     except ImportError as error:
         raise MissingExtra(
-            f"columnar batches and Parquet need pyarrow ({error}); install it: pip install 'netstack[arrow]'"
+            f"columnar batches and Parquet need pyarrow ({error}); install it: pip install 'pyarrow>=16'"
         ) from error
     return pyarrow

@@ -35,7 +35,7 @@ JOURNAL: Final = "rows.jsonl"
 PARQUET: Final = "rows.parquet"
 SWEEP: Final = "sweep.json"
 
-_NEED_PYARROW: Final = "Parquet needs pyarrow; install the extra: pip install 'netstack[arrow]'"
+_NEED_PYARROW: Final = "Parquet needs pyarrow: pip install 'pyarrow>=16'"
 
 
 class StoreError(NetstackError):

@@ -1,58 +1,69 @@
-"""netstack: Flink's network stack on trio: credit-based flow control over multiplexed TCP connections."""
+"""netstack: Flink's network stack on trio: credit-based flow control over multiplexed TCP connections.
 
-from .buffer.requirements import BufferRequirements, GatePlan, PartitionPlan, required_buffers
-from .checkpoint.coordinator import CheckpointSettings
-from .checkpoint.storage import CheckpointStorage
-from .config import NetworkConfig
-from .errors import (
-    AuthenticationFailed,
-    ChannelFailed,
-    ConfigError,
-    ConnectionLost,
-    ErrorCode,
-    InsufficientBuffers,
-    LocalProtocolError,
-    NetstackError,
-    PartitionNotFound,
-    PoolDestroyed,
-    ProducerFailed,
-    RecordError,
-    RemoteProtocolError,
-    SpillError,
-)
-from .events import (
-    Alignment,
-    CancelCheckpointMarker,
-    CheckpointBarrier,
-    EndOfData,
-    EndOfPartition,
-    UserEvent,
-)
-from .ids import ChannelDescriptor, PartitionId, ResultPartitionType
-from .inbound.gate import SingleInputGate
-from .inbound.union import UnionInputGate
-from .job.master import JobFailed, open_job, open_job_master
-from .job.spec import InputSpec, Job, TaskSpec
-from .job.worker import run_worker
-from .outbound.adaptive import AdaptiveRebalanceSelector
-from .outbound.partition import ResultPartition
-from .outbound.selector import (
-    BroadcastSelector,
-    ChannelSelector,
-    CustomSelector,
-    ForwardSelector,
-    GlobalSelector,
-    KeyGroupSelector,
-    RebalanceSelector,
-    RescaleSelector,
-    ShuffleSelector,
-)
-from .record.formats import RecordFormat
-from .runtime.authentication import Secret
-from .runtime.network_environment import NetworkEnvironment, open_task_manager
-from .runtime.record_reader import ArrayReader, RecordReader
-from .runtime.record_writer import RecordWriter
+What stands in `__all__` is loaded when it is first used: who only writes records loads no jobs and no scheduler.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+from . import parts as _parts
 from .version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from .buffer.requirements import BufferRequirements, GatePlan, PartitionPlan, required_buffers
+    from .checkpoint.coordinator import CheckpointSettings
+    from .checkpoint.storage import CheckpointStorage
+    from .config import NetworkConfig
+    from .errors import (
+        AuthenticationFailed,
+        ChannelFailed,
+        ConfigError,
+        ConnectionLost,
+        ErrorCode,
+        InsufficientBuffers,
+        LocalProtocolError,
+        NetstackError,
+        PartitionNotFound,
+        PoolDestroyed,
+        ProducerFailed,
+        RecordError,
+        RemoteProtocolError,
+        SpillError,
+    )
+    from .events import (
+        Alignment,
+        CancelCheckpointMarker,
+        CheckpointBarrier,
+        EndOfData,
+        EndOfPartition,
+        UserEvent,
+    )
+    from .ids import ChannelDescriptor, PartitionId, ResultPartitionType
+    from .inbound.gate import SingleInputGate
+    from .inbound.union import UnionInputGate
+    from .job.master import JobFailed, open_job, open_job_master
+    from .job.spec import InputSpec, Job, TaskSpec
+    from .job.worker import run_worker
+    from .outbound.adaptive import AdaptiveRebalanceSelector
+    from .outbound.partition import ResultPartition
+    from .outbound.selector import (
+        BroadcastSelector,
+        ChannelSelector,
+        CustomSelector,
+        ForwardSelector,
+        GlobalSelector,
+        KeyGroupSelector,
+        RebalanceSelector,
+        RescaleSelector,
+        ShuffleSelector,
+    )
+    from .record.formats import RecordFormat
+    from .runtime.authentication import Secret
+    from .runtime.network_environment import NetworkEnvironment, open_task_manager
+    from .runtime.record_reader import ArrayReader, RecordReader
+    from .runtime.record_writer import RecordWriter
 
 __all__ = [
     "AdaptiveRebalanceSelector",
@@ -113,3 +124,103 @@ __all__ = [
     "required_buffers",
     "run_worker",
 ]
+
+_HOMES: Final = {
+    "buffer.requirements": (
+        "BufferRequirements",
+        "GatePlan",
+        "PartitionPlan",
+        "required_buffers",
+    ),
+    "checkpoint.coordinator": ("CheckpointSettings",),
+    "checkpoint.storage": ("CheckpointStorage",),
+    "config": ("NetworkConfig",),
+    "errors": (
+        "AuthenticationFailed",
+        "ChannelFailed",
+        "ConfigError",
+        "ConnectionLost",
+        "ErrorCode",
+        "InsufficientBuffers",
+        "LocalProtocolError",
+        "NetstackError",
+        "PartitionNotFound",
+        "PoolDestroyed",
+        "ProducerFailed",
+        "RecordError",
+        "RemoteProtocolError",
+        "SpillError",
+    ),
+    "events": (
+        "Alignment",
+        "CancelCheckpointMarker",
+        "CheckpointBarrier",
+        "EndOfData",
+        "EndOfPartition",
+        "UserEvent",
+    ),
+    "ids": (
+        "ChannelDescriptor",
+        "PartitionId",
+        "ResultPartitionType",
+    ),
+    "inbound.gate": ("SingleInputGate",),
+    "inbound.union": ("UnionInputGate",),
+    "job.master": (
+        "JobFailed",
+        "open_job",
+        "open_job_master",
+    ),
+    "job.spec": (
+        "InputSpec",
+        "Job",
+        "TaskSpec",
+    ),
+    "job.worker": ("run_worker",),
+    "outbound.adaptive": ("AdaptiveRebalanceSelector",),
+    "outbound.partition": ("ResultPartition",),
+    "outbound.selector": (
+        "BroadcastSelector",
+        "ChannelSelector",
+        "CustomSelector",
+        "ForwardSelector",
+        "GlobalSelector",
+        "KeyGroupSelector",
+        "RebalanceSelector",
+        "RescaleSelector",
+        "ShuffleSelector",
+    ),
+    "record.formats": ("RecordFormat",),
+    "runtime.authentication": ("Secret",),
+    "runtime.network_environment": (
+        "NetworkEnvironment",
+        "open_task_manager",
+    ),
+    "runtime.record_reader": (
+        "ArrayReader",
+        "RecordReader",
+    ),
+    "runtime.record_writer": ("RecordWriter",),
+}
+"""What each module has of `__all__`; the imports above say the same to type checkers."""
+_HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
+
+_parts.install()
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME_OF:
+        found = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
+        globals()[name] = found  # so this is called once a name
+        return found
+    if not name.startswith("_"):
+        try:
+            return importlib.import_module(f".{name}", __name__)
+        except ModuleNotFoundError as error:
+            if error.name != f"{__name__}.{name}":
+                raise
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -113,8 +113,8 @@ class AuthenticationFailed(NetstackError):
         self.reason = reason
 
 
-class DaemonRefused(NetstackError):
-    """A daemon did not do what it was asked for; the message names the daemon, why, and what to do."""
+class RequestRefused(NetstackError):
+    """A service did not do what it was asked for; the message names it, why, and what to do."""
 
 
 class ChannelFailed(NetstackError):

@@ -4,8 +4,9 @@ Takes: URLs. Gives: `ByteStream`s and `Listener`s to `runtime`.
 
 A stream is driven by trying: `try_send` and `try_receive_into` never wait, `wait_writable` and `wait_readable` do. The
 caller decides what to send at the moment the stream has room, so nothing piles up in an outbox and a priority event can
-still overtake (trio's `wait_send_all_might_not_block` exists for the same reason). Transports are found through the
-entry-point group `netstack.transports`; this package never imports one by name. A compound scheme such as
+still overtake (trio's `wait_send_all_might_not_block` exists for the same reason). netstack's own schemes are
+those of the folder beside it (`parts`), so they are there without an installation and whatever else is called
+`transports`; others are found through the entry-point group `netstack.transports`. A compound scheme such as
 `impaired+tcp` belongs to the transport before the plus, which finds the one underneath by what comes after it.
 
 Errors: transports translate `OSError` once, here at the edge: `ConnectionLost` for a stream that broke, `OSError`
@@ -18,11 +19,21 @@ import abc
 import functools
 from collections.abc import Sequence
 from importlib.metadata import entry_points
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from .errors import ConfigError
+from .parts import import_part
 
 Piece: TypeAlias = "bytes | bytearray | memoryview"
+
+_OWN: Final = {
+    "tcp": ("transports.tcp", "TcpTransport"),
+    "unix": ("transports.unix", "UnixTransport"),
+    "memory": ("transports.memory", "MemoryTransport"),
+    # A transport over another one: impaired+tcp, impaired+unix, impaired+memory, impaired+yours.
+    "impaired": ("transports.impaired", "ImpairedTransport"),
+}
+"""Module and class of each scheme that netstack brings."""
 
 
 class ByteStream(abc.ABC):
@@ -110,7 +121,7 @@ def transport_for(url: str) -> Transport:
     """The transport of a URL's scheme.
 
     Raises:
-        ConfigError: the URL has no scheme, or no installed distribution registers it.
+        ConfigError: the URL has no scheme, or one that neither netstack nor an installed distribution has.
     """
     scheme, separator, _ = url.partition("://")
     if not separator:
@@ -120,11 +131,16 @@ def transport_for(url: str) -> Transport:
 
 @functools.cache
 def _load(scheme: str) -> Transport:
+    if scheme in _OWN:
+        module, name = _OWN[scheme]
+        own = getattr(import_part(module), name)()
+        assert isinstance(own, Transport)
+        return own
     known = entry_points(group="netstack.transports")
     for entry in known:
         if entry.name == scheme:
             found = entry.load()()
             assert isinstance(found, Transport)
             return found
-    names = ", ".join(sorted(entry.name for entry in known)) or "none is installed"
+    names = ", ".join(sorted({*_OWN, *(entry.name for entry in known)}))
     raise ConfigError(f"no transport for scheme {scheme!r}; known: {names}")

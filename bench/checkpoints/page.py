@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 from netstack.units import format_duration, format_latency, three_digits
 
+from .. import report
 from ..report.charts import swatch
 from ..report.svg import Chart, Mark, Series, draw
 from ..words import plain, setting_name, setting_text
@@ -67,7 +68,7 @@ def build_page(spec: CheckpointsSpec, result: Mapping[str, Any], *, command: str
 
 
 def _asset(name: str) -> str:
-    return resources.files("bench.report").joinpath(name).read_text(encoding="utf-8")
+    return resources.files(report).joinpath(name).read_text(encoding="utf-8")
 
 
 def _warnings(told: Sequence[str]) -> str:

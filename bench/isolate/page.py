@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from netstack.units import format_count, three_digits
 
+from .. import report
 from ..report.svg import nice_ticks
 from ..words import plain, setting_name, setting_text
 from .chart import STYLE, draw, swatch
@@ -59,7 +60,7 @@ def build_page(spec: IsolateSpec, result: Mapping[str, Any], *, command: str, ma
 
 
 def _asset(name: str) -> str:
-    return resources.files("bench.report").joinpath(name).read_text(encoding="utf-8")
+    return resources.files(report).joinpath(name).read_text(encoding="utf-8")
 
 
 def _findings(spec: IsolateSpec, modes: Mapping[str, Any]) -> str:

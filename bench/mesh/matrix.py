@@ -27,7 +27,7 @@ from .spec import MeshSpec
 SOURCE: Final = "source"
 RELAY: Final = "relay"
 SINK: Final = "sink"
-_MODULE: Final = "bench.mesh.invokables"
+_MODULE: Final = "netstack.bench.mesh.invokables"
 
 
 @final

@@ -19,9 +19,9 @@ from ..spec import Emit, RunSpec
 PEERS: Final = ("nocredit", "raw", "zmq", "flight")
 
 _ENGINES: Final = {
-    "netstack": "bench.engine",
-    "nocredit": "bench.engine",
-    **{name: f"bench.peers.{name}" for name in ("raw", "zmq", "flight")},
+    "netstack": "..engine",
+    "nocredit": "..engine",
+    **{name: f".{name}" for name in ("raw", "zmq", "flight")},
 }
 
 
@@ -45,7 +45,7 @@ def load_engine(name: str) -> Engine:
     path = _ENGINES.get(name, name if "." in name else None)
     if path is None:
         raise ConfigError(f"no engine {name!r}; there are {', '.join(_ENGINES)}")
-    engine: Any = importlib.import_module(path)
+    engine: Any = importlib.import_module(path, __package__)
     return engine  # type: ignore[no-any-return]
 
 

@@ -16,7 +16,7 @@ from ..worker_io import ConsumerIo, Facts, ProducerIo
 try:
     import pyarrow.flight as flight
 except ImportError as error:
-    raise MissingExtra(f"--peer flight needs pyarrow ({error}); install it: pip install 'netstack[peers]'") from error
+    raise MissingExtra(f"--peer flight needs pyarrow ({error}); install it: pip install 'pyarrow>=16'") from error
 
 
 def produce(spec: RunSpec, io: ProducerIo) -> Facts:

@@ -20,7 +20,7 @@ from ..worker_io import ConsumerIo, Facts, ProducerIo
 try:
     import zmq
 except ImportError as error:
-    raise MissingExtra(f"--peer zmq needs pyzmq ({error}); install it: pip install 'netstack[peers]'") from error
+    raise MissingExtra(f"--peer zmq needs pyzmq ({error}); install it: pip install 'pyzmq>=26'") from error
 
 _NO_COPY_BYTES = 64 * 1024
 _QUEUE_BYTES = 64 * 1024 * 1024

@@ -121,7 +121,10 @@ def job(spec: RecoverSpec, *, sinks: int, folder: Path) -> Job:
                 arguments=arguments,
                 inputs=(
                     InputSpec(
-                        SOURCE, key="bench.recover.records:key_of", format="bytes", buffer_timeout_s=_BUFFER_TIMEOUT_S
+                        SOURCE,
+                        key="bench.recover.records:key_of",
+                        format="bytes",
+                        buffer_timeout_s=_BUFFER_TIMEOUT_S,
                     ),
                 ),
                 keyed_state=True,

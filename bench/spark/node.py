@@ -85,7 +85,7 @@ class NodeJob:
 
 def build() -> str:
     """Of all code that a run consists of, as this process has it."""
-    return f"{own_build()}-{build_of('bench')}"
+    return f"{own_build()}-{build_of('netstack.bench')}"
 
 
 def run_node(job: NodeJob, _: Iterator[Any]) -> Iterator[Row]:

@@ -1,7 +1,7 @@
 """The package under test as one zip that executors can import, made from the driver's own copy.
 
-Takes: the installed or checked-out packages. Gives: a zip with their Python source and the entry points by which
-transports are found; `SparkContext.addPyFile` puts it first in the path of every executor.
+Takes: the installed or checked-out packages. Gives: a zip with their Python source; `SparkContext.addPyFile` puts it
+first in the path of every executor.
 
 A wheel would be ignored there without a word; what a zip cannot hold (trio, numpy, msgpack and lz4 have compiled parts
 or data) has to be installed on the workers: the same virtual environment, named by `PYSPARK_PYTHON`. That one may hold
@@ -21,13 +21,13 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Final
 
 from netstack.errors import ConfigError
+from netstack.parts import PARTS
 
-PACKAGES: Final = ("netstack", "transports", "bench")
+PACKAGES: Final = ("netstack", *PARTS)
 _SAFE_PATH: Final = "PYTHONSAFEPATH"
 _DATED: Final = (1980, 1, 1, 0, 0, 0)  # equal source makes an equal zip
 
@@ -82,23 +82,13 @@ def zip_bytes() -> bytes:
     Raises:
         ConfigError: a package is not there as files.
     """
-    try:
-        info = distribution("netstack")
-    except PackageNotFoundError:
-        raise ConfigError("netstack is not installed in this environment: pip install --editable .") from None
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in PACKAGES:
             root = _folder_of(package)
             for source in sorted(root.rglob("*")):
                 if source.is_file() and "__pycache__" not in source.parts:
-                    _write(archive, f"{package}/{source.relative_to(root).as_posix()}", source.read_bytes())
-        facts = f"netstack-{info.version}.dist-info"
-        for name in ("METADATA", "entry_points.txt"):
-            text = info.read_text(name)
-            if text is None:
-                raise ConfigError(f"the installed netstack has no {name}: install it again with pip")
-            _write(archive, f"{facts}/{name}", text.encode())
+                    _write(archive, f"{root.name}/{source.relative_to(root).as_posix()}", source.read_bytes())
     return made.getvalue()
 
 

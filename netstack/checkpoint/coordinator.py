@@ -1,6 +1,7 @@
 """Decides when a job takes a checkpoint, waits for all of its tasks, and says what is to be done.
 
-Takes: the time, and what tasks report: acknowledged, declined, ended, failed. Gives: instructions, in order.
+Takes: the time, and what tasks report: acknowledged, declined, ended; whether all of them run. Gives: instructions, in
+order.
 
 Rules:
 - Nothing here waits, ticks or sends. Whoever runs it calls `tick` when `next_deadline` has come, asks for that again
@@ -8,7 +9,9 @@ Rules:
 - Ids only grow. Every checkpoint that was triggered ends exactly once: complete, when its manifest is stored; or
   aborted. What still comes for it afterwards is counted and ignored.
 - A task without running producers is triggered; all others learn of a checkpoint by its barrier.
-- A task that has ended is not asked again. Its final state is written into every later checkpoint in its place.
+- A task that has ended is not asked again. Its final state is copied into every later checkpoint in its place.
+- While a part of the job restarts nothing is triggered, and what was under way is aborted: `pause`, then `resume`.
+  Whoever calls drops what attempts report that are over.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from .instructions import (
     Subtask,
     Trigger,
 )
-from .snapshot import TaskFile, TaskSnapshot
+from .snapshot import TaskFile
 from .statistics import CheckpointState, CheckpointStatistics, CoordinatorStatistics
 
 __all__ = [
@@ -58,14 +61,15 @@ __all__ = [
 class _Pending:
     """One checkpoint that has not ended."""
 
-    __slots__ = ("barrier", "files", "is_savepoint", "is_storing", "triggered_s", "waiting")
+    __slots__ = ("barrier", "files", "is_savepoint", "is_storing", "stops", "triggered_s", "waiting")
 
     def __init__(
-        self, barrier: CheckpointBarrier, triggered_s: float, *, is_savepoint: bool, waiting: set[Subtask]
+        self, barrier: CheckpointBarrier, triggered_s: float, *, is_savepoint: bool, stops: bool, waiting: set[Subtask]
     ) -> None:
         self.barrier = barrier
         self.triggered_s = triggered_s
         self.is_savepoint = is_savepoint
+        self.stops = stops
         self.is_storing = False
         self.waiting = waiting
         self.files: dict[Subtask, TaskFile] = {}
@@ -92,7 +96,7 @@ class _Pending:
 
 @final
 class CheckpointCoordinator:
-    """The checkpoints of one run of a job. After a failure of a task the next run makes a new one.
+    """The checkpoints of a job, from its first task to its last, whatever restarts in between.
 
     All times are seconds of one monotonic clock of the caller's.
 
@@ -116,10 +120,11 @@ class CheckpointCoordinator:
         self._ended_s = now_s - settings.min_pause_s
         self._running = {(task.name, subtask) for task in self._tasks.values() for subtask in range(task.parallelism)}
         self._subtasks = frozenset(self._running)
-        self._finals: dict[Subtask, TaskSnapshot] = {}
+        self._finals: dict[Subtask, None] = {}
         self._pending: dict[int, _Pending] = {}
-        self._requests: deque[tuple[float, bool]] = deque()
+        self._requests: deque[tuple[float, bool, bool]] = deque()
         self._is_stopped = False
+        self._is_paused = False
         self._failures_in_a_row = 0
         self._triggered = 0
         self._completed = 0
@@ -144,15 +149,20 @@ class CheckpointCoordinator:
             instructions += self._trigger(now_s)
         return instructions
 
-    def request(self, now_s: float, *, savepoint: bool = False) -> list[Instruction]:
+    def request(self, now_s: float, *, savepoint: bool = False, stops: bool = False) -> list[Instruction]:
         """Asks for a checkpoint now; when as many as may be are under way, as soon as one of them has ended.
+
+        Args:
+            now_s: the time.
+            savepoint: whether it is kept until somebody removes it.
+            stops: whether the sources end behind its barrier, and with them the job.
 
         Raises:
             LocalProtocolError: it is stopped.
         """
         if self._is_stopped:
-            raise LocalProtocolError("checkpoints are stopped: the job ends, or fails; ask its next run")
-        self._requests.append((now_s, savepoint))
+            raise LocalProtocolError("checkpoints are stopped: the job ends, or fails")
+        self._requests.append((now_s, savepoint, stops))
         return self.tick(now_s)
 
     def acknowledged(self, checkpoint_id: int, file: TaskFile, now_s: float) -> list[Instruction]:
@@ -212,46 +222,68 @@ class CheckpointCoordinator:
         """
         return self._abort(self._storing(checkpoint_id), AbortCause.NOT_STORED, reason, now_s)
 
-    def task_ended(self, final: TaskSnapshot, now_s: float) -> list[Instruction]:
+    def task_ended(self, task: str, subtask: int, now_s: float) -> list[Instruction]:
         """A subtask has ended well: its consumers have processed everything it sent, and it sends no more.
 
-        Called after its last acknowledgement. Checkpoints that wait for it get its final state, and tasks that have no
-        running producers any more are triggered for them.
+        Called after its last acknowledgement, when its final state is stored. Checkpoints that wait for it get that,
+        and tasks that have no running producers any more are triggered for them.
 
         Raises:
             LocalProtocolError: the job has no such subtask, or it has ended before.
         """
-        subtask = self._checked_subtask(final.task, final.subtask)
-        if subtask in self._finals:
-            raise LocalProtocolError(f"{final.task}-{final.subtask} has ended before")
+        ended = self._checked_subtask(task, subtask)
+        if ended in self._finals:
+            raise LocalProtocolError(f"{task}-{subtask} has ended before")
         triggered = self._without_producers()
-        self._running.remove(subtask)
-        self._finals[subtask] = final
+        self._running.remove(ended)
+        self._finals[ended] = None
         newly = self._without_producers() - triggered
         instructions: list[Instruction] = []
         for pending in self._pending.values():
             # Its producers may have ended before the trigger came to them; then nobody else tells it.
             if reached := tuple(sorted(newly & pending.waiting)):
                 elapsed_ns = round((now_s - pending.triggered_s) * NS_PER_S)
-                instructions.append(
-                    Trigger(replace(pending.barrier, elapsed_ns=elapsed_ns), reached, pending.is_savepoint)
-                )
-            if subtask in pending.waiting:
-                instructions.append(StoreFinal(pending.checkpoint_id, (final,)))
+                barrier = replace(pending.barrier, elapsed_ns=elapsed_ns)
+                instructions.append(Trigger(barrier, reached, pending.is_savepoint, pending.stops))
+            if ended in pending.waiting:
+                instructions.append(StoreFinal(pending.checkpoint_id, (ended,)))
         return instructions
 
-    def task_failed(self, task: str, subtask: int, reason: str, now_s: float) -> list[Instruction]:
-        """A subtask failed: nothing can be complete any more but what is being stored.
+    def pause(self, reason: str, now_s: float) -> list[Instruction]:
+        """Not all tasks run, and some begin again: what is under way is aborted, but what is being stored; idempotent.
 
-        Raises:
-            LocalProtocolError: the job has no such subtask.
+        Requests stay, and are served when the job runs again.
         """
-        self._checked_subtask(task, subtask)
-        return self._stop(AbortCause.TASK_FAILED, f"{task}-{subtask} failed: {reason}", now_s)
+        self._is_paused = True
+        return self._abort_pending(AbortCause.TASK_FAILED, reason, now_s)
+
+    def resume(self, restarted: Iterable[Subtask], now_s: float) -> list[Instruction]:
+        """All tasks run, or have ended.
+
+        Args:
+            restarted: those that had ended, and run again.
+            now_s: the time.
+        """
+        for subtask in restarted:
+            del self._finals[subtask]
+            self._running.add(subtask)
+        self._is_paused = False
+        return self.tick(now_s)
+
+    @property
+    def ended_subtasks(self) -> tuple[Subtask, ...]:
+        """Those of which it was told that they have ended."""
+        return tuple(self._finals)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it waits for `resume`."""
+        return self._is_paused
 
     def stop(self, now_s: float) -> list[Instruction]:
         """Triggers nothing any more, and aborts what is under way; idempotent. What is being stored may complete."""
-        return self._stop(AbortCause.STOPPED, "the job ends", now_s)
+        self._is_stopped = True
+        return self._abort_pending(AbortCause.STOPPED, "the job ends", now_s)
 
     def statistics(self) -> CoordinatorStatistics:
         """A snapshot."""
@@ -270,7 +302,7 @@ class CheckpointCoordinator:
 
     def _trigger_s(self) -> float | None:
         """From when on a checkpoint may be triggered, if any may."""
-        if self._is_stopped or len(self._pending) >= self._settings.max_concurrent:
+        if self._is_stopped or self._is_paused or len(self._pending) >= self._settings.max_concurrent:
             return None
         if self._requests:
             return self._requests[0][0]
@@ -279,7 +311,7 @@ class CheckpointCoordinator:
         return max(self._next_s, self._ended_s + self._settings.min_pause_s)
 
     def _trigger(self, now_s: float) -> list[Instruction]:
-        savepoint = self._requests.popleft()[1] if self._requests else False
+        _, savepoint, stops = self._requests.popleft() if self._requests else (now_s, False, False)
         checkpoint_id = self._next_id
         self._next_id += 1
         self._triggered += 1
@@ -287,10 +319,11 @@ class CheckpointCoordinator:
         alignment, aligned_timeout_ns = self._settings.alignment(savepoint=savepoint)
         barrier = CheckpointBarrier(checkpoint_id, round(now_s * NS_PER_S), alignment, aligned_timeout_ns)
         waiting = set(self._subtasks)
-        self._pending[checkpoint_id] = _Pending(barrier, now_s, is_savepoint=savepoint, waiting=waiting)
-        instructions: list[Instruction] = [Trigger(barrier, tuple(sorted(self._without_producers())), savepoint)]
+        self._pending[checkpoint_id] = _Pending(barrier, now_s, is_savepoint=savepoint, stops=stops, waiting=waiting)
+        first = tuple(sorted(self._without_producers()))
+        instructions: list[Instruction] = [Trigger(barrier, first, savepoint, stops)]
         if self._finals:
-            instructions.append(StoreFinal(checkpoint_id, tuple(self._finals.values())))
+            instructions.append(StoreFinal(checkpoint_id, tuple(self._finals)))
         return instructions
 
     def _without_producers(self) -> set[Subtask]:
@@ -331,8 +364,7 @@ class CheckpointCoordinator:
         self._ended_s = now_s
         self._history.append(pending.statistics(state, now_s - pending.triggered_s, reason))
 
-    def _stop(self, cause: AbortCause, reason: str, now_s: float) -> list[Instruction]:
-        self._is_stopped = True
+    def _abort_pending(self, cause: AbortCause, reason: str, now_s: float) -> list[Instruction]:
         instructions: list[Instruction] = []
         for pending in [*self._pending.values()]:
             if not pending.is_storing:

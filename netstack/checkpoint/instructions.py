@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from ..errors import ConfigError
 from ..events import Alignment, CheckpointBarrier
-from .snapshot import Manifest, TaskFile, TaskSnapshot
+from .snapshot import Manifest, TaskFile
 
 Subtask: TypeAlias = tuple[str, int]
 """Name of the task, and which of its subtasks."""
@@ -118,19 +118,21 @@ class Trigger:
         barrier: what they broadcast.
         subtasks: those without running producers.
         is_savepoint: whether it was asked for and is kept.
+        stops: whether sources end behind the barrier.
     """
 
     barrier: CheckpointBarrier
     subtasks: tuple[Subtask, ...]
     is_savepoint: bool
+    stops: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StoreFinal:
-    """Write the final states of ended subtasks into a checkpoint, and acknowledge (or decline) in their place."""
+    """Copy the final states of ended subtasks into a checkpoint, and acknowledge (or decline) in their place."""
 
     checkpoint_id: int
-    snapshots: tuple[TaskSnapshot, ...]
+    subtasks: tuple[Subtask, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import trio
 
 from ..config import NetworkConfig
-from ..errors import ConfigError, ConnectionLost, DaemonRefused, LocalProtocolError, NetstackError, RemoteProtocolError
+from ..errors import ConfigError, ConnectionLost, LocalProtocolError, NetstackError, RemoteProtocolError, RequestRefused
 from ..runtime.authentication import Secret, prove_dialler
 from ..runtime.background import background_tasks
 from ..transport import ByteStream, transport_for
@@ -85,7 +85,7 @@ class RemoteRun:
         """Creates and starts all tasks of this daemon; returns when they have started.
 
         Raises:
-            DaemonRefused: one of them cannot be; the run is closed there.
+            RequestRefused: one of them cannot be; the run is closed there.
             ConfigError: parameters that are no plain data or too large, or a package that is not here.
             ConnectionLost: the daemon is gone.
 
@@ -109,7 +109,7 @@ class RemoteRun:
 
         Raises:
             ConnectionLost: the daemon is gone, or silent for the heartbeat timeout.
-            DaemonRefused: the run was closed there.
+            RequestRefused: the run was closed there.
             LocalProtocolError: events came faster than they were taken; the run is closed.
 
         Cancellation: nothing is lost; ask again.
@@ -140,9 +140,9 @@ class RemoteRun:
         """The daemon said something about this run."""
         match message:
             case RunClosed():
-                self.gone(DaemonRefused(f"{self.host} closed the run: {message.reason or 'it is over'}"))
+                self.gone(RequestRefused(f"{self.host} closed the run: {message.reason or 'it is over'}"))
             case RunRefused():
-                self.gone(DaemonRefused(f"{self.host}: {message.text}"))
+                self.gone(RequestRefused(f"{self.host}: {message.text}"))
             case RunOpened() | Deployed():
                 self._inbox.send_nowait(message)
             case _ if self._error is None:
@@ -239,14 +239,16 @@ class DaemonClient:
                 daemon has noticed.
 
         Raises:
-            DaemonRefused: not enough slots or memory, or settings that cannot work there.
+            RequestRefused: not enough slots or memory, or settings that cannot work there.
             ConnectionLost: the daemon is gone.
 
         Cancellation: the run is closed.
         """
         self._check()
         if check_run_id(run_id) in self._runs:
-            raise DaemonRefused(f"{self.address}: run {run_id} is open over this connection already; choose another id")
+            raise RequestRefused(
+                f"{self.address}: run {run_id} is open over this connection already; choose another id"
+            )
         data = self._data_address()
         run = RemoteRun(self._link, run_id, self.address, data)
         self._link.send(OpenRun(run_id, name, slots, slot_timeout_s, data, config_document(config)))
@@ -284,7 +286,7 @@ class DaemonClient:
         try:
             while True:
                 self._heard(await self._link.receive())
-        except (ConnectionLost, RemoteProtocolError, DaemonRefused) as error:
+        except (ConnectionLost, RemoteProtocolError, RequestRefused) as error:
             self._error = ConnectionLost(f"{self.address}: {error}")
             self._link.give_up()
             for run in self._runs.values():
@@ -294,7 +296,7 @@ class DaemonClient:
 
     def _heard(self, message: Message) -> None:
         if isinstance(message, Refused):
-            raise DaemonRefused(message.text)
+            raise RequestRefused(message.text)
         if isinstance(message, Statistics):
             waiting = self._statistics.pop(message.token, None)
             if waiting is not None:
@@ -340,7 +342,7 @@ async def open_daemon(
     Raises:
         ConnectionLost: nobody answers.
         AuthenticationFailed: the secrets differ, or the daemon has none.
-        DaemonRefused: it is another release.
+        RequestRefused: it is another release.
         RemoteProtocolError: it is no daemon, or one that wants a secret.
 
     Cancellation, and the end of the block: the connection ends, and with it every run that was opened over it.
@@ -375,7 +377,7 @@ async def _enter(
     build = f"{__version__}+{own_build()}"
     greeting = await link.greet(build, name or socket.gethostname(), {})
     if (greeting.version, greeting.build) != (VERSION, build):
-        raise DaemonRefused(
+        raise RequestRefused(
             f"{place} runs netstack {greeting.build} with control protocol {greeting.version}, and this is {build} with"
             f" {VERSION}: install one release on every host, and restart the daemon"
         )

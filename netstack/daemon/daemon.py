@@ -30,8 +30,8 @@ from ..errors import (
     AuthenticationFailed,
     ConfigError,
     ConnectionLost,
-    DaemonRefused,
     RemoteProtocolError,
+    RequestRefused,
 )
 from ..runtime.admission import Admission
 from ..runtime.authentication import Secret
@@ -173,14 +173,14 @@ class TaskManagerDaemon:
         """A run that waits for its slots; its id is taken.
 
         Raises:
-            DaemonRefused: its id is taken, or there are too many.
+            RequestRefused: its id is taken, or there are too many.
             ConfigError: its settings cannot work.
             TypeError: one of its settings is unknown here.
         """
         if check_run_id(message.run_id) in self._runs:
-            raise DaemonRefused(f"run {message.run_id} exists already; choose another id")
+            raise RequestRefused(f"run {message.run_id} exists already; choose another id")
         if len(self._runs) >= RUNS_AT_MOST:
-            raise DaemonRefused(f"{RUNS_AT_MOST} runs are open or wait here; try later")
+            raise RequestRefused(f"{RUNS_AT_MOST} runs are open or wait here; try later")
         run = DaemonRun(
             message.run_id,
             message.name[:_NAME_CHARACTERS],

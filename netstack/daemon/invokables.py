@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeAlias, final
 
 from ..errors import ConfigError
+from ..parts import PARTS
 from ..runtime.causes import told
 from ..runtime.names import load
 from .build import build_of
@@ -17,7 +18,7 @@ from .task import Task
 
 Invokable: TypeAlias = Callable[[Task], Awaitable[Any]]
 
-BENCHMARK: Final = "bench.mesh.invokables:"
+BENCHMARK: Final = "netstack.bench.mesh.invokables:"
 """What every daemon runs: the benchmark's own source, relay and sink."""
 
 
@@ -97,5 +98,6 @@ def check_builds(packages: Iterable[str], theirs: dict[str, Any]) -> None:
 
 
 def root_package(invokable: str) -> str:
-    """The package a name is in."""
-    return invokable.partition(":")[0].partition(".")[0]
+    """The package a name is in; netstack's parts are packages of their own."""
+    module = invokable.partition(":")[0]
+    return next((part for part in PARTS if module.startswith(f"{part}.")), module.partition(".")[0])

@@ -17,8 +17,8 @@ from typing import Final, final
 
 import trio
 
+from ..control.frames import MAX_FRAME_BYTES, FrameStream
 from ..errors import ConnectionLost, ErrorCode, RemoteProtocolError
-from ..runtime.control_frames import MAX_FRAME_BYTES, FrameStream
 from ..transport import ByteStream
 from .messages import GREETING, VERSION, Message, Ping, Plain, Pong, Refused, decode, encode
 

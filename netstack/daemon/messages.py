@@ -1,6 +1,6 @@
 """What a daemon and whoever runs something on it say to each other, and how each message becomes plain data.
 
-Takes: frozen messages. Gives: lists for `runtime.control_frames`, and messages back, checked field by field.
+Takes: frozen messages. Gives: lists for `control.frames`, and messages back, checked field by field.
 
 Rules: messages of a run carry its id; one of a run that is over is ignored. Nothing is pickled: an invokable is named,
 its parameters and results are plain data.

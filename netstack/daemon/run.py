@@ -98,7 +98,7 @@ class DaemonRun:
             slot_timeout_s: how long to wait for what others hold.
 
         Raises:
-            DaemonRefused: there is not enough.
+            RequestRefused: there is not enough.
             NetstackError: the settings do not work here.
 
         Cancellation: closes the run.

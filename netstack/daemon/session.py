@@ -13,7 +13,7 @@ from typing import Final, Protocol, final
 
 import trio
 
-from ..errors import ConfigError, ConnectionLost, DaemonRefused, ErrorCode, NetstackError, RemoteProtocolError
+from ..errors import ConfigError, ConnectionLost, ErrorCode, NetstackError, RemoteProtocolError, RequestRefused
 from ..runtime.causes import root_cause, told
 from .link import DaemonLink
 from .messages import (
@@ -136,4 +136,4 @@ class Session:
 
 def explained(error: BaseException) -> str:
     """An error as the coordinator is told it; those written for it need no class."""
-    return str(error) if isinstance(error, DaemonRefused | ConfigError) else told(error)
+    return str(error) if isinstance(error, RequestRefused | ConfigError) else told(error)

@@ -10,7 +10,7 @@ from typing import final
 
 import trio
 
-from ..errors import ConfigError, DaemonRefused
+from ..errors import ConfigError, RequestRefused
 from ..units import format_size
 
 
@@ -34,7 +34,7 @@ class SlotPool:
         """Waits for its turn and for what it wants.
 
         Raises:
-            DaemonRefused: it wants more than there is in all, or it was not given back in time by others.
+            RequestRefused: it wants more than there is in all, or it was not given back in time by others.
             ConfigError: the timeout is below 0.
 
         Cancellation: nothing is held.
@@ -42,12 +42,12 @@ class SlotPool:
         if not timeout_s >= 0:
             raise ConfigError(f"a slot timeout of {timeout_s} s; give 0 or more")
         if slots < 1 or slots > self.slots:
-            raise DaemonRefused(
+            raise RequestRefused(
                 f"{slots} slots were asked for, and this daemon has {self.slots}: start it with --slots {slots}, or"
                 " lower the parallelism"
             )
         if memory_bytes > self.memory_bytes:
-            raise DaemonRefused(
+            raise RequestRefused(
                 f"{format_size(memory_bytes)} of network buffers were asked for, and this daemon has"
                 f" {format_size(self.memory_bytes)}: start it with more --memory, or use fewer or smaller buffers"
             )
@@ -65,7 +65,7 @@ class SlotPool:
             raise
         if entry[2].is_set():
             return
-        refusal = DaemonRefused(  # before it makes way: its text tells what it found
+        refusal = RequestRefused(  # before it makes way: its text tells what it found
             f"{slots} slots and {format_size(memory_bytes)} were not free within {timeout_s:g} s: {self.free_slots} of"
             f" {self.slots} slots and {format_size(self.free_memory_bytes)} of {format_size(self.memory_bytes)} are;"
             " wait for the other runs"

@@ -23,6 +23,7 @@ from ..errors import LocalProtocolError, NetstackError
 from ..events import DataType, EndOfData, decode_event
 from ..waits import WaitMeter
 from .debloat import BufferDebloater
+from .leaving import ClosedByLeaving
 from .statistics import ChannelStatistics, GateStatistics
 
 _DATA: Final = DataType.DATA
@@ -78,8 +79,8 @@ class InputChannel(Protocol):
 
 
 @final
-class SingleInputGate:
-    """All channels of one input."""
+class SingleInputGate(ClosedByLeaving):
+    """All channels of one input. `with gate:` closes it; leaving it before every channel has ended warns."""
 
     def __init__(
         self,
@@ -318,6 +319,11 @@ class SingleInputGate:
         self._on_closed()
         if self.on_available is not None:
             self.on_available()
+
+    def _left_behind(self) -> str:
+        if self._closed or self.is_finished:
+            return ""
+        return f"{len(self._channels) - self._finished_channels} of {len(self._channels)} channels that have not ended"
 
     def statistics(self) -> GateStatistics:
         """A snapshot; O(channels and what they have queued)."""

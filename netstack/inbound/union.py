@@ -14,11 +14,12 @@ from ..buffer.buffer import Buffer
 from ..buffer.statistics import LocalBufferPoolStatistics
 from ..errors import LocalProtocolError
 from .gate import SingleInputGate
+from .leaving import ClosedByLeaving
 from .statistics import GateStatistics
 
 
 @final
-class UnionInputGate:
+class UnionInputGate(ClosedByLeaving):
     """Several gates as one input.
 
     Fair among gates, one buffer a turn; channel indexes follow each other gate by gate.
@@ -149,6 +150,9 @@ class UnionInputGate:
         """Closes every gate; idempotent."""
         for gate in self._gates:
             gate.close()
+
+    def _left_behind(self) -> str:
+        return "; ".join(filter(None, (gate._left_behind() for gate in self._gates)))
 
     def statistics(self) -> GateStatistics:
         """The channels of all gates, numbered through; their pools as one."""

@@ -27,7 +27,7 @@ from ..checkpoint.coordinator import (
     Subtask,
     Trigger,
 )
-from ..checkpoint.snapshot import TaskFile, TaskSnapshot
+from ..checkpoint.snapshot import TaskFile
 from ..checkpoint.storage import CheckpointStorage
 from ..errors import CheckpointError
 from ..events import encode_event
@@ -177,11 +177,11 @@ class JobCheckpoints:
 
     def task_ended(self, task: str, subtask: int) -> None:
         """A subtask has ended well. Its worker keeps its final state, which may be large."""
-        self._with(partial(self._coordinator.task_ended, TaskSnapshot(task, subtask)))
+        self._with(partial(self._coordinator.task_ended, task, subtask))
 
     def task_failed(self, task: str, subtask: int, reason: str) -> None:
         """A subtask has failed."""
-        self._with(partial(self._coordinator.task_failed, task, subtask, reason))
+        self._with(partial(self._coordinator.pause, f"{task}-{subtask} failed: {reason}"))
 
     def stop(self) -> None:
         """Aborts what is under way; nothing is triggered any more. Idempotent."""
@@ -229,8 +229,7 @@ class JobCheckpoints:
                     self._pending[checkpoint_id] = _Pending(trio.current_time(), instruction.is_savepoint, request)
                 self._commands.trigger(encode_event(instruction.barrier), instruction.subtasks)
             case StoreFinal():
-                ended = [(final.task, final.subtask) for final in instruction.snapshots]
-                self._commands.store_finals(instruction.checkpoint_id, ended)
+                self._commands.store_finals(instruction.checkpoint_id, instruction.subtasks)
             case Complete():
                 self._to_complete.append(instruction)
                 if len(self._to_complete) == 1:

@@ -1,6 +1,6 @@
 """The control stream between a master and a worker in another process.
 
-Takes: messages of `control`. Gives: documents on a byte stream (`control_frames`), and messages back.
+Takes: messages of `control`. Gives: documents on a byte stream (`control.frames`), and messages back.
 
 A document: the message's kind, its fields in order. A connection begins with one from each end: [`netstack control`,
 version, name]. One that is no message ends the connection.
@@ -15,8 +15,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Final, cast, final
 
+from ..control.frames import FrameStream
 from ..errors import ErrorCode, RemoteProtocolError
-from ..runtime.control_frames import FrameStream
 from ..transport import ByteStream
 from .control import Message, Subtasks
 from .spec import Job

@@ -65,7 +65,7 @@ class ArrowFormat:
             self._pa = importlib.import_module("pyarrow")
         except ImportError as error:
             raise ConfigError(
-                f"record format arrow needs pyarrow ({error}); install it: pip install 'netstack[arrow]'"
+                f"record format arrow needs pyarrow ({error}); install it: pip install 'pyarrow>=16'"
             ) from error
         self._sink = _Sink()
         self._schema: Any = None

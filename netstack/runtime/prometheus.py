@@ -29,7 +29,9 @@ try:
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
     from prometheus_client.registry import Collector
 except ImportError as error:
-    raise ConfigError("metrics_address needs the package prometheus_client: pip install 'netstack[metrics]'") from error
+    raise ConfigError(
+        "metrics_address needs the package prometheus_client: pip install 'prometheus_client>=0.20'"
+    ) from error
 
 LOGGER: Final = logging.getLogger("netstack")
 REQUEST_TIMEOUT_S: Final = 5.0

@@ -6,9 +6,10 @@ which is what returns the credit.
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, Generic, final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +20,22 @@ from ..config import NetworkConfig
 from ..errors import ConfigError, NetstackError, RecordError
 from ..events import DataType, Event, decode_event
 from ..inbound.gate import SingleInputGate
+from ..inbound.leaving import ClosedByLeaving
 from ..inbound.union import UnionInputGate
 from ..record.deserializer import RecordDeserializer
 from ..record.formats import RecordFormat, format_named
 from ..record.rows import RowDeserializer
 from ..record.spill import SpillDirectory
 from .signal import Signal
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Any)
+else:  # defaults are 3.13's; type checkers bring theirs
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 TURN_BUFFERS: Final = 64
 """Buffers after which a reader that never has to wait lets other tasks run."""
@@ -93,9 +104,33 @@ class _Waiter:
         return event
 
 
+class _Reader(ClosedByLeaving):
+    """What both readers are: a gate's reader, closed at the end of a `with` block."""
+
+    _waiter: _Waiter
+
+    def close(self) -> None:
+        """Closes the gate; idempotent."""
+        self._waiter.gate.close()
+
+    def _left_behind(self) -> str:
+        gate = self._waiter.gate
+        if isinstance(gate, SingleInputGate) and gate.is_closed:
+            return ""
+        unread = self._unread()
+        return f"{unread} that were not handed out" if unread else gate._left_behind()
+
+    def _unread(self) -> str:
+        """What has come and was not handed out, in words."""
+        raise NotImplementedError
+
+
 @final
-class RecordReader:
+class RecordReader(_Reader, Generic[T]):
     """Iterates over the records of a gate one by one: `async for record in RecordReader(gate): ...`.
+
+    `RecordReader[str](gate, format="str")` says to a type checker what its records are. `with RecordReader(...) as
+    reader:` closes it at the end, and warns when records are left that nobody has read.
 
     Control events that the application sent (`CheckpointBarrier`, `CancelCheckpointMarker`, `UserEvent`) come in their
     place among the records; `channel_index` tells which channel the last element came from. The iteration ends when
@@ -120,15 +155,15 @@ class RecordReader:
             RecordDeserializer(made, spill=spill, spill_threshold_bytes=settings.spill_threshold_bytes)
             for _ in range(gate.channel_count)
         ]
-        self._ready: Iterator[Any] = iter(())
+        self._ready: Iterator[T] = iter(())
         self.channel_index = 0
         """Which channel the last element came from."""
 
-    def __aiter__(self) -> RecordReader:
+    def __aiter__(self) -> RecordReader[T]:
         """Itself: a reader is read once."""
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> T:
         """The next element; waits when there is none.
 
         Raises:
@@ -146,7 +181,7 @@ class RecordReader:
         self._ready = iter(elements)
         return next(self._ready)
 
-    async def next_records(self) -> list[Any] | None:
+    async def next_records(self) -> list[T] | None:
         """All elements of the next buffer at once, at least one; None when every channel has ended.
 
         The faster way to read record by record: one await a buffer. Raises and cancellation as `__anext__`.
@@ -169,13 +204,17 @@ class RecordReader:
             else:
                 event = waiter.event_of(buffer)
                 if event is not None:
-                    return [event]
+                    return [event]  # type: ignore[list-item]  # only who sends events has them
 
     def close(self) -> None:
         """Closes the gate and drops temporary files; idempotent."""
         for deserializer in self._deserializers:
             deserializer.clear()
-        self._waiter.gate.close()
+        super().close()
+
+    def _unread(self) -> str:
+        count = operator.length_hint(self._ready)
+        return f"{count} records" if count else ""
 
     def _check_whole(self) -> None:
         for index, deserializer in enumerate(self._deserializers):
@@ -187,7 +226,7 @@ class RecordReader:
 
 
 @final
-class ArrayReader:
+class ArrayReader(_Reader):
     """Iterates over fixed-width records as arrays: `async for array in ArrayReader(gate, "<i8"): ...`.
 
     Each array holds whole records of one channel (`channel_index`), in order, and belongs to the caller. Application
@@ -271,9 +310,8 @@ class ArrayReader:
                     waiter.gate.count_records(channel, len(rows))
                     self._ready.append((channel, rows))
 
-    def close(self) -> None:
-        """Closes the gate; idempotent."""
-        self._waiter.gate.close()
+    def _unread(self) -> str:
+        return f"{len(self._ready)} arrays" if self._ready else ""
 
     def _check_whole(self) -> None:
         for index, rows in enumerate(self._rows):

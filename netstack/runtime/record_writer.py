@@ -6,7 +6,8 @@ Takes: a partition, a selector, a format, the buffer timeout. Gives: `emit_nowai
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, final
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -25,14 +26,25 @@ from .signal import Signal
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Any)
+else:  # defaults are 3.13's; type checkers bring theirs
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 LEND_GRACE_S: Final = 0.002
 """How long a batch may wait for its own memory to be sent before the rest is copied."""
 
 
 @final
-class RecordWriter:
+class RecordWriter(Generic[T]):
     """Writes to one result partition; one writer a partition, used by one task at a time.
+
+    `RecordWriter[str](partition, format="str")` says to a type checker what its records are. `async with
+    RecordWriter(...) as writer:` finishes the partition at the end of the block; if the block raises, or is cancelled,
+    the partition fails, so that consumers do not take what they have for all there is.
 
     `emit_nowait` and `emit` check for room per record; they let other tasks run only when they wait for a buffer. A
     task that emits without ever waiting should await something (`trio.lowlevel.checkpoint()`) every few thousand
@@ -87,7 +99,7 @@ class RecordWriter:
         """What it writes to."""
         return self._partition
 
-    async def emit(self, record: Any) -> None:
+    async def emit(self, record: T) -> None:
         """Writes a record, waiting for a buffer if it must.
 
         A checkpoint only when it waits: one a record would cost more than the record. See the class about long loops.
@@ -177,6 +189,23 @@ class RecordWriter:
     def close(self) -> None:
         """Gives the writer up: what was written stays queued, buffers it held open are finished. Idempotent."""
         self._core.abandon()
+
+    async def __aenter__(self) -> Self:
+        """Itself. No checkpoint."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Finishes the partition (`finish`), or fails it, unless it has ended by now."""
+        partition = self._partition
+        if partition.is_finished or partition.is_released:
+            return
+        if kind is None:
+            await self.finish()
+            return
+        self.close()
+        partition.fail(f"its producer stopped: {kind.__name__}" + (f": {error}" if str(error) else ""))
 
     async def _emit_few(self, batch: npt.NDArray[Any]) -> None:
         """A batch of few records a subpartition, one by one: array operations would cost more."""

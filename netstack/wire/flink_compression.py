@@ -79,7 +79,7 @@ def _inflate_zstd(frame: memoryview, original: int) -> bytes:
     except ImportError as error:
         raise RemoteProtocolError(
             ErrorCode.UNEXPECTED_FRAME,
-            "a buffer compressed with ZSTD, which takes pyarrow: pip install 'netstack[arrow]', or set"
+            "a buffer compressed with ZSTD, which takes pyarrow: pip install 'pyarrow>=16', or set"
             " taskmanager.network.compression.codec: LZ4 on the producing side",
         ) from error
     try:

@@ -17,7 +17,7 @@ from netstack.checkpoint.instructions import (
     Subtask,
     Trigger,
 )
-from netstack.checkpoint.snapshot import TaskFile, TaskSnapshot
+from netstack.checkpoint.snapshot import TaskFile
 
 JOB = [JobTask("source", 2), JobTask("map", 2, ("source",)), JobTask("sink", 1, ("map",))]
 SUBTASKS = [(task.name, subtask) for task in JOB for subtask in range(task.parallelism)]
@@ -28,7 +28,7 @@ steps = st.lists(
             [
                 *["wait", "tick"] * 2,
                 *["acknowledge", "acknowledge all", "stored"] * 3,
-                *["decline", "not stored", "request", "savepoint", "end", "fail", "stop"],
+                *["decline", "not stored", "request", "savepoint", "end", "fail", "resume", "resume", "stop"],
             ]
         ),
         st.integers(0, 1 << 16),
@@ -52,15 +52,15 @@ class Job:
         self.ended: list[Subtask] = []
         self.late = 0
         self.is_over = False
+        self.is_paused = False
 
     def carry_out(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
             match instruction:
-                case Trigger(barrier, subtasks, _):
+                case Trigger(barrier, subtasks, _, _):
                     self.on_trigger(barrier.checkpoint_id, set(subtasks))
-                case StoreFinal(checkpoint_id, snapshots):
-                    stored = {(snapshot.task, snapshot.subtask) for snapshot in snapshots}
-                    assert stored <= set(self.ended) & self.missing[checkpoint_id]
+                case StoreFinal(checkpoint_id, subtasks):
+                    assert set(subtasks) <= set(self.ended) & self.missing[checkpoint_id]
                 case Complete(checkpoint_id, _, files, _):
                     assert not self.missing.pop(checkpoint_id)
                     self.storing.add(checkpoint_id)
@@ -83,6 +83,7 @@ class Job:
             return
         assert subtasks == without_producers
         assert not self.is_over
+        assert not self.is_paused
         assert checkpoint_id == 5 + len(self.triggered_s)
         self.missing[checkpoint_id] = set(SUBTASKS)
         self.triggered_s[checkpoint_id] = self.now_s
@@ -136,12 +137,17 @@ class Job:
                 )
                 left = [(first.name, i) for i in range(first.parallelism) if (first.name, i) not in self.ended]
                 self.ended.append(left[number % len(left)])
-                self.carry_out(made.task_ended(TaskSnapshot(*self.ended[-1]), self.now_s))
+                self.carry_out(made.task_ended(*self.ended[-1], self.now_s))
             case "fail":
-                if not number % 4:
-                    self.is_over = True
-                    self.carry_out(made.task_failed(*subtask, "why", self.now_s))
-                    assert not self.missing
+                self.is_paused = True
+                self.carry_out(made.pause("why", self.now_s))
+                assert not self.missing
+            case "resume":
+                again = [ended for ended in self.ended if number >> self.ended.index(ended) & 1]
+                again = again if self.is_paused else []
+                self.ended = [ended for ended in self.ended if ended not in again]
+                self.is_paused = False
+                self.carry_out(made.resume(again, self.now_s))
             case "stop":
                 if not number % 4:
                     self.stop()
@@ -171,7 +177,7 @@ class Job:
         deadline = self.coordinator.next_deadline()
         if self.missing:
             assert deadline is not None
-        elif self.is_over:
+        elif self.is_over or self.is_paused:
             assert deadline is None
 
 

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import trio
 
-from bench.mesh import invokables
 from bench.mesh.coordinator import MeshDeadlines, run_mesh
 from bench.mesh.spec import MeshSpec
 from bench.processes import MeasurementFailed
 from bench.runner import Progress
+from netstack.bench.mesh import invokables
 from netstack.daemon.client import DaemonClient, open_daemon
 from netstack.daemon.daemon import DaemonConfig, TaskManagerDaemon, open_taskmanager_daemon
 from netstack.daemon.task import Task
-from netstack.errors import DaemonRefused, LocalProtocolError
+from netstack.errors import LocalProtocolError, RequestRefused
 
 FAST = MeshDeadlines(setup_s=10, stalled_s=0.5, overall_s=10)
 
@@ -175,7 +175,7 @@ def test_a_task_that_fails_is_named_with_its_cause(name: str, monkeypatch: pytes
 
 def test_a_daemon_without_room_refuses_and_costs_the_others_nothing() -> None:
     async def work(hosts: Hosts) -> None:
-        with pytest.raises(DaemonRefused, match="slots"):
+        with pytest.raises(RequestRefused, match="slots"):
             await hosts.run(["1", "9"], records=1)
         assert (await hosts.run(["4", "4"], records=10))["delivered"]
         hosts.check_released()

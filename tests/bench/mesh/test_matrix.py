@@ -42,7 +42,10 @@ def test_every_source_reaches_every_sink_once() -> None:
     read = [channel for task in found for gate in task.gates for channel in gate]
     assert len(written) == 3 * matrix.spec.lanes
     assert sorted(read, key=repr) == sorted(written, key=repr)
-    assert {task.invokable for task in found} == {"bench.mesh.invokables:source", "bench.mesh.invokables:sink"}
+    assert {task.invokable for task in found} == {
+        "netstack.bench.mesh.invokables:source",
+        "netstack.bench.mesh.invokables:sink",
+    }
 
 
 def test_each_group_of_channels_carries_the_lanes_it_is_said_to() -> None:

@@ -19,7 +19,7 @@ import netstack, bench.mesh.invokables, transports.tcp
 from netstack.transport import transport_for
 from netstack.daemon.build import build_of, own_build
 assert netstack.__file__.startswith({zip!r}), netstack.__file__
-print(type(transport_for("tcp://127.0.0.1:0")).__module__, own_build(), build_of("bench"))
+print(type(transport_for("tcp://127.0.0.1:0")).__module__, own_build(), build_of("netstack.bench"))
 """
 
 
@@ -57,4 +57,4 @@ def test_it_runs_from_the_zip_and_says_the_same_build(tmp_path: Path) -> None:
     told = subprocess.run(
         [sys.executable, "-c", PROBE.format(zip=str(path))], capture_output=True, text=True, check=True, cwd=tmp_path
     )
-    assert told.stdout.split() == ["transports.tcp", own_build(), build_of("bench")]
+    assert told.stdout.split() == ["transports.tcp", own_build(), build_of("netstack.bench")]

@@ -19,7 +19,7 @@ from netstack.checkpoint.instructions import (
     StoreFinal,
     Trigger,
 )
-from netstack.checkpoint.snapshot import Manifest, TaskFile, TaskSnapshot
+from netstack.checkpoint.snapshot import Manifest, TaskFile
 from netstack.checkpoint.statistics import CheckpointState, CheckpointStatistics
 from netstack.errors import ConfigError, LocalProtocolError
 from netstack.events import Alignment, CheckpointBarrier
@@ -169,14 +169,36 @@ def test_a_failed_task_aborts_everything_but_what_is_being_stored() -> None:
     made.tick(110.0)
     made.tick(120.0)
     acknowledge(made, 1, 121.0)
-    (abort,) = made.task_failed("sink", 0, "killed", 122.0)
+    (abort,) = made.pause("sink-0 failed: killed", 122.0)
     assert isinstance(abort, Abort)
     assert (abort.checkpoint_id, abort.cause, abort.reason) == (2, AbortCause.TASK_FAILED, "sink-0 failed: killed")
-    assert made.task_failed("map", 0, "killed", 122.0) == []
+    assert made.pause("map-0 failed: killed", 122.0) == []
     assert made.completed(1, 123.0) == []
     assert made.next_deadline() is None
-    with pytest.raises(LocalProtocolError, match="checkpoints are stopped"):
-        made.request(124.0)
+
+
+def test_checkpoints_go_on_when_the_job_runs_again() -> None:
+    made = coordinator()
+    made.tick(110.0)
+    made.pause("sink-0 failed: killed", 111.0)
+    assert made.tick(140.0) == []
+    assert made.request(141.0, savepoint=True) == []  # served when it can be
+    (acknowledged,) = (made.acknowledged(1, file("sink", 0), 141.0),)
+    assert acknowledged == []
+    (savepoint,) = made.resume((), 142.0)
+    assert isinstance(savepoint, Trigger)
+    assert (savepoint.barrier.checkpoint_id, savepoint.is_savepoint, savepoint.subtasks) == (2, True, SOURCES)
+    assert len(acknowledge(made, 2, 143.0)) == 1
+
+
+def test_a_subtask_that_had_ended_and_runs_again_is_asked_again() -> None:
+    made = coordinator()
+    made.task_ended("source", 1, 105.0)
+    made.pause("its TaskManager is lost", 106.0)
+    assert made.ended_subtasks == (("source", 1),)
+    assert made.resume([("source", 1)], 107.0) == []
+    assert made.tick(110.0) == [trigger(1, 110.0, SOURCES)]
+    assert made.task_ended("source", 1, 111.0) == [StoreFinal(1, (("source", 1),))]
 
 
 def test_stop_aborts_and_triggers_no_more() -> None:
@@ -236,37 +258,35 @@ def test_requests_wait_for_their_turn() -> None:
 
 def test_an_ended_source_is_not_asked_again_and_its_state_counts() -> None:
     made = coordinator()
-    final = TaskSnapshot("source", 1, {"offset": 9})
-    assert made.task_ended(final, 105.0) == []
-    assert made.tick(110.0) == [trigger(1, 110.0, (("source", 0),)), StoreFinal(1, (final,))]
+    assert made.task_ended("source", 1, 105.0) == []
+    assert made.tick(110.0) == [trigger(1, 110.0, (("source", 0),)), StoreFinal(1, (("source", 1),))]
     assert len(acknowledge(made, 1, 111.0)) == 1
     with pytest.raises(LocalProtocolError, match="source-1 has ended before"):
-        made.task_ended(final, 112.0)
+        made.task_ended("source", 1, 112.0)
 
 
 def test_a_checkpoint_that_waits_for_an_ended_task_gets_its_final_state() -> None:
     made = coordinator()
     made.tick(110.0)
     acknowledge(made, 1, 111.0, [("source", 0)])
-    finals = [TaskSnapshot("source", subtask) for subtask in range(2)]
-    assert made.task_ended(finals[0], 112.0) == []  # it had acknowledged
+    assert made.task_ended("source", 0, 112.0) == []  # it had acknowledged
     # Nobody in front of the map runs any more: if the trigger came too late for the sources, it never sees a barrier.
     again = Trigger(CheckpointBarrier(1, 110 * 10**9, elapsed_ns=3 * 10**9), (("map", 0),), is_savepoint=False)
-    assert made.task_ended(finals[1], 113.0) == [again, StoreFinal(1, (finals[1],))]
+    assert made.task_ended("source", 1, 113.0) == [again, StoreFinal(1, (("source", 1),))]
     assert len(acknowledge(made, 1, 114.0, [("source", 1), ("map", 0), ("sink", 0)])) == 1
 
 
 def test_tasks_without_running_producers_are_triggered_until_all_have_ended() -> None:
     made = coordinator()
-    finals = [TaskSnapshot("source", 0), TaskSnapshot("source", 1), TaskSnapshot("map", 0), TaskSnapshot("sink", 0)]
+    finals = [("source", 0), ("source", 1), ("map", 0), ("sink", 0)]
     for final in finals[:2]:
-        made.task_ended(final, 105.0)
+        made.task_ended(*final, 105.0)
     assert made.tick(110.0) == [trigger(1, 110.0, (("map", 0),)), StoreFinal(1, tuple(finals[:2]))]
     (abort,) = made.declined(1, "map", 0, "", 111.0)
     assert isinstance(abort, Abort)
     assert abort.subtasks == (("map", 0), ("sink", 0))
     for final in finals[2:]:
-        made.task_ended(final, 112.0)
+        made.task_ended(*final, 112.0)
     assert made.next_deadline() is None
     assert made.request(113.0) == [trigger(2, 113.0, ()), StoreFinal(2, tuple(finals))]
 
@@ -329,9 +349,7 @@ def test_unknown_subtasks_are_a_mistake() -> None:
         with pytest.raises(LocalProtocolError):
             made.declined(1, task, subtask, "", 0.0)
         with pytest.raises(LocalProtocolError):
-            made.task_failed(task, subtask, "", 0.0)
-        with pytest.raises(LocalProtocolError):
-            made.task_ended(TaskSnapshot(task, subtask), 0.0)
+            made.task_ended(task, subtask, 0.0)
 
 
 def test_statistics() -> None:

@@ -27,6 +27,7 @@ from daemonworld import (
 )
 
 from netstack.config import NetworkConfig
+from netstack.control.frames import FrameStream
 from netstack.daemon import client as client_module
 from netstack.daemon.client import DaemonClient, RemoteRun, open_daemon
 from netstack.daemon.daemon import DaemonConfig, is_private
@@ -37,13 +38,12 @@ from netstack.errors import (
     AuthenticationFailed,
     ConfigError,
     ConnectionLost,
-    DaemonRefused,
     LocalProtocolError,
     NetstackError,
     RemoteProtocolError,
+    RequestRefused,
 )
 from netstack.runtime.authentication import Secret
-from netstack.runtime.control_frames import FrameStream
 from netstack.transport import transport_for
 from transports.impaired import impairment
 
@@ -151,7 +151,7 @@ async def test_several_runs_at_once_each_with_settings_of_its_own() -> None:
 async def test_a_run_waits_for_the_slots_of_another_one() -> None:
     async with pair_open() as (daemon, client):
         first = await open_run(client, slots=4)
-        with pytest.raises(DaemonRefused, match="1 slots and 1MiB were not free within 5 s: 0 of 4 slots"):
+        with pytest.raises(RequestRefused, match="1 slots and 1MiB were not free within 5 s: 0 of 4 slots"):
             await open_run(client)
         assert len(daemon.statistics()["runs"]) == 1
         second: list[RemoteRun] = []
@@ -349,12 +349,12 @@ async def test_consumers_learn_of_a_producer_that_fails_or_leaves_its_partition_
 async def test_a_deployment_that_cannot_be_ends_the_run_and_says_why(tasks: list[TaskDescriptor], said: str) -> None:
     async with pair_open() as (daemon, client):
         run = await open_run(client, slots=2)
-        with pytest.raises(DaemonRefused, match=said):
+        with pytest.raises(RequestRefused, match=said):
             await run.deploy(tasks)
         assert is_empty(daemon), "told when nothing of it is left"
-        with pytest.raises(DaemonRefused, match=said):
+        with pytest.raises(RequestRefused, match=said):
             await run.next_event()
-        with pytest.raises(DaemonRefused, match=said):
+        with pytest.raises(RequestRefused, match=said):
             await run.deploy([job("echo")])
         await run.close()
         next_run = await open_run(client)
@@ -367,7 +367,7 @@ async def test_another_build_of_the_invokables_package_is_refused(monkeypatch: p
     async with pair_open() as (_, client):
         run = await open_run(client)
         monkeypatch.setattr(client_module, "build_of", lambda package: "0123456789ab")
-        with pytest.raises(DaemonRefused, match=r"'daemonjobs' is build .* here, and 0123456789ab at the coord"):
+        with pytest.raises(RequestRefused, match=r"'daemonjobs' is build .* here, and 0123456789ab at the coord"):
             await run.deploy([job("echo")])
 
 
@@ -382,7 +382,7 @@ async def test_another_build_of_the_invokables_package_is_refused(monkeypatch: p
 @real
 async def test_a_run_that_cannot_be_is_refused_at_once(config: NetworkConfig, slots: int, said: str) -> None:
     async with pair_open() as (daemon, client):
-        with pytest.raises(DaemonRefused, match=said):
+        with pytest.raises(RequestRefused, match=said):
             await open_run(client, config=config, slots=slots)
         assert is_empty(daemon)
         await (await open_run(client)).close()
@@ -397,7 +397,7 @@ async def test_settings_unknown_or_impossible_there_are_refused(monkeypatch: pyt
             ({"memory_bytes": "lots"}, "is no int"),
         ):
             monkeypatch.setattr(client_module, "config_document", lambda config, wrong=wrong: wrong)
-            with pytest.raises(DaemonRefused, match=said):
+            with pytest.raises(RequestRefused, match=said):
                 await open_run(client)
         assert is_empty(daemon)
 
@@ -409,7 +409,7 @@ async def test_a_run_that_breaks_while_it_opens_is_refused_and_the_daemon_goes_o
     async with pair_open() as (daemon, client):
         with monkeypatch.context() as patched:
             patched.setattr("netstack.daemon.run.network_environment_on", _no_memory)
-            with pytest.raises(DaemonRefused, match="MemoryError: none left"):
+            with pytest.raises(RequestRefused, match="MemoryError: none left"):
                 await open_run(client)
         assert is_empty(daemon)
         assert "broke" in caplog.text
@@ -425,7 +425,7 @@ async def test_no_more_runs_than_the_daemon_remembers(monkeypatch: pytest.Monkey
     monkeypatch.setattr("netstack.daemon.daemon.RUNS_AT_MOST", 1)
     async with pair_open() as (_, client):
         run = await open_run(client)
-        with pytest.raises(DaemonRefused, match="1 runs are open or wait here; try later"):
+        with pytest.raises(RequestRefused, match="1 runs are open or wait here; try later"):
             await open_run(client)
         await run.close()
         await open_run(client)
@@ -437,7 +437,7 @@ async def test_a_module_that_is_imported_for_ever_holds_nobody_up() -> None:
         run = await open_run(client)
 
         async def deploy() -> None:
-            with pytest.raises(DaemonRefused, match="closed the run"):
+            with pytest.raises(RequestRefused, match="closed the run"):
                 await run.deploy([TaskDescriptor("t", 0, "daemonjobs.slow:job")])
 
         nursery.start_soon(deploy)
@@ -455,7 +455,7 @@ async def test_an_id_is_one_run_s_at_a_time() -> None:
     async with pair_open() as (daemon, client), open_daemon(daemon.address) as other:
         run = await open_run(client)
         for coordinator in (client, other):
-            with pytest.raises(DaemonRefused, match=f"run {run.run_id} .* choose another id"):
+            with pytest.raises(RequestRefused, match=f"run {run.run_id} .* choose another id"):
                 await open_run(coordinator, run_id=run.run_id)
         with pytest.raises(ConfigError, match="16 hex digits"):
             await open_run(client, run_id="x")
@@ -531,7 +531,7 @@ async def test_another_release_is_refused_on_both_sides(
 ) -> None:
     async with daemon_open() as daemon:
         monkeypatch.setattr(client_module, "own_build", lambda: "0123456789ab")
-        with pytest.raises(DaemonRefused, match=r"runs netstack .* and this is .*\+0123456789ab .*install one release"):
+        with pytest.raises(RequestRefused, match=r"runs netstack .* this is .*\+0123456789ab .*install one release"):
             await _connect(daemon.address)
         await until(lambda: "install one release on every host, and restart the daemon" in caplog.text)
         await until(lambda: not daemon.statistics()["connections"])
@@ -563,7 +563,7 @@ async def test_another_version_of_the_protocol_is_refused_on_both_sides() -> Non
             await peer.flush()
 
         nursery.start_soon(serve)
-        with pytest.raises(DaemonRefused, match=r"newer runs netstack 9\.9\+abc with control protocol 2, and this is"):
+        with pytest.raises(RequestRefused, match=r"newer runs netstack 9\.9\+abc with control protocol 2, and this is"):
             await _connect("memory://newer")
     listener.close()
 
@@ -717,7 +717,7 @@ async def test_closing_while_a_deployment_is_under_way() -> None:
             await _all_events(run)
 
         async def deploy() -> None:
-            with pytest.raises(DaemonRefused, match="closed the run"):
+            with pytest.raises(RequestRefused, match="closed the run"):
                 await deploy_and_listen()
 
         nursery.start_soon(deploy)
@@ -733,7 +733,7 @@ async def test_who_does_not_listen_ends_the_run() -> None:
         await run.deploy([job("hold"), job("echo", task="deaf")])
         for number in range(INBOX_MESSAGES + 1):
             run.tell("hold", 0, {"number": number})
-        with pytest.raises(DaemonRefused, match="hold-0 does not take what it is told: 4096 messages wait"):
+        with pytest.raises(RequestRefused, match="hold-0 does not take what it is told: 4096 messages wait"):
             await _all_events(run)
         assert is_empty(daemon)
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from netstack import __version__
 from netstack.config import NetworkConfig
+from netstack.control.frames import FrameStream, pack
 from netstack.daemon.build import own_build
 from netstack.daemon.client import open_daemon
 from netstack.daemon.daemon import TaskManagerDaemon
@@ -20,7 +21,6 @@ from netstack.daemon.messages import GREETING, VERSION, config_document
 from netstack.daemon.routing import CONTROL, DATA, write_route
 from netstack.errors import ConnectionLost, RemoteProtocolError
 from netstack.runtime.authentication import Secret
-from netstack.runtime.control_frames import FrameStream, pack
 from netstack.transport import ByteStream, transport_for
 
 ROUTE = CONTROL + bytes(16)

@@ -27,8 +27,8 @@ def test_a_prefix_that_would_let_in_more_than_it_says_is_refused(prefix: str) ->
         "daemonjobs",
         "daemonjobs:words",
         "daemonjobsevil.jobs:words",
-        "bench.mesh.invokablesevil:source",
-        "bench.mesh:invokables.source",
+        "netstack.bench.mesh.invokablesevil:source",
+        "netstack.bench.mesh:invokables.source",
         " daemonjobs.jobs:words",
         "DAEMONJOBS.jobs:words",
         "./daemonjobs.jobs:words",
@@ -36,13 +36,15 @@ def test_a_prefix_that_would_let_in_more_than_it_says_is_refused(prefix: str) ->
     ],
 )
 def test_a_name_that_is_not_on_the_list_is_not_even_imported(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"may not be run here: allowed are bench\.mesh\.invokables:\*, daemonjobs"):
+    with pytest.raises(
+        ConfigError, match=r"may not be run here: allowed are netstack\.bench\.mesh\.invokables:\*, daemonjobs"
+    ):
         JOBS.load(name)
 
 
 def test_allowed_names_are_loaded() -> None:
     assert JOBS.load("daemonjobs.jobs:words").__name__ == "words"
-    assert JOBS.load("bench.mesh.invokables:source").__name__ == "source"
+    assert JOBS.load("netstack.bench.mesh.invokables:source").__name__ == "source"
     assert AllowList(["daemonjobs.jobs:"]).load("daemonjobs.jobs:count").__name__ == "count"
 
 
@@ -78,3 +80,5 @@ def test_builds_are_those_of_the_packages_that_run() -> None:
 def test_the_package_of_a_name() -> None:
     assert root_package("a.b.c:d.e") == "a"
     assert root_package("a:b") == "a"
+    assert root_package("netstack.bench.mesh.invokables:source") == "netstack.bench"
+    assert root_package("netstack.benchmark:b") == "netstack"

@@ -12,10 +12,10 @@ import trio
 import trio.testing
 from daemonworld import virtual
 
+from netstack.control.frames import FrameStream
 from netstack.daemon.link import DaemonLink
 from netstack.daemon.messages import GREETING, VERSION, CloseRun, Message, Refused
 from netstack.errors import ConnectionLost, RemoteProtocolError
-from netstack.runtime.control_frames import FrameStream
 from netstack.transport import ByteStream, transport_for
 
 TIMEOUT_S = 9.0

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.config import NetworkConfig
+from netstack.control.frames import pack, unpack
 from netstack.daemon.messages import (
     TEXT_CHARACTERS,
     AskStatistics,
@@ -38,7 +39,6 @@ from netstack.daemon.messages import (
 )
 from netstack.errors import ConfigError, RemoteProtocolError
 from netstack.ids import ChannelDescriptor, ResultPartitionType
-from netstack.runtime.control_frames import pack, unpack
 from netstack.schedule.descriptors.descriptors import PartitionDescriptor
 
 SMALL = st.integers(-(1 << 63), (1 << 63) - 1)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.daemon.slots import SlotPool
-from netstack.errors import ConfigError, DaemonRefused
+from netstack.errors import ConfigError, RequestRefused
 
 SLOTS, MEMORY = 4, 100
 
@@ -44,7 +44,7 @@ def test_never_more_lent_than_there_is_in_order_and_all_back_at_the_end(wants: l
                 asked.append(number)
                 try:
                     await pool.acquire(slots, memory, timeout_s=patience + 0.001)
-                except (DaemonRefused, trio.Cancelled):
+                except (RequestRefused, trio.Cancelled):
                     asked.remove(number)
                     raise
                 served[number] = trio.current_time()
@@ -56,7 +56,7 @@ def test_never_more_lent_than_there_is_in_order_and_all_back_at_the_end(wants: l
                     pool.release(slots, memory)
 
         async def tolerant(number: int, want: Any) -> None:
-            with contextlib.suppress(DaemonRefused):
+            with contextlib.suppress(RequestRefused):
                 await use(number, want)
 
         async def watch() -> None:
@@ -106,7 +106,7 @@ async def test_one_that_gives_up_lets_the_next_one_in() -> None:
     async with trio.open_nursery() as nursery:
 
         async def impatient() -> None:
-            with pytest.raises(DaemonRefused, match=r"2 slots and .* were not free within 5 s: 1 of 2 slots"):
+            with pytest.raises(RequestRefused, match=r"2 slots and .* were not free within 5 s: 1 of 2 slots"):
                 await pool.acquire(2, 0, timeout_s=5)
 
         nursery.start_soon(impatient)
@@ -119,11 +119,11 @@ async def test_one_that_gives_up_lets_the_next_one_in() -> None:
 @virtual
 async def test_what_can_never_be_is_refused_at_once() -> None:
     pool = SlotPool(2, 1 << 20)
-    with pytest.raises(DaemonRefused, match="3 slots were asked for, and this daemon has 2: start it with --slots 3"):
+    with pytest.raises(RequestRefused, match="3 slots were asked for, and this daemon has 2: start it with --slots 3"):
         await pool.acquire(3, 0, timeout_s=0)
-    with pytest.raises(DaemonRefused, match="0 slots were asked for"):
+    with pytest.raises(RequestRefused, match="0 slots were asked for"):
         await pool.acquire(0, 0, timeout_s=0)
-    with pytest.raises(DaemonRefused, match="2MiB of network buffers were asked for, and this daemon has 1MiB"):
+    with pytest.raises(RequestRefused, match="2MiB of network buffers were asked for, and this daemon has 1MiB"):
         await pool.acquire(1, 2 << 20, timeout_s=0)
     with pytest.raises(ConfigError, match="slot timeout of -1"):
         await pool.acquire(1, 0, timeout_s=-1)

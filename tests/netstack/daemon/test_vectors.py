@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from daemonworld import virtual
 
+from netstack.control.frames import pack, unpack
 from netstack.daemon.link import DaemonLink
 from netstack.daemon.messages import GREETING, Message, config_of, decode, encode
 from netstack.daemon.routing import read_route, write_route
-from netstack.runtime.control_frames import pack, unpack
 from netstack.transport import transport_for
 
 SPEC = (Path(__file__).resolve().parents[3] / "netstack/wire/SPEC.md").read_text(encoding="utf-8")

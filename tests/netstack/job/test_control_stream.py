@@ -16,6 +16,7 @@ import trio.testing
 
 from netstack.checkpoint.coordinator import CheckpointSettings
 from netstack.config import NetworkConfig
+from netstack.control.frames import MAX_FRAME_BYTES
 from netstack.errors import ConfigError, ConnectionLost, RemoteProtocolError
 from netstack.events import Alignment, CheckpointBarrier, encode_event
 from netstack.job.control import (
@@ -37,7 +38,6 @@ from netstack.job.control import (
 from netstack.job.control_stream import StreamLink, decode, encode
 from netstack.job.spec import InputSpec, Job, TaskSpec
 from netstack.job.task_checkpoints import SubtaskReport
-from netstack.runtime.control_frames import MAX_FRAME_BYTES
 from netstack.transport import ByteStream, transport_for
 
 _NAMES = itertools.count()

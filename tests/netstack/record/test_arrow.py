@@ -254,5 +254,5 @@ def test_schemas_remembered_are_bounded() -> None:
 
 def test_a_missing_pyarrow_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ConfigError, match=r"pip install 'netstack\[arrow\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'pyarrow>=16'"):
         ArrowFormat()

@@ -261,4 +261,4 @@ def test_without_prometheus_client_the_error_says_what_to_install() -> None:
         "        print(error)\n"
         "trio.run(main)"
     )
-    assert found == "metrics_address needs the package prometheus_client: pip install 'netstack[metrics]'"
+    assert found == "metrics_address needs the package prometheus_client: pip install 'prometheus_client>=0.20'"

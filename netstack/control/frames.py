@@ -2,9 +2,11 @@
 
 Takes: lists of plain data. Gives: the same lists at the other end, in order.
 
-A frame: length of the rest, u32, big-endian; then a msgpack list. Nothing is pickled; a document that is no list, or a
-length above the limit, ends the connection. What is sent is written while `run` runs: nobody who sends ever waits, so
-a peer that reads too slowly is given up when `MAX_UNSENT_BYTES` have gathered.
+A frame: length of the rest, u32, big-endian; then a msgpack list. Nothing is pickled; a document that is no list, is
+nested too deep or has too many parts (`documents`), or a length above the limit, ends the connection. What is sent is
+written while `run` runs: nobody who sends has to wait, so a peer that reads too slowly is given up when
+`MAX_UNSENT_BYTES` have gathered; who sends much waits for room (`wait_room`). Taking a document is a checkpoint: a
+flood of small ones leaves everybody else their turns.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from typing import Any, Final, final
 import msgpack
 import trio
 
+from ..documents import unpack_document
 from ..errors import ConfigError, ConnectionLost, ErrorCode, RemoteProtocolError
+from ..shown import shown
 from ..transport import ByteStream
 from ..wire.codec_native import PROOF_MAGIC
 
@@ -23,6 +27,9 @@ MAX_FRAME_BYTES: Final = 4 << 20
 """Jobs are the largest documents; a malicious length must not make us take memory."""
 
 MAX_UNSENT_BYTES: Final = 4 * MAX_FRAME_BYTES
+
+_ROOM_BYTES: Final = MAX_FRAME_BYTES
+"""With less than this unsent there is room for more: at least one largest frame is always under way."""
 
 _WRITE_BYTES: Final = 1 << 18
 """About what a socket takes at once: of a long outbox no more is copied than that."""
@@ -48,6 +55,7 @@ class FrameStream:
         self._stream = stream
         self._outbox = bytearray()
         self._more = trio.Event()
+        self._room = trio.Event()
         self._landing = memoryview(bytearray(1 << 16))
         self._received = bytearray()
 
@@ -68,7 +76,12 @@ class FrameStream:
                 self._more = trio.Event()
                 await self._more.wait()
         except (ConnectionLost, trio.ClosedResourceError):
-            return
+            self._give_up()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Handed over and not written yet."""
+        return len(self._outbox)
 
     def send(self, document: list[Any]) -> None:
         """Hands over a document; never waits. Of a peer that was given up nothing is kept.
@@ -76,15 +89,26 @@ class FrameStream:
         Raises:
             ConfigError: it is not plain data, or too large.
         """
-        frame = pack(document)
+        self.send_frame(pack(document))
+
+    def send_frame(self, frame: bytes) -> None:
+        """Hands over what `pack` made; as `send`."""
         if self._is_given_up:
             return
         self._outbox += frame
         if len(self._outbox) > MAX_UNSENT_BYTES:
-            self._is_given_up = True
-            self._outbox.clear()
+            self._give_up()
             self._stream.close()  # whoever receives here, or runs, is told
         self._more.set()
+
+    async def wait_room(self) -> None:
+        """Waits until little is unsent; returns too when the peer is gone. For those who send much.
+
+        Cancellation: nothing changed.
+        """
+        await trio.lowlevel.checkpoint()
+        while len(self._outbox) >= _ROOM_BYTES:
+            await self._room.wait()
 
     async def receive(self) -> list[Any]:
         """The next document.
@@ -95,6 +119,7 @@ class FrameStream:
 
         Cancellation: nothing is lost; ask again.
         """
+        await trio.lowlevel.checkpoint()
         while True:
             if len(self._received) >= _LENGTH.size:
                 (length,) = _LENGTH.unpack_from(self._received)
@@ -123,6 +148,14 @@ class FrameStream:
         await self._stream.wait_writable()
         sent = self._stream.try_send((bytes(memoryview(self._outbox)[:_WRITE_BYTES]),))
         del self._outbox[:sent]
+        if len(self._outbox) < _ROOM_BYTES:
+            self._room.set()
+            self._room = trio.Event()
+
+    def _give_up(self) -> None:
+        self._is_given_up = True
+        self._outbox.clear()
+        self._room.set()
 
     async def _read(self) -> None:
         try:
@@ -140,16 +173,18 @@ def pack(document: list[Any]) -> bytes:
     """A frame.
 
     Raises:
-        ConfigError: the document is not plain data, or too large.
+        ConfigError: the document is not plain data, nested too deep, or too large.
     """
     try:
         body: bytes = msgpack.packb(document)
-        msgpack.unpackb(body, strict_map_key=False)  # a dict by tuples can be packed, and would end the peer's stream
-    except (TypeError, ValueError, OverflowError, RecursionError, msgpack.UnpackException) as error:
-        raise ConfigError(f"{document[0]} cannot be sent to another process: {error}; give plain data") from error
+        unpack_document(body)  # a dict by tuples can be packed, and would end the peer's stream; so would a deep one
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ConfigError(
+            f"{shown(document[0])} cannot be sent to another process: {error}; give plain data"
+        ) from error
     if len(body) > MAX_FRAME_BYTES:
         raise ConfigError(
-            f"{document[0]} has {len(body)} bytes; {MAX_FRAME_BYTES} is the most: give large data by name"
+            f"{shown(document[0])} has {len(body)} bytes; {MAX_FRAME_BYTES} is the most: give large data by name"
         )
     return _LENGTH.pack(len(body)) + body
 
@@ -161,9 +196,9 @@ def unpack(body: bytes) -> list[Any]:
         RemoteProtocolError: there is none.
     """
     try:
-        document = msgpack.unpackb(body, strict_map_key=False)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"a control frame is not msgpack: {error}") from error
+        document = unpack_document(body)
+    except ValueError as error:
+        raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"a control frame cannot be read: {error}") from error
     if not isinstance(document, list):
         raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, "a control frame is not a list")
     return document

@@ -1,0 +1,77 @@
+"""The last states of tasks that have ended, beside the checkpoints of their job.
+
+Takes: the snapshot of a task at its end. Gives: a file that is copied into every later checkpoint in the task's place.
+
+    FOLDER/finals/chk-00000000/CRC~TASK-SUBTASK.state
+
+A task writes its final state before it reports that it has finished. So no message carries a state, and a finished task
+counts in later checkpoints even when its TaskManager is gone.
+
+Rules: a file is named after its checksum, so attempts never write over each other. The calls block.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final, final
+
+from ..errors import CheckpointStorageError
+from .files import CheckpointFiles
+from .folders import CheckpointFolders
+from .snapshot import TaskFile, TaskSnapshot, decode_snapshot, encode_snapshot
+from .storage import CheckpointStorage
+
+FOLDER_NAME: Final = "finals"
+
+_NO_CHECKPOINT: Final = 0
+
+
+@final
+class FinalStates:
+    """The final states of one job.
+
+    Args:
+        folder: of the job's checkpoints.
+        files: the system calls.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, files: CheckpointFiles | None = None) -> None:
+        self._folders = CheckpointFolders(
+            os.path.join(os.path.abspath(folder), FOLDER_NAME),
+            CheckpointFiles() if files is None else files,
+            os.urandom,
+        )
+
+    def write(self, snapshot: TaskSnapshot) -> TaskFile:
+        """Writes what a task leaves at its end; when it returns the file survives a power failure.
+
+        Returns:
+            What the task reports, and `copy` needs.
+
+        Raises:
+            CheckpointError: the state is not plain data.
+            CheckpointStorageError: the disk is full or broken.
+        """
+        pieces, file = encode_snapshot(_NO_CHECKPOINT, snapshot)
+        self._folders.write(_NO_CHECKPOINT, _name(file), pieces)
+        return file
+
+    def copy(self, final: TaskFile, checkpoint_id: int, storage: CheckpointStorage) -> TaskFile:
+        """Writes a final state into a checkpoint, as the task itself would have done.
+
+        Raises:
+            CheckpointStorageError: it is not there, damaged, or cannot be written.
+        """
+        name = _name(final)
+        snapshot = decode_snapshot(b"".join(self._folders.read(_NO_CHECKPOINT, name)), _NO_CHECKPOINT)
+        if (snapshot.task, snapshot.subtask) != (final.task, final.subtask):
+            raise CheckpointStorageError(f"{name} holds the state of {snapshot.task}-{snapshot.subtask}")
+        return storage.write_task(checkpoint_id, snapshot)
+
+    def clear(self) -> None:
+        """Removes all of them: before the first task of a job starts, or after its last has ended."""
+        self._folders.remove(_NO_CHECKPOINT, keep_folder=False)
+
+
+def _name(file: TaskFile) -> str:
+    return f"{file.crc32:08x}~{file.name}"

@@ -1,0 +1,144 @@
+"""How messages become plain data and back, checked field by field.
+
+Takes: frozen dataclasses whose fields have one of the types below. Gives: lists for `frames`, and the dataclasses
+again.
+
+Rules: a document is its kind, then its fields, all of them there and of exactly the type that is annotated. Nothing is
+pickled. A text that is too long is cut; what a peer sent is `shown` in an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Generic, TypeAlias, TypeVar, final
+
+from ..errors import ConfigError, ErrorCode, RemoteProtocolError
+from ..shown import shown
+
+TEXT_CHARACTERS: Final = 8192
+"""Names and texts are cut here."""
+
+Plain: TypeAlias = dict[str, Any]
+"""A document inside a message: whoever takes it checks what is in it."""
+
+Attempt: TypeAlias = tuple[int, int, int]
+"""One attempt of one subtask of a job: index of the job vertex, subtask, attempt from 0."""
+
+Message = TypeVar("Message")
+
+
+@final
+class Codec(Generic[Message]):
+    """Documents of a set of messages.
+
+    Args:
+        kinds: the classes; their names are what travels.
+    """
+
+    def __init__(self, kinds: Iterable[type[Message]]) -> None:
+        self._kinds: dict[str, tuple[type[Message], tuple[Callable[[Any], Any], ...]]] = {}
+        self._fields: dict[type[Message], tuple[str, ...]] = {}
+        for kind in kinds:
+            fields = dataclasses.fields(kind)  # type: ignore[arg-type]  # they are dataclasses: fields says so if not
+            self._kinds[kind.__name__] = kind, tuple(_READERS[str(field.type)] for field in fields)
+            self._fields[kind] = tuple(field.name for field in fields)
+
+    def encode(self, message: Message) -> list[Any]:
+        """A message as a document: its kind, then its fields."""
+        kind = type(message)
+        return [kind.__name__, *(_written(getattr(message, name)) for name in self._fields[kind])]
+
+    def decode(self, document: list[Any]) -> Message:
+        """The message in a document.
+
+        Raises:
+            RemoteProtocolError: it is none.
+        """
+        name = document[0] if document else None
+        found = self._kinds.get(name) if type(name) is str else None
+        if found is None:
+            raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"a control frame of kind {shown(name)}")
+        kind, readers = found
+        if len(readers) != len(document) - 1:
+            raise RemoteProtocolError(
+                ErrorCode.MALFORMED_FRAME, f"{name}: {len(document) - 1} fields instead of {len(readers)}"
+            )
+        try:
+            return kind(*(read(value) for read, value in zip(readers, document[1:], strict=True)))
+        except (TypeError, ValueError) as error:
+            raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"{name}: {error}") from error
+
+
+def readable(text: str) -> str:
+    """A text that can be sent: an error's may be too long, or hold half of a surrogate pair."""
+    return text[:TEXT_CHARACTERS].encode("utf-8", "replace").decode()
+
+
+def check_plain(message: Any) -> Plain:
+    """What tasks and whoever drives them say to each other.
+
+    Raises:
+        ConfigError: it is no dict; whether its values are plain data is seen when it is sent.
+    """
+    if not isinstance(message, dict):
+        raise ConfigError(f"{shown(message, 80)} cannot be sent: give a dict of plain data")
+    return message
+
+
+def _written(value: Any) -> Any:
+    return readable(value) if isinstance(value, str) else value
+
+
+def _is(kind: type[Any]) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if type(value) is not kind:
+            raise TypeError(f"{shown(value)} is no {kind.__name__}")
+        return value
+
+    return read
+
+
+def _or_none(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else read(value)
+
+
+def _each(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def read_all(value: Any) -> Any:
+        if type(value) is not list:
+            raise TypeError(f"{shown(value)} is no array")
+        return tuple([read(each) for each in value])
+
+    return read_all
+
+
+def _read_float(value: Any) -> float:
+    if type(value) not in (int, float) or not value >= 0:
+        raise TypeError(f"{shown(value)} is no number of seconds")
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise TypeError(f"{shown(value)} is no number of seconds") from error
+
+
+def _read_attempt(value: Any) -> Attempt:
+    if type(value) is not list or len(value) != 3 or not all(type(each) is int and each >= 0 for each in value):
+        raise TypeError(f"{shown(value)} is no attempt")
+    return (value[0], value[1], value[2])
+
+
+_READERS: Final[dict[str, Callable[[Any], Any]]] = {
+    "int": _is(int),
+    "str": _is(str),
+    "bool": _is(bool),
+    "bytes": _is(bytes),
+    "float": _read_float,
+    "Plain": _is(dict),
+    "Plain | None": _or_none(_is(dict)),
+    "Any": lambda value: value,
+    "Attempt": _read_attempt,
+    "tuple[Attempt, ...]": _each(_read_attempt),
+    "tuple[str, ...]": _each(_is(str)),
+    "tuple[bytes, ...]": _each(_is(bytes)),
+    "tuple[tuple[int, ...], ...]": _each(_each(_is(int))),
+}

@@ -1,0 +1,160 @@
+"""A link in a thread: whoever computes beside it loses no sign of life, and nothing that was said."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+import trio
+from trio_runs import real
+
+from netstack.control import threaded
+from netstack.control.build import own_build
+from netstack.control.link import JOBMANAGER, TASKMANAGER, ControlLink, dial, full_build
+from netstack.control.messages import CloseJob, TaskSaid
+from netstack.control.routing import read_route
+from netstack.control.threaded import ThreadedLink, open_threaded
+from netstack.errors import ConfigError, ConnectionLost
+from netstack.runtime.background import background_tasks
+from netstack.transport import Listener, transport_for
+
+TIMEOUT_S = 0.6
+
+
+@asynccontextmanager
+async def ends(timeout_s: float = TIMEOUT_S) -> AsyncIterator[tuple[ThreadedLink, ControlLink, trio.Nursery]]:
+    """A threaded end, and the other one in this loop."""
+    listener = await transport_for("tcp://127.0.0.1:0").listen("tcp://127.0.0.1:0")
+    other: list[ControlLink] = []
+    try:
+        async with background_tasks() as nursery:
+            nursery.start_soon(_accept, listener, other, timeout_s)
+            connect = partial(
+                dial, listener.address, role=TASKMANAGER, name="tm", facts={}, heartbeat_timeout_s=timeout_s
+            )
+            async with open_threaded(connect) as link:
+                nursery.start_soon(other[0].run)
+                yield link, other[0], nursery
+    finally:
+        listener.close()
+
+
+async def _accept(listener: Listener, into: list[ControlLink], timeout_s: float) -> None:
+    stream = await listener.accept()
+    await read_route(stream)
+    link = ControlLink(stream, heartbeat_timeout_s=timeout_s)
+    await link.greet(full_build(own_build()), "jm", JOBMANAGER, {})
+    into.append(link)
+
+
+@real
+async def test_messages_cross_both_ways_in_order() -> None:
+    async with ends() as (link, other, _):
+        assert (link.greeting.role, link.greeting.name) == (JOBMANAGER, "jm")
+        assert link.peer.startswith("jm at ")
+        for number in range(200):
+            link.send(CloseJob(f"to {number}"))
+            other.send(CloseJob(f"from {number}"))
+        assert [await other.receive() for _ in range(200)] == [CloseJob(f"to {number}") for number in range(200)]
+        assert [await link.receive() for _ in range(200)] == [CloseJob(f"from {number}") for number in range(200)]
+        with pytest.raises(ConfigError, match="cannot be sent"):
+            link.send(TaskSaid("j", (0, 0, 0), {"x": object()}))
+
+
+@pytest.mark.slow
+@real
+async def test_who_computes_for_long_is_heard_all_the_while() -> None:
+    """This loop stands still for three heartbeat timeouts, in Python that lets go of nothing by itself."""
+    address: queue.Queue[str] = queue.Queue()
+
+    def serve() -> None:
+        trio.run(_echo, address)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.to_thread.run_sync, serve)
+        url = await trio.to_thread.run_sync(address.get)
+        connect = partial(dial, url, role=TASKMANAGER, name="tm", facts={}, heartbeat_timeout_s=TIMEOUT_S)
+        async with open_threaded(connect) as link:
+            link.send(CloseJob("before"))
+            until_s = time.monotonic() + 3 * TIMEOUT_S
+            while time.monotonic() < until_s:
+                pass
+            link.send(CloseJob("after"))
+            assert [await link.receive() for _ in range(2)] == [CloseJob("before"), CloseJob("after")]
+
+
+async def _echo(address: queue.Queue[str]) -> None:
+    """In another thread: says what it hears."""
+    listener = await transport_for("tcp://127.0.0.1:0").listen("tcp://127.0.0.1:0")
+    address.put(listener.address)
+    accepted: list[ControlLink] = []
+    await _accept(listener, accepted, TIMEOUT_S)
+    listener.close()
+    (link,) = accepted
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.run)
+        with contextlib.suppress(ConnectionLost):
+            while True:
+                link.send(await link.receive())
+        nursery.cancel_scope.cancel()
+
+
+@real
+async def test_what_is_not_taken_is_bounded_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threaded, "INBOX_BYTES", 1 << 16)
+    async with ends(timeout_s=5.0) as (link, other, nursery):
+        large = TaskSaid("j", (0, 0, 0), {"x": b"x" * (1 << 14)})
+
+        async def send() -> None:
+            for _ in range(1000):
+                await other.wait_room()
+                other.send(large)
+
+        nursery.start_soon(send)
+        await trio.sleep(0.1)
+        assert [await link.receive() for _ in range(1000)] == [large] * 1000
+        for _ in range(1000):
+            await link.wait_room()
+            link.send(large)
+        assert [await other.receive() for _ in range(1000)] == [large] * 1000
+
+
+@real
+async def test_a_peer_that_goes_is_told_after_what_it_said() -> None:
+    async with ends() as (link, other, _):
+        other.send(CloseJob("the last word"))
+        await trio.sleep(0.05)
+        other.close()
+        assert await link.receive() == CloseJob("the last word")
+        for _ in range(2):
+            with pytest.raises(ConnectionLost, match=r"jm at .* ended its control stream"):
+                await link.receive()
+        link.send(CloseJob("nobody hears this"))
+        await link.wait_room()
+
+
+@real
+async def test_nobody_there_and_a_dialling_that_is_cancelled() -> None:
+    listener = await transport_for("tcp://127.0.0.1:0").listen("tcp://127.0.0.1:0")
+    connect = partial(dial, listener.address, role=TASKMANAGER, name="tm", facts={})
+    began_s = time.monotonic()
+    with trio.move_on_after(0.1):  # nobody greets
+        async with open_threaded(connect):
+            raise AssertionError("nobody is there")
+    listener.close()
+    with pytest.raises(ConnectionLost):
+        async with open_threaded(connect):
+            raise AssertionError("nobody is there")
+    assert time.monotonic() - began_s < 5
+
+
+@real
+async def test_the_block_s_own_error_leaves_as_it_is() -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with ends() as (_, _, _):
+            raise ZeroDivisionError

@@ -1,0 +1,48 @@
+"""`import netstack`: everything in `__all__` is there when asked for, and nothing before."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import netstack
+
+SOURCE = Path(netstack.__file__).read_text()
+
+
+def test_type_checkers_and_the_program_are_told_the_same() -> None:
+    (block,) = (node for node in ast.parse(SOURCE).body if isinstance(node, ast.If))
+    told = {name.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for name in node.names}
+    assert told == netstack._HOME_OF
+    assert sorted(told) == sorted(netstack.__all__)
+
+
+def test_everything_is_there() -> None:
+    for name in netstack.__all__:
+        assert getattr(netstack, name).__module__.startswith("netstack.") or name == "ChannelDescriptor"
+    assert set(netstack.__all__) <= set(dir(netstack))
+    assert netstack.errors.ConfigError is netstack.ConfigError, "modules are there too"
+
+
+def test_what_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'netstack' has no attribute 'nothing'"):
+        _ = netstack.nothing
+
+
+@pytest.mark.slow
+def test_the_data_path_loads_no_jobs_and_no_scheduler() -> None:
+    program = """
+import sys, netstack
+loaded = {name for name in sys.modules if name.startswith("netstack.")}
+assert loaded == {"netstack.parts", "netstack.version"}, loaded
+assert not {"trio", "numpy"} & set(sys.modules)
+netstack.open_task_manager, netstack.RecordWriter, netstack.RecordReader
+heavy = {name for name in sys.modules if name.startswith(("netstack.schedule", "netstack.job", "netstack.checkpoint"))}
+assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
