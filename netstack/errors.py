@@ -64,6 +64,10 @@ class CheckpointStorageError(CheckpointError):
     """A file of a checkpoint could not be written or is not as it was written; the message names it and the reason."""
 
 
+class CheckpointFenced(CheckpointStorageError):
+    """Another master has the folder of checkpoints: this one cannot complete any. Its job cannot go on."""
+
+
 class InsufficientBuffers(NetstackError):
     """Not enough network buffers; the message says what is missing, what to raise and by how much."""
 

@@ -5,12 +5,19 @@ Takes: paths and bytes. Gives: what the system says.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import io
 import os
+import stat
 from collections.abc import Iterator
 from typing import Final
 
 _CHUNK_BYTES: Final = 1 << 20
+_NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
+_HELD: Final[set[tuple[int, int]]] = set()
+"""The files that this process has locked, by device and number: its own locks keep nobody of it out."""
 
 
 class CheckpointFiles:
@@ -47,15 +54,68 @@ class CheckpointFiles:
         """Gives a file another name in one step; who had that name is gone."""
         os.replace(old, new)
 
+    def publish(self, old: str, new: str) -> None:
+        """Gives a file another name in one step, which nobody may have; FileExistsError if somebody has it."""
+        try:
+            os.link(old, new)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            if os.path.lexists(new):  # a file system without links, and without a way to be sure
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new) from error
+            os.rename(old, new)
+        else:
+            os.unlink(old)
+
     def read(self, path: str) -> Iterator[bytes]:
-        """The contents of a file, a piece at a time."""
-        with open(path, "rb", buffering=0) as file:
+        """The contents of a file, a piece at a time. Of what is no file nothing is read: it might wait for ever."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb", buffering=0) as file:
+            _check_is_file(os.fstat(descriptor).st_mode)
             while piece := file.read(_CHUNK_BYTES):
                 yield piece
 
     def size_bytes(self, path: str) -> int:
         """The length of a file."""
-        return os.stat(path).st_size
+        found = os.stat(path)
+        _check_is_file(found.st_mode)
+        return found.st_size
+
+    def lock(self, path: str) -> int:
+        """Locks a file that exists, until `unlock` or the end of this process. Returns a number for `unlock`."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # waits for others that look, and only for those
+        _HELD.add(_identity(descriptor))
+        return descriptor
+
+    def unlock(self, number: int) -> None:
+        """Lets go of a lock."""
+        _HELD.discard(_identity(number))
+        os.close(number)
+
+    def is_locked_by_another(self, path: str) -> bool:
+        """Whether another process has locked a file."""
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _identity(descriptor) not in _HELD
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        return False
+
+    def is_folder(self, path: str) -> bool:
+        """Whether there is a folder (a link to one is none)."""
+        try:
+            return stat.S_ISDIR(os.lstat(path).st_mode)
+        except OSError:
+            return False
 
     def list_folder(self, path: str) -> list[tuple[str, bool]]:
         """The names in a folder, each with whether it is a folder itself (a link to one is none)."""
@@ -69,3 +129,13 @@ class CheckpointFiles:
     def remove_folder(self, path: str) -> None:
         """Removes an empty folder."""
         os.rmdir(path)
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
+
+
+def _check_is_file(mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is no regular file")

@@ -2,7 +2,7 @@
 
 Takes: the snapshot of a task at its end. Gives: a file that is copied into every later checkpoint in the task's place.
 
-    FOLDER/finals/chk-00000000/CRC~TASK-SUBTASK.state
+    FOLDER/finals/chk-00000000/TASK-SUBTASK.CRC.state
 
 A task writes its final state before it reports that it has finished. So no message carries a state, and a finished task
 counts in later checkpoints even when its TaskManager is gone.
@@ -53,7 +53,7 @@ class FinalStates:
             CheckpointStorageError: the disk is full or broken.
         """
         pieces, file = encode_snapshot(_NO_CHECKPOINT, snapshot)
-        self._folders.write(_NO_CHECKPOINT, _name(file), pieces)
+        self._folders.write(_NO_CHECKPOINT, file.name, pieces)
         return file
 
     def copy(self, final: TaskFile, checkpoint_id: int, storage: CheckpointStorage) -> TaskFile:
@@ -62,7 +62,7 @@ class FinalStates:
         Raises:
             CheckpointStorageError: it is not there, damaged, or cannot be written.
         """
-        name = _name(final)
+        name = final.name
         snapshot = decode_snapshot(b"".join(self._folders.read(_NO_CHECKPOINT, name)), _NO_CHECKPOINT)
         if (snapshot.task, snapshot.subtask) != (final.task, final.subtask):
             raise CheckpointStorageError(f"{name} holds the state of {snapshot.task}-{snapshot.subtask}")
@@ -71,7 +71,3 @@ class FinalStates:
     def clear(self) -> None:
         """Removes all of them: before the first task of a job starts, or after its last has ended."""
         self._folders.remove(_NO_CHECKPOINT, keep_folder=False)
-
-
-def _name(file: TaskFile) -> str:
-    return f"{file.crc32:08x}~{file.name}"

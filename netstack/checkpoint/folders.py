@@ -4,17 +4,20 @@ Takes: numbers of checkpoints, names and bytes of files. Gives: what is there; `
 and what to do. What the files mean is the affair of `storage`.
 
 Rules:
-- A file is written under a temporary name, synchronised, renamed, and its folder synchronised. What a crash or a full
-  disk leaves is a temporary file, which nobody reads.
-- Only files whose names are ours are ever removed, in folders whose names are ours.
+- A file is written under a temporary name, synchronised, renamed, its folder synchronised, and read back. What a crash
+  or a full disk leaves is a temporary file, which nobody reads.
+- Only files whose names are ours are ever removed, in folders whose names are ours; a link to a folder is followed by
+  who reads, and left alone by who removes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import re
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, final
 
@@ -26,7 +29,7 @@ MANIFEST_NAME: Final = "manifest.json"
 
 _FOLDER: Final = re.compile(r"chk-(\d{8,18})")
 _TEMPORARY: Final = re.compile(r"\..*\.[0-9a-f]{8}\.tmp", re.DOTALL)
-_OURS: Final = re.compile(rf"{re.escape(MANIFEST_NAME)}|.*-\d+\.state|{_TEMPORARY.pattern}", re.DOTALL)
+_OURS: Final = re.compile(rf"{re.escape(MANIFEST_NAME)}|.*-\d+\.[0-9a-f]{{8}}\.state|{_TEMPORARY.pattern}", re.DOTALL)
 _RANDOM_BYTES: Final = 4
 
 
@@ -49,11 +52,36 @@ class CheckpointFolders:
         """The folder of a checkpoint, whether it exists or not."""
         return os.path.join(self.folder, folder_name(checkpoint_id))
 
-    def write(self, checkpoint_id: int, name: str, pieces: Sequence[bytes]) -> None:
-        """Writes a file so that it is there whole or not at all.
+    def exists(self) -> bool:
+        """Whether there is the folder that they are in."""
+        try:
+            self._files.list_folder(self.folder)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            pass  # whoever uses it will say what is wrong
+        return True
+
+    def make(self) -> None:
+        """Makes the folder that they are in.
 
         Raises:
-            CheckpointStorageError: the disk is full or broken. No temporary file is left if it lets us remove it.
+            OSError: the disk is full or broken.
+        """
+        self._make(self.folder)
+
+    def write(self, checkpoint_id: int, name: str, pieces: Sequence[bytes], *, is_first: bool = False) -> None:
+        """Writes a file so that it is there whole or not at all, and reads it back.
+
+        Args:
+            checkpoint_id: whose.
+            name: of the file.
+            pieces: its bytes, one after the other.
+            is_first: whether there must not be a file of this name; else it is replaced.
+
+        Raises:
+            CheckpointStorageError: the disk is full or broken, returns other bytes, or there is such a file. No
+                temporary file is left if the disk lets us remove it.
         """
         folder = self.path(checkpoint_id)
         path = os.path.join(folder, name)
@@ -70,11 +98,20 @@ class CheckpointFolders:
                         written += count
                         rest = rest[count:]
                 self._files.sync(file)
-            self._files.rename(temporary, path)
+            if is_first:
+                self._files.publish(temporary, path)
+            else:
+                self._files.rename(temporary, path)
             self._files.sync_folder(folder)
+            self._check_written(path, pieces)
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._files.remove(temporary)
+            if is_first and isinstance(error, FileExistsError):
+                raise CheckpointStorageError(
+                    f"{path} is there already: another master has completed a checkpoint of this number; give every job"
+                    " a folder of its own"
+                ) from error
             raise CheckpointStorageError(
                 f"writing {path} failed after {written} of {sum(map(len, pieces))} bytes: {error.strerror or error};"
                 " make room there or choose another folder, or the job goes on without checkpoints"
@@ -97,7 +134,7 @@ class CheckpointFolders:
         return True
 
     def ids(self) -> list[int]:
-        """The numbers of all folders that are ours, ascending.
+        """The numbers of all that is called as a checkpoint is, ascending: folders, and what is in the place of one.
 
         Raises:
             CheckpointStorageError: the folder they are in cannot be listed.
@@ -111,12 +148,10 @@ class CheckpointFolders:
                 f"the checkpoint folder {self.folder} cannot be listed: {error.strerror or error}; give a folder that"
                 " this user may read and write"
             ) from error
-        ids = []
-        for name, is_folder in entries:
-            match = _FOLDER.fullmatch(name)
-            if is_folder and match is not None and name == folder_name(int(match[1])):
-                ids.append(int(match[1]))
-        return sorted(ids)
+        matches = (_FOLDER.fullmatch(name) for name, _ in entries)
+        return sorted(
+            int(match[1]) for match in matches if match is not None and match[0] == folder_name(int(match[1]))
+        )
 
     def ids_if_any(self) -> list[int]:
         """The same for what must not fail: nothing, and a warning."""
@@ -126,8 +161,12 @@ class CheckpointFolders:
             LOGGER.warning("no checkpoint is removed: %s", error)
             return []
 
+    def is_folder(self, checkpoint_id: int) -> bool:
+        """Whether there is a folder, and no link to one: something that may be removed."""
+        return self._files.is_folder(self.path(checkpoint_id))
+
     def is_empty(self, checkpoint_id: int) -> bool:
-        """Whether a checkpoint was discarded, and its folder only keeps the number."""
+        """Whether the files of a checkpoint were removed, and its folder could not be."""
         try:
             return not self._files.list_folder(self.path(checkpoint_id))
         except OSError:
@@ -152,6 +191,8 @@ class CheckpointFolders:
         What the disk refuses to remove is logged and left; so is the folder, if it is to keep its number.
         """
         path = self.path(checkpoint_id)
+        if not self.is_folder(checkpoint_id):
+            return False
         anything = self._remove_files(path, _OURS)
         if not keep_folder:
             # Refused where somebody else keeps files in it.
@@ -162,7 +203,22 @@ class CheckpointFolders:
 
     def remove_temporary(self, checkpoint_id: int) -> None:
         """Removes what writes that failed have left with a checkpoint."""
-        self._remove_files(self.path(checkpoint_id), _TEMPORARY)
+        if self.is_folder(checkpoint_id):
+            self._remove_files(self.path(checkpoint_id), _TEMPORARY)
+
+    def _check_written(self, path: str, pieces: Sequence[bytes]) -> None:
+        """Reads a file back.
+
+        Raises:
+            OSError: it cannot be read, or is not as it was written.
+        """
+        expected = found = 0
+        for piece in pieces:
+            expected = zlib.crc32(piece, expected)
+        for piece in self._files.read(path):
+            found = zlib.crc32(piece, found)
+        if found != expected:
+            raise OSError(errno.EIO, "what is read back is not what was written")
 
     def _make(self, folder: str) -> None:
         """Makes a folder, and those it is in."""

@@ -6,18 +6,20 @@ A state file, numbers big-endian:
 
     magic `NSCKPT` | version, u16 | length of the body, u64 | body | CRC-32 of everything before, u32
 
-The body is one msgpack map, compressed as an LZ4 frame. A manifest is JSON for people to read; its last member is the
+The body is one msgpack map, compressed as an LZ4 frame; a tuple in it is a map of one key, the empty extension of type
+1, to a list, so nothing is unpacked by recursion. A manifest is JSON for people to read; its last member is the
 CRC-32 of the bytes before that. Both are refused unless every byte is as it was written.
 
 Rules: only plain data is stored: None, bool, int of 64 bits, float, str, bytes, list, tuple, dict. It comes back as it
 was, keys of dicts included, except that bytearrays and memoryviews come back as bytes, and Counters and other kinds of
-dict as dicts. Nothing read from a file is unpickled or evaluated.
+dict as dicts; msgpack's own `Timestamp` and `ExtType` come back as they are. Lists and dicts may be nested about 1,000
+deep, tuples half of that: what is deeper is refused when it is written, never when it is read. Nothing read from a file
+is unpickled or evaluated.
 """
 
 from __future__ import annotations
 
 import json
-import reprlib
 import struct
 import zlib
 from collections import Counter
@@ -31,13 +33,14 @@ import lz4.frame
 import msgpack
 
 from ..errors import CheckpointError, CheckpointStorageError, LocalProtocolError
+from ..shown import shown, shown_error
 
 ChannelKey: TypeAlias = tuple[str, int]
 """A channel by what it reads: the partition's name, which is unique in the job, and the subpartition."""
 
 ChannelBytes: TypeAlias = dict[ChannelKey, bytes]
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Of state files and manifests; another one is refused."""
 
 _MAGIC: Final = b"NSCKPT"
@@ -47,7 +50,7 @@ HEADER_BYTES: Final = _HEADER.size
 CRC_BYTES: Final = _CRC.size
 _MANIFEST_FORMAT: Final = "netstack checkpoint"
 _MANIFEST_END_BYTES: Final = len('01234567"\n}\n')
-_TUPLE: Final = 1  # our msgpack extension type: JSON and msgpack know lists only, and lists cannot be keys
+_TUPLE: Final = msgpack.ExtType(1, b"")  # msgpack knows lists only, and lists cannot be keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +90,8 @@ class TaskFile:
 
     @property
     def name(self) -> str:
-        """The file's, in the checkpoint's folder."""
-        return state_file_name(self.task, self.subtask)
+        """The file's, in the checkpoint's folder. It names the contents, so nobody writes over another's."""
+        return state_file_name(self.task, self.subtask, self.crc32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,7 @@ class Manifest:
         parallelism: how many subtasks each task had.
         files: exactly one for every subtask, in any order.
         is_savepoint: whether it was asked for, and is therefore not removed when newer ones come.
+        epoch: of the master that completed it; the storage sets it.
 
     Raises:
         LocalProtocolError: the files are not those of the subtasks.
@@ -111,6 +115,7 @@ class Manifest:
     parallelism: Mapping[str, int]
     files: tuple[TaskFile, ...]
     is_savepoint: bool = False
+    epoch: int = 0
 
     def __post_init__(self) -> None:
         have = Counter((file.task, file.subtask) for file in self.files)
@@ -128,8 +133,8 @@ class Manifest:
         return sum(file.size_bytes for file in self.files)
 
 
-def state_file_name(task: str, subtask: int) -> str:
-    """The name of a subtask's file: readable, different for each, and never a way out of its folder.
+def state_file_name(task: str, subtask: int, crc32: int) -> str:
+    """The name of a subtask's file: readable, different for each and its contents, and never a way out of its folder.
 
     Everything but letters, digits and `_.-~` is written as %XX. Of a name that would be too long for a file, the end is
     replaced by a checksum and its length.
@@ -138,7 +143,7 @@ def state_file_name(task: str, subtask: int) -> str:
     if len(name) > 150:
         data = name.encode()
         name = f"{name[:100]}~{zlib.crc32(data):08x}{zlib.adler32(data):08x}~{len(data)}"
-    return f"{name}-{subtask}.state"
+    return f"{name}-{subtask}.{crc32:08x}.state"
 
 
 def encode_snapshot(checkpoint_id: int, snapshot: TaskSnapshot) -> tuple[list[bytes], TaskFile]:
@@ -158,8 +163,9 @@ def encode_snapshot(checkpoint_id: int, snapshot: TaskSnapshot) -> tuple[list[by
     try:
         body = lz4.frame.compress(_packed(document))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        why = "it is nested too deep" if "recursion" in str(error) else error
         raise CheckpointError(
-            f"checkpoint {checkpoint_id}: the state of {snapshot.task}-{snapshot.subtask} cannot be stored: {error};"
+            f"checkpoint {checkpoint_id}: the state of {snapshot.task}-{snapshot.subtask} cannot be stored: {why};"
             " keep None, bool, int of 64 bits, float, str, bytes, and lists, tuples and dicts of these"
         ) from error
     header = _HEADER.pack(_MAGIC, VERSION, len(body))
@@ -212,7 +218,7 @@ def decode_snapshot(data: bytes, checkpoint_id: int) -> TaskSnapshot:
         found = document["checkpoint"]
     # The checksum holds, so this was written by something else, whatever that was.
     except (RuntimeError, ValueError, KeyError, TypeError, msgpack.UnpackException) as error:
-        raise CheckpointStorageError(f"does not hold a snapshot: {error!r}") from error
+        raise CheckpointStorageError(f"does not hold a snapshot: {shown_error(error)}") from error
     if found != checkpoint_id:
         raise CheckpointStorageError(f"belongs to checkpoint {found}")
     return snapshot
@@ -236,6 +242,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "checkpoint": manifest.checkpoint_id,
         "kind": "savepoint" if manifest.is_savepoint else "checkpoint",
         "created_at": manifest.created_at.isoformat(),
+        "epoch": manifest.epoch,
         "parallelism": dict(manifest.parallelism),
         "files": [
             {
@@ -266,8 +273,8 @@ def decode_manifest(data: bytes, checkpoint_id: int) -> Manifest:
         document = json.loads(data)
         if document["format"] != _MANIFEST_FORMAT or document["version"] != VERSION:
             raise CheckpointStorageError(
-                f"is {document['format']!r} of version {document['version']}; this release reads {_MANIFEST_FORMAT!r}"
-                f" of version {VERSION}"
+                f"is {shown(document['format'])} of version {shown(document['version'])}; this release reads"
+                f" {_MANIFEST_FORMAT!r} of version {VERSION}"
             )
         manifest = Manifest(
             document["checkpoint"],
@@ -278,9 +285,10 @@ def decode_manifest(data: bytes, checkpoint_id: int) -> Manifest:
                 for file in document["files"]
             ),
             is_savepoint=document["kind"] == "savepoint",
+            epoch=int(document["epoch"]),
         )
-    except (ValueError, KeyError, TypeError, LocalProtocolError) as error:
-        raise CheckpointStorageError(f"does not describe a checkpoint: {error!r}") from error
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, LocalProtocolError) as error:
+        raise CheckpointStorageError(f"does not describe a checkpoint: {shown_error(error)}") from error
     if manifest.checkpoint_id != checkpoint_id:
         raise CheckpointStorageError(f"belongs to checkpoint {manifest.checkpoint_id}")
     return manifest
@@ -299,20 +307,27 @@ def _packed(value: Any) -> bytes:
 def _plain(value: Any) -> Any:
     """What msgpack has no exact type for."""
     if type(value) is tuple:
-        return msgpack.ExtType(_TUPLE, _packed(list(value)))
+        return {_TUPLE: list(value)}
     if isinstance(value, dict):
         return dict(value)
     if type(value) is int:
         raise OverflowError(f"an int of {value.bit_length()} bits does not fit 64")
     kind = type(value)
-    raise TypeError(f"{reprlib.repr(value)} is of type {kind.__module__}.{kind.__qualname__}")
+    raise TypeError(f"{shown(value)} is of type {kind.__module__}.{kind.__qualname__}")
 
 
 def _unpacked(data: bytes) -> Any:
-    return msgpack.unpackb(data, strict_map_key=False, ext_hook=_extension, unicode_errors="surrogatepass")
+    return msgpack.unpackb(
+        data, strict_map_key=False, ext_hook=_extension, object_hook=_map, unicode_errors="surrogatepass"
+    )
 
 
 def _extension(code: int, data: bytes) -> Any:
-    if code != _TUPLE:
-        raise ValueError(f"msgpack extension of type {code}")
-    return tuple(_unpacked(data))
+    return _TUPLE if code == 1 and not data else msgpack.ExtType(code, data)
+
+
+def _map(found: dict[Any, Any]) -> Any:
+    """A tuple is made when its list is: keys that are tuples are hashed after that."""
+    if len(found) == 1 and type(items := found.get(_TUPLE)) is list:
+        return tuple(items)
+    return found

@@ -2,14 +2,16 @@
 
 Takes: snapshots of tasks, then a manifest. Gives: the newest complete checkpoint, whose every byte was verified.
 
-    folder/chk-00000042/sink-0.state     one subtask, see `snapshot`
-    folder/chk-00000042/manifest.json    written last: without it the folder is no checkpoint
+    folder/chk-00000042/sink-0.1a2b3c4d.state   one subtask, see `snapshot`; named after its checksum
+    folder/chk-00000042/manifest.json           written last: without it the folder is no checkpoint
+    folder/epoch-00000003                       who completes checkpoints, see `fence`
 
 Rules:
 - Everything here may block on the disk: call it in a thread. Any number of threads, and processes, may write tasks of
-  one checkpoint; one process completes, prunes and discards.
+  one checkpoint; one master completes, prunes and discards, from one thread at a time. It is the last one that took the
+  folder over; all before it are fenced and raise `CheckpointFenced`.
 - How files are written whole or not at all, and which are removed, is the affair of `folders`.
-- The folder with the highest number is emptied but not removed: a number that was used is not used again.
+- A number that was used is not used again: it is that of a folder, or noted in the epoch.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ import logging
 import os
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
-from ..errors import CheckpointStorageError, ConfigError
+from ..errors import CheckpointFenced, CheckpointStorageError, ConfigError
+from ..shown import shown
+from .fence import CheckpointFence
 from .files import CheckpointFiles
 from .folders import MANIFEST_NAME, CheckpointFolders, folder_name
 from .snapshot import (
@@ -80,6 +84,7 @@ class CheckpointStorage:
     Args:
         folder: where; made when the first task is written. Nobody else's files in it are touched.
         keep: how many complete checkpoints `prune` leaves; savepoints do not count, and stay.
+        owner: who it is that completes checkpoints, for messages to others who try.
         files: the system calls.
         random_bytes: source of temporary names.
 
@@ -92,6 +97,7 @@ class CheckpointStorage:
         folder: str | os.PathLike[str],
         *,
         keep: int = 3,
+        owner: str = "a master",
         files: CheckpointFiles | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
@@ -99,7 +105,10 @@ class CheckpointStorage:
             raise ConfigError(f"keep={keep} checkpoints; give at least 1: the newest one is what a job restarts from")
         self.folder = os.path.abspath(folder)
         self._keep = keep
-        self._folders = CheckpointFolders(self.folder, CheckpointFiles() if files is None else files, random_bytes)
+        files = CheckpointFiles() if files is None else files
+        self._folders = CheckpointFolders(self.folder, files, random_bytes)
+        self._fence = CheckpointFence(self._folders, files)
+        self._owner = owner
         self._refused: tuple[RefusedCheckpoint, ...] = ()
         self._verified: set[int] = set()  # complete checkpoints that this object has written or read through
 
@@ -107,6 +116,35 @@ class CheckpointStorage:
     def refused(self) -> tuple[RefusedCheckpoint, ...]:
         """What the last call of `newest` passed over, newest first."""
         return self._refused
+
+    # Owning.
+
+    @property
+    def epoch(self) -> int:
+        """Of this master; 0 until it has taken the folder over."""
+        return self._fence.epoch
+
+    def take_over(self, *, steal: bool = False) -> int:
+        """Makes this object the folder's one master; to be called before `newest` says what a job goes on from.
+
+        Whoever was it before is fenced. `complete`, `prune` and `discard` take over by themselves if nobody did.
+
+        Args:
+            steal: also from a master of another process that lives: one that is stopped or cannot be reached.
+
+        Returns:
+            The new epoch, above all before it.
+
+        Raises:
+            CheckpointFenced: another process has the folder, and lives; the text names it.
+            CheckpointStorageError: the disk is full or broken.
+        """
+        self._fence.take_over(self._owner, steal=steal)
+        return self._fence.epoch
+
+    def close(self) -> None:
+        """Lets masters of other processes take over; what was completed stays. Idempotent; so does its end."""
+        self._fence.close()
 
     # Writing.
 
@@ -134,9 +172,12 @@ class CheckpointStorage:
         """Makes a checkpoint of what its tasks have written, by writing the manifest.
 
         Raises:
+            CheckpointFenced: another master has taken over. Nothing of this one counts any more.
             CheckpointStorageError: the disk is full or broken, or a state file is not there. `discard` it then.
         """
+        self._own()
         checkpoint_id = manifest.checkpoint_id
+        manifest = replace(manifest, epoch=self._fence.epoch)
         folder = self._folders.path(checkpoint_id)
         for file in manifest.files:
             path = os.path.join(folder, file.name)
@@ -152,17 +193,18 @@ class CheckpointStorage:
                     f"checkpoint {checkpoint_id}: {path} has {size_bytes} bytes, and {file.size_bytes} were"
                     " acknowledged: somebody else writes there; give every job a folder of its own"
                 )
-        self._folders.write(checkpoint_id, MANIFEST_NAME, [encode_manifest(manifest)])
+        self._folders.write(checkpoint_id, MANIFEST_NAME, [encode_manifest(manifest)], is_first=True)
+        self._fence.check()  # whoever took over since then may not have seen the manifest
         self._verified.add(checkpoint_id)
         return CompletedCheckpoint(folder, manifest)
 
     # Reading.
 
     def newest(self) -> CompletedCheckpoint | None:
-        """The newest complete checkpoint; every byte of its files is read and verified.
+        """The newest complete checkpoint: of the newest epoch, and there of the highest number. All of it is decoded.
 
-        A newer one that is damaged or half written is named with its reason in `refused` and in a warning of the logger
-        `netstack`.
+        A newer one that is damaged, half written or of a master that was fenced is named with its reason in `refused`
+        and in a warning of the logger `netstack`.
 
         Returns:
             None without any.
@@ -170,23 +212,39 @@ class CheckpointStorage:
         Raises:
             CheckpointStorageError: the folder itself cannot be listed.
         """
-        refused: list[RefusedCheckpoint] = []
-        found: CompletedCheckpoint | None = None
-        for checkpoint_id in reversed(self._folders.ids()):
-            path = self._folders.path(checkpoint_id)
+        manifests: list[Manifest] = []
+        reasons: dict[int, str] = {}
+        for checkpoint_id in self._folders.ids():
+            if self._folders.is_empty(checkpoint_id):
+                continue  # its files were removed; the folder was not
             try:
-                if self._folders.is_empty(checkpoint_id):
-                    continue  # it was discarded, and only keeps its number
-                manifest = self._manifest(checkpoint_id)
-                self._verify(manifest)
+                manifests.append(self._manifest(checkpoint_id))
             except CheckpointStorageError as error:
-                refused.append(RefusedCheckpoint(folder_name(checkpoint_id), str(error)))
-                LOGGER.warning("checkpoint %s refused, an older one is looked for: %s", path, error)
+                reasons[checkpoint_id] = str(error)
+        manifests.sort(key=lambda manifest: (manifest.epoch, manifest.checkpoint_id))
+        found: Manifest | None = None
+        while manifests and found is None:
+            candidate = manifests.pop()
+            try:
+                self._check(candidate)
+            except CheckpointStorageError as error:
+                reasons[candidate.checkpoint_id] = str(error)
             else:
-                found = CompletedCheckpoint(path, manifest)
-                break
-        self._refused = tuple(refused)
-        return found
+                found = candidate
+        if found is not None:
+            for older in manifests:
+                if older.checkpoint_id > found.checkpoint_id:
+                    reasons[older.checkpoint_id] = (
+                        f"{MANIFEST_NAME} is of epoch {older.epoch}, whose master was replaced before epoch"
+                        f" {found.epoch} completed checkpoint {found.checkpoint_id}"
+                    )
+        newer = [number for number in sorted(reasons, reverse=True) if found is None or number > found.checkpoint_id]
+        for number in newer:
+            LOGGER.warning(
+                "checkpoint %s refused, an older one is looked for: %s", self._folders.path(number), reasons[number]
+            )
+        self._refused = tuple(RefusedCheckpoint(folder_name(number), reasons[number]) for number in newer)
+        return None if found is None else CompletedCheckpoint(self._folders.path(found.checkpoint_id), found)
 
     def next_id(self) -> int:
         """A number above that of every checkpoint which was ever begun in this folder; 1 at first.
@@ -194,7 +252,12 @@ class CheckpointStorage:
         Raises:
             CheckpointStorageError: the folder cannot be listed.
         """
-        return max(self._folders.ids(), default=0) + 1
+        try:
+            return max(*self._folders.ids(), self._fence.used(), 0) + 1
+        except OSError as error:
+            raise CheckpointStorageError(
+                f"the checkpoint folder {self.folder} cannot be listed: {error.strerror or error}"
+            ) from error
 
     def read(self, checkpoint_id: int) -> list[TaskSnapshot]:
         """The snapshots of all subtasks of a complete checkpoint, by task and subtask.
@@ -202,22 +265,19 @@ class CheckpointStorage:
         Raises:
             CheckpointStorageError: it is not complete, or damaged; the text names file and reason.
         """
-        snapshots = []
-        for file in sorted(self._manifest(checkpoint_id).files, key=lambda file: (file.task, file.subtask)):
-            data = b"".join(self._folders.read(checkpoint_id, file.name))
-            with _naming(file.name):
-                snapshot = decode_snapshot(data, checkpoint_id)
-                check_crc32(int.from_bytes(data[-CRC_BYTES:], "big"), file.crc32)
-            snapshots.append(snapshot)
-        return snapshots
+        files = sorted(self._manifest(checkpoint_id).files, key=lambda file: (file.task, file.subtask))
+        return [self._snapshot(checkpoint_id, file) for file in files]
 
     # Removing.
 
     def discard(self, checkpoint_id: int) -> None:
-        """Removes what was written of an aborted checkpoint. What the disk refuses to remove is logged and left."""
-        highest = max(self._folders.ids_if_any(), default=checkpoint_id)
-        self._verified.discard(checkpoint_id)
-        self._folders.remove(checkpoint_id, keep_folder=checkpoint_id >= highest)
+        """Removes what was written of an aborted checkpoint. What the disk refuses to remove is logged and left.
+
+        So is everything when another master has taken over: then it is not ours to remove.
+        """
+        with self._only_logging():
+            self._own()
+            self._remove(checkpoint_id, max(self._folders.ids_if_any(), default=0))
 
     def prune(self, *, incomplete: bool = False) -> list[int]:
         """Removes checkpoints that nobody needs.
@@ -231,7 +291,17 @@ class CheckpointStorage:
 
         Returns:
             The numbers of what was removed, newest first.
+
+        Raises:
+            CheckpointFenced: another master has the folder.
         """
+        try:
+            self._own()
+        except CheckpointFenced:
+            raise
+        except CheckpointStorageError as error:
+            LOGGER.warning("no checkpoint is removed: %s", error)
+            return []
         ids = self._folders.ids_if_any()
         kept = 0
         newest: int | None = None
@@ -246,13 +316,71 @@ class CheckpointStorage:
             elif is_good and kept < self._keep:
                 kept += 1
                 self._folders.remove_temporary(checkpoint_id)
-            elif newest is not None or incomplete:
-                self._verified.discard(checkpoint_id)
-                if self._folders.remove(checkpoint_id, keep_folder=checkpoint_id == ids[-1]):
-                    removed.append(checkpoint_id)
+            elif (newest is not None or incomplete) and self._remove(checkpoint_id, ids[-1]):
+                removed.append(checkpoint_id)
         return removed
 
     # Inside.
+
+    def _own(self) -> None:
+        """Returns if this is the folder's master, which it becomes the first time.
+
+        Raises:
+            CheckpointFenced: another one is.
+            CheckpointStorageError: the disk is full or broken.
+        """
+        if self._fence.epoch:
+            self._fence.check()
+        elif self._folders.exists():
+            self.take_over()
+
+    @contextlib.contextmanager
+    def _only_logging(self) -> Iterator[None]:
+        try:
+            yield
+        except CheckpointStorageError as error:
+            LOGGER.warning("no checkpoint is removed: %s", error)
+
+    def _remove(self, checkpoint_id: int, highest: int) -> bool:
+        """Removes a checkpoint; notes its number first if nothing else would tell that it was used."""
+        self._verified.discard(checkpoint_id)
+        keep_folder = False
+        if not self._folders.is_folder(checkpoint_id):
+            return False
+        if checkpoint_id >= highest:
+            try:
+                self._fence.note_used(checkpoint_id)
+            except CheckpointFenced:
+                raise
+            except CheckpointStorageError as error:
+                LOGGER.warning("the folder of checkpoint %s keeps its number: %s", checkpoint_id, error)
+                keep_folder = True
+        return self._folders.remove(checkpoint_id, keep_folder=keep_folder)
+
+    def _snapshot(self, checkpoint_id: int, file: TaskFile) -> TaskSnapshot:
+        """One file, decoded.
+
+        Raises:
+            CheckpointStorageError: it is missing or damaged; the text names it and the reason.
+        """
+        data = b"".join(self._folders.read(checkpoint_id, file.name))
+        with _naming(file.name):
+            check_header(data, len(data))
+            check_crc32(int.from_bytes(data[-CRC_BYTES:], "big"), file.crc32)
+            snapshot = decode_snapshot(data, checkpoint_id)
+            if (snapshot.task, snapshot.subtask) != (file.task, file.subtask):
+                raise CheckpointStorageError(f"holds the state of {shown(snapshot.task)}-{shown(snapshot.subtask)}")
+        return snapshot
+
+    def _check(self, manifest: Manifest) -> None:
+        """Reads and decodes every file of a checkpoint, one at a time: what cannot be decoded is not gone on from.
+
+        Raises:
+            CheckpointStorageError: a file is missing or damaged; the text names it and the reason.
+        """
+        for file in manifest.files:
+            self._snapshot(manifest.checkpoint_id, file)
+        self._verified.add(manifest.checkpoint_id)
 
     def _manifest(self, checkpoint_id: int) -> Manifest:
         data = b"".join(self._folders.read(checkpoint_id, MANIFEST_NAME))

@@ -191,8 +191,8 @@ def test_every_process_may_be_hit() -> None:
 def test_what_is_on_the_disk(tmp_path: Path) -> None:
     assert on_disk(tmp_path / "none") == OnDisk()
     for name, files in {
-        "chk-00000001": ["a-0.state", "manifest.json"],
-        "chk-00000002": ["a-0.state", ".b-0.state.12345678.tmp"],
+        "chk-00000001": ["a-0.01234567.state", "manifest.json"],
+        "chk-00000002": ["a-0.01234567.state", ".b-0.state.12345678.tmp"],
         "chk-00000003": [],
     }.items():
         (tmp_path / name).mkdir()

@@ -74,7 +74,9 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @settings(max_examples=200)
 def test_any_damage_is_noticed_and_the_older_one_is_used(sound: Path, data: st.DataObject) -> None:
     storage = CheckpointStorage(sound)
-    path = sound / "chk-00000002" / data.draw(st.sampled_from(["manifest.json", "sink-0.state", "sink-1.state"]))
+    name = data.draw(st.sampled_from(["manifest.json", "sink-0.*.state", "sink-1.*.state"]))
+    (path,) = (sound / "chk-00000002").glob(name)
+    (other,) = (sound / "chk-00000001").glob(name)
     contents = path.read_bytes()
     position = data.draw(st.integers(0, len(contents) - 1))
     match data.draw(st.sampled_from(["flip", "cut", "insert", "swap"])):
@@ -86,7 +88,7 @@ def test_any_damage_is_noticed_and_the_older_one_is_used(sound: Path, data: st.D
         case "insert":
             damaged = contents[:position] + data.draw(st.binary(min_size=1, max_size=9)) + contents[position:]
         case _:
-            damaged = (sound / "chk-00000001" / path.name).read_bytes()
+            damaged = other.read_bytes()
     try:
         path.write_bytes(damaged)
         newest = storage.newest()
@@ -227,6 +229,28 @@ class Disk(CheckpointFiles):
         self.call()
         self.folder(path).unsynced = []
 
+    def publish(self, old: str, new: str) -> None:
+        parent, name = self.place(new)
+        if name in parent.names:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        self.rename(old, new)
+
+    def lock(self, path: str) -> int:
+        return 0
+
+    def unlock(self, number: int) -> None:
+        pass
+
+    def is_locked_by_another(self, path: str) -> bool:
+        return False  # whoever was killed holds none
+
+    def is_folder(self, path: str) -> bool:
+        try:
+            self.folder(path)
+        except FileNotFoundError:
+            return False
+        return True
+
     def rename(self, old: str, new: str) -> None:
         self.call()
         (parent, name), (same, target) = self.place(old), self.place(new)
@@ -320,8 +344,9 @@ def test_a_kill_or_a_power_failure_at_any_step_loses_no_complete_checkpoint(
     newest = storage.newest()
     assert newest is not None
     assert (newest.checkpoint_id, storage.refused) == (next_id, ())
-    assert disk.folder("/jobs/one").names.keys() == {f"chk-{next_id:08d}"}
-    assert disk.folder(newest.path).names.keys() == {"manifest.json", "sink-0.state", "sink-1.state"}
+    (epoch,) = disk.folder("/jobs/one").names.keys() - {f"chk-{next_id:08d}"}
+    assert epoch == f"epoch-{storage.epoch:08d}"
+    assert sorted(name.split(".")[0] for name in disk.folder(newest.path).names) == ["manifest", "sink-0", "sink-1"]
 
 
 def test_the_model_of_a_disk_is_like_a_disk(tmp_path: Path) -> None:
@@ -338,7 +363,8 @@ def test_the_model_of_a_disk_is_like_a_disk(tmp_path: Path) -> None:
             (name, b"".join(files.read(f"{folder}/chk-00000003/{name}")))
             for name, _ in sorted(files.list_folder(f"{folder}/chk-00000003"))
         ]
-        seen.append((names, contents, files.list_folder(f"{folder}/chk-00000004")))
+        seen.append((names, contents, storage.next_id()))
     model, real = seen
     assert model == real
-    assert model[0] == [("chk-00000003", True), ("chk-00000004", True)]
+    assert model[0] == [("chk-00000003", True), ("epoch-00000002", False)]
+    assert model[2] == 5

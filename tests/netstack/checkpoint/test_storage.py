@@ -7,14 +7,18 @@ import errno
 import io
 import logging
 import os
+import re
+import struct
+import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import lz4.frame
 import pytest
 
 from netstack.checkpoint.files import CheckpointFiles
-from netstack.checkpoint.snapshot import Manifest, TaskSnapshot, encode_snapshot
+from netstack.checkpoint.snapshot import Manifest, TaskFile, TaskSnapshot, encode_snapshot
 from netstack.checkpoint.storage import CheckpointStorage, RefusedCheckpoint
 from netstack.errors import CheckpointError, CheckpointStorageError, ConfigError
 
@@ -32,7 +36,14 @@ def write(storage: CheckpointStorage, checkpoint_id: int, *, is_savepoint: bool 
 
 
 def names(path: Path) -> list[str]:
-    return sorted(entry.name for entry in path.iterdir())
+    """What is in a folder but who owns it, without the checksums in the names of state files."""
+    found = (entry.name for entry in path.iterdir() if not entry.name.startswith("epoch-"))
+    return sorted(re.sub(r"\.[0-9a-f]{8}\.state", ".state", name) for name in found)
+
+
+def state_file(folder: Path, checkpoint_id: int, name: str) -> Path:
+    (path,) = (folder / f"chk-{checkpoint_id:08d}").glob(f"{name}.*.state")
+    return path
 
 
 def newest_id(storage: CheckpointStorage) -> int | None:
@@ -131,24 +142,24 @@ def test_without_a_manifest_it_is_no_checkpoint(
 def test_each_kind_of_damage_is_named(storage: CheckpointStorage, folder: Path) -> None:
     for checkpoint_id in range(1, 8):
         write(storage, checkpoint_id)
-    (folder / "chk-00000007" / "sink-1.state").unlink()
-    (folder / "chk-00000006" / "sink-1.state").write_bytes((folder / "chk-00000006" / "sink-0.state").read_bytes())
+    state_file(folder, 7, "sink-1").unlink()
+    state_file(folder, 6, "sink-1").write_bytes(state_file(folder, 6, "sink-0").read_bytes())
     manifest = folder / "chk-00000005" / "manifest.json"
     manifest.write_text(manifest.read_text().replace("sink", "sunk"))
-    with open(folder / "chk-00000004" / "source-0.state", "ab") as file:
+    with open(state_file(folder, 4, "source-0"), "ab") as file:
         file.write(b"\0")
-    (folder / "chk-00000003" / "sink-0.state").write_bytes((folder / "chk-00000002" / "sink-0.state").read_bytes())
-    os.truncate(folder / "chk-00000002" / "sink-0.state", 0)
+    state_file(folder, 3, "sink-0").write_bytes(state_file(folder, 2, "sink-0").read_bytes())
+    os.truncate(state_file(folder, 2, "sink-0"), 0)
     assert newest_id(storage) == 1
     assert [refused.name for refused in storage.refused] == [f"chk-{number:08d}" for number in range(7, 1, -1)]
     reasons = [refused.reason for refused in storage.refused]
-    assert reasons[0] == "sink-1.state is missing"
-    assert reasons[1].startswith("sink-1.state has CRC-32")
+    assert re.fullmatch(r"sink-1\.[0-9a-f]{8}\.state is missing", reasons[0])
+    assert re.match(r"sink-1\.[0-9a-f]{8}\.state has CRC-32", reasons[1])
     assert reasons[2].startswith("manifest.json does not end with its checksum")
-    assert "source-0.state has" in reasons[3]
+    assert re.match(r"source-0\.[0-9a-f]{8}\.state has", reasons[3])
     assert "its header says" in reasons[3]
-    assert reasons[4].startswith("sink-0.state has CRC-32")
-    assert reasons[5] == "sink-0.state is no state file: it begins with b''"
+    assert re.match(r"sink-0\.[0-9a-f]{8}\.state has CRC-32", reasons[4])
+    assert re.fullmatch(r"sink-0\.[0-9a-f]{8}\.state is no state file: it begins with b''", reasons[5])
     for refused, reason in zip(range(7, 1, -1), reasons, strict=True):
         with pytest.raises(CheckpointStorageError) as caught:
             storage.read(refused)
@@ -157,12 +168,12 @@ def test_each_kind_of_damage_is_named(storage: CheckpointStorage, folder: Path) 
 
 def test_another_sound_file_in_its_place_is_refused(storage: CheckpointStorage, folder: Path) -> None:
     write(storage, 1)
-    path = folder / "chk-00000001" / "sink-0.state"
+    path = state_file(folder, 1, "sink-0")
     pieces, _ = encode_snapshot(1, TaskSnapshot("sink", 0, {"at": 2}, {("w", 0): b"x"}))
     assert len(path.read_bytes()) == len(b"".join(pieces))
     path.write_bytes(b"".join(pieces))
     assert storage.newest() is None
-    with pytest.raises(CheckpointStorageError, match=r"sink-0.state has CRC-32"):
+    with pytest.raises(CheckpointStorageError, match=r"sink-0\.[0-9a-f]{8}\.state has CRC-32"):
         storage.read(1)
 
 
@@ -180,7 +191,9 @@ def test_a_full_disk_fails_the_checkpoint_and_leaves_no_temporary_file(folder: P
     with pytest.raises(CheckpointStorageError) as caught:
         storage.write_task(2, snapshots(2)[0])
     assert files.calls[3:] == ["write", "remove"]
-    assert f"writing {folder}/chk-00000002/sink-0.state failed after 0 of" in str(caught.value)
+    assert re.search(
+        rf"writing {folder}/chk-00000002/sink-0\.[0-9a-f]{{8}}\.state failed after 0 of", str(caught.value)
+    )
     assert "No space left on device; make room there" in str(caught.value)
     assert isinstance(caught.value.__cause__, OSError)
     assert names(folder / "chk-00000002") == []
@@ -217,13 +230,17 @@ def test_whichever_call_fails_the_older_checkpoint_is_there(tmp_path: Path, for_
 def test_completing_needs_the_files_that_were_acknowledged(storage: CheckpointStorage, folder: Path) -> None:
     files = tuple(storage.write_task(1, snapshot) for snapshot in snapshots(1))
     manifest = Manifest(1, CREATED, {"sink": 2, "source": 1}, files)
-    path = folder / "chk-00000001" / "sink-1.state"
+    path = state_file(folder, 1, "sink-1")
     with open(path, "ab") as file:
         file.write(b"\0")
-    with pytest.raises(CheckpointStorageError, match=r"sink-1.state has \d+ bytes, and \d+ were acknowledged"):
+    with pytest.raises(
+        CheckpointStorageError, match=r"sink-1\.[0-9a-f]{8}\.state has \d+ bytes, and \d+ were acknowledged"
+    ):
         storage.complete(manifest)
     path.unlink()
-    with pytest.raises(CheckpointStorageError, match=r"sink-1.state was acknowledged and is not there: No such file"):
+    with pytest.raises(
+        CheckpointStorageError, match=r"sink-1\.[0-9a-f]{8}\.state was acknowledged and is not there: No such file"
+    ):
         storage.complete(manifest)
     assert storage.newest() is None
 
@@ -236,7 +253,7 @@ def test_state_that_is_not_plain_writes_nothing(storage: CheckpointStorage, fold
 
 def test_a_task_of_an_earlier_run_cannot_damage_a_complete_checkpoint(storage: CheckpointStorage) -> None:
     write(storage, 1)
-    with pytest.raises(CheckpointStorageError, match=r"complete already, and sink-0.state is late"):
+    with pytest.raises(CheckpointStorageError, match=r"complete already, and sink-0\.[0-9a-f]{8}\.state is late"):
         storage.write_task(1, TaskSnapshot("sink", 0, "other"))
     assert storage.read(1) == snapshots(1)
 
@@ -254,10 +271,10 @@ def test_prune_keeps_the_last_complete_ones(storage: CheckpointStorage, folder: 
     assert names(folder / "chk-00000006") == [".sink-0.state.0123abcd.tmp", "sink-0.state"]
     assert storage.prune() == []
     assert storage.prune(incomplete=True) == [6]
-    assert names(folder / "chk-00000006") == []  # its number is not used again
+    assert names(folder) == ["chk-00000004", "chk-00000005"]  # and its number is not used again
     assert (newest_id(storage), storage.refused, storage.next_id()) == (5, (), 7)
     write(storage, 7)
-    assert storage.prune() == [6, 4]
+    assert storage.prune() == [4]
     assert names(folder) == ["chk-00000005", "chk-00000007"]
 
 
@@ -265,7 +282,7 @@ def test_prune_never_counts_a_damaged_one(storage: CheckpointStorage, folder: Pa
     for checkpoint_id in (1, 2, 3):
         write(storage, checkpoint_id)
     for checkpoint_id in (2, 3):
-        os.truncate(folder / f"chk-{checkpoint_id:08d}" / "sink-0.state", 10)
+        os.truncate(state_file(folder, checkpoint_id, "sink-0"), 10)
     again = CheckpointStorage(folder, keep=1)
     assert again.prune() == []
     assert newest_id(again) == 1
@@ -289,7 +306,7 @@ def test_savepoints_stay(storage: CheckpointStorage, folder: Path) -> None:
     assert storage.prune() == [2]
     assert ".manifest.json.0123abcd.tmp" not in names(folder / "chk-00000005")
     assert newest_id(storage) == 5
-    os.truncate(folder / "chk-00000001" / "sink-0.state", 10)
+    os.truncate(state_file(folder, 1, "sink-0"), 10)
     assert CheckpointStorage(folder, keep=1).prune() == [3]
     assert names(folder) == ["chk-00000001", "chk-00000004", "chk-00000005"]
 
@@ -299,12 +316,13 @@ def test_discard_removes_what_was_written_and_keeps_the_number(storage: Checkpoi
     write(storage, 1)
     storage.write_task(2, snapshots(2)[0])
     storage.discard(2)
-    assert names(folder / "chk-00000002") == []
+    assert names(folder) == ["chk-00000001"]
     assert (storage.next_id(), newest_id(storage), storage.refused) == (3, 1, ())
+    assert CheckpointStorage(folder).next_id() == 3
     storage.write_task(3, snapshots(3)[0])
     storage.write_task(4, snapshots(4)[0])
     storage.discard(3)
-    assert names(folder) == ["chk-00000001", "chk-00000002", "chk-00000004"]
+    assert names(folder) == ["chk-00000001", "chk-00000004"]
 
 
 def test_what_is_not_ours_stays(storage: CheckpointStorage, folder: Path, tmp_path: Path) -> None:
@@ -320,10 +338,10 @@ def test_what_is_not_ours_stays(storage: CheckpointStorage, folder: Path, tmp_pa
     (folder / "chk-00000008").symlink_to(tmp_path / "elsewhere")
     (folder / "chk-00000001" / "mine.txt").touch()
     (folder / "chk-00000001" / "manifest.json.old").touch()
-    (folder / "chk-00000001" / "sub-0.state").mkdir()
+    (folder / "chk-00000001" / "sub-0.01234567.state").mkdir()
     write(storage, 2)
     write(storage, 3)
-    assert storage.next_id() == 4
+    assert storage.next_id() == 10  # a number is used whatever has it
     assert storage.prune() == [1]
     assert names(folder / "chk-00000001") == ["manifest.json.old", "mine.txt", "sub-0.state"]
     assert storage.prune() == []
@@ -358,6 +376,60 @@ def test_a_folder_that_cannot_be_read(folder: Path) -> None:
     reading = CheckpointStorage(folder, files=NthCallFails(3, errno.EIO))
     assert reading.newest() is None
     assert reading.refused[0].reason == "manifest.json cannot be read: Input/output error"
+
+
+def test_what_is_in_the_place_of_a_checkpoint_is_refused_by_name_and_waits_for_nobody(
+    storage: CheckpointStorage, folder: Path, tmp_path: Path
+) -> None:
+    write(storage, 1)
+    for number in (2, 3, 4):
+        write(storage, number)
+    (folder / "chk-00000002").rename(tmp_path / "moved")
+    (folder / "chk-00000002").symlink_to(tmp_path / "moved")  # to a larger disk
+    state_file(folder, 3, "sink-0").unlink()
+    os.mkfifo(folder / "chk-00000003" / "gone")
+    (folder / "chk-00000004" / "manifest.json").unlink()
+    os.mkfifo(folder / "chk-00000004" / "manifest.json")
+    (folder / "chk-00000005").symlink_to(tmp_path / "nowhere")
+    (folder / "chk-00000006").mkdir()
+    (folder / "chk-00000006" / "manifest.json").symlink_to("/dev/zero")
+    assert newest_id(storage) == 2
+    assert storage.read(2) == snapshots(2)
+    assert [(refused.name, refused.reason.split(".")[0]) for refused in storage.refused] == [
+        ("chk-00000006", "manifest"),
+        ("chk-00000005", "manifest"),
+        ("chk-00000004", "manifest"),
+        ("chk-00000003", "sink-0"),
+    ]
+    assert "it is no regular file" in storage.refused[0].reason
+    assert "it is no regular file" in storage.refused[2].reason
+    assert storage.next_id() == 7
+    storage.prune(incomplete=True)
+    assert names(tmp_path / "moved") == ["manifest.json", "sink-0.state", "sink-1.state", "source-0.state"]
+    assert storage.next_id() == 7
+
+
+def test_a_state_that_verifies_and_cannot_be_decoded_falls_back(storage: CheckpointStorage, folder: Path) -> None:
+    write(storage, 1)
+    body = lz4.frame.compress(b"\x81" * 5000)
+    data = struct.pack(">6sHQ", b"NSCKPT", 2, len(body)) + body
+    crc32 = zlib.crc32(data)
+    file = TaskFile("sink", 0, len(data) + 4, crc32)
+    (folder / "chk-00000002").mkdir()
+    (folder / "chk-00000002" / file.name).write_bytes(data + crc32.to_bytes(4, "big"))
+    storage.complete(Manifest(2, CREATED, {"sink": 1}, (file,)))
+    assert newest_id(storage) == 1
+    assert "does not hold a snapshot" in storage.refused[0].reason
+
+
+def test_what_is_not_read_back_as_it_was_written_is_not_acknowledged(folder: Path) -> None:
+    class Forgetful(CheckpointFiles):
+        def write(self, file: io.RawIOBase, data: memoryview) -> int:
+            super().write(file, memoryview(bytes(len(data))))
+            return len(data)
+
+    with pytest.raises(CheckpointStorageError, match="what is read back is not what was written"):
+        CheckpointStorage(folder, files=Forgetful()).write_task(1, snapshots(1)[0])
 
 
 def test_two_storages_write_the_same_checkpoint(folder: Path) -> None:
