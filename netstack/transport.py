@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import abc
 import functools
+import ipaddress
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import Final, TypeAlias
+from urllib.parse import urlsplit
 
 from .errors import ConfigError
 from .parts import import_part
@@ -144,3 +146,14 @@ def _load(scheme: str) -> Transport:
             return found
     names = ", ".join(sorted({*_OWN, *(entry.name for entry in known)}))
     raise ConfigError(f"no transport for scheme {scheme!r}; known: {names}")
+
+
+def is_private(url: str) -> bool:
+    """Whether only this host reaches an address."""
+    parts = urlsplit(url)
+    if parts.scheme.rpartition("+")[2] in ("unix", "memory") or parts.hostname == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return False  # a name: whoever answers for it decides where it leads

@@ -17,7 +17,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import final
 
@@ -271,9 +271,9 @@ class CheckpointCoordinator:
         return self.tick(now_s)
 
     @property
-    def ended_subtasks(self) -> tuple[Subtask, ...]:
-        """Those of which it was told that they have ended."""
-        return tuple(self._finals)
+    def ended_subtasks(self) -> Collection[Subtask]:
+        """Those of which it was told that they have ended; a view."""
+        return self._finals.keys()
 
     @property
     def is_paused(self) -> bool:

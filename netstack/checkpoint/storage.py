@@ -146,6 +146,10 @@ class CheckpointStorage:
         """Lets masters of other processes take over; what was completed stays. Idempotent; so does its end."""
         self._fence.close()
 
+    def path(self, checkpoint_id: int) -> str:
+        """The folder of a checkpoint, whether it exists or not."""
+        return self._folders.path(checkpoint_id)
+
     # Writing.
 
     def write_task(self, checkpoint_id: int, snapshot: TaskSnapshot) -> TaskFile:

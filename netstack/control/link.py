@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -87,6 +88,8 @@ class ControlLink:
         self.peer = stream.peer
         self.heartbeat_timeout_s = heartbeat_timeout_s
         self.pongs: dict[int, _Awaited] = {}
+        self.heard_s = -math.inf
+        """When the other end said something last, on trio's clock; signs of life included."""
         self._tokens = itertools.count(1)
         self.close = self._frames.close
         self.send_frame = self._frames.send_frame
@@ -162,6 +165,7 @@ class ControlLink:
                 raise ConnectionLost(
                     f"{self.peer} said nothing for {self.heartbeat_timeout_s:g} s: its host is down or cut off"
                 )
+            self.heard_s = trio.current_time()
             if isinstance(message, Ping):
                 self.send(Pong(message.token, time.monotonic_ns()))
             elif isinstance(message, Pong):

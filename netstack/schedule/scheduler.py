@@ -103,6 +103,10 @@ class Scheduler:
         """Where the current execution of a subtask stands."""
         return self._progress.executions.state(subtask)
 
+    def count(self, *states: ExecutionState) -> int:
+        """How many subtasks are in one of these states."""
+        return self._progress.executions.count(*states)
+
     def attempt(self, subtask: int) -> int:
         """Which attempt that is, from 0."""
         return int(self._progress.executions.attempts[subtask])

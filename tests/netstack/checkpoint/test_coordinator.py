@@ -195,7 +195,7 @@ def test_a_subtask_that_had_ended_and_runs_again_is_asked_again() -> None:
     made = coordinator()
     made.task_ended("source", 1, 105.0)
     made.pause("its TaskManager is lost", 106.0)
-    assert made.ended_subtasks == (("source", 1),)
+    assert [*made.ended_subtasks] == [("source", 1)]
     assert made.resume([("source", 1)], 107.0) == []
     assert made.tick(110.0) == [trigger(1, 110.0, SOURCES)]
     assert made.task_ended("source", 1, 111.0) == [StoreFinal(1, (("source", 1),))]

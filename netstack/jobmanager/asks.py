@@ -1,0 +1,154 @@
+"""What clients ask a JobManager, and the answers.
+
+Takes: `Ask`s. Gives: `Answer`s, or `Refusal`s of one sentence.
+
+Rules: every question is answered exactly once, unless its client has gone. What a client sends wrongly is refused, and
+its connection goes on; nothing that it sends ends anything but its own question.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+
+from ..control.link import ControlLink
+from ..control.messages import Answer, Ask, Refusal
+from ..errors import ConfigError, NetstackError
+from ..runtime.causes import root_cause, told
+from ..shown import shown
+from .packages import Uploads
+from .view import job_document, summary, taskmanagers_document
+
+if TYPE_CHECKING:
+    from .jobs import JobRecord
+    from .service import JobManager
+
+LOGGER: Final = logging.getLogger("netstack.jobmanager")
+
+Document: TypeAlias = dict[str, Any]
+
+
+@final
+class Asks:
+    """Answers the questions of all clients."""
+
+    def __init__(self, manager: JobManager) -> None:
+        self._manager = manager
+        self._uploads = Uploads(manager.store, manager.in_thread)
+        self._answers: Mapping[str, Callable[[Document], Awaitable[Document]]] = {
+            "code": self._code,
+            "submit": self._submit,
+            "jobs": self._jobs,
+            "job": self._job,
+            "wait": self._wait,
+            "cancel": self._cancel,
+            "savepoint": self._savepoint,
+            "taskmanagers": self._taskmanagers,
+        }
+
+    async def answer(self, link: ControlLink, ask: Ask, done: Callable[[], None]) -> None:
+        """Answers one question.
+
+        Args:
+            link: to the client.
+            ask: the question.
+            done: called when it is answered, or given up.
+        """
+        try:
+            answer = self._answers.get(ask.what)
+            if answer is None:
+                raise ConfigError(f"this JobManager knows no question {shown(ask.what)}; is it of another release?")
+            message: Answer | Refusal = Answer(ask.token, await answer(ask.document))
+        except BaseException as error:
+            root = root_cause(error)
+            if not isinstance(root, Exception):
+                raise
+            if not isinstance(root, NetstackError):
+                LOGGER.exception("a question %s of %s broke", shown(ask.what), link.peer)
+            message = Refusal(ask.token, str(root) if isinstance(root, NetstackError) else told(root))
+        finally:
+            done()
+        try:
+            link.send(message)
+        except ConfigError as error:  # more than a frame holds
+            link.send(Refusal(ask.token, f"the answer cannot be sent: {error}"))
+
+    # The questions.
+
+    async def _code(self, document: Document) -> Document:
+        received = await self._uploads.add(
+            _want(document, "sha256", str),
+            _want(document, "offset", int),
+            _want(document, "total", int),
+            _want(document, "data", bytes),
+        )
+        return {"received": received}
+
+    async def _submit(self, document: Document) -> Document:
+        savepoint = document.get("from_savepoint")
+        if savepoint is not None and type(savepoint) is not str:
+            raise ConfigError("from_savepoint is no path")
+        job_id = await self._manager.jobs.submit(
+            _want(document, "document", dict),
+            from_savepoint=savepoint,
+            code=_texts(document, "code"),
+            builds=_texts(document, "builds"),
+        )
+        return {"job_id": job_id}
+
+    async def _jobs(self, document: Document) -> Document:
+        return {"jobs": [summary(record, self._manager) for record in self._manager.jobs.records.values()]}
+
+    async def _job(self, document: Document) -> Document:
+        return job_document(self._find(document), self._manager)
+
+    async def _wait(self, document: Document) -> Document:
+        record = self._find(document)
+        await record.ended.wait()
+        assert record.end is not None
+        return {name: record.end[name] for name in ("state", "reason", "results")}
+
+    async def _cancel(self, document: Document) -> Document:
+        record = self._find(document)
+        if record.master is not None:
+            record.master.cancel()
+        await record.ended.wait()
+        assert record.end is not None
+        return {"state": record.end["state"]}
+
+    async def _savepoint(self, document: Document) -> Document:
+        record = self._find(document)
+        master = record.master
+        if master is None:
+            raise ConfigError(f"job {record.stored.job_id} ({record.name}) does not run, so there is nothing to save")
+        stop = _want(document, "stop", bool)
+        report = await master.savepoint(stop=stop)
+        if stop:
+            await record.ended.wait()
+        return {
+            "checkpoint_id": report.checkpoint_id,
+            "path": master.path_of(report.checkpoint_id),
+            "size_bytes": report.size_bytes,
+            "duration_s": report.duration_s,
+        }
+
+    async def _taskmanagers(self, document: Document) -> Document:
+        return {"taskmanagers": taskmanagers_document(self._manager)}
+
+    def _find(self, document: Document) -> JobRecord:
+        return self._manager.jobs.find(_want(document, "job_id", str))
+
+
+def _want(document: Document, name: str, kind: type[Any]) -> Any:
+    value = document.get(name)
+    if type(value) is not kind:
+        raise ConfigError(f"{name}={shown(value)} of a question is no {kind.__name__}")
+    return value
+
+
+def _texts(document: Document, name: str) -> dict[str, str]:
+    found = document.get(name) or {}
+    if type(found) is not dict or not all(type(key) is type(value) is str for key, value in found.items()):
+        raise ConfigError(f"{name} of a question is no table of texts")
+    return found

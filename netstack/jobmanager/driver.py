@@ -1,0 +1,218 @@
+"""Between a scheduler, which knows numbers, and TaskManagers, which know attempts.
+
+Takes: a scheduler's instructions, and what TaskManagers say. Gives: messages for TaskManagers, and events.
+
+Rules: nothing here waits, decides or looks at a clock. Descriptors are made when their `Deploy` is carried out, in
+pieces, before the scheduler is told anything else; that is what a `Deploy` demands. What a TaskManager says about a
+subtask that the job does not have is a broken peer's, not ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+from ..control.codec import Attempt
+from ..control.messages import (
+    CancelTasks,
+    Message,
+    PartitionConsumable,
+    ReleasePartitions,
+    TaskFailed,
+    TaskFinished,
+    TaskStates,
+    UpdateGate,
+    slices,
+)
+from ..errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from ..ids import PartitionId
+from ..schedule import events, instructions
+from ..schedule.descriptors.shuffle import partition_name, partition_place
+from ..schedule.execution.execution_states import ExecutionInput
+from ..schedule.scheduler import Scheduler
+from ..schedule.slots.slots import PhysicalSlot
+from ..schedule.structures.arrays import IndexArray, index_array
+
+Addressed: TypeAlias = tuple[str, Message]
+"""The name of a TaskManager, and something for it."""
+
+_STATES: Final = {
+    "initializing": ExecutionInput.INITIALIZE,
+    "running": ExecutionInput.RUN,
+    "canceled": ExecutionInput.CANCELED,
+}
+
+
+@final
+class JobDriver:
+    """The translator of one job.
+
+    Args:
+        job_id: of the job.
+        scheduler: its scheduler; only asked, never told.
+    """
+
+    def __init__(self, job_id: str, scheduler: Scheduler) -> None:
+        self._job_id = job_id
+        self._scheduler = scheduler
+        job = scheduler.topology.job
+        self._datasets = {dataset.name: number for number, dataset in enumerate(job.datasets)}
+
+    # To TaskManagers.
+
+    def attempt(self, subtask: int) -> Attempt:
+        """The current attempt of a subtask, as TaskManagers know it."""
+        return (*self._scheduler.topology.place_of(subtask), self._scheduler.attempt(subtask))
+
+    def deployments(self, deploy: instructions.Deploy) -> Iterator[tuple[str, bytes]]:
+        """Each descriptor with the TaskManager it goes to. Raises as `Scheduler.descriptors`."""
+        for (_, descriptor), slot in zip(self._scheduler.descriptors(deploy), deploy.slots, strict=True):
+            yield slot.location.taskmanager, descriptor
+
+    def cancellations(self, cancel: instructions.Cancel) -> Iterator[Addressed]:
+        """What a `Cancel` sends."""
+        for name, attempts in self._by_taskmanager(cancel.subtasks, cancel.attempts, cancel.slots):
+            for some in slices(attempts):
+                yield name, CancelTasks(self._job_id, some)
+
+    def updates(self, update: instructions.UpdateGate) -> Iterator[Addressed]:
+        """What an `UpdateGate` sends."""
+        for name, attempts in self._by_taskmanager(update.subtasks, update.attempts, update.slots):
+            for some in slices(attempts):
+                yield name, UpdateGate(self._job_id, some, update.gate, update.descriptors)
+
+    def releases(self, release: instructions.ReleasePartitions) -> Iterator[Addressed]:
+        """What a `ReleasePartitions` sends."""
+        names: dict[str, list[PartitionId]] = {}
+        for partition, attempt, name in zip(
+            release.partitions.tolist(), release.attempts.tolist(), release.taskmanagers, strict=True
+        ):
+            names.setdefault(name, []).append(self.partition_name(partition, attempt))
+        for name, partitions in names.items():
+            for first in range(0, len(partitions), _NAMES_AT_ONCE):
+                yield name, ReleasePartitions(self._job_id, tuple(partitions[first : first + _NAMES_AT_ONCE]))
+
+    def partition_name(self, partition: int, attempt: int) -> PartitionId:
+        """What an attempt's partition is called in the cluster."""
+        topology = self._scheduler.topology
+        dataset = int(topology.dataset_of_partition[partition])
+        index = partition - topology.partitions_of(dataset).start
+        return partition_name(self._job_id, topology.job.datasets[dataset].name, index, attempt)
+
+    # From TaskManagers.
+
+    def states(self, message: TaskStates, now_s: float) -> events.TasksReported:
+        """What a batch of states tells the scheduler.
+
+        Raises:
+            RemoteProtocolError: no such state, or no such subtask.
+        """
+        what = _STATES.get(message.state)
+        if what is None:
+            raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, "a TaskManager reports a state that no task has")
+        latest: dict[int, int] = {}
+        for attempt in message.attempts:
+            subtask = self.subtask(attempt)
+            latest[subtask] = max(latest.get(subtask, 0), attempt[2])
+        subtasks = sorted(latest)
+        attempts = np.array([latest[subtask] for subtask in subtasks], np.uint32)
+        return events.TasksReported(now_s, what, index_array(subtasks), attempts)
+
+    def finished(self, message: TaskFinished, now_s: float) -> events.TasksReported:
+        """What the end of a task tells the scheduler.
+
+        Raises:
+            RemoteProtocolError: no such subtask, or it has other partitions.
+        """
+        subtask = self.subtask(message.attempt)
+        partitions = self._scheduler.topology.partitions_of_subtask(subtask)
+        if message.produced_bytes and len(message.produced_bytes) != len(partitions):
+            raise RemoteProtocolError(
+                ErrorCode.MALFORMED_FRAME,
+                f"attempt {message.attempt} reports {len(message.produced_bytes)} partitions and has {len(partitions)}",
+            )
+        produced: Mapping[int, npt.NDArray[np.int64]] = {
+            partition: np.array(sizes, np.int64)
+            for partition, sizes in zip(partitions, message.produced_bytes, strict=False)
+        }
+        return events.TasksReported(
+            now_s, ExecutionInput.FINISH, index_array([subtask]), np.array([message.attempt[2]], np.uint32), produced
+        )
+
+    def failed(self, message: TaskFailed, now_s: float) -> events.TaskFailed:
+        """What the failure of a task tells the scheduler.
+
+        Raises:
+            RemoteProtocolError: no such subtask.
+        """
+        subtask = self.subtask(message.attempt)
+        vertex, index, attempt = message.attempt
+        name = self._scheduler.topology.job.vertices[vertex].name
+        missing, missing_attempt = self._missing(message.missing_partition)
+        return events.TaskFailed(
+            now_s,
+            subtask,
+            attempt,
+            f"{name} ({index}): {message.kind}: {message.text}",
+            missing,
+            missing_attempt,
+            message.is_recoverable,
+        )
+
+    def consumable(self, message: PartitionConsumable, now_s: float) -> events.PartitionConsumable:
+        """What the first output of a task tells the scheduler.
+
+        Raises:
+            RemoteProtocolError: no such partition.
+        """
+        partitions = self._scheduler.topology.partitions_of_subtask(self.subtask(message.attempt))
+        if not 0 <= message.partition < len(partitions):
+            raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"attempt {message.attempt} has no such partition")
+        return events.PartitionConsumable(now_s, partitions[message.partition], message.attempt[2])
+
+    def subtask(self, attempt: Attempt) -> int:
+        """The number of the subtask that an attempt is of.
+
+        Raises:
+            RemoteProtocolError: there is none.
+        """
+        vertex, index, _ = attempt
+        topology = self._scheduler.topology
+        if not (
+            0 <= vertex < len(topology.job.vertices)
+            and topology.is_initialised(vertex)
+            and 0 <= index < topology.parallelism_of(vertex)
+        ):
+            raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"the job has no subtask of attempt {attempt}")
+        return topology.subtask(vertex, index)
+
+    def is_current(self, attempt: Attempt) -> bool:
+        """Whether an attempt is the newest of its subtask. Raises as `subtask`."""
+        return self._scheduler.attempt(self.subtask(attempt)) == attempt[2]
+
+    def _missing(self, name: str) -> tuple[int | None, int]:
+        """The number and the attempt of a partition, by its name; no number for what is no partition of the job."""
+        try:
+            place = partition_place(name)
+        except LocalProtocolError:
+            return None, 0
+        dataset = self._datasets.get(place.dataset)
+        if place.job_id != self._job_id or dataset is None:
+            return None, 0
+        partitions = self._scheduler.topology.partitions_of(dataset)
+        return (partitions[place.partition], place.attempt) if place.partition < len(partitions) else (None, 0)
+
+    def _by_taskmanager(
+        self, subtasks: IndexArray, attempts: npt.NDArray[np.uint32], slots: Iterable[PhysicalSlot]
+    ) -> Iterator[tuple[str, list[Attempt]]]:
+        found: dict[str, list[Attempt]] = {}
+        places = self._scheduler.topology.place_of
+        for subtask, attempt, slot in zip(subtasks.tolist(), attempts.tolist(), slots, strict=True):
+            found.setdefault(slot.location.taskmanager, []).append((*places(subtask), attempt))
+        yield from found.items()
+
+
+_NAMES_AT_ONCE: Final = 4096

@@ -1,0 +1,303 @@
+"""All jobs of a JobManager: accepted, run, ended, remembered; and taken up again after the JobManager has died.
+
+Takes: documents of jobs. Gives: a running `JobMaster` for each, a record of each that has ended.
+
+Rules: a job is in the folder before its submission is answered, and its end is there before anybody is told of it. A
+job that cannot be taken up again says why in its record, and keeps nobody else from running.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import random
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, final
+
+import trio
+
+from ..checkpoint.coordinator import CheckpointCoordinator
+from ..checkpoint.storage import CheckpointStorage
+from ..errors import ConfigError, NetstackError
+from ..runtime.causes import root_cause, told
+from ..schedule.descriptors.information import JobInformation
+from ..schedule.execution.execution_states import JobState
+from ..schedule.failover.restart import restart_strategy
+from ..schedule.graph.job_file import job_of
+from ..schedule.graph.job_generator import GeneratedJob, generate_job
+from ..schedule.graph.stream_graph import StreamGraph
+from ..schedule.scheduler import Scheduler, SchedulerSettings
+from ..schedule.slots.slot_pool import SlotPoolSettings
+from .checkpoints import InThread
+from .job_master import JobMaster
+from .savepoints import adopt_savepoint
+from .store import StoredJob
+
+if TYPE_CHECKING:
+    from .service import JobManager
+
+LOGGER: Final = logging.getLogger("netstack.jobmanager")
+
+
+@final
+@dataclass(slots=True)
+class JobRecord:
+    """What is known of a job, whether it runs or not.
+
+    Attributes:
+        stored: what was submitted.
+        name: of the job.
+        generated: its vertices, and why; None of one that cannot be read any more.
+        network: settings of a network of its own; None shares that of the TaskManagers.
+        information: what all of its tasks share, packed.
+        storage: of its checkpoints; None takes none.
+        master: while it runs.
+        end: how it ended.
+        last: its details when it ended.
+    """
+
+    stored: StoredJob
+    name: str
+    generated: GeneratedJob | None = None
+    network: dict[str, Any] | None = None
+    information: bytes = b""
+    storage: CheckpointStorage | None = None
+    master: JobMaster | None = None
+    end: Mapping[str, Any] | None = None
+    last: dict[str, Any] | None = None
+    ended: trio.Event = field(default_factory=trio.Event)
+
+
+@final
+class Jobs:
+    """The jobs of one JobManager.
+
+    Attributes:
+        records: all of them, by id, the oldest first.
+        running: the masters of those that run.
+    """
+
+    def __init__(self, manager: JobManager, nursery: trio.Nursery, in_thread: InThread) -> None:
+        self.records: dict[str, JobRecord] = {}
+        self.running: dict[str, JobMaster] = {}
+        self._manager = manager
+        self._nursery = nursery
+        self._in_thread = in_thread
+
+    async def submit(
+        self,
+        document: Mapping[str, Any],
+        *,
+        from_savepoint: str | None = None,
+        code: Mapping[str, str] | None = None,
+        builds: Mapping[str, str] | None = None,
+    ) -> str:
+        """Accepts a job and starts it.
+
+        Args:
+            document: as `schedule.graph.job_file.write_job` makes it.
+            from_savepoint: folder of a savepoint or checkpoint that it begins from.
+            code: package -> SHA-256 of what was sent with it.
+            builds: package -> hash of its code where it was submitted.
+
+        Returns:
+            Its id.
+
+        Raises:
+            ConfigError: it is no job that can run.
+            NetstackError: it cannot be stored, or the savepoint cannot be used.
+
+        Cancellation: it was accepted or not; `records` tells.
+        """
+        job_id = secrets.token_hex(8)
+        stored = StoredJob(job_id, document, time.time(), None, dict(code or {}), dict(builds or {}))
+        record = self._read(stored)
+        for digest in stored.code.values():
+            await self._in_thread(partial(self._manager.store.code, digest))
+        if from_savepoint is not None:
+            if record.storage is None:
+                raise ConfigError(f"job {record.name!r} takes no checkpoints, so it cannot begin from one")
+            restore = await self._in_thread(partial(adopt_savepoint, from_savepoint, record.storage.folder))
+            record.stored = stored = replace(stored, restore=restore)
+        with trio.CancelScope(shield=True):
+            await self._in_thread(partial(self._manager.store.put, stored))
+            await self._start(record, stored.restore)
+        return job_id
+
+    async def recover(self) -> None:
+        """Takes up what another JobManager on the folder has left."""
+        found, damaged = await self._in_thread(self._manager.store.jobs)
+        for text in damaged:
+            LOGGER.error("%s", text)
+        for stored in found:
+            name = str(stored.document.get("name", "job"))
+            if stored.end is not None:
+                record = JobRecord(stored, name, end=stored.end)
+                record.ended.set()
+                self.records[stored.job_id] = record
+                continue
+            try:
+                record = self._read(stored)
+                restore = await self._newest(record)
+                await self._start(record, stored.restore if restore is None else restore)
+                LOGGER.info("job %s (%s) is taken up again", stored.job_id, record.name)
+            except NetstackError as error:
+                LOGGER.error("job %s (%s) cannot be taken up again: %s", stored.job_id, name, error)
+                record = JobRecord(stored, name)
+                self.records[stored.job_id] = record
+                await self._put_end(record, JobState.FAILED, f"it could not be taken up again: {error}", {})
+
+    def find(self, job_id: str) -> JobRecord:
+        """The job of this id, or of the only id that begins so.
+
+        Raises:
+            ConfigError: there is none, or there are several.
+        """
+        found = [each for each in self.records if each.startswith(job_id)] if job_id else []
+        if job_id in self.records:
+            found = [job_id]
+        if len(found) != 1:
+            what = f"{len(found)} jobs have an id that begins with" if found else "there is no job"
+            raise ConfigError(f"{what} {job_id[:40]!r}; `netstack jobs` lists them")
+        return self.records[found[0]]
+
+    # Inside.
+
+    def _read(self, stored: StoredJob) -> JobRecord:
+        """What follows from a document.
+
+        Raises:
+            ConfigError: it is no job that can run.
+        """
+        graph = job_of(stored.document)
+        generated = generate_job(graph)
+        settings = graph.settings
+        folder = None
+        if settings.checkpoints is not None:
+            folder = settings.checkpoint_folder or self._manager.store.checkpoint_folder(stored.job_id)
+        generated = replace(generated, job=replace(generated.job, checkpoint_folder=folder))
+        missing = next((node.name for node in graph.nodes if not node.function), None)
+        if missing is not None:
+            raise ConfigError(
+                f"job {graph.name!r}: operator {missing!r} has no function, so there is nothing to run; only a plan"
+                " does without"
+            )
+        code = tuple((package, f"code-{digest}") for package, digest in stored.code.items())
+        record = JobRecord(
+            stored,
+            graph.name,
+            generated,
+            None if settings.network is None else dataclasses.asdict(settings.network),
+            JobInformation.of(stored.job_id, generated.job, builds=stored.builds, code=code).pack(),
+            None if folder is None else CheckpointStorage(folder, keep=generated.job.keep),
+        )
+        self._scheduler(record, graph)  # refuses what cannot be scheduled before anything is stored
+        return record
+
+    def _scheduler(self, record: JobRecord, graph: StreamGraph) -> Scheduler:
+        assert record.generated is not None
+        config = self._manager.config
+        return Scheduler(
+            record.generated.job,
+            record.stored.job_id,
+            restart=restart_strategy(graph.settings.restart_settings, lambda: random.uniform(-1, 1)),
+            store=self._manager.blobs,
+            settings=SchedulerSettings(
+                mode=config.load_balance,
+                slots=SlotPoolSettings(
+                    request_timeout_s=config.slot_timeout_s, idle_timeout_s=config.slot_idle_timeout_s
+                ),
+                heartbeats=None,
+            ),
+        )
+
+    async def _newest(self, record: JobRecord) -> int | None:
+        """The newest checkpoint of a job that ran before; whoever completed them until now cannot any more."""
+        if record.storage is None:
+            return None
+        await self._in_thread(record.storage.take_over)
+        found = await self._in_thread(record.storage.newest)
+        return None if found is None else found.checkpoint_id
+
+    async def _start(self, record: JobRecord, restore: int | None) -> None:
+        assert record.generated is not None
+        job_id = record.stored.job_id
+        graph = job_of(record.stored.document)
+        job = record.generated.job
+        if record.storage is not None and not record.storage.epoch:
+            await self._in_thread(record.storage.take_over)
+        checkpoints = job.checkpoints
+
+        def make_coordinator(tasks: Any, first_id: int) -> CheckpointCoordinator:
+            assert checkpoints is not None
+            return CheckpointCoordinator(tasks, checkpoints, first_id=first_id, now_s=trio.current_time())
+
+        record.master = JobMaster(
+            job_id,
+            record.name,
+            self._scheduler(record, graph),
+            self._manager,
+            make_coordinator=None if checkpoints is None else make_coordinator,
+            storage=record.storage,
+            restore=restore,
+            patience_s=1.2 * self._manager.config.heartbeat_timeout_s,
+            in_thread=self._in_thread,
+        )
+        self.records[job_id] = record
+        self.running[job_id] = record.master
+        self._manager.slots.job_came(job_id)
+        self._nursery.start_soon(self._run, record, record.master)
+
+    async def _run(self, record: JobRecord, master: JobMaster) -> None:
+        """A job's whole life here; an error of ours is its failure, and nobody else's."""
+        from .view import job_document
+
+        job_id = record.stored.job_id
+        try:
+            end = await master.run()
+            state, reason = end.state, end.reason
+        except BaseException as error:
+            root = root_cause(error)
+            if not isinstance(root, Exception):
+                raise  # cancelled: the JobManager is closing, and the job stays as it is on disk
+            LOGGER.exception("job %s (%s) broke in the JobManager", job_id, record.name)
+            state, reason = JobState.FAILED, f"it broke in the JobManager: {told(root)}"
+        finally:
+            record.last = job_document(record, self._manager)
+            record.master = None
+            if record.storage is not None:
+                record.storage.close()
+            del self.running[job_id]
+            self._manager.job_left(job_id)
+        results = {operator: _by_text(values) for operator, values in master.results.items()}
+        await self._put_end(record, state, reason, results)
+
+    async def _put_end(self, record: JobRecord, state: JobState, reason: str, results: Mapping[str, Any]) -> None:
+        end = {"state": state.value, "reason": reason, "ended_at": time.time(), "results": results}
+        with trio.CancelScope(shield=True):
+            try:
+                await self._in_thread(partial(self._manager.store.put_end, record.stored.job_id, end))
+            except NetstackError as error:
+                LOGGER.error("%s", error)
+            except (TypeError, ValueError) as error:  # a result that is no JSON
+                LOGGER.warning("job %s: its results are not kept: %s", record.stored.job_id, error)
+                kept = {**end, "results": {}}
+                await self._in_thread(partial(self._manager.store.put_end, record.stored.job_id, kept))
+        record.end = end
+        record.ended.set()
+        LOGGER.info("job %s (%s): %s%s", record.stored.job_id, record.name, state.value, reason and f": {reason}")
+        self._forget_old()
+
+    def _forget_old(self) -> None:
+        ended = [job_id for job_id, record in self.records.items() if record.end is not None]
+        for job_id in ended[: max(0, len(ended) - self._manager.config.max_ended_jobs)]:
+            del self.records[job_id]
+            self._nursery.start_soon(self._in_thread, partial(self._manager.store.forget, job_id))
+
+
+def _by_text(values: Mapping[int, Any]) -> dict[str, Any]:
+    return {str(subtask): value for subtask, value in sorted(values.items())}

@@ -1,0 +1,48 @@
+"""What happened to a job, for people: a bounded list of sentences with their times.
+
+Takes: sentences. Gives: the last of them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+REMEMBERED: Final = 1_000
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """One thing that happened.
+
+    Attributes:
+        at: seconds since 1970.
+        what: a word to filter by: `job`, `slots`, `deploy`, `failure`, `restart`, `checkpoint`, `taskmanager`.
+        text: a sentence.
+    """
+
+    at: float
+    what: str
+    text: str
+
+    def document(self) -> dict[str, Any]:
+        """As plain data."""
+        return {"at": self.at, "what": self.what, "text": self.text}
+
+
+@final
+class JobLog:
+    """The happenings of one job."""
+
+    def __init__(self) -> None:
+        self._happenings: deque[Happening] = deque(maxlen=REMEMBERED)
+
+    def add(self, at: float, what: str, text: str) -> None:
+        """Something happened."""
+        self._happenings.append(Happening(at, what, text))
+
+    def all(self) -> list[Happening]:
+        """The last of them, the oldest first."""
+        return [*self._happenings]

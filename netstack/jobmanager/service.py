@@ -1,0 +1,335 @@
+"""The JobManager: a port for TaskManagers and clients, one JobMaster for each job, a folder that survives it.
+
+Takes: addresses, a secret, a folder. Gives: `open_jobmanager`, which serves until it is cancelled.
+
+TaskManagers dial in and say how many slots they have; they are watched by the signs of life of their links. A job gets
+slots in the order of submission. What was submitted is in the folder before anybody is told so; after a kill the next
+JobManager on the folder goes on with every job that had not ended, from its newest checkpoint.
+
+Rules: what one connection says ends that connection at most. A job that breaks in here fails, and the others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar, final
+
+import trio
+
+from ..control.build import own_build
+from ..control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greeting, check_release, full_build
+from ..control.messages import Ask, BlobPart, FetchBlob, Message, OpenJob, blob_parts
+from ..control.routing import read_route
+from ..errors import (
+    AuthenticationFailed,
+    ConnectionLost,
+    ErrorCode,
+    NetstackError,
+    RemoteProtocolError,
+    RequestRefused,
+)
+from ..runtime.admission import Admission
+from ..runtime.background import background_tasks
+from ..runtime.causes import root_cause
+from ..schedule.descriptors.blob_store import BlobError, MemoryBlobStore
+from ..schedule.descriptors.descriptors import BlobKey
+from ..schedule.slots.slots import PhysicalSlot
+from ..transport import ByteStream, Listener, transport_for
+from ..version import __version__
+from .asks import Asks
+from .checkpoints import InThread
+from .config import JobManagerConfig
+from .jobs import Jobs
+from .slots import ClusterSlots
+from .store import JobStore, JobStoreError, open_job_store
+from .taskmanagers import TaskManagers
+
+LOGGER: Final = logging.getLogger("netstack.jobmanager")
+
+CODE_KEY: Final = "code-"
+"""Keys of packages that were sent with jobs begin so; the SHA-256 follows."""
+
+_Result = TypeVar("_Result")
+
+
+async def in_thread(function: Callable[[], _Result]) -> _Result:
+    """Runs something that blocks in a thread; waits for its end, also when cancelled."""
+    return await trio.to_thread.run_sync(function)
+
+
+@final
+class JobManager:
+    """See `open_jobmanager`, which makes one (it is the `Cluster` of its jobs).
+
+    Attributes:
+        config: its settings.
+        address: URL that was really bound.
+        slots: who has which slot.
+        taskmanagers: those that are there.
+        jobs: all jobs, also those that have ended.
+        store: its folder.
+    """
+
+    def __init__(
+        self, config: JobManagerConfig, address: str, store: JobStore, nursery: trio.Nursery, in_thread: InThread
+    ) -> None:
+        self.config = config
+        self.address = address
+        self.store = store
+        self.slots = ClusterSlots(config.load_balance)
+        self.taskmanagers = TaskManagers(config.heartbeat_timeout_s)
+        self.blobs = MemoryBlobStore()
+        self.jobs = Jobs(self, nursery, in_thread)
+        self.in_thread = in_thread
+        self._nursery = nursery
+        self._asks = Asks(self)
+        self._build = full_build(own_build())
+        self._session = secrets.token_hex(8)
+        self._admission = Admission(
+            config.secret,
+            max_connections=config.max_connections,
+            max_unproven=config.max_unproven,
+            timeout_s=config.handshake_timeout_s,
+        )
+
+    # For jobs (`Cluster`).
+
+    def send(self, taskmanager: str, message: Message) -> None:
+        """See `Cluster.send`."""
+        self.taskmanagers.send(taskmanager, message)
+
+    async def wait_room(self, taskmanager: str) -> None:
+        """See `Cluster.wait_room`."""
+        await trio.lowlevel.checkpoint()
+        found = self.taskmanagers.get(taskmanager)
+        if found is not None:
+            await found.link.wait_room()
+
+    def require(self, job_id: str, missing: int) -> None:
+        """See `Cluster.require`."""
+        self.slots.require(job_id, missing)
+        self.offer()
+
+    def give_back(self, job_id: str, slots: Iterable[PhysicalSlot]) -> None:
+        """See `Cluster.give_back`."""
+        for slot in slots:
+            self.slots.give_back(job_id, slot.location.taskmanager, slot.index)
+        self.offer()
+
+    def bar(self, job_id: str, taskmanager: str) -> None:
+        """See `Cluster.bar`."""
+        self.slots.bar(job_id, taskmanager)
+        self.offer()
+
+    def heard_s(self, taskmanager: str) -> float | None:
+        """See `Cluster.heard_s`."""
+        return self.taskmanagers.heard_s(taskmanager)
+
+    def ask_for_life(self, taskmanagers: Iterable[str]) -> None:
+        """See `Cluster.ask_for_life`."""
+        for name in taskmanagers:
+            self.taskmanagers.ping(name)
+
+    def describe_slots(self) -> str:
+        """See `Cluster.describe_slots`."""
+        return self.slots.describe()
+
+    def offer(self) -> None:
+        """Gives free slots to jobs that lack some."""
+        for offer in self.slots.offers():
+            master = self.jobs.running.get(offer.job_id)
+            found = self.taskmanagers.get(offer.taskmanager)
+            if master is None or found is None:
+                continue
+            if offer.job_id not in found.jobs:
+                found.jobs.add(offer.job_id)
+                job = self.jobs.records[offer.job_id]
+                found.link.send(
+                    OpenJob(
+                        offer.job_id,
+                        master.name,
+                        0,
+                        0.0,
+                        found.location.address,
+                        job.network,
+                        job.information,
+                    )
+                )
+            master.offered(found.location, offer.slots)
+
+    def job_left(self, job_id: str) -> None:
+        """A job has ended: its slots and blobs are free."""
+        self.slots.job_left(job_id)
+        for found in self.taskmanagers.all():
+            found.jobs.discard(job_id)
+        for key in self.blobs.keys(job_id):
+            self.blobs.delete(job_id, key)
+        self.offer()
+
+    # Connections.
+
+    async def serve(self, listener: Listener) -> None:
+        """Accepts until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                nursery.start_soon(self._handle, await listener.accept())
+
+    async def _handle(self, stream: ByteStream) -> None:
+        """One connection, from its proof to its end; whatever it does, it does to itself."""
+        try:
+            await self._admission.admit(stream)
+        except AuthenticationFailed as error:
+            LOGGER.warning("%s was refused: %s", stream.peer, error)
+            return
+        try:
+            await self._greet(stream)
+        except trio.TooSlowError:
+            LOGGER.warning("%s did not say what it wants within %g s", stream.peer, self.config.handshake_timeout_s)
+        except BaseException as error:
+            root = root_cause(error)
+            if not isinstance(root, Exception):
+                raise
+            if isinstance(root, NetstackError):
+                LOGGER.warning("%s", root)
+            else:
+                LOGGER.exception("the connection of %s broke", stream.peer)
+        finally:
+            stream.close()
+            self._admission.left()
+
+    async def _greet(self, stream: ByteStream) -> None:
+        link = ControlLink(stream, heartbeat_timeout_s=self.config.heartbeat_timeout_s)
+        with trio.fail_after(self.config.handshake_timeout_s):
+            if await read_route(stream) is not None:
+                raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"{stream.peer} has data for a JobManager")
+            greeting = await link.greet(self._build, socket.gethostname(), JOBMANAGER, self._facts())
+        try:
+            check_release(greeting, self._build, link.peer)
+        except RequestRefused as refusal:
+            LOGGER.warning("%s", refusal)
+            await link.refuse(str(refusal))
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.run)
+            if greeting.role == TASKMANAGER:
+                await self._serve_taskmanager(link, greeting, stream.peer)
+            elif greeting.role == CLIENT:
+                await self._serve_client(link)
+            else:
+                await link.refuse("this is a JobManager: TaskManagers and clients dial it")
+            nursery.cancel_scope.cancel()
+
+    async def _serve_taskmanager(self, link: ControlLink, greeting: Greeting, peer: str) -> None:
+        found = self.taskmanagers.register(link, greeting, peer)
+        name = found.location.name
+        self.slots.register(name, found.slots)
+        LOGGER.info("TaskManager %s is here, at %s with %d slots", name, found.location.address, found.slots)
+        reason = "the JobManager is stopping"
+        try:
+            self.offer()
+            while True:
+                message = await link.receive()
+                found.heard_s = trio.current_time()
+                self._taskmanager_said(name, link, message)
+        except (ConnectionLost, RemoteProtocolError) as error:
+            reason = str(error)
+        finally:
+            self.taskmanagers.remove(name)
+            self.slots.lose(name)
+            LOGGER.info("TaskManager %s has gone: %s", name, reason)
+            for master in [*self.jobs.running.values()]:
+                master.lost(name, reason)
+            self.offer()
+
+    def _taskmanager_said(self, name: str, link: ControlLink, message: Message) -> None:
+        if isinstance(message, FetchBlob):
+            self._nursery.start_soon(self._send_blob, link, message)
+            return
+        job_id = getattr(message, "job_id", None)
+        if job_id is None:
+            raise RemoteProtocolError(
+                ErrorCode.UNEXPECTED_FRAME,
+                f"{link.peer} sent what a TaskManager does not say: {type(message).__name__}",
+            )
+        master = self.jobs.running.get(job_id)
+        if master is not None:
+            master.heard(name, message)
+
+    async def _send_blob(self, link: ControlLink, fetch: FetchBlob) -> None:
+        try:
+            data = await self._blob(fetch.key)
+        except (BlobError, JobStoreError) as error:
+            link.send(BlobPart(fetch.key, 0, -1, str(error).encode()))
+        else:
+            link.send(blob_parts(fetch.key, data, fetch.offset))
+
+    async def _blob(self, key: str) -> bytes:
+        if key.startswith(CODE_KEY):
+            return await self.in_thread(partial(self.store.code, key.removeprefix(CODE_KEY)))
+        job_id = key.rsplit("-", 2)[-2] if key.count("-") >= 2 else ""
+        return self.blobs.get(job_id, BlobKey(key))
+
+    async def _serve_client(self, link: ControlLink) -> None:
+        """Answers questions, several at a time; what is still asked when the client goes is not answered."""
+        try:
+            async with trio.open_nursery() as nursery:
+                room = trio.Semaphore(self.config.max_asks)
+                while True:
+                    message = await link.receive()
+                    if not isinstance(message, Ask):
+                        raise RemoteProtocolError(
+                            ErrorCode.UNEXPECTED_FRAME,
+                            f"{link.peer} sent {type(message).__name__} instead of a question",
+                        )
+                    await room.acquire()
+                    nursery.start_soon(self._asks.answer, link, message, room.release)
+        except* (ConnectionLost, RemoteProtocolError) as errors:
+            LOGGER.debug("%s", errors.exceptions[0])
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "version": __version__,
+            "session": self._session,
+            "hostname": socket.gethostname(),
+            "pid": os.getpid(),
+            "heartbeat_timeout_s": self.config.heartbeat_timeout_s,
+            "name": self.config.name or socket.gethostname(),
+        }
+
+
+@asynccontextmanager
+async def open_jobmanager(config: JobManagerConfig, *, in_thread: InThread = in_thread) -> AsyncIterator[JobManager]:
+    """Opens a JobManager that serves while the block runs.
+
+    Args:
+        config: how it serves.
+        in_thread: runs what blocks.
+
+    Raises:
+        OSError: the address cannot be bound; the text names it.
+        ConfigError: a setting cannot work, or another JobManager holds the folder.
+        JobStoreError: the folder cannot be used.
+
+    Cancellation, and the end of the block: TaskManagers drop the jobs; in the folder these stay, and run on when
+    another JobManager is opened on it.
+    """
+    with tempfile.TemporaryDirectory(prefix="netstack-jobmanager-") as temporary:
+        folder = config.folder or temporary
+        with open_job_store(Path(folder)) as store:
+            listener = await transport_for(config.listen).listen(config.listen)
+            try:
+                async with background_tasks() as nursery:
+                    manager = JobManager(config, listener.address, store, nursery, in_thread)
+                    await manager.jobs.recover()
+                    nursery.start_soon(manager.serve, listener)
+                    yield manager
+            finally:
+                listener.close()

@@ -1,0 +1,157 @@
+"""The slots of all TaskManagers, and which job has which.
+
+Takes: TaskManagers that come and go, how many slots each job lacks, slots that jobs give back. Gives: what to offer to
+whom.
+
+Rules: a slot belongs to one job or to nobody. Jobs are served in the order in which they were submitted. In mode `none`
+TaskManagers are filled one after the other, in the order in which they registered; otherwise the one goes first whose
+share of slots in use is the lowest. Nothing here waits, sends or looks at a clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+from ..errors import LocalProtocolError
+from ..schedule.slots.slots import LoadBalanceMode
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SlotOffer:
+    """Slots that a job is to be offered.
+
+    Attributes:
+        job_id: whose they are now.
+        taskmanager: name of their TaskManager.
+        slots: which, ascending.
+    """
+
+    job_id: str
+    taskmanager: str
+    slots: tuple[int, ...]
+
+
+@final
+@dataclass(slots=True)
+class _Slots:
+    total: int
+    free: list[int]
+    used: dict[int, str] = field(default_factory=dict)
+
+    def take(self, job_id: str) -> int:
+        slot = self.free.pop(0)
+        self.used[slot] = job_id
+        return slot
+
+
+@final
+class ClusterSlots:
+    """Who has which slot.
+
+    Args:
+        mode: how slots are chosen among TaskManagers.
+    """
+
+    def __init__(self, mode: LoadBalanceMode = LoadBalanceMode.NONE) -> None:
+        self._mode = mode
+        self._taskmanagers: dict[str, _Slots] = {}
+        self._missing: dict[str, int] = {}
+        self._barred: dict[str, set[str]] = {}
+
+    def register(self, taskmanager: str, slots: int) -> None:
+        """A TaskManager is there, with so many slots, all free.
+
+        Raises:
+            LocalProtocolError: the name is taken.
+        """
+        if taskmanager in self._taskmanagers:
+            raise LocalProtocolError(f"TaskManager {taskmanager!r} is registered already")
+        self._taskmanagers[taskmanager] = _Slots(slots, [*range(slots)])
+
+    def lose(self, taskmanager: str) -> None:
+        """It is gone, with its slots."""
+        self._taskmanagers.pop(taskmanager, None)
+
+    def job_came(self, job_id: str) -> None:
+        """A job that will want slots; it stands behind those that came before."""
+        self._missing.setdefault(job_id, 0)
+
+    def job_left(self, job_id: str) -> None:
+        """All its slots are free."""
+        self._missing.pop(job_id, None)
+        self._barred.pop(job_id, None)
+        for name, found in self._taskmanagers.items():
+            self._free(name, [slot for slot, owner in found.used.items() if owner == job_id])
+
+    def require(self, job_id: str, missing: int) -> None:
+        """The job lacks so many slots; replaces what was said before."""
+        if job_id in self._missing:
+            self._missing[job_id] = missing
+
+    def give_back(self, job_id: str, taskmanager: str, slot: int) -> None:
+        """A job does not need a slot any more; one that is not its own is ignored."""
+        found = self._taskmanagers.get(taskmanager)
+        if found is not None and found.used.get(slot) == job_id:
+            self._free(taskmanager, [slot])
+
+    def bar(self, job_id: str, taskmanager: str) -> None:
+        """The TaskManager does not take this job: its slots go to others."""
+        self._barred.setdefault(job_id, set()).add(taskmanager)
+        found = self._taskmanagers.get(taskmanager)
+        if found is not None:
+            self._free(taskmanager, [slot for slot, owner in found.used.items() if owner == job_id])
+
+    def offers(self) -> list[SlotOffer]:
+        """Hands out what is free to those who lack slots; they have them from now on."""
+        found = []
+        for job_id, missing in self._missing.items():
+            given: dict[str, list[int]] = {}
+            while missing and (name := self._choose(job_id)) is not None:
+                given.setdefault(name, []).append(self._taskmanagers[name].take(job_id))
+                missing -= 1
+            self._missing[job_id] = missing
+            found += [SlotOffer(job_id, name, tuple(slots)) for name, slots in given.items()]
+        return found
+
+    @property
+    def total(self) -> int:
+        """All slots there are."""
+        return sum(found.total for found in self._taskmanagers.values())
+
+    @property
+    def free(self) -> int:
+        """Those that nobody has."""
+        return sum(len(found.free) for found in self._taskmanagers.values())
+
+    def missing(self, job_id: str) -> int:
+        """How many slots a job waits for."""
+        return self._missing.get(job_id, 0)
+
+    def used_of(self, taskmanager: str) -> dict[int, str]:
+        """The slots of a TaskManager that are in use, with the job of each."""
+        found = self._taskmanagers.get(taskmanager)
+        return {} if found is None else dict(sorted(found.used.items()))
+
+    def describe(self) -> str:
+        """What there is, in words, for whoever waits."""
+        if not self._taskmanagers:
+            return "no TaskManager is registered"
+        each = ", ".join(f"{name} {found.total} ({len(found.free)} free)" for name, found in self._taskmanagers.items())
+        return f"{self.total} slots are there, {self.free} of them free: {each}"
+
+    def _choose(self, job_id: str) -> str | None:
+        barred = self._barred.get(job_id, ())
+        able = [(name, found) for name, found in self._taskmanagers.items() if found.free and name not in barred]
+        if not able:
+            return None
+        if self._mode is LoadBalanceMode.NONE:
+            return able[0][0]
+        return min(able, key=lambda item: len(item[1].used) / item[1].total)[0]
+
+    def _free(self, taskmanager: str, slots: list[int]) -> None:
+        found = self._taskmanagers[taskmanager]
+        for slot in slots:
+            del found.used[slot]
+        found.free = sorted({*found.free, *slots})

@@ -1,0 +1,239 @@
+"""What a JobManager keeps on disk, so that it may die: the jobs that were submitted, how they ended, their code.
+
+Takes: documents of jobs. Gives: the same, after any kill.
+
+    FOLDER/lock                       held while a JobManager runs on the folder
+    FOLDER/jobs/ID/job.json           what was submitted; written once
+    FOLDER/jobs/ID/end.json           how it ended; not there while it runs
+    FOLDER/checkpoints/ID/            its checkpoints, unless the job names a folder of its own
+    FOLDER/code/HASH.zip              packages that were sent with jobs
+
+Rules: a file is there whole or not at all: it is written beside, synchronised, and renamed. A damaged file is an error
+that names it; it never hides the other jobs. The calls block: whoever has an event loop runs them in a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, final
+
+from ..errors import ConfigError, NetstackError
+
+FORMAT: Final = 1
+"""Of the documents; another one is refused."""
+
+_HASH_CHARACTERS: Final = 64
+
+
+class JobStoreError(NetstackError):
+    """Something of the folder cannot be read or written; the message names the file and the reason."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StoredJob:
+    """A job as it was submitted.
+
+    Attributes:
+        job_id: 16 hex digits.
+        document: the job file (`schedule.graph.job_file`).
+        submitted_at: seconds since 1970, UTC.
+        restore: the checkpoint in its folder that it begins from; None begins empty.
+        code: package -> SHA-256 of what was sent with it.
+        builds: package -> hash of the code that the job's functions are in, where it was submitted.
+        end: how it ended; None while it runs.
+    """
+
+    job_id: str
+    document: Mapping[str, Any]
+    submitted_at: float
+    restore: int | None = None
+    code: Mapping[str, str] = field(default_factory=dict)
+    builds: Mapping[str, str] = field(default_factory=dict)
+    end: Mapping[str, Any] | None = None
+
+
+@final
+class JobStore:
+    """The folder of one JobManager; see `open_job_store`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def put(self, job: StoredJob) -> None:
+        """A job was submitted. When this returns, it will run, whatever dies.
+
+        Raises:
+            JobStoreError: it cannot be written.
+        """
+        self._write(
+            self._job(job.job_id) / "job.json",
+            {
+                "format": FORMAT,
+                "job_id": job.job_id,
+                "submitted_at": job.submitted_at,
+                "restore": job.restore,
+                "code": job.code,
+                "builds": job.builds,
+                "document": job.document,
+            },
+        )
+
+    def put_end(self, job_id: str, end: Mapping[str, Any]) -> None:
+        """A job has ended.
+
+        Raises:
+            JobStoreError: it cannot be written; the job would run again after a restart.
+        """
+        self._write(self._job(job_id) / "end.json", {"format": FORMAT, **end})
+
+    def jobs(self) -> tuple[list[StoredJob], list[str]]:
+        """All jobs, the oldest first; and of those that cannot be read why not."""
+        found, damaged = [], []
+        with contextlib.suppress(FileNotFoundError):
+            for name in sorted(os.listdir(self.folder / "jobs")):
+                try:
+                    job = self._read_job(name)
+                except JobStoreError as error:
+                    damaged.append(str(error))
+                else:
+                    if job is not None:
+                        found.append(job)
+        return sorted(found, key=lambda job: (job.submitted_at, job.job_id)), damaged
+
+    def forget(self, job_id: str) -> None:
+        """Removes an ended job; its checkpoints stay."""
+        shutil.rmtree(self._job(job_id), ignore_errors=True)
+
+    def checkpoint_folder(self, job_id: str) -> str:
+        """Where the checkpoints of a job are that names no folder of its own."""
+        return str(self.folder / "checkpoints" / job_id)
+
+    def put_code(self, data: bytes) -> str:
+        """Keeps a package; returns its SHA-256.
+
+        Raises:
+            JobStoreError: it cannot be written.
+        """
+        digest = hashlib.sha256(data).hexdigest()
+        path = self._code(digest)
+        if not path.exists():
+            _write_bytes(path, data)
+        return digest
+
+    def code(self, digest: str) -> bytes:
+        """A package.
+
+        Raises:
+            JobStoreError: there is none, or it is damaged.
+        """
+        try:
+            data = self._code(digest).read_bytes()
+        except OSError as error:
+            raise JobStoreError(f"code {digest}: {error}; submit the job again with --ship") from error
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise JobStoreError(f"{self._code(digest)} is damaged: its SHA-256 is another; remove it and submit again")
+        return data
+
+    def _job(self, job_id: str) -> Path:
+        return self.folder / "jobs" / job_id
+
+    def _code(self, digest: str) -> Path:
+        if len(digest) != _HASH_CHARACTERS or not all(each in "0123456789abcdef" for each in digest):
+            raise JobStoreError("this is no SHA-256 of a package")
+        return self.folder / "code" / f"{digest}.zip"
+
+    def _read_job(self, name: str) -> StoredJob | None:
+        path = self._job(name) / "job.json"
+        document = _read(path)
+        if document is None:
+            return None  # its submission was cut short: nobody was told that it is there
+        try:
+            job = StoredJob(
+                document["job_id"],
+                document["document"],
+                float(document["submitted_at"]),
+                document["restore"],
+                document["code"],
+                document["builds"],
+                _read(self._job(name) / "end.json"),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise JobStoreError(f"{path} does not describe a job: {error!r}") from error
+        if job.job_id != name:
+            raise JobStoreError(f"{path} describes another job")
+        return job
+
+    def _write(self, path: Path, document: Mapping[str, Any]) -> None:
+        _write_bytes(path, json.dumps(document, indent=1, sort_keys=True).encode())
+
+
+@contextlib.contextmanager
+def open_job_store(folder: str | Path) -> Iterator[JobStore]:
+    """A folder for one JobManager at a time.
+
+    Raises:
+        ConfigError: another JobManager holds it.
+        JobStoreError: it cannot be made or locked.
+    """
+    path = Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = open(path / "lock", "a+")  # noqa: SIM115  # closed below; closing unlocks
+    except OSError as error:
+        raise JobStoreError(f"{path} cannot be the folder of a JobManager: {error}") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.seek(0)
+            holder = lock.read(64).strip() or "unknown"
+            raise ConfigError(
+                f"{path} is in use by another JobManager (process {holder}): stop it, or give this one another --folder"
+            ) from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield JobStore(path)
+    finally:
+        lock.close()
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        document = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise JobStoreError(f"{path} cannot be read: {error}; the job is left out until it can") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise JobStoreError(f"{path} is of another format; this release reads format {FORMAT}")
+    return document
+
+
+def _write_bytes(path: Path, data: bytes) -> None:
+    part = path.with_name(f"{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(part, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise JobStoreError(f"{path}: {error}; free or replace the disk") from error

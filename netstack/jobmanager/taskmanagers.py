@@ -1,0 +1,132 @@
+"""The TaskManagers that are connected, by the names that jobs know them by.
+
+Takes: links whose greetings are exchanged. Gives: names, places, and a way to tell them something.
+
+Rules: a name is never used twice, so that what an old connection of the same process was told is over for good.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+from urllib.parse import urlsplit
+
+import trio
+
+from ..control.link import ControlLink, Greeting
+from ..control.messages import Message, Ping
+from ..errors import ErrorCode, RemoteProtocolError
+from ..schedule.descriptors.shuffle import TaskManagerLocation
+from ..shown import shown
+
+MAX_SLOTS: Final = 1 << 20
+"""Of one TaskManager; more is a mistake."""
+
+_ANYWHERE: Final = ("0.0.0.0", "::", "")
+
+
+@final
+@dataclass(slots=True)
+class ConnectedTaskManager:
+    """One TaskManager.
+
+    Attributes:
+        location: its name and where its data are.
+        link: to it.
+        slots: how many it has.
+        facts: what it says of itself.
+        registered_at: seconds since 1970.
+        heard_s: when it said something last, on trio's clock.
+        jobs: those it was told of.
+    """
+
+    location: TaskManagerLocation
+    link: ControlLink
+    slots: int
+    facts: dict[str, Any]
+    registered_at: float
+    heard_s: float
+    jobs: set[str] = field(default_factory=set)
+
+
+@final
+class TaskManagers:
+    """All of them."""
+
+    def __init__(self, heartbeat_timeout_s: float) -> None:
+        self._heartbeat_timeout_s = heartbeat_timeout_s
+        self._found: dict[str, ConnectedTaskManager] = {}
+        self._registrations: dict[str, int] = {}
+
+    def register(self, link: ControlLink, greeting: Greeting, peer: str) -> ConnectedTaskManager:
+        """A TaskManager has come.
+
+        Args:
+            link: to it.
+            greeting: what it said of itself.
+            peer: where its connection comes from.
+
+        Raises:
+            RemoteProtocolError: it does not say what it has to.
+        """
+        facts = greeting.facts
+        slots, data = facts.get("slots"), facts.get("data") or facts.get("address")
+        if type(slots) is not int or not 1 <= slots <= MAX_SLOTS or type(data) is not str:
+            raise RemoteProtocolError(
+                ErrorCode.MALFORMED_FRAME,
+                f"{link.peer} registers with slots={shown(slots)} and data={shown(data)}; expected are a number of"
+                " slots and the URL of its port",
+            )
+        address = _reachable(data, peer)
+        base = address.partition("://")[2]
+        number = self._registrations[base] = self._registrations.get(base, 0) + 1
+        name = base if number == 1 else f"{base}#{number}"
+        hostname = facts.get("hostname")
+        found = ConnectedTaskManager(
+            TaskManagerLocation(name, address, hostname if type(hostname) is str else ""),
+            link,
+            slots,
+            facts,
+            time.time(),
+            trio.current_time(),
+        )
+        self._found[name] = found
+        return found
+
+    def remove(self, name: str) -> None:
+        """It has gone."""
+        self._found.pop(name, None)
+
+    def get(self, name: str) -> ConnectedTaskManager | None:
+        """The one of this name, if it is there."""
+        return self._found.get(name)
+
+    def all(self) -> Iterable[ConnectedTaskManager]:
+        """All that are there, in the order in which they came."""
+        return self._found.values()
+
+    def send(self, name: str, message: Message) -> None:
+        """Tells one something; nothing happens when it is gone."""
+        found = self._found.get(name)
+        if found is not None:
+            found.link.send(message)
+
+    def ping(self, name: str) -> None:
+        """Has one say something soon."""
+        self.send(name, Ping(0))
+
+    def heard_s(self, name: str) -> float | None:
+        """When one said something last; None when it is gone."""
+        found = self._found.get(name)
+        return None if found is None else found.link.heard_s
+
+
+def _reachable(data: str, peer: str) -> str:
+    """A data address as others reach it: one that listens everywhere is where its connection came from."""
+    parts = urlsplit(data)
+    if parts.hostname is None or parts.hostname not in _ANYWHERE or parts.port is None:
+        return data
+    host = peer.rpartition("://")[2].rpartition(":")[0]
+    return f"{parts.scheme}://{host}:{parts.port}"

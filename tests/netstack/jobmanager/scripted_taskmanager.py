@@ -1,0 +1,190 @@
+"""TaskManagers that exist in a test only: real connections to a real JobManager, tasks that do what the test says."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+import trio.testing
+
+from netstack.control.link import CLIENT, TASKMANAGER, ControlLink, dial
+from netstack.control.messages import (
+    AbortCheckpoint,
+    Answer,
+    Ask,
+    CancelTasks,
+    CheckpointAcknowledged,
+    CloseJob,
+    JobClosed,
+    Message,
+    OpenJob,
+    Refusal,
+    SubmitTasks,
+    TaskFailed,
+    TaskFinished,
+    TaskStates,
+    TriggerCheckpoint,
+)
+from netstack.errors import ConnectionLost
+from netstack.events import CheckpointBarrier, decode_event
+from netstack.jobmanager.config import JobManagerConfig
+from netstack.jobmanager.service import JobManager, open_jobmanager
+from netstack.schedule.descriptors.descriptors import TaskDeploymentDescriptor
+from netstack.schedule.graph.job_file import write_job
+from netstack.schedule.graph.stream_builder import StreamEnvironment
+
+_NUMBERS = itertools.count()
+
+Attempt = tuple[int, int, int]
+
+
+def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Runs an async test on a clock that jumps; an hour there is a hang."""
+
+    @functools.wraps(test)
+    def run(**arguments: Any) -> None:
+        async def main() -> None:
+            with trio.fail_after(3600):
+                await test(**arguments)
+
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    return run
+
+
+async def at_once(function: Callable[[], Any]) -> Any:
+    """Instead of a thread, which a clock that jumps does not wait for."""
+    await trio.lowlevel.checkpoint()
+    return function()
+
+
+@asynccontextmanager
+async def jobmanager(**settings: Any) -> AsyncIterator[JobManager]:
+    config = JobManagerConfig(**{"listen": f"memory://jm-{next(_NUMBERS)}", **settings})
+    async with open_jobmanager(config, in_thread=at_once) as manager:
+        yield manager
+
+
+class ScriptedTaskManager:
+    """Runs what it is sent: reports INITIALIZING and RUNNING at once, and then what the test tells it to."""
+
+    def __init__(self, name: str, link: ControlLink) -> None:
+        self.name = name
+        self.link = link
+        self.tasks: dict[Attempt, TaskDeploymentDescriptor] = {}
+        self.said: list[Message] = []
+        self.opened: list[str] = []
+        self.job_id = ""
+        self.finishes = False
+        self.changed = trio.Event()
+
+    async def serve(self) -> None:
+        with contextlib.suppress(ConnectionLost):
+            while True:
+                self.heard(await self.link.receive())
+                self.changed.set()
+                self.changed = trio.Event()
+
+    def heard(self, message: Message) -> None:
+        self.said.append(message)
+        match message:
+            case OpenJob():
+                self.opened.append(message.job_id)
+                self.job_id = message.job_id
+            case SubmitTasks():
+                found = [TaskDeploymentDescriptor.parse(data) for data in message.descriptors]
+                attempts = [(each.attempt.vertex, each.attempt.subtask, each.attempt.attempt) for each in found]
+                self.tasks.update(zip(attempts, found, strict=True))
+                for state in ("initializing", "running"):
+                    self.link.send(TaskStates(message.job_id, state, tuple(attempts)))
+                if self.finishes:
+                    self.finish(*attempts)
+            case CancelTasks():
+                for attempt in message.attempts:
+                    self.tasks.pop(attempt, None)
+                self.link.send(TaskStates(message.job_id, "canceled", message.attempts))
+            case CloseJob():
+                self.tasks.clear()
+                self.link.send(JobClosed(message.job_id, ""))
+
+    def finish(self, *attempts: Attempt) -> None:
+        for attempt in attempts or tuple(self.tasks):
+            descriptor = self.tasks.pop(attempt)
+            produced = tuple((0,) * partition.subpartitions for partition in descriptor.partitions)
+            self.link.send(TaskFinished(self.job_id, attempt, produced, {"sink": attempt[1]}, None))
+
+    def fail(self, attempt: Attempt, text: str, *, is_secondary: bool = False, missing: str = "") -> None:
+        del self.tasks[attempt]
+        self.link.send(TaskFailed(self.job_id, attempt, "ValueError", text, is_secondary, missing, True))
+
+    def acknowledge(self, checkpoint_id: int) -> None:
+        for attempt in self.tasks:
+            self.link.send(CheckpointAcknowledged(self.job_id, attempt, checkpoint_id, 1, 1, {}))
+
+    def triggered(self) -> list[int]:
+        found = []
+        for message in self.said:
+            if isinstance(message, TriggerCheckpoint):
+                barrier = decode_event(message.barrier)
+                assert isinstance(barrier, CheckpointBarrier)
+                found.append(barrier.checkpoint_id)
+        return found
+
+    def aborted(self) -> list[int]:
+        return [message.checkpoint_id for message in self.said if isinstance(message, AbortCheckpoint)]
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        while not condition():
+            await self.changed.wait()
+
+
+@asynccontextmanager
+async def taskmanager(manager: JobManager, *, slots: int = 2, name: str = "") -> AsyncIterator[ScriptedTaskManager]:
+    name = name or f"tm{next(_NUMBERS)}"
+    facts = {"slots": slots, "data": f"memory://{name}", "hostname": name, "pid": 1}
+    link, _ = await dial(manager.address, role=TASKMANAGER, name=name, facts=facts)
+    async with trio.open_nursery() as nursery:
+        found = ScriptedTaskManager(name, link)
+        nursery.start_soon(link.run)
+        nursery.start_soon(found.serve)
+        try:
+            yield found
+        finally:
+            nursery.cancel_scope.cancel()
+            link.close()
+
+
+class Client:
+    """A client, by hand."""
+
+    def __init__(self, link: ControlLink) -> None:
+        self.link = link
+        self.tokens = itertools.count()
+
+    async def ask(self, what: str, **document: Any) -> dict[str, Any]:
+        token = next(self.tokens)
+        self.link.send(Ask(token, what, document))
+        answer = await self.link.receive()
+        if isinstance(answer, Refusal):
+            raise AssertionError(answer.text)
+        assert isinstance(answer, Answer)
+        assert answer.token == token
+        return answer.document
+
+
+@asynccontextmanager
+async def client(manager: JobManager) -> AsyncIterator[Client]:
+    link, _ = await dial(manager.address, role=CLIENT, name="test", facts={})
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.run)
+        yield Client(link)
+        nursery.cancel_scope.cancel()
+
+
+def document(env: StreamEnvironment) -> dict[str, Any]:
+    return write_job(env.stream_graph())

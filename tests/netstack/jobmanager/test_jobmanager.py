@@ -1,0 +1,195 @@
+"""One JobManager, scripted TaskManagers: what is deployed where, what restarts, what is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from scripted_taskmanager import client, document, jobmanager, taskmanager, virtual
+
+from netstack.checkpoint.coordinator import CheckpointSettings
+from netstack.control.messages import CloseJob
+from netstack.errors import ConfigError
+from netstack.schedule.graph.restart_settings import RestartSettings
+from netstack.schedule.graph.stream_builder import StreamEnvironment
+from netstack.schedule.graph.stream_graph import StreamSettings
+
+
+def pipeline(parallelism: int = 2, **settings: Any) -> StreamEnvironment:
+    job = StreamEnvironment("pipeline", parallelism=parallelism, settings=StreamSettings(**settings))
+    job.source("jobs:read", name="source").rebalance().map("jobs:change", name="map").sink("jobs:keep", name="sink")
+    return job
+
+
+def two_pipelines(**settings: Any) -> StreamEnvironment:
+    job = StreamEnvironment("two", parallelism=1, settings=StreamSettings(**settings))
+    for name in "ab":
+        job.source("jobs:read", name=f"source-{name}").rebalance().sink("jobs:keep", name=f"sink-{name}")
+    return job
+
+
+FIXED = RestartSettings(kind="fixed_delay", delay_s=0.5, attempts=3)
+
+
+@virtual
+async def test_from_submit_to_end() -> None:
+    async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
+        tm.finishes = True
+        job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
+        end = await user.ask("wait", job_id=job_id)
+        assert end == {"state": "finished", "reason": "", "results": {"sink": {"0": 0, "1": 1}}}
+        assert tm.opened == [job_id]
+        assert any(isinstance(message, CloseJob) for message in tm.said)
+        (job,) = (await user.ask("jobs"))["jobs"]
+        assert (job["state"], job["tasks"]) == ("finished", {"finished": 4})
+        assert manager.slots.free == 2
+
+
+@virtual
+async def test_tasks_wait_for_slots_and_say_so() -> None:
+    async with jobmanager() as manager, client(manager) as user, taskmanager(manager, slots=1) as first:
+        job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
+        await trio.sleep(1.0)
+        found = await user.ask("job", job_id=job_id)
+        assert found["missing_slots"] == 1
+        assert "1 slots are there, 0 of them free" in found["waits_for"]
+        async with taskmanager(manager, slots=1) as second:
+            first.finishes = second.finishes = True
+            assert (await user.ask("wait", job_id=job_id[:6]))["state"] == "finished"
+
+
+@virtual
+async def test_a_job_that_gets_no_slots_fails_and_says_what_there_was() -> None:
+    async with (
+        jobmanager(slot_timeout_s=5.0) as manager,
+        taskmanager(manager, slots=1, name="small"),
+        client(manager) as user,
+    ):
+        job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
+        end = await user.ask("wait", job_id=job_id)
+        assert end["state"] == "failed"
+        assert "no slot within 5.0 s" in end["reason"]
+
+
+@virtual
+async def test_a_failed_task_restarts_its_region_and_no_other() -> None:
+    async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(two_pipelines(restart=FIXED))))["job_id"]
+        await tm.until(lambda: len(tm.tasks) == 4)
+        tm.fail((0, 0, 0), "disk on fire")
+        await tm.until(lambda: (0, 0, 1) in tm.tasks and (1, 0, 1) in tm.tasks)
+        assert sorted(tm.tasks) == [(0, 0, 1), (1, 0, 1), (2, 0, 0), (3, 0, 0)]
+        found = await user.ask("job", job_id=job_id)
+        assert found["restarts"] == 1
+        assert any("disk on fire" in entry["text"] for entry in found["log"])
+        tm.finish()
+        assert (await user.ask("wait", job_id=job_id))["state"] == "finished"
+
+
+@virtual
+async def test_the_root_is_blamed_and_counted_once() -> None:
+    async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(pipeline(restart=FIXED))))["job_id"]
+        await tm.until(lambda: len(tm.tasks) == 4)
+        tm.fail((1, 0, 0), "the connection broke", is_secondary=True)
+        tm.fail((1, 1, 0), "the connection broke", is_secondary=True)
+        tm.fail((0, 1, 0), "the disk broke")
+        await tm.until(lambda: len(tm.tasks) == 4)
+        found = await user.ask("job", job_id=job_id)
+        failures = [entry["text"] for entry in found["log"] if entry["what"] == "failure"]
+        assert found["restarts"] == 1
+        assert "the disk broke" in failures[0]
+
+
+@virtual
+async def test_a_lost_taskmanager_is_the_root_and_its_tasks_run_elsewhere() -> None:
+    async with jobmanager() as manager, client(manager) as user, taskmanager(manager, slots=1, name="goes") as goes:
+        job = pipeline(parallelism=2, restart=FIXED)
+        job_id = (await user.ask("submit", document=document(job)))["job_id"]
+        async with taskmanager(manager, slots=1) as stays:
+            await stays.until(lambda: len(stays.tasks) == 2)
+            goes.link.close()
+            async with taskmanager(manager, slots=1) as comes:
+                await comes.until(lambda: len(comes.tasks) == 2)
+                await stays.until(lambda: {attempt for _, _, attempt in stays.tasks} == {1})
+                found = await user.ask("job", job_id=job_id)
+                assert found["restarts"] == 1
+                assert any("goes is lost" in entry["text"] for entry in found["log"])
+                assert {task["attempt"] for vertex in found["vertices"] for task in vertex["subtasks"]} == {1}
+
+
+@virtual
+async def test_without_a_restart_strategy_the_root_is_the_reason() -> None:
+    async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
+        await tm.until(lambda: len(tm.tasks) == 4)
+        tm.fail((0, 1, 0), "no such file")
+        end = await user.ask("wait", job_id=job_id)
+        assert end["state"] == "failed"
+        assert end["reason"].startswith("source (1): ValueError: no such file")
+
+
+@virtual
+async def test_cancel() -> None:
+    async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
+        await tm.until(lambda: len(tm.tasks) == 4)
+        assert await user.ask("cancel", job_id=job_id) == {"state": "canceled"}
+        assert not tm.tasks
+        assert await user.ask("cancel", job_id=job_id) == {"state": "canceled"}
+
+
+@virtual
+async def test_checkpoints_pause_while_a_region_restarts(tmp_path: Path) -> None:
+    settings = CheckpointSettings(interval_s=10.0)
+    job = two_pipelines(checkpoints=settings, restart=FIXED, checkpoint_folder=str(tmp_path))
+    async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(job)))["job_id"]
+        await tm.until(lambda: tm.triggered() == [1])
+        tm.fail((0, 0, 0), "disk on fire")
+        await tm.until(lambda: tm.aborted() == [1])
+        await tm.until(lambda: 2 in tm.triggered())
+        found = await user.ask("job", job_id=job_id)
+        assert found["tasks"] == {"running": 4}
+        assert [report["reason"] for report in found["checkpoints"]] == ["task failed: not all tasks run"]
+
+
+@virtual
+async def test_questions_that_make_no_sense_are_refused() -> None:
+    async with jobmanager() as manager, client(manager) as user:
+        for what, arguments, text in (
+            ("sing", {}, "knows no question 'sing'"),
+            ("job", {"job_id": "abc"}, "there is no job 'abc'"),
+            ("job", {"job_id": 7}, "job_id=7 of a question is no str"),
+            ("submit", {"document": {"operators": []}}, "operators"),
+            ("submit", {"document": {"operators": [{"name": "a"}]}}, "'a' has no function"),
+            ("code", {"sha256": "0" * 64, "offset": 5, "total": 9, "data": b"x"}, "out of order"),
+        ):
+            with pytest.raises(AssertionError, match=text):
+                await user.ask(what, **arguments)
+
+
+@virtual
+async def test_jobs_go_on_after_the_jobmanager_died(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    async with jobmanager(folder=folder) as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(pipeline(restart=FIXED))))["job_id"]
+        await tm.until(lambda: len(tm.tasks) == 4)
+    async with jobmanager(folder=folder) as manager, taskmanager(manager) as tm, client(manager) as user:
+        await tm.until(lambda: len(tm.tasks) == 4)
+        assert tm.opened == [job_id]
+        tm.finish()
+        assert (await user.ask("wait", job_id=job_id))["state"] == "finished"
+    async with jobmanager(folder=folder) as manager, client(manager) as user:
+        (job,) = (await user.ask("jobs"))["jobs"]
+        assert (job["job_id"], job["state"]) == (job_id, "finished")
+
+
+@virtual
+async def test_one_jobmanager_a_folder(tmp_path: Path) -> None:
+    async with jobmanager(folder=str(tmp_path)):
+        with pytest.raises(ConfigError, match="in use by another JobManager"):
+            async with jobmanager(folder=str(tmp_path)):
+                pass
