@@ -274,6 +274,7 @@ async def test_dialling_greets_and_compares_releases() -> None:
         nursery.start_soon(serve, full_build(own_build()))
         _, greeting = await dial("memory://dialled", role=TASKMANAGER, name="a", facts={"slots": 1})
         assert (greeting.name, greeting.role) == ("b", JOBMANAGER)
+        await trio.testing.wait_all_tasks_blocked()
         assert (found[0].role, found[0].facts) == (TASKMANAGER, {"slots": 1})
         nursery.start_soon(serve, "9.9+abc")
         with pytest.raises(RequestRefused, match=r"dialled runs netstack 9\.9\+abc .*: install one release"):
