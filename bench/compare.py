@@ -100,7 +100,7 @@ class Comparison:
                 counts = {name: sum(each.verdict == name for each in found) for name in ("better", "worse", "same")}
                 lines.append(
                     f"{metric}: B is {middle:.2f} x A in the median of {len(found)} points; {counts['better']} better, "
-                    f"{counts['worse']} worse, {counts['same']} within the noise"
+                    f"{counts['worse']} worse, {counts['same']} within the noise{_guessed(found)}"
                 )
         return lines
 
@@ -135,6 +135,12 @@ def compare(a: Sequence[Row], b: Sequence[Row], *, threshold: float | None = Non
         if (difference := _judge(point, metric, here[point], there[point], threshold)) is not None
     )
     return Comparison(differences, tuple(_remarks(a, b, here, there, differences)))
+
+
+def _guessed(found: Sequence[Difference]) -> str:
+    """That verdicts hold against a threshold and not against the noise, where that is so."""
+    unknown = sum(not difference.noise_known for difference in found)
+    return f" (the noise of {'all' if unknown == len(found) else unknown} is unknown)" if unknown else ""
 
 
 def _judge(point: _Point, metric: str, a: list[Row], b: list[Row], threshold: float | None) -> Difference | None:

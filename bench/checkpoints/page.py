@@ -9,22 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
-from importlib import resources
 from typing import Any, Final, Literal
 
 from netstack.units import format_duration, format_latency, three_digits
 
-from .. import report
-from ..report.charts import swatch
-from ..report.svg import Chart, Mark, Series, draw
+from ..charts.look import Look, legend, swatch
+from ..charts.page import NARROW_PX, WIDE_PX, both_sizes, callout, document, facts, notes
+from ..charts.svg import Chart, Mark, Series, draw
 from ..words import plain, setting_name, setting_text
 from .figures import GOAL_MS, Point, verdicts
 from .spec import MODES, SINKS, CheckpointsSpec
 from .text import COLUMNS, cells, settings_line, state_size
 
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-_WIDE_PX: Final = (580, 380)
-_NARROW_PX: Final = (350, 320)
 _LEAST_MS: Final = 1.0
 _STYLE: Final = "td .swatch { width: 34px; height: 16px; vertical-align: -3px; margin-right: 6px; }"
 _AXIS: Final = "backpressure: part of their speed the sinks do not have"
@@ -48,42 +44,20 @@ def build_page(spec: CheckpointsSpec, result: Mapping[str, Any], *, command: str
         "<h1>How long does a checkpoint take under backpressure?</h1>",
         f'<p class="sub">{escape(about)}</p>',
         _list("Findings", verdicts(spec, modes)),
-        _warnings(result["warnings"]),
+        callout("Warnings", result["warnings"]),
         _charts(spec, modes),
         _table(spec, modes),
-        f'<section class="two">{_facts("Machine", _machine(host))}{_facts("Settings", _settings(spec, command))}'
+        f'<section class="two">{facts("Machine", _machine(host))}{facts("Settings", _settings(spec, command))}'
         "</section>",
         _list("Notes", _notes(spec, result)),
         "<footer>Written by netstack-bench checkpoints · the same figures are in checkpoints.json beside this page"
         "</footer>",
     ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>netstack checkpoints · {escape(host['name'])}</title>"
-        f"<style>{_asset('page.css')}{_STYLE}</style></head>"
-        f"<body><main>{''.join(body)}</main><script>{_asset('page.js')}</script></body></html>\n"
-    )
-
-
-def _asset(name: str) -> str:
-    return resources.files(report).joinpath(name).read_text(encoding="utf-8")
-
-
-def _warnings(told: Sequence[str]) -> str:
-    if not told:
-        return ""
-    items = "".join(f"<li>{escape(text)}</li>" for text in told)
-    return f'<div class="callout"><strong>Warnings</strong><ul>{items}</ul></div>'
+    return document(f"netstack checkpoints · {host['name']}", body, styles=[_STYLE])
 
 
 def _charts(spec: CheckpointsSpec, modes: _Points) -> str:
-    legend = "".join(
-        f'<li><button type="button" disabled aria-pressed="true" data-series="{number}">{swatch(*_look(mode))}{mode}'
-        "</button></li>"
-        for number, mode in enumerate(modes)
-    )
+    shown = legend((number, _look(mode), mode, "") for number, mode in enumerate(modes))
     figures = [
         _figure(
             "Duration",
@@ -97,10 +71,7 @@ def _charts(spec: CheckpointsSpec, modes: _Points) -> str:
             _chart(spec, modes, "channel_state_bytes", "linear", state_size),
         ),
     ]
-    return (
-        f'<section aria-label="Charts"><ul class="legend" aria-label="Lines: click to hide or show">{legend}</ul>'
-        f'<div class="charts">{"".join(figures)}</div></section>'
-    )
+    return f'<section aria-label="Charts">{shown}<div class="charts">{"".join(figures)}</div></section>'
 
 
 def _chart(
@@ -131,18 +102,17 @@ def _chart(
         scale=scale,
         domain=(_LEAST_MS, max(high, *(guide or 0.0 for guide in guides), 10 * _LEAST_MS)),
         tick=write,
+        unit=name.rpartition("_")[0].replace("_", " "),
         guides=guides,
     )
 
 
 def _figure(title: str, note: str, chart: Chart) -> str:
-    drawn = "".join(
-        f'<div class="{kind}">{draw(chart, width=width, height=height, direct_labels=kind == "wide")}</div>'
-        for kind, (width, height) in (("wide", _WIDE_PX), ("narrow", _NARROW_PX))
-    )
+    wide = draw(chart, width=WIDE_PX[0], height=WIDE_PX[1], direct_labels=True)
+    narrow = draw(chart, width=NARROW_PX[0], height=NARROW_PX[1], direct_labels=False)
     return (
         f'<figure class="card"><figcaption><h2>{title}</h2><span class="note">{escape(note)}</span></figcaption>'
-        f"{drawn}</figure>"
+        f"{both_sizes(wide, narrow)}</figure>"
     )
 
 
@@ -152,7 +122,7 @@ def _goal(spec: CheckpointsSpec, modes: _Points) -> list[float | None]:
     return found + [None] * (len(spec.pressures) - len(found))
 
 
-def _look(mode: str) -> tuple[int, int, int]:
+def _look(mode: str) -> Look:
     """(hue, dash, shape) of a mode's line, whichever modes are shown."""
     modes: tuple[str, ...] = MODES
     number = modes.index(mode)
@@ -191,11 +161,6 @@ def _settings(spec: CheckpointsSpec, command: str) -> Iterable[tuple[str, str]]:
     yield "command", command
 
 
-def _facts(title: str, facts: Iterable[tuple[str, str]]) -> str:
-    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts)
-    return f'<div class="card"><h2>{title}</h2><dl class="facts">{items}</dl></div>'
-
-
 def _notes(spec: CheckpointsSpec, result: Mapping[str, Any]) -> list[str]:
     full = result["undisturbed_records_per_s"]
     return [
@@ -214,5 +179,4 @@ def _notes(spec: CheckpointsSpec, result: Mapping[str, Any]) -> list[str]:
 
 
 def _list(title: str, texts: Sequence[str]) -> str:
-    items = "".join(f"<li>{escape(text[:1].upper() + text[1:])}.</li>".replace("..<", ".<") for text in texts)
-    return f'<section class="card"><h2>{title}</h2><ul class="plain">{items}</ul></section>'
+    return notes(title, [f"{text[:1].upper()}{text[1:].removesuffix('.')}." for text in texts])

@@ -2,24 +2,24 @@
 
 Takes: a mode's document. Gives: one `<svg>` element, complete without a script, in the style of the report's charts.
 
-Rules: as `bench.report.svg`: colours and dashes come from the style sheet by class, no meaning hangs on colour alone.
+Rules: as `bench.charts.svg`: colours and dashes come from the style sheet by class, no meaning hangs on colour alone.
 Every bin has a column of its own for the pointer, with its figures in words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
 from netstack.units import format_count, three_digits
 
-from ..report.svg import nice_ticks
+from ..charts.svg import UNIT_PX, Plot, axes, nice_ticks
 from .spec import PHASES, PRODUCERS, SUBTASKS, TICK_S, IsolateSpec, Subtask
 from .text import middle_phase, percent
 
-_HUES: Final[dict[Subtask, tuple[int, int]]] = {"B.3": (0, 0), "B.4": (1, 1)}  # (colour, dash) of each subtask's line
+LOOKS: Final[dict[Subtask, tuple[int, int, None]]] = {"B.3": (0, 0, None), "B.4": (1, 1, None)}
+"""Colour and stroke of each subtask's line; steps have no marks."""
 
 STYLE: Final = """
 svg .shade { fill: var(--soft); fill-opacity: 0.11; }
@@ -38,22 +38,10 @@ _AXIS_PX: Final = 46.0
 _CAPTION_PX: Final = 24.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Plot:
-    """Where things are: time runs from `left` to `right`, rates rise from `bottom` to `top`."""
-
-    left: float
-    right: float
-    top: float
-    bottom: float
-    seconds: float
-    high: float
-
-    def x(self, second: float) -> float:
-        return self.left + (self.right - self.left) * second / self.seconds
-
-    def y(self, rate: float) -> float:
-        return self.bottom - (self.bottom - self.top) * min(rate / self.high, 1.0)
+def _x(plot: Plot, spec: IsolateSpec) -> Callable[[float], float]:
+    """Where a second is."""
+    seconds = spec.ticks * TICK_S
+    return lambda second: plot.left + (plot.right - plot.left) * second / seconds
 
 
 def draw(name: str, spec: IsolateSpec, mode: Mapping[str, Any], *, top: float, width: int, height: int) -> str:
@@ -69,14 +57,16 @@ def draw(name: str, spec: IsolateSpec, mode: Mapping[str, Any], *, top: float, w
     """
     ticks = nice_ticks("linear", 0, top)
     strips = len(SUBTASKS) * (_STRIP_PX + _STRIP_GAP_PX) + _CAPTION_PX
-    plot = _Plot(
-        left=14 + 6.4 * max(len(format_count(tick)) for tick in ticks),
+    plot = Plot(
+        left=14 + 7.2 * max(len(format_count(tick)) for tick in ticks),
         right=width - 10,
-        top=_TOP_PX,
+        top=_TOP_PX + UNIT_PX,
         bottom=height - _AXIS_PX - strips,
-        seconds=spec.ticks * TICK_S,
+        scale="linear",
+        low=0.0,
         high=ticks[-1],
     )
+    x = _x(plot, spec)
     title = f"{name}: records a second of both subtasks over time, and when their producers were backpressured"
     series = mode["series"]
     edges = [(first * TICK_S, end * TICK_S) for first, end in spec.bins()]
@@ -84,40 +74,30 @@ def draw(name: str, spec: IsolateSpec, mode: Mapping[str, Any], *, top: float, w
     parts = [
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}"'
         f' xmlns="http://www.w3.org/2000/svg"><title>{escape(title)}</title>',
-        *_phases(plot, spec, floor),
-        *_rate_axis(plot, ticks),
-        *_time_axis(plot, floor),
+        *_phases(plot, x, spec, floor),
+        *axes(plot, ticks, format_count, _seconds(x, spec), "seconds", unit="records/s", floor=floor),
         f'<text class="axis" x="{plot.left:.1f}" y="{plot.bottom + _CAPTION_PX - 6:.1f}">'
         "producer backpressured, 0 to 100 %</text>",
-        *(_line(plot, number, subtask, series["records_per_s"][subtask], edges) for number, subtask in _numbered()),
+        *(_line(plot, x, number, subtask, series["records_per_s"][subtask], edges) for number, subtask in _numbered()),
         *(
-            _strip(plot, number, subtask, series["backpressured_ms_per_s"][subtask], edges)
+            _strip(plot, x, number, subtask, series["backpressured_ms_per_s"][subtask], edges)
             for number, subtask in _numbered()
         ),
-        *(_bin(plot, floor, number, edge, series) for number, edge in enumerate(edges)),
+        *(_bin(plot, x, floor, number, edge, series) for number, edge in enumerate(edges)),
         "</svg>",
     ]
     return "".join(parts)
-
-
-def swatch(subtask: Subtask) -> str:
-    """A piece of a subtask's line."""
-    hue, dash = _HUES[subtask]
-    return (
-        f'<svg class="swatch h{hue} d{dash}" viewBox="0 0 34 16" aria-hidden="true">'
-        '<path class="line" d="M1 8H33"/></svg>'
-    )
 
 
 def _numbered() -> list[tuple[int, Subtask]]:
     return list(enumerate(SUBTASKS))
 
 
-def _phases(plot: _Plot, spec: IsolateSpec, floor: float) -> list[str]:
+def _phases(plot: Plot, x: Callable[[float], float], spec: IsolateSpec, floor: float) -> list[str]:
     """The names of the phases, and the middle one shaded."""
     parts = []
     for number, (phase, name) in enumerate(zip(PHASES, ("before", middle_phase(spec), "after"), strict=True)):
-        start, end = (plot.x(plot.seconds * part / len(PHASES)) for part in (number, number + 1))
+        start, end = (x(spec.ticks * TICK_S * part / len(PHASES)) for part in (number, number + 1))
         if phase == "during":
             parts.append(
                 f'<rect class="shade" x="{start:.1f}" y="{plot.top:.1f}" width="{end - start:.1f}"'
@@ -130,45 +110,37 @@ def _phases(plot: _Plot, spec: IsolateSpec, floor: float) -> list[str]:
     return parts
 
 
-def _rate_axis(plot: _Plot, ticks: Sequence[float]) -> list[str]:
-    parts = []
-    for tick in ticks:
-        y = plot.y(tick)
-        kind = "grid" if tick else "base"
-        parts.append(
-            f'<line class="{kind}" x1="{plot.left:.1f}" x2="{plot.right:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>'
-            f'<text class="tick" x="{plot.left - 7:.1f}" y="{y + 4:.1f}" text-anchor="end">{format_count(tick)}</text>'
-        )
-    return parts
-
-
-def _time_axis(plot: _Plot, floor: float) -> list[str]:
-    parts = [
-        f'<text class="tick" x="{plot.x(tick):.1f}" y="{floor + 19:.1f}" text-anchor="middle">'
-        f"{three_digits(tick)}</text>"
-        for tick in nice_ticks("linear", 0, plot.seconds)
-        if tick <= plot.seconds * 1.001
-    ]
-    middle = (plot.left + plot.right) / 2
-    return [*parts, f'<text class="axis" x="{middle:.1f}" y="{floor + 39:.1f}" text-anchor="middle">seconds</text>']
+def _seconds(x: Callable[[float], float], spec: IsolateSpec) -> list[tuple[float, str]]:
+    seconds = spec.ticks * TICK_S
+    return [(x(tick), three_digits(tick)) for tick in nice_ticks("linear", 0, seconds) if tick <= seconds * 1.001]
 
 
 def _line(
-    plot: _Plot, number: int, subtask: Subtask, rates: Sequence[float], edges: Sequence[tuple[float, float]]
+    plot: Plot,
+    x: Callable[[float], float],
+    number: int,
+    subtask: Subtask,
+    rates: Sequence[float],
+    edges: Sequence[tuple[float, float]],
 ) -> str:
     """Steps: a bin's rate is that of all of its time."""
-    path = _steps(rates, edges, plot.x, plot.y)
-    hue, dash = _HUES[subtask]
+    path = _steps(rates, edges, x, lambda rate: plot.y(min(rate, plot.high)))
+    hue, dash, _ = LOOKS[subtask]
     return f'<g class="series h{hue} d{dash}" data-series="{number}"><path class="line" d="M{path}"/></g>'
 
 
 def _strip(
-    plot: _Plot, number: int, subtask: Subtask, waits: Sequence[float], edges: Sequence[tuple[float, float]]
+    plot: Plot,
+    x: Callable[[float], float],
+    number: int,
+    subtask: Subtask,
+    waits: Sequence[float],
+    edges: Sequence[tuple[float, float]],
 ) -> str:
     """A low area chart from 0 to 100 % of the time."""
     bottom = plot.bottom + _CAPTION_PX + number * (_STRIP_PX + _STRIP_GAP_PX) + _STRIP_PX
-    path = _steps(waits, edges, plot.x, lambda ms: bottom - _STRIP_PX * ms / 1000)
-    hue, _ = _HUES[subtask]
+    path = _steps(waits, edges, x, lambda ms: bottom - _STRIP_PX * ms / 1000)
+    hue, _, _ = LOOKS[subtask]
     return (
         f'<text class="tick" x="{plot.left - 7:.1f}" y="{bottom - _STRIP_PX / 2 + 4:.1f}" text-anchor="end">'
         f"{PRODUCERS[subtask]}</text>"
@@ -191,7 +163,14 @@ def _steps(
     )
 
 
-def _bin(plot: _Plot, floor: float, number: int, edge: tuple[float, float], series: Mapping[str, Any]) -> str:
+def _bin(
+    plot: Plot,
+    x: Callable[[float], float],
+    floor: float,
+    number: int,
+    edge: tuple[float, float],
+    series: Mapping[str, Any],
+) -> str:
     """The column under the pointer."""
     start, end = edge
     told = [f"{three_digits(round(start, 2))} to {three_digits(round(end, 2))} s"]
@@ -202,6 +181,6 @@ def _bin(plot: _Plot, floor: float, number: int, edge: tuple[float, float], seri
     text = escape("\n".join(told))
     return (
         f'<g class="pt" data-told="{text}"><title>{text}</title>'
-        f'<rect class="m bin" x="{plot.x(start):.1f}" y="{plot.top:.1f}" width="{plot.x(end) - plot.x(start):.1f}"'
+        f'<rect class="m bin" x="{x(start):.1f}" y="{plot.top:.1f}" width="{x(end) - x(start):.1f}"'
         f' height="{floor - plot.top:.1f}"/></g>'
     )

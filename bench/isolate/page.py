@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from html import escape
-from importlib import resources
 from typing import Any, Final
 
 from netstack.units import format_count, three_digits
 
-from .. import report
-from ..report.svg import nice_ticks
+from ..charts.look import legend, swatch
+from ..charts.page import both_sizes, callout, document, facts, notes
+from ..charts.svg import nice_ticks
 from ..words import plain, setting_name, setting_text
-from .chart import STYLE, draw, swatch
+from .chart import LOOKS, STYLE, draw
 from .spec import PHASES, PRODUCERS, SIBLING, STALLED, SUBTASKS, TICK_S, IsolateSpec
 from .text import MODES, middle_phase, percent, settings_line, top_rate, verdict
 
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _WIDE_PX: Final = (580, 400)
 _NARROW_PX: Final = (340, 360)
 
@@ -45,22 +44,12 @@ def build_page(spec: IsolateSpec, result: Mapping[str, Any], *, command: str, ma
         _warnings(modes),
         _charts(spec, modes),
         _table(modes),
-        f'<section class="two">{_facts("Machine", _machine(host))}{_facts("Settings", _settings(spec, command))}'
+        f'<section class="two">{facts("Machine", _machine(host))}{facts("Settings", _settings(spec, command))}'
         "</section>",
         _notes(spec),
         "<footer>Written by netstack-bench isolate · the same figures are in isolate.json beside this page</footer>",
     ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>netstack isolation · {escape(host['name'])}</title><style>{_asset('page.css')}{STYLE}</style></head>"
-        f"<body><main>{''.join(body)}</main><script>{_asset('page.js')}</script></body></html>\n"
-    )
-
-
-def _asset(name: str) -> str:
-    return resources.files(report).joinpath(name).read_text(encoding="utf-8")
+    return document(f"netstack isolation · {host['name']}", body, styles=[STYLE])
 
 
 def _findings(spec: IsolateSpec, modes: Mapping[str, Any]) -> str:
@@ -76,7 +65,7 @@ def _findings(spec: IsolateSpec, modes: Mapping[str, Any]) -> str:
 
 
 def _warnings(modes: Mapping[str, Any]) -> str:
-    told = [f"<li>{_titled(name)}: {escape(text)}</li>" for name, mode in modes.items() for text in mode["warnings"]]
+    told = [f"{_titled(name)}: {text}" for name, mode in modes.items() for text in mode["warnings"]]
     parts = []
     lost = [name for name, mode in modes.items() if not mode["delivered"]]
     if lost:
@@ -84,18 +73,14 @@ def _warnings(modes: Mapping[str, Any]) -> str:
             '<div class="callout bad" role="alert"><strong>Not everything was delivered</strong>'
             f" with {escape(' and '.join(lost))}: the figures do not count.</div>"
         )
-    if told:
-        parts.append(f'<div class="callout"><strong>Warnings</strong><ul>{"".join(told)}</ul></div>')
-    return "".join(parts)
+    return "".join([*parts, callout("Warnings", told)])
 
 
 def _charts(spec: IsolateSpec, modes: Mapping[str, Any]) -> str:
     """One figure a mode, over one axis, below the legend they share."""
     top = nice_ticks("linear", 0, top_rate(modes.values()))[-1]
-    legend = "".join(
-        f'<li><button type="button" disabled aria-pressed="true" data-series="{number}">'
-        f"{swatch(subtask)}{PRODUCERS[subtask]} to {subtask}</button></li>"
-        for number, subtask in enumerate(SUBTASKS)
+    shown = legend(
+        (number, LOOKS[subtask], f"{PRODUCERS[subtask]} to {subtask}", "") for number, subtask in enumerate(SUBTASKS)
     )
     figures = []
     for name, mode in modes.items():
@@ -103,18 +88,14 @@ def _charts(spec: IsolateSpec, modes: Mapping[str, Any]) -> str:
         note = "Records a second, counted where the subtask takes them."
         if most > top:
             note += f" Cut off: records that were held up arrive at once, at up to {format_count(most)}."
-        drawn = "".join(
-            f'<div class="{kind}">{draw(name, spec, mode, top=top, width=width, height=height)}</div>'
-            for kind, (width, height) in (("wide", _WIDE_PX), ("narrow", _NARROW_PX))
+        drawn = both_sizes(
+            *(draw(name, spec, mode, top=top, width=size[0], height=size[1]) for size in (_WIDE_PX, _NARROW_PX))
         )
         figures.append(
             f'<figure class="card"><figcaption><h2>{_titled(name)}</h2><span class="note">{note}</span></figcaption>'
             f"{drawn}</figure>"
         )
-    return (
-        f'<section aria-label="Course"><ul class="legend" aria-label="Lines: click to hide or show">{legend}</ul>'
-        f'<div class="charts">{"".join(figures)}</div></section>'
-    )
+    return f'<section aria-label="Course">{shown}<div class="charts">{"".join(figures)}</div></section>'
 
 
 def _table(modes: Mapping[str, Any]) -> str:
@@ -126,7 +107,7 @@ def _table(modes: Mapping[str, Any]) -> str:
             cells = [f"{rates[phase]:,.0f}" for phase in PHASES] + [percent(waits[phase]) for phase in PHASES]
             rows.append(
                 f'<tr><th scope="row" class="l">{_titled(name)}</th><td class="l">'
-                f"{swatch(subtask)} {PRODUCERS[subtask]} to {subtask}</td>"
+                f"{swatch(*LOOKS[subtask])} {PRODUCERS[subtask]} to {subtask}</td>"
                 f"{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
             )
     return (
@@ -152,15 +133,10 @@ def _settings(spec: IsolateSpec, command: str) -> Iterable[tuple[str, str]]:
     yield "command", command
 
 
-def _facts(title: str, facts: Iterable[tuple[str, str]]) -> str:
-    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts)
-    return f'<div class="card"><h2>{title}</h2><dl class="facts">{items}</dl></div>'
-
-
 def _notes(spec: IsolateSpec) -> str:
     edge_s = spec.window("before")[0] * TICK_S
     but_open = "" if spec.slow_rate_per_s else ": it does not read, but stays open"
-    notes = [
+    texts = [
         "A.1 and A.2 are tasks of one process, B.3 and B.4 of another; both logical channels share one connection."
         f" In the middle phase {middle_phase(spec)}{but_open}.",
         f"With credit, what is sent always finds a buffer, so {STALLED}'s records wait at A.2. Without, they fill the"
@@ -171,8 +147,7 @@ def _notes(spec: IsolateSpec) -> str:
         " before.",
         "Every record's place in its channel, the count and a checksum were verified.",
     ]
-    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    return f'<section class="card"><h2>Notes</h2><ul class="plain">{items}</ul></section>'
+    return notes("Notes", texts)
 
 
 def _titled(name: str) -> str:

@@ -13,9 +13,9 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping, Sequence
 from html import escape
-from importlib import resources
 from typing import Any
 
+from ..charts.page import asset, callout, document, facts, notes
 from ..spec import RunSpec
 from ..store import Row
 from ..words import plain, setting_name, setting_text
@@ -25,6 +25,7 @@ from .charts import latency_figure, legend, throughput_figure
 from .filters import Filters
 from .frontier import frontier_section
 from .hosts import hosts_section
+from .noise import noise_warnings
 from .percentiles import percentiles_section
 from .points import Analysis, facet
 from .sweeps import Sweep, compared_section, letter, sweeps_table, together
@@ -33,11 +34,7 @@ from .timeline import timeline_section
 
 __all__ = ["Analysis", "Sweep", "build_combined_report", "build_report", "findings", "together"]
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-# Ahead of the script itself, so that a page which breaks says so.
-_WATCH = "window.onerror=(m)=>{const e=document.documentElement;e.dataset.errors=(e.dataset.errors||'')+m+'; '};"
-
-_SCRIPTS = ("page.js", "rescale.js", "choose.js")
+_SCRIPTS = ("rescale.js", "choose.js")
 _PROCESSES = {
     False: "Every run is a producer process and a consumer process of its own on this machine",
     True: "Runs over several hosts have sources and sinks on each, every source sending to every sink",
@@ -99,14 +96,11 @@ def build_combined_report(sweeps: Sequence[Sweep]) -> str:
         _method(analysis),
         f"<footer>{escape(_footer(sweeps))}</footer>",
     ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(f'netstack sweep · {title}')}</title>"
-        f"<script>{_WATCH}</script><style>{_asset('page.css')}{_asset('choose.css')}</style></head>"
-        f"<body><main>{''.join(body)}</main>"
-        f"{''.join(f'<script>{_asset(name)}</script>' for name in _SCRIPTS)}</body></html>\n"
+    return document(
+        f"netstack sweep · {title}",
+        body,
+        styles=[asset(__name__, "choose.css")],
+        scripts=[asset(__name__, name) for name in _SCRIPTS],
     )
 
 
@@ -126,10 +120,6 @@ def _head(by_timeout: bool, by_buffers: bool) -> str:
         return "Throughput against the number of buffers"
     more = " and the number of buffers" if by_buffers else ""
     return f"Throughput and latency against the buffer timeout{more}"
-
-
-def _asset(name: str) -> str:
-    return resources.files(__name__).joinpath(name).read_text(encoding="utf-8")
 
 
 def _subtitle(rows: Sequence[Row], sweeps: Sequence[Sweep]) -> str:
@@ -172,12 +162,9 @@ def _callouts(analysis: Analysis) -> str:
             f'<div class="callout bad" role="alert"><strong>{runs} of {len(analysis.rows)} failed.</strong> '
             'They are not in the curves; <a href="#failed" style="color:inherit">the errors are below</a>.</div>'
         )
-    warnings = analysis.warnings()
-    if warnings:
-        items = "".join(
-            f"<li>{escape(text)} <em>({_said(count, len(analysis.good))})</em></li>" for text, count in warnings
-        )
-        parts.append(f'<div class="callout"><strong>Warnings</strong><ul>{items}</ul></div>')
+    parts.append(callout("Noise", noise_warnings(analysis)))
+    told = [f"{text} ({_said(count, len(analysis.good))})" for text, count in analysis.warnings()]
+    parts.append(callout("Warnings", told))
     return "".join(parts)
 
 
@@ -223,12 +210,12 @@ def _machine(rows: Sequence[Row]) -> str:
                 packages[f"{fact.removeprefix('packages_')} {value}"] = None
             else:
                 values.setdefault(fact, {})[_fact(fact, value)] = None
-    facts = {name.removesuffix("_bytes").replace("_", " "): ", ".join(found) for name, found in values.items()}
+    known = {name.removesuffix("_bytes").replace("_", " "): ", ".join(found) for name, found in values.items()}
     if packages:
-        facts["packages"] = ", ".join(packages)
+        known["packages"] = ", ".join(packages)
     if loads:
-        facts["load at the start of runs"] = f"{min(loads):.1f} to {max(loads):.1f}"
-    return f'<div class="card"><h2>Machine</h2>{_facts(facts)}</div>'
+        known["load at the start of runs"] = f"{min(loads):.1f} to {max(loads):.1f}"
+    return facts("Machine", known.items())
 
 
 def _fact(name: str, value: Any) -> str:
@@ -237,32 +224,27 @@ def _fact(name: str, value: Any) -> str:
 
 def _settings(rows: Sequence[Row], sweeps: Sequence[Sweep]) -> str:
     """Every setting, with all its values where the rows differ, then how the sweep was made."""
-    facts = {}
+    known = {}
     present = (name.removeprefix("settings_") for row in rows for name in row if name.startswith("settings_"))
     for name in dict.fromkeys((*RunSpec.__dataclass_fields__, *present)):
         values = {facet(row, name) for row in rows if f"settings_{name}" in row}
         if values:
             ordered = sorted(values, key=lambda value: (value is None, value))  # none after every number
-            facts[setting_name(name)] = ", ".join(setting_text(name, value) for value in ordered)
+            known[setting_name(name)] = ", ".join(setting_text(name, value) for value in ordered)
     for number, sweep in enumerate(sweeps):
         which = f" of {letter(number)}" if len(sweeps) > 1 else ""
         grid = sweep.facts.get("grid")
         if isinstance(grid, Mapping):
-            facts[f"repeats{which}"] = plain(grid.get("repeats"))
-            facts[f"order{which}"] = f"shuffled, seed {plain(grid.get('seed'))}"
+            known[f"repeats{which}"] = plain(grid.get("repeats"))
+            known[f"order{which}"] = f"shuffled, seed {plain(grid.get('seed'))}"
         if sweep.facts.get("command"):
-            facts[f"command{which}"] = plain(sweep.facts["command"])
-    return f'<div class="card"><h2>Settings</h2>{_facts(facts)}</div>'
-
-
-def _facts(facts: Mapping[str, str]) -> str:
-    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts.items())
-    return f'<dl class="facts">{items}</dl>'
+            known[f"command{which}"] = plain(sweep.facts["command"])
+    return facts("Settings", known.items())
 
 
 def _method(analysis: Analysis) -> str:
     spread = any(len(row.get("hosts") or ()) > 1 for row in analysis.rows)
-    notes = [
+    texts = [
         *analysis.remarks(),
         f"{_PROCESSES[spread]}; each point is one throughput run (as fast as it goes, after a warm-up that is not"
         " counted) and, unless left out, one latency run (at a fixed rate).",
@@ -274,13 +256,12 @@ def _method(analysis: Analysis) -> str:
         "A percentile needs records above it: p99.9 of a short run rests on very few. Absolute figures move with the"
         " machine and its load; compare what was measured side by side.",
     ]
-    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    return f'<section class="card" id="method"><h2>Notes on the method</h2><ul class="plain">{items}</ul></section>'
+    return notes("Notes on the method", texts, name="method")
 
 
 def _footer(sweeps: Sequence[Sweep]) -> str:
     if len(sweeps) > 1:
         return "Written by netstack-bench · the same rows are in rows.parquet in each folder"
-    facts = sweeps[0].facts
-    made = f" · started {facts['started_at']}" if facts.get("started_at") else ""
+    started = sweeps[0].facts.get("started_at")
+    made = f" · started {started}" if started else ""
     return f"Written by netstack-bench{made} · the same rows are in rows.parquet beside this page"

@@ -11,18 +11,18 @@ from typing import Final
 
 from netstack.units import format_size, three_digits
 
+from ..charts.curve import CurveChart, Upright, draw_curves
+from ..charts.facets import facets_attribute
+from ..charts.look import legend, numbered
+from ..charts.page import NARROW_PX, WIDE_PX, both_sizes
+from ..charts.svg import Mark, Series
 from ..words import setting_text
 from .buffers import BufferCurve, BufferPoint, backpressure, buffers_text, bytes_text
-from .charts import NARROW_PX, WIDE_PX, buttons, timeout_label
-from .curve import CurveChart, Upright, draw_curves
-from .facets import facets_attribute
+from .charts import timeout_label
 from .filters import Filters
-from .svg import Mark, Series
 
 _FIRST_SERIES: Final = 1000  # the lines of the other charts count from 0
 _MOST_OPEN: Final = 6  # charts; more are folded
-_HUES: Final = 8
-_DASHES: Final = 4
 _MOST_DIRECT_LABELS: Final = 8
 _HEADROOM: Final = 2.5
 
@@ -54,14 +54,10 @@ def _exclusives(curves: Sequence[BufferCurve]) -> list[int]:
     return sorted({point.exclusive for curve in curves for point in curve.points})
 
 
-def _style(number: int) -> tuple[int, int, int]:
-    """(hue, dash, shape); a second round of hues is dashed."""
-    return number % _HUES, number // _HUES % _DASHES, number
-
-
 def _legend(series: dict[int, int], filters: Filters) -> str:
-    return buttons(
-        (_FIRST_SERIES + number, _style(number), _label(exclusive), _exclusive_facets(exclusive, filters))
+    looks = numbered(len(series))
+    return legend(
+        (_FIRST_SERIES + number, looks[number], _label(exclusive), _exclusive_facets(exclusive, filters))
         for exclusive, number in series.items()
     )
 
@@ -101,17 +97,18 @@ def _figure(curve: BufferCurve, series: dict[int, int], filters: Filters) -> str
     return (
         f'<figure class="card"{facets_attribute(_facets(curve, filters))}>'
         f'<figcaption><h3>{escape(_upper(curve.link.label))}</h3><span class="note">{note}</span></figcaption>'
-        f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div></figure>'
+        f"{both_sizes(wide, narrow)}</figure>"
     )
 
 
 def _chart(curve: BufferCurve, series: dict[int, int], filters: Filters) -> CurveChart:
     totals = curve.totals
+    looks = numbered(len(series))
     lines = []
     for exclusive in _exclusives([curve]):
         points = curve.of_exclusive(exclusive)
         marks = tuple(_mark(curve, points[total], filters) if total in points else None for total in totals)
-        hue, dash, shape = _style(series[exclusive])
+        hue, dash, shape = looks[series[exclusive]]
         number, facets = _FIRST_SERIES + series[exclusive], _exclusive_facets(exclusive, filters)
         lines.append(Series(_label(exclusive), number, hue, dash, shape, marks, facets))
     highest = max(point.wire.high for point in curve.points)
@@ -131,6 +128,7 @@ def _chart(curve: BufferCurve, series: dict[int, int], filters: Filters) -> Curv
         places=totals,
         series=lines,
         highest=highest,
+        unit="MB/s on the wire",
         tick=three_digits,
         upright=upright,
         expected=expected,

@@ -7,73 +7,50 @@ Rules: the tabs of one chart share one value axis where they share a unit, so th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import Final
 
 from netstack.units import format_count, format_duration, three_digits
 
+from ..charts.look import Look, distinct
+from ..charts.look import legend as charts_legend
+from ..charts.page import NARROW_PX, WIDE_PX, both_sizes
+from ..charts.svg import Chart, Mark, Series, draw
 from ..figure import Figure
-from .facets import facets_attribute
 from .filters import Filters
 from .points import Analysis, Line, micro
-from .svg import Chart, Mark, Series, draw, marker
 
-WIDE_PX: Final = (580, 380)
-NARROW_PX: Final = (350, 320)
 PERCENTILES: Final = (("p50", "p50"), ("p90", "p90"), ("p99", "p99"), ("p999", "p99.9"))
 
-_HUES: Final = 8
-_DASHES: Final = 4
-_MOST_BUTTONS: Final = 12  # of a legend: more are folded
 _LINEAR_UP_TO: Final = 25.0  # times between the most and the least, beyond which the low lines would lie on the axis
 
 
 def legend(analysis: Analysis, filters: Filters) -> str:
     """One button a line; without a script it is a plain legend."""
-    return buttons(
+    return charts_legend(
         (number, style, line.label, filters.line(line)) for number, (line, style) in enumerate(styles(analysis).items())
     )
 
 
-def buttons(lines: Iterable[tuple[int, tuple[int, int, int], str, str]]) -> str:
-    """A legend of (number, style, label, choices) of each line."""
-    items = [
-        f'<li{facets_attribute(facets)}><button type="button" disabled aria-pressed="true" data-series="{number}">'
-        f"{swatch(*style)}{escape(label)}</button></li>"
-        for number, style, label, facets in lines
-    ]
-    shown = f'<ul class="legend" aria-label="Lines: click to hide or show">{"".join(items)}</ul>'
-    folded = f"<details><summary>The {len(items)} lines</summary>{shown}</details>"
-    return folded if len(items) > _MOST_BUTTONS else shown
-
-
-def swatch(hue: int, dash: int, shape: int) -> str:
-    """A piece of a line with its mark."""
-    return (
-        f'<svg class="swatch h{hue} d{dash}" viewBox="0 0 34 16" aria-hidden="true">'
-        f'<path class="line" d="M1 8H33"/>{marker(shape, 17, 8)}</svg>'
-    )
-
-
-def styles(analysis: Analysis) -> dict[Line, tuple[int, int, int]]:
+def styles(analysis: Analysis) -> dict[Line, Look]:
     """(hue, dash, shape) of each line: hue says the record size and what else differs, dash the channels.
 
     With several sweeps in one page hue and shape say the settings, and dash the sweep. Else each shape is a line's own.
+    No two lines look alike as long as there are looks left (`look.LOOKS`).
     """
     sweeps = sorted({line.sweep for line in analysis.lines})
     if len(sweeps) > 1:
         places = {work: place for place, work in enumerate(dict.fromkeys(line.work for line in analysis.lines))}
-        return {
-            line: (places[line.work] % _HUES, sweeps.index(line.sweep) % _DASHES, places[line.work])
-            for line in analysis.lines
-        }
-    works = list(dict.fromkeys((line.record_bytes, line.extras) for line in analysis.lines))
-    counts = sorted({line.channels for line in analysis.lines})
-    return {
-        line: (works.index((line.record_bytes, line.extras)) % _HUES, counts.index(line.channels) % _DASHES, number)
-        for number, line in enumerate(analysis.lines)
-    }
+        wanted = [(places[line.work], sweeps.index(line.sweep), places[line.work]) for line in analysis.lines]
+    else:
+        works = list(dict.fromkeys((line.record_bytes, line.extras) for line in analysis.lines))
+        counts = sorted({line.channels for line in analysis.lines})
+        wanted = [
+            (works.index((line.record_bytes, line.extras)), counts.index(line.channels), number)
+            for number, line in enumerate(analysis.lines)
+        ]
+    return dict(zip(analysis.lines, distinct(wanted), strict=True))
 
 
 def throughput_figure(analysis: Analysis, filters: Filters) -> str:
@@ -180,12 +157,13 @@ def _drawings(
         scale="log" if scale == "log" else "linear",
         domain=(min(values), max(values)),
         tick=write,
+        unit=unit if guides is None else f"latency, {unit}",
         guides=guides or (),
         facets=[filters.timeout(timeout) for timeout in analysis.timeouts],
     )
     wide = draw(chart, width=WIDE_PX[0], height=WIDE_PX[1], direct_labels=True)
     narrow = draw(chart, width=NARROW_PX[0], height=NARROW_PX[1], direct_labels=False)
-    return f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>'
+    return both_sizes(wide, narrow)
 
 
 def tabbed(name: str, title: str, note: str, panels: Sequence[tuple[str, str]]) -> str:

@@ -44,6 +44,22 @@
 
   const panel = document.querySelector("#choose");
   const boxes = panel ? all("input", panel) : [];
+
+  // The choice is in the address, so that a page is shared as it is looked at: `?hide=0-1.2-0`.
+  const address = new URL(location.href);
+  const away = new Set((address.searchParams.get("hide") ?? "").split("."));
+  for (const box of boxes) box.checked = !away.has(box.value);
+  const remember = () => {
+    const off = boxes.filter((box) => !box.checked).map((box) => box.value);
+    const now = new URL(location.href);
+    if (off.length) now.searchParams.set("hide", off.join("."));
+    else now.searchParams.delete("hide");
+    try {
+      history.replaceState(null, "", now);
+    } catch {
+      // a page that has no address of its own, such as one inside a message
+    }
+  };
   const hideUnchosen = () => {
     const off = new Set(boxes.filter((box) => !box.checked).map((box) => box.value));
     for (const part of all("[data-f]")) {
@@ -82,11 +98,13 @@
   };
 
   const refresh = () => {
+    remember();
     hideUnchosen();
     choosable();
     rejoin();
     rescale();
     frontiers();
+    document.dispatchEvent(new Event("shown"));
     document.documentElement.dataset.shown = panel?.querySelector("output").textContent ?? "";
   };
 

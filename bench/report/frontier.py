@@ -15,13 +15,14 @@ from typing import Final
 
 from netstack.units import format_count, format_size, three_digits
 
+from ..charts.page import both_sizes
+from ..charts.plane import Frontier, Plane, Track, draw_plane, pareto
+from ..charts.svg import Mark, Series, nice_ticks
 from ..figure import Figure
 from ..grid import Kind
 from .charts import legend, styles, tabbed, timeout_label
 from .filters import Filters
-from .plane import Frontier, Plane, Track, draw_plane, pareto
 from .points import Analysis, Line, micro
-from .svg import Mark, Series, nice_ticks
 
 _WIDE_PX: Final = (1160, 430)
 _NARROW_PX: Final = (350, 380)
@@ -51,7 +52,7 @@ def frontier_section(analysis: Analysis, filters: Filters) -> str:
                 plane = _plane(analysis, filters, points, percentile, unit, write)
                 wide = draw_plane(plane, width=_WIDE_PX[0], height=_WIDE_PX[1], direct_labels=False)
                 narrow = draw_plane(plane, width=_NARROW_PX[0], height=_NARROW_PX[1], direct_labels=False)
-                drawn = f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>'
+                drawn = both_sizes(wide, narrow)
                 panels.append((f"{percentile} · {unit}", drawn))
     where = "at a fixed rate" if kind == "latency" else "under full load"
     note = (
@@ -113,6 +114,7 @@ def _plane(
         scale="log",
         domain=(min(latencies), max(latencies)),
         tick=micro,
+        unit=f"latency, {percentile}",
         frontiers=frontiers,
     )
 

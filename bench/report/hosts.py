@@ -131,14 +131,16 @@ def _heat_map(cells: _Map, what: str, write: Callable[[float], str], style: str)
     sinks = sorted({sink for _, sink in cells})
     values = [cell.value for cell in cells.values()]
     low, high = min(values), max(values)
+    # The whole of the scale is for the whole of the values, from nothing on: pairs that differ little look alike.
     is_one_way = "one-way" in style
     many = " many" if len(sinks) > _MANY else ""
     heads = "".join(f'<th scope="col" class="c">{escape(sink)}</th>' for sink in sinks)
     body = []
     for source in sources:
-        row = "".join(_cell(cells.get((source, sink)), low, high, write, is_one_way) for sink in sinks)
+        row = "".join(_cell(cells.get((source, sink)), high, write, is_one_way) for sink in sinks)
         body.append(f'<tr><th scope="row" class="l">{escape(source)}</th>{row}</tr>')
-    scale = "" if low == high else f'<span class="ramp" aria-hidden="true"></span>{write(low)} to {write(high)}'
+    spread = f"; {write(low)} to {write(high)} here" if low < high else ""
+    scale = f'<span class="ramp" aria-hidden="true"></span>0 to {write(high)}{spread}'
     return (
         f'<div class="map" tabindex="0"><table class="heat pairs{style}{many}"><caption>{what}<span class="key">{scale}'
         f'</span></caption><thead><tr><th scope="col" class="l">from \\ to</th>{heads}</tr></thead>'
@@ -146,10 +148,10 @@ def _heat_map(cells: _Map, what: str, write: Callable[[float], str], style: str)
     )
 
 
-def _cell(cell: _Cell | None, low: float, high: float, write: Callable[[float], str], is_one_way: bool) -> str:
+def _cell(cell: _Cell | None, high: float, write: Callable[[float], str], is_one_way: bool) -> str:
     if cell is None:
         return '<td class="c">&ndash;</td>'
-    part = (cell.value - low) / (high - low) if high > low else 0.5
+    part = min(max(cell.value, 0.0) / high, 1.0) if high > 0 else 0.0
     notes, unsure = [], False
     if is_one_way and cell.uncertainty and not cell.is_local:
         notes.append(f"&plusmn; {write(cell.uncertainty)}")

@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
+from ..charts.look import Look, distinct, legend
+from ..charts.page import NARROW_PX, WIDE_PX, both_sizes
+from ..charts.plane import Plane, Track, draw_plane
+from ..charts.svg import Mark, Series
 from ..grid import Kind
 from ..histogram import PERCENTILES
-from .charts import NARROW_PX, WIDE_PX, buttons, styles, timeout_label
+from .charts import styles, timeout_label
 from .filters import Filters
-from .plane import Plane, Track, draw_plane
 from .points import Analysis, Line, micro
-from .svg import Mark, Series
 
 _FIRST_SERIES: Final = 2000
-_HUES: Final = 8
-_DASHES: Final = 4
 _MOST_OPEN: Final = 4  # charts; more are folded
 _TICKS: Final = {"p50": "50", "p90": "90", "p99": "99", "p999": "99.9", "p9999": "99.99"}
 _NOTES: Final = {
@@ -42,7 +42,7 @@ class _Curve:
     line: Line
     timeout_s: float | None
     number: int
-    style: tuple[int, int, int]
+    style: Look
     label: str
     facets: str
 
@@ -102,6 +102,9 @@ def _curves(analysis: Analysis, kind: Kind, filters: Filters) -> list[_Curve]:
     looks = styles(analysis)
     sweeps = sorted({line.sweep for line in analysis.lines})
     several = len(analysis.timeouts) > 1
+    looks_of_timeouts = distinct(
+        (number, sweep, number) for number in range(len(analysis.timeouts)) for sweep in range(len(sweeps))
+    )
     found = []
     for place, line in enumerate(analysis.lines):
         for number, timeout in enumerate(analysis.timeouts):
@@ -110,7 +113,7 @@ def _curves(analysis: Analysis, kind: Kind, filters: Filters) -> list[_Curve]:
             facets = filters.point(line, timeout)
             if several:
                 sweep = sweeps.index(line.sweep)
-                style = number % _HUES, sweep % _DASHES, number
+                style = looks_of_timeouts[number * len(sweeps) + sweep]
                 label = _timeout_words(timeout, line.sweep)
                 found.append(_Curve(line, timeout, _FIRST_SERIES + number * len(sweeps) + sweep, style, label, facets))
             else:
@@ -133,7 +136,7 @@ def _groups(analysis: Analysis, kind: Kind, filters: Filters) -> list[tuple[str,
 
 
 def _legend(analysis: Analysis, kind: Kind, filters: Filters) -> str:
-    shown: dict[int, tuple[int, tuple[int, int, int], str, str]] = {}
+    shown: dict[int, tuple[int, Look, str, str]] = {}
     for curve in _curves(analysis, kind, filters):
         label = curve.label
         facets = curve.facets
@@ -142,7 +145,7 @@ def _legend(analysis: Analysis, kind: Kind, filters: Filters) -> str:
             own = {"sweep": curve.line.sweep} if curve.line.sweep else {}
             facets = " ".join(filter(None, (filters.timeout(curve.timeout_s), filters.of(own))))
         shown[curve.number] = curve.number, curve.style, label, facets
-    return buttons(shown[number] for number in sorted(shown))
+    return legend(shown[number] for number in sorted(shown))
 
 
 def _figure(
@@ -166,20 +169,21 @@ def _figure(
         tracks.append(Track(series, (*places, end)))
     plane = Plane(
         title=f"Latency by percentile, {title}, logarithmic scale; one curve per setting",
-        axis="percentile of the records",
+        axis="percentile of the records, %",
         span=(places[0], end),
         below=[*ticks, (end, "max")],
         tracks=tracks,
         scale="log",
         domain=(min(values), max(values)),
         tick=micro,
+        unit="latency",
     )
     wide = draw_plane(plane, width=WIDE_PX[0], height=WIDE_PX[1], direct_labels=len(analysis.timeouts) > 1)
     narrow = draw_plane(plane, width=NARROW_PX[0], height=NARROW_PX[1], direct_labels=False)
     shown = f' data-f="{facets}"' if facets else ""
     return (
         f'<figure class="card"{shown}><figcaption><h3>{escape(title)}</h3></figcaption>'
-        f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div></figure>'
+        f"{both_sizes(wide, narrow)}</figure>"
     )
 
 

@@ -8,6 +8,7 @@ told apart as by any setting. Differences are those of `bench.compare`, each swe
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,10 +18,10 @@ from typing import Any, Final
 from netstack.errors import ConfigError
 from netstack.units import format_count, three_digits
 
+from ..charts.facets import facets_attribute
 from ..compare import Comparison, Difference, compare
 from ..store import Row
 from ..words import setting_name, setting_text
-from .facets import facets_attribute
 from .filters import Filters
 from .points import facet, micro, settings_of_sweeps
 
@@ -30,6 +31,9 @@ _SWATCH: Final = (
     '<svg class="swatch d{dash}" viewBox="0 0 34 16" aria-hidden="true"><path class="line" d="M1 8H33"/></svg>'
 )
 _VERDICTS: Final = {"better": "better", "worse": "worse", "same": "within the noise"}
+_GUESSES: Final = {"better": "maybe better", "worse": "maybe worse", "same": "noise unknown"}
+"""Where there were too few repeats to know the noise."""
+_WIDEST: Final = 8.0  # times more or less, at which a bar has its full length: one wild figure hides no other
 _METRICS: Final = {
     "records_per_s": "records/s",
     "cpu_s_per_gb_producer": "CPU s/GB, producer",
@@ -143,8 +147,8 @@ def _spelt(line: str) -> str:
 
 
 def _table(found: Comparison, name: str, filters: Filters) -> str:
-    most = max((abs(each.change) for each in found.differences), default=1.0) or 1.0
-    rows = "".join(_row(each, most, filters) for each in found.differences)
+    most = max((_times(each) for each in found.differences), default=0.0) or 1.0
+    rows = "".join(_row(each, min(most, math.log(_WIDEST)), filters) for each in found.differences)
     count = len(found.differences)
     heads = (("setting", True), ("figure", True), ("A", False), (name, False), ("change", False), ("verdict", True))
     head = "".join(f'<th scope="col"{" class=l" if left else ""}>{text}</th>' for text, left in heads)
@@ -155,16 +159,23 @@ def _table(found: Comparison, name: str, filters: Filters) -> str:
     )
 
 
+def _times(each: Difference) -> float:
+    """How many times more or less, as a logarithm: half and twice are equally far from no change."""
+    return abs(math.log(max(1 + each.change, 1e-3)))
+
+
 def _row(each: Difference, most: float, filters: Filters) -> str:
     write = format_count if each.metric == "records_per_s" else micro if "latency" in each.metric else three_digits
     shown = facets_attribute(filters.settings(each.settings))
-    part = min(1.0, abs(each.change) / most)
+    part = min(1.0, _times(each) / most)
+    verdict = (_VERDICTS if each.noise_known else _GUESSES)[each.verdict]
+    known = "" if each.noise_known else " guess"
     bar = f'<span class="bar {"up" if each.change > 0 else "down"}" style="--v:{part:.3f}" aria-hidden="true"></span>'
     return (
-        f'<tr{shown} class="{each.verdict}"><td class="l">{escape(each.point)}</td>'
+        f'<tr{shown} class="{each.verdict}{known}"><td class="l">{escape(each.point)}</td>'
         f'<td class="l">{_METRICS.get(each.metric, each.metric)}</td>'
         f'<td data-v="{each.a.median:g}">{escape(write(each.a.median))}</td>'
         f'<td data-v="{each.b.median:g}">{escape(write(each.b.median))}</td>'
         f'<td class="change" data-v="{each.change:.6f}">{bar}{each.change:+.1%}</td>'
-        f'<td class="l">{_VERDICTS[each.verdict]}</td></tr>'
+        f'<td class="l">{verdict}</td></tr>'
     )

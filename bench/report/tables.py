@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from netstack.units import format_count, format_size, three_digits
 
+from ..charts.facets import facets_attribute
+from ..charts.look import swatch
 from ..store import Row
 from ..words import setting_name, setting_text
-from .charts import styles, swatch, timeout_label
-from .facets import facets_attribute
+from .charts import styles, timeout_label
 from .filters import Filters
 from .points import Analysis, facet, micro, row_kind, row_latency, timeout_order
 
@@ -52,7 +53,8 @@ def kept_table(analysis: Analysis, filters: Filters) -> str:
             if kept is None:
                 cells.append(f'<td class="c"{shown[timeout]}>&ndash;</td>')
             else:
-                cells.append(f'<td class="cell"{shown[timeout]} style="--v:{min(kept, 1.0):.3f}">{kept:.0%}</td>')
+                side = "more" if kept > 1 else "less"
+                cells.append(f'<td class="cell {side}"{shown[timeout]} style="--v:{_shade(kept):.3f}">{kept:.0%}</td>')
         name = f"{swatch(hue, dash, shape)}{escape(line.label)}"
         row = facets_attribute(filters.line(line))
         body.append(f'<tr{row}><th scope="row" class="l">{name}</th>{"".join(cells)}</tr>')
@@ -60,10 +62,16 @@ def kept_table(analysis: Analysis, filters: Filters) -> str:
     return (
         f'<section class="card" id="kept"><h2>Throughput kept, against {timeout_label(reference)}</h2>'
         '<p class="note">Records a second at each buffer timeout as a part of the same line&rsquo;s at '
-        f"{timeout_label(reference)}: the price of promptness.</p>"
-        f'<div class="scroll"><table class="heat"><thead><tr>{first}{heads}</tr></thead>'
+        f"{timeout_label(reference)}: the price of promptness. The darker, the further from 100%: blue is less, green"
+        " more.</p>"
+        f'<div class="scroll"><table class="heat kept"><thead><tr>{first}{heads}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div></section>"
     )
+
+
+def _shade(kept: float) -> float:
+    """How far a part is from the whole: 0 at 100 %, 1 at a quarter or less, and at four times or more."""
+    return min(abs(math.log(max(kept, 1e-9))) / math.log(4), 1.0)
 
 
 def row_tables(analysis: Analysis, filters: Filters) -> str:

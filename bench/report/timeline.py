@@ -13,19 +13,21 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
+from ..charts.look import legend as charts_legend
+from ..charts.look import numbered
+from ..charts.page import both_sizes
+from ..charts.plane import Plane, Track, draw_plane
+from ..charts.svg import Mark, Series, nice_ticks
 from ..grid import Kind
 from ..store import Row
-from .charts import buttons, panel, tabs, timeout_label
+from .charts import panel, tabs, timeout_label
 from .filters import Filters
-from .plane import Plane, Track, draw_plane
 from .points import Analysis, Line
-from .svg import Mark, Series, nice_ticks
 from .views import View, views
 
 _WIDE_PX: Final = (1160, 330)
 _NARROW_PX: Final = (350, 300)
 _FIRST_SERIES: Final = 3000
-_HUES: Final = 8
 _MOST_SAMPLES: Final = 120  # of a line: more than that no screen shows apart
 _PARTS: Final = (
     ("backpressured_ms_per_s", "back-pressured", 1000.0),
@@ -56,8 +58,9 @@ def timeline_section(analysis: Analysis, filters: Filters) -> str:
         for line, timeout, row in runs
     ]
     most = max(range(len(runs)), key=lambda number: _waited(runs[number][2]))
-    legend = buttons(
-        (_FIRST_SERIES + number, _style(number), _name(task, alone), "") for task, number in numbers.items()
+    looks = numbered(len(tasks))
+    legend = charts_legend(
+        (_FIRST_SERIES + number, looks[number], _name(task, alone), "") for task, number in numbers.items()
     )
     return (
         '<section id="timeline" aria-labelledby="timeline-head"><h2 id="timeline-head">Back-pressure over time</h2>'
@@ -104,15 +107,11 @@ def _name(task: _Task, alone: bool) -> str:
     return name or host if alone else " / ".join(filter(None, task))
 
 
-def _style(number: int) -> tuple[int, int, int]:
-    """(hue, dash, shape); a second round of hues is dashed."""
-    return number % _HUES, number // _HUES % 4, number
-
-
 def _view(row: Row, parts: Sequence[tuple[str, str, float]], numbers: Mapping[_Task, int], alone: bool) -> str:
     """The drawings of one run: a panel for each part, and what it comes to on average."""
     last_s = max(float(sample["t_s"]) for sample in row["timeline"])
     drawn = []
+    looks = numbered(len(numbers))
     for number, (name, tab, whole) in enumerate(parts, 1):
         found = {task: _samples(row, task, name, whole) for task in numbers}
         present = {task: samples for task, samples in found.items() if samples}
@@ -124,7 +123,7 @@ def _view(row: Row, parts: Sequence[tuple[str, str, float]], numbers: Mapping[_T
                 Series(
                     _name(task, alone),
                     _FIRST_SERIES + numbers[task],
-                    *_style(numbers[task]),
+                    *looks[numbers[task]],
                     tuple(Mark(value, value, value, "") for _, value in samples),
                 ),
                 tuple(at for at, _ in samples),
@@ -141,6 +140,7 @@ def _view(row: Row, parts: Sequence[tuple[str, str, float]], numbers: Mapping[_T
             scale="linear",
             domain=(0.0, highest),
             tick=lambda value: f"{value:.0%}",
+            unit="part of the time" if whole > 1 else "part of the buffers",
             bare=True,
         )
         wide = draw_plane(plane, width=_WIDE_PX[0], height=_WIDE_PX[1], direct_labels=True)
@@ -150,7 +150,7 @@ def _view(row: Row, parts: Sequence[tuple[str, str, float]], numbers: Mapping[_T
             for task, samples in present.items()
         )
         told = f'<p class="note">On average: {escape(means)}.</p>'
-        drawn.append(panel(number, f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>{told}'))
+        drawn.append(panel(number, f"{both_sizes(wide, narrow)}{told}"))
     return "".join(drawn)
 
 

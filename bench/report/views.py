@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from .facets import facets_attribute
+from ..charts.facets import facets_attribute
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,14 @@ from xml.etree import ElementTree
 
 import pytest
 
+from bench.charts.look import LOOKS, distinct, numbered
+from bench.charts.svg import Chart, Mark, Series, draw, marker, nice_ticks, spread_out
 from bench.figure import Figure
 from bench.grid import Grid
 from bench.report import Analysis, build_report, findings
+from bench.report.charts import styles
+from bench.report.noise import noise_warnings
 from bench.report.points import Line
-from bench.report.svg import Chart, Mark, Series, draw, marker, nice_ticks, spread_out
 from bench.store import Row
 
 Rows = Callable[..., list[Row]]
@@ -137,7 +140,7 @@ def test_failed_runs_and_warnings_are_shown_and_not_drawn(fake_rows: Rows) -> No
     page = build_report(rows, SWEEP)
     assert "1 run of 40 failed" in page
     assert "RunFailed: &lt;consumer&gt; &amp; co" in page
-    assert "the machine was &lt;busy&gt; <em>(in 1 of 39 runs)</em>" in page
+    assert "the machine was &lt;busy&gt; (in 1 of 39 runs)" in page
     assert len(by_class(drawings(page)[0], "pt")) == 19
 
 
@@ -227,3 +230,51 @@ def test_a_missing_point_breaks_the_line() -> None:
 
 def test_the_eight_marks_differ() -> None:
     assert len({marker(shape, 10, 10) for shape in range(8)}) == 8
+
+
+def test_no_two_lines_look_alike(fake_rows: Rows) -> None:
+    grid = Grid(timeouts_s=(0.1,), record_sizes=tuple(2**n for n in range(3, 15)), channels=(1, 2, 3, 5, 10, 20))
+    analysis = Analysis(fake_rows(grid))
+    looks = styles(analysis)
+    assert len(looks) == 12 * 6 == len(set(looks.values()))
+    sizes = {line.record_bytes: hue for line, (hue, _, _) in looks.items() if line.channels == 1}
+    assert len(set(list(sizes.values())[:8])) == 8, "colours say the record size as long as there are any"
+    assert len({*distinct((0, 0, 0) for _ in range(LOOKS))}) == LOOKS
+    assert len({*numbered(32)}) == 32
+
+
+def test_repeats_that_disagree_are_told_at_the_top(fake_rows: Rows) -> None:
+    rows = fake_rows(Grid(timeouts_s=(0.1, 0.0), record_sizes=(8,), channels=(1, 16), repeats=3))
+    assert noise_warnings(Analysis(rows)) == []
+    wild = next(row for row in rows if row["kind"] == "throughput" and row["settings_channels"] == 16)
+    wild["records_per_s"] *= 3
+    (told,) = noise_warnings(Analysis(rows))
+    assert told.startswith("Repeats disagree about throughput at 1 of 4 points: from least to greatest 2")
+    page = build_report(rows, SWEEP)
+    assert page.index(told[:50]) < page.index('id="curves"')
+
+
+def test_the_axes_say_what_they_count(fake_rows: Rows) -> None:
+    page = build_report(fake_rows(Grid()), SWEEP)
+    for drawing in drawings(page):
+        if by_class(drawing, "pt"):
+            names = [each.text for each in by_class(drawing, "axis")]
+            assert len(names) == 2, names
+    assert "percentile of the records, %" in page
+
+
+def test_a_long_name_of_an_axis_takes_two_lines_and_stays_inside() -> None:
+    chart = Chart(
+        title="t",
+        categories=["a"],
+        axis="backpressure: part of their speed the sinks do not have",
+        series=[Series("s", 0, 0, 0, 0, (Mark(1.0, 1, 1, "a"),))],
+        scale="linear",
+        domain=(0.0, 1.0),
+        tick=str,
+    )
+    for width, lines in ((350, 2), (900, 1)):
+        root = ElementTree.fromstring(draw(chart, width=width, height=300, direct_labels=False))
+        found = by_class(root, "axis")
+        assert len(found) == lines
+        assert max(float(each.get("y", "0")) for each in found) < 300

@@ -37,7 +37,7 @@ const bends = (line) => line.getAttribute("d").match(/[ML]/g).length;
 """
 
 
-def chromium_dump(chromium: str, page: Path, profile: Path) -> str:
+def chromium_dump(chromium: str, page: Path, profile: Path, budget_ms: int = 2000) -> str:
     """The document as the browser has it after its scripts ran."""
     command = [
         chromium,
@@ -50,14 +50,16 @@ def chromium_dump(chromium: str, page: Path, profile: Path) -> str:
         "--disable-sync",
         f"--window-size={DESK_PX},900",
         f"--user-data-dir={profile}",
-        "--virtual-time-budget=2000",
+        f"--virtual-time-budget={budget_ms}",
         "--dump-dom",
         page.as_uri(),
     ]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
-def ask(chromium: str, folder: Path, page: str, script: str, width_px: int = DESK_PX) -> Any:
+def ask(
+    chromium: str, folder: Path, page: str, script: str, width_px: int = DESK_PX, query: str = "", budget_ms: int = 2000
+) -> Any:
     """What a script finds in the page, shown that wide: it fills the object `found`.
 
     The page stands in a frame, because a browser's window cannot be as narrow as a phone; it posts what it found.
@@ -67,10 +69,10 @@ def ask(chromium: str, folder: Path, page: str, script: str, width_px: int = DES
     (folder / "report.html").write_text(page.replace("</body>", told), encoding="utf-8")
     (folder / "frame.html").write_text(
         "<!doctype html><script>onmessage = (e) => { document.documentElement.dataset.found = e.data; };</script>"
-        f'<body style="margin:0"><iframe src="report.html" style="border:0;width:{width_px}px;height:800px">',
+        f'<body style="margin:0"><iframe src="report.html{query}" style="border:0;width:{width_px}px;height:800px">',
         encoding="utf-8",
     )
-    document = chromium_dump(chromium, folder / "frame.html", folder / "profile")
+    document = chromium_dump(chromium, folder / "frame.html", folder / "profile", budget_ms)
     found = re.search(r'<html data-found="([^"]*)"', document)
     assert found is not None, "the script did not come to its end"
     return json.loads(unescape(found[1]))
@@ -340,3 +342,100 @@ def test_without_a_script_everything_is_there(chromium: str, tmp_path: Path, hos
     assert re.search(r'<details id="choose" class="card" hidden', document)
     assert document.count('<details class="view"') == 40
     assert document.count('<details class="view" open') == 2
+
+
+SAVED = """
+const blobs = [];
+URL.createObjectURL = (blob) => { blobs.push(blob); return "about:blank"; };
+const names = [];
+HTMLAnchorElement.prototype.click = function () { names.push(this.download); };
+const press = (root, label) => all(".export button", root).find((each) => each.textContent === label).click();
+"""
+
+
+def test_charts_and_tables_are_saved_as_they_are_shown(chromium: str, tmp_path: Path, one: str) -> None:
+    found = ask(
+        chromium,
+        tmp_path,
+        one,
+        SAVED
+        + """
+        box("channels", "16").click();
+        press(document.querySelector("#throughput"), "SVG");
+        press(document.querySelector("#kept"), "CSV");
+        press(document.querySelector("#throughput"), "PNG");
+        while (blobs.length < 3) await new Promise((done) => setTimeout(done, 20));
+        found.names = names;
+        found.kinds = blobs.map((blob) => blob.type);
+        [found.svg, found.csv] = await Promise.all(blobs.slice(0, 2).map((blob) => blob.text()));
+        found.drawn = new DOMParser().parseFromString(found.svg, "image/svg+xml").querySelectorAll(".series").length;
+        const picture = await createImageBitmap(blobs[2]);
+        const canvas = new OffscreenCanvas(picture.width, picture.height);
+        const context = canvas.getContext("2d");
+        context.drawImage(picture, 0, 0);
+        const pixels = context.getImageData(0, 0, picture.width, picture.height).data;
+        found.size = [picture.width, picture.height];
+        found.colours = new Set(new Uint32Array(pixels.buffer)).size;
+        """,
+        budget_ms=60_000,
+    )
+    assert found["errors"] == ""
+    assert found["names"] == [
+        "throughput-against-buffer-timeout.svg",
+        "throughput-kept-against-100-ms.csv",
+        "throughput-against-buffer-timeout.png",
+    ]
+    assert found["kinds"] == ["image/svg+xml", "text/csv", "image/png"]
+    assert found["drawn"] == 2, "the lines that were not chosen are left out"
+    lines = found["csv"].splitlines()
+    assert len(lines) == 3
+    assert all(line.count(",") == lines[0].count(",") for line in lines)
+    assert found["size"] == [1160, 760]
+    assert found["colours"] > 20, "a drawing, not an empty sheet"
+
+
+def test_the_choice_is_in_the_address(chromium: str, tmp_path: Path, one: str) -> None:
+    script = 'box("channels", "16").click(); found.address = location.search; found.rows = rows();'
+    chosen = ask(chromium, tmp_path, one, script)
+    assert chosen["address"].startswith("?hide=")
+    reads = "found.rows = rows(); found.off = all('#choose input').filter((each) => !each.checked).length;"
+    again = ask(chromium, tmp_path, one, reads, query=chosen["address"])
+    assert (again["rows"], again["off"], again["errors"]) == (chosen["rows"], 1, "")
+
+
+def test_the_keyboard_reaches_the_tables_soon_and_every_mark(chromium: str, tmp_path: Path, one: str) -> None:
+    found = ask(
+        chromium,
+        tmp_path,
+        one,
+        """
+        const kinds = "a[href], button, input, select, summary, [tabindex]";
+        const stops = all(kinds).filter((each) => isSeen(each) && each.tabIndex >= 0);
+        const radios = new Set();  // one stop for each group
+        const isFirst = ({ name }) => !radios.has(name) && radios.add(name);
+        const counted = stops.filter((each) => each.type !== "radio" || isFirst(each));
+        found.before = counted.findIndex((each) => each.closest("#runs"));
+        const chart = all("#throughput svg").find((svg) => svg.querySelector(".pt") && isSeen(svg));
+        const marks = all(".pt", chart);
+        found.inChart = marks.filter((each) => each.tabIndex >= 0).length;
+        marks.find((each) => each.tabIndex >= 0).focus();
+        const visited = new Set();
+        for (let step = 0; step < marks.length; step++) {
+          visited.add(document.activeElement);
+          document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true }));
+        }
+        found.visited = visited.size === marks.length;
+        found.told = !document.querySelector("#tip").hidden;
+        """,
+    )
+    assert found["errors"] == ""
+    assert 10 < found["before"] < 75
+    assert (found["inChart"], found["visited"], found["told"]) == (1, True, True)
+
+
+def test_tables_fit_a_desk(chromium: str, tmp_path: Path, one: str) -> None:
+    script = """
+    for (const each of all("details")) each.open = true;
+    found.wide = all("table").filter((each) => each.scrollWidth > each.closest(".card").clientWidth).length;
+    """
+    assert ask(chromium, tmp_path, one, script) == {"wide": 0, "errors": ""}

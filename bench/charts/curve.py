@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-from .svg import Plot, Series, axes, grouped, names, nice_ticks, point
+from .svg import UNIT_PX, Plot, Series, axes, below_px, grouped, names, nice_ticks, point
 
 _TEXT_PX: Final = 6.6  # of one letter at 12 px, on average
 _LINE_PX: Final = 15.0
@@ -40,6 +40,7 @@ class CurveChart:
         series: the lines; a mark that is None is skipped and the line goes on.
         highest: most value to show.
         tick: value to text on the vertical axis.
+        unit: what the vertical axis counts, above it.
         upright: one line across.
         expected: (count, value) of the corners of a thin dashed line, rising.
     """
@@ -50,6 +51,7 @@ class CurveChart:
     series: Sequence[Series]
     highest: float
     tick: Callable[[float], str]
+    unit: str = ""
     upright: Upright | None = None
     expected: Sequence[tuple[float, float]] = ()
 
@@ -59,13 +61,14 @@ def draw_curves(chart: CurveChart, *, width: int, height: int, direct_labels: bo
     ticks = nice_ticks("linear", 0.0, chart.highest)
     longest = max((len(series.label) for series in chart.series), default=0)
     plot = Plot(
-        left=14 + 6.4 * max(len(chart.tick(tick)) for tick in ticks),
-        right=width - (14 + 6.2 * min(longest, 22) if direct_labels else 10),
-        top=14 + (_LINE_PX * len(chart.upright.told) if chart.upright else 0),
-        bottom=height - 46,
+        left=14 + 7.2 * max(len(chart.tick(tick)) for tick in ticks),
+        right=width - (14 + 7.8 * min(longest, 22) if direct_labels else 10),
+        top=14 + (UNIT_PX if chart.unit else 0) + (_LINE_PX * len(chart.upright.told) if chart.upright else 0),
+        bottom=height - below_px(chart.axis, width),
         scale="linear",
         low=ticks[0],
         high=ticks[-1],
+        width=width,
     )
     first, last = _powers(chart)
     inset = _INSET * (plot.right - plot.left)
@@ -82,16 +85,17 @@ def draw_curves(chart: CurveChart, *, width: int, height: int, direct_labels: bo
         found = [(at, mark) for at, mark in zip(chart.places, series.marks, strict=True) if mark is not None]
         if found:
             marks = [point(mark, series.shape, place(at), plot) for at, mark in found]
-            line = _joined([(at, mark.value) for at, mark in found], place, plot)
-            drawn.append(grouped(series, [f'<path class="line" d="{line}"/>', *marks]))
+            # Straight from mark to mark: what is between them was not measured.
+            line = "L".join(f"{place(at):.1f} {plot.y(mark.value):.1f}" for at, mark in found)
+            drawn.append(grouped(series, [f'<path class="line" d="M{line}"/>', *marks]))
             ends.append((place(found[-1][0]), plot.y(found[-1][1].value), series))
     return "".join(
         (
             f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(chart.title)}"'
             ' xmlns="http://www.w3.org/2000/svg">',
             f"<title>{escape(chart.title)}</title>",
-            *axes(plot, ticks, chart.tick, below, chart.axis),
-            f'<path class="expected" d="{_joined(chart.expected, place, plot)}"/>' if chart.expected else "",
+            *axes(plot, ticks, chart.tick, below, chart.axis, unit=chart.unit),
+            f'<path class="expected" d="{_bent(chart.expected, place, plot)}"/>' if chart.expected else "",
             _upright(chart.upright, place(chart.upright.at), plot) if chart.upright else "",
             *drawn,
             *(names(ends, plot) if direct_labels else ()),
@@ -107,8 +111,8 @@ def _powers(chart: CurveChart) -> tuple[int, int]:
     return first, max(math.ceil(math.log2(max(counts)) - 1e-9), first + 1)
 
 
-def _joined(points: Sequence[tuple[float, float]], place: Callable[[float], float], plot: Plot) -> str:
-    """A path through points, straight in counts and therefore bent on this axis: halfway between is halfway up."""
+def _bent(points: Sequence[tuple[float, float]], place: Callable[[float], float], plot: Plot) -> str:
+    """A path through the corners of what a formula says, straight in counts and therefore bent on this axis."""
     steps = [points[0]]
     for (at, value), (next_at, next_value) in itertools.pairwise(points):
         for step in range(1, _BENDS + 1):

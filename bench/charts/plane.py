@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final, Literal
 
-from .svg import Plot, Series, axes, grouped, names, nice_ticks, point
+from .svg import UNIT_PX, Plot, Series, axes, below_px, grouped, names, nice_ticks, point
 
 _MOST_DIRECT_LABELS: Final = 8
 _LONGEST_DIRECT_LABEL: Final = 26
@@ -61,6 +61,7 @@ class Plane:
         scale: of the vertical axis; `log` needs values above 0.
         domain: least and most value, before rounding to ticks.
         tick: value to text on the vertical axis.
+        unit: what the vertical axis counts, above it.
         frontiers: staircases.
         bare: lines without a mark for each point; the script tells values where the pointer is.
     """
@@ -73,6 +74,7 @@ class Plane:
     scale: Literal["linear", "log"]
     domain: tuple[float, float]
     tick: Callable[[float], str]
+    unit: str = ""
     frontiers: Sequence[Frontier] = ()
     bare: bool = False
 
@@ -83,13 +85,14 @@ def draw_plane(plane: Plane, *, width: int, height: int, direct_labels: bool) ->
     longest = max((len(track.series.label) for track in plane.tracks), default=0)
     direct = direct_labels and 0 < len(plane.tracks) <= _MOST_DIRECT_LABELS and longest <= _LONGEST_DIRECT_LABEL
     plot = Plot(
-        left=14 + 6.4 * max(len(plane.tick(tick)) for tick in ticks),
-        right=width - (14 + 6.9 * longest if direct else 14),
-        top=14,
-        bottom=height - 46,
+        left=14 + 7.2 * max(len(plane.tick(tick)) for tick in ticks),
+        right=width - (14 + 7.8 * longest if direct else 14),
+        top=14 + (UNIT_PX if plane.unit else 0),
+        bottom=height - below_px(plane.axis, width),
         scale=plane.scale,
         low=ticks[0],
         high=ticks[-1],
+        width=width,
     )
     first, last = plane.span
 
@@ -112,13 +115,14 @@ def draw_plane(plane: Plane, *, width: int, height: int, direct_labels: bool) ->
             drawn.append(grouped(track.series, parts))
     stairs = [_frontier(frontier, place, plot, row % _LABEL_ROWS) for row, frontier in enumerate(plane.frontiers)]
     facts = _plot_facts(plot, first, last, plane) if plane.bare else ""
+    below = [(place(at), label) for at, label in plane.below]
     return "".join(
         (
             f'<svg viewBox="0 0 {width} {height}" role="img" data-scale="{plane.scale}"{facts}'
             f' aria-label="{escape(plane.title)}"'
             ' xmlns="http://www.w3.org/2000/svg">',
             f"<title>{escape(plane.title)}</title>",
-            *axes(plot, ticks, plane.tick, [(place(at), label) for at, label in plane.below], plane.axis),
+            *axes(plot, ticks, plane.tick, below, plane.axis, unit=plane.unit),
             *stairs,
             *drawn,
             *(names(ends, plot) if direct else ()),

@@ -1,5 +1,6 @@
 "use strict";
-// The page reads without this: it adds tooltips, the switching of lines, and sorting. Nothing is fetched from anywhere.
+// The page reads without this: it adds tooltips, the switching of lines, sorting, and the keyboard's way through marks.
+// Nothing is fetched from anywhere.
 (() => {
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 
@@ -36,6 +37,34 @@
     point.addEventListener("focus", () => show(point));
     point.addEventListener("blur", hide);
   }
+
+  // One stop of the Tab key for all marks of a chart, and for all buttons of a legend; arrows go from one to the next.
+  const isThere = (each) => !each.closest(".out, .off") && each.getClientRects().length > 0;
+  const rove = (root, selector) => {
+    const members = all(selector, root);
+    const stop = (at) => {
+      for (const each of members) each.setAttribute("tabindex", each === at ? "0" : "-1");
+    };
+    root.addEventListener("keydown", (event) => {
+      const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
+      const shown = members.filter(isThere);
+      const now = shown.indexOf(document.activeElement.closest(selector));
+      if (!step || now < 0) return;
+      event.preventDefault();
+      const next = shown[(now + step + shown.length) % shown.length];
+      stop(next);
+      next.focus();
+    });
+    return () => stop(members.find((each) => each.getAttribute("tabindex") === "0" && isThere(each)) ?? members.find(isThere));
+  };
+  const stops = [
+    ...all("main svg").filter((svg) => svg.querySelector(".pt")).map((svg) => rove(svg, ".pt")),
+    ...all(".legend").map((legend) => rove(legend, "button")),
+  ];
+  const restop = () => stops.forEach((stop) => stop());
+  document.addEventListener("shown", restop); // the choice of settings has changed
+  document.addEventListener("toggle", restop, true);
+  document.addEventListener("change", restop);
 
   for (const button of all(".legend button")) {
     const number = button.dataset.series;
@@ -74,6 +103,7 @@
     }
   }
 
+  restop();
   // What a test in a real browser looks at: how many curves have a length, and that this line was reached.
   const curves = all(".charts .line").filter((line) => line.getTotalLength() > 0).length;
   document.documentElement.dataset.curves = String(curves);

@@ -9,6 +9,7 @@ series, so no meaning hangs on colour alone; every mark carries a `<title>` and 
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -70,6 +71,7 @@ class Chart:
         scale: `log` needs values above 0.
         domain: least and most value, before rounding to ticks.
         tick: value to text on the vertical axis.
+        unit: what the vertical axis counts, above it.
         guides: for each category a value to mark with a short line, or None.
         facets: for each category the choices it belongs to (`filters`).
     """
@@ -81,6 +83,7 @@ class Chart:
     scale: Literal["linear", "log"]
     domain: tuple[float, float]
     tick: Callable[[float], str]
+    unit: str = ""
     guides: Sequence[float | None] = ()
     facets: Sequence[str] = ()
 
@@ -92,6 +95,10 @@ _MOST_DIRECT_LABELS: Final = 8
 _LONGEST_DIRECT_LABEL: Final = 26  # letters; longer ones would take the room of the curves
 _TAG_PX: Final = 48.0
 _LABEL_GAP_PX: Final = 14.0
+_AXIS_LINE_PX: Final = 14.0
+_AXIS_LETTER_PX: Final = 7.2  # at 12 px, on average
+UNIT_PX: Final = 18.0
+"""Room above the plot for the name of the vertical axis."""
 
 
 def draw(chart: Chart, *, width: int, height: int, direct_labels: bool) -> str:
@@ -107,14 +114,15 @@ def draw(chart: Chart, *, width: int, height: int, direct_labels: bool) -> str:
     direct = direct_labels and 0 < len(chart.series) <= _MOST_DIRECT_LABELS and longest <= _LONGEST_DIRECT_LABEL
     ticks = nice_ticks(chart.scale, *chart.domain)
     plot = Plot(
-        left=14 + 6.4 * max(len(chart.tick(tick)) for tick in ticks),
-        right=width - (14 + 6.9 * longest if direct else 10),
-        top=12,
-        bottom=height - 46,
+        left=14 + 7.2 * max(len(chart.tick(tick)) for tick in ticks),
+        right=width - (14 + 7.8 * longest if direct else 10),
+        top=12 + (UNIT_PX if chart.unit else 0),
+        bottom=height - below_px(chart.axis, width),
         scale=chart.scale,
         low=ticks[0],
         high=ticks[-1],
         slots=len(chart.categories),
+        width=width,
     )
     facets = chart.facets or [""] * len(chart.categories)
     places = [(plot.x(slot), label) for slot, label in enumerate(chart.categories)]
@@ -122,7 +130,7 @@ def draw(chart: Chart, *, width: int, height: int, direct_labels: bool) -> str:
         f'<svg viewBox="0 0 {width} {height}" role="img" data-scale="{chart.scale}" aria-label="{escape(chart.title)}"'
         ' xmlns="http://www.w3.org/2000/svg">',
         f"<title>{escape(chart.title)}</title>",
-        *axes(plot, ticks, chart.tick, places, chart.axis, facets),
+        *axes(plot, ticks, chart.tick, places, chart.axis, facets, unit=chart.unit),
         *(_guide(plot, slot, value, facets[slot]) for slot, value in enumerate(chart.guides) if value is not None),
         *(_series(series, plot, len(chart.series), place) for place, series in enumerate(chart.series)),
         *(_direct_labels(chart.series, plot) if direct else ()),
@@ -181,6 +189,7 @@ class Plot:
     low: float
     high: float
     slots: int = 1
+    width: float = 0.0  # of the whole drawing; 0 is that nothing stands to the right of the plot
 
     def x(self, slot: int, dodge: float = 0.0) -> float:
         """The middle of a category."""
@@ -195,6 +204,15 @@ class Plot:
         return self.bottom - part * (self.bottom - self.top)
 
 
+def below_px(axis: str, width: int) -> float:
+    """Room below the plot for the labels and the name of the horizontal axis, which may take several lines."""
+    return 46 + _AXIS_LINE_PX * (len(_lines(axis, width)) - 1)
+
+
+def _lines(axis: str, width: float) -> list[str]:
+    return textwrap.wrap(axis, max(12, int(width / _AXIS_LETTER_PX))) or [""]
+
+
 def axes(
     plot: Plot,
     ticks: Sequence[float],
@@ -202,6 +220,9 @@ def axes(
     below: Sequence[tuple[float, str]],
     name: str,
     facets: Sequence[str] = (),
+    *,
+    unit: str = "",
+    floor: float | None = None,
 ) -> list[str]:
     """Lines and labels of both axes.
 
@@ -212,8 +233,13 @@ def axes(
         below: places and labels of the horizontal axis.
         name: of the horizontal axis.
         facets: the choices that each of its labels belongs to; empty for none.
+        unit: what the vertical axis counts, above it.
+        floor: where the horizontal axis is, if not at the bottom of the plot.
     """
     parts = []
+    low = plot.bottom if floor is None else floor
+    if unit:
+        parts.append(f'<text class="axis" x="2" y="{plot.top - UNIT_PX + 4:.1f}">{escape(unit)}</text>')
     for tick in ticks:
         y = plot.y(tick)
         kind = "base" if tick == ticks[0] else "grid"
@@ -223,13 +249,15 @@ def axes(
         )
     for (x, label), shown in zip(below, facets or [""] * len(below), strict=True):
         parts.append(
-            f'<text class="tick" x="{x:.1f}" y="{plot.bottom + 19:.1f}" text-anchor="middle"{facets_attribute(shown)}>'
+            f'<text class="tick" x="{x:.1f}" y="{low + 19:.1f}" text-anchor="middle"{facets_attribute(shown)}>'
             f"{escape(label)}</text>"
         )
-    middle = (plot.left + plot.right) / 2
-    parts.append(
-        f'<text class="axis" x="{middle:.1f}" y="{plot.bottom + 39:.1f}" text-anchor="middle">{escape(name)}</text>'
-    )
+    edge = plot.width or plot.right + 10
+    for number, line in enumerate(_lines(name, edge)):
+        half = len(line) * _AXIS_LETTER_PX / 2
+        middle = min(max((plot.left + plot.right) / 2, half), max(edge - half, half))  # not beyond either edge
+        y = low + 39 + _AXIS_LINE_PX * number
+        parts.append(f'<text class="axis" x="{middle:.1f}" y="{y:.1f}" text-anchor="middle">{escape(line)}</text>')
     return parts
 
 
@@ -279,7 +307,7 @@ def point(mark: Mark, shape: int, x: float, plot: Plot) -> str:
     group = f' data-group="{mark.group}"' if mark.group else ""
     tag = _tag(mark.tag, x, y, plot) if mark.tag else ""
     return (
-        f'<g class="pt{" hollow" if mark.hollow else ""}" tabindex="0" role="img" aria-label="{told}"'
+        f'<g class="pt{" hollow" if mark.hollow else ""}" role="img" aria-label="{told}"'
         f' data-told="{told}"{group}{facets_attribute(mark.facets)}><title>{told}</title>'
         f'<circle class="hit" cx="{x:.1f}" cy="{y:.1f}" r="13"/>{whisker}{marker(shape, x, y)}{tag}</g>'
     )
