@@ -1,0 +1,118 @@
+"""Who gets which slot: in order of submission, as the mode says, and nobody twice."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netstack.errors import LocalProtocolError
+from netstack.jobmanager.slots import ClusterSlots, SlotOffer
+from netstack.schedule.slots.slots import LoadBalanceMode
+
+
+def cluster(mode: LoadBalanceMode = LoadBalanceMode.NONE, **taskmanagers: int) -> ClusterSlots:
+    slots = ClusterSlots(mode)
+    for name, count in taskmanagers.items():
+        slots.register(name, count)
+    return slots
+
+
+def test_mode_none_fills_one_taskmanager_after_the_other() -> None:
+    slots = cluster(a=2, b=2)
+    slots.job_came("job")
+    slots.require("job", 3)
+    assert slots.offers() == [SlotOffer("job", "a", (0, 1)), SlotOffer("job", "b", (0,))]
+    assert slots.offers() == []
+
+
+@pytest.mark.parametrize("mode", [LoadBalanceMode.SLOTS, LoadBalanceMode.TASKS])
+def test_other_modes_spread(mode: LoadBalanceMode) -> None:
+    slots = cluster(mode, a=4, b=2)
+    slots.job_came("job")
+    slots.require("job", 3)
+    assert slots.offers() == [SlotOffer("job", "a", (0, 1)), SlotOffer("job", "b", (0,))]
+
+
+def test_jobs_are_served_in_the_order_of_submission() -> None:
+    slots = cluster(a=2)
+    slots.job_came("first")
+    slots.job_came("second")
+    slots.require("second", 1)
+    slots.require("first", 2)
+    assert slots.offers() == [SlotOffer("first", "a", (0, 1))]
+    assert slots.missing("second") == 1
+    slots.job_left("first")
+    assert slots.offers() == [SlotOffer("second", "a", (0,))]
+
+
+def test_a_barred_taskmanager_keeps_its_slots_for_others() -> None:
+    slots = cluster(a=1)
+    slots.job_came("picky")
+    slots.job_came("other")
+    slots.require("picky", 1)
+    slots.offers()
+    slots.bar("picky", "a")
+    slots.require("picky", 1)
+    slots.require("other", 1)
+    assert slots.offers() == [SlotOffer("other", "a", (0,))]
+
+
+def test_names_are_unique_and_what_is_lost_is_gone() -> None:
+    slots = cluster(a=1)
+    with pytest.raises(LocalProtocolError, match="registered already"):
+        slots.register("a", 1)
+    slots.lose("a")
+    slots.lose("a")
+    assert (slots.total, slots.free) == (0, 0)
+    assert slots.describe() == "no TaskManager is registered"
+
+
+@given(
+    st.sampled_from(LoadBalanceMode),
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("require"), st.sampled_from("xyz"), st.integers(0, 5)),
+            st.tuples(st.just("give"), st.sampled_from("xyz"), st.integers(0, 5)),
+            st.tuples(st.just("leave"), st.sampled_from("xyz"), st.just(0)),
+            st.tuples(st.just("lose"), st.sampled_from("ab"), st.just(0)),
+            st.tuples(st.just("register"), st.sampled_from("ab"), st.integers(1, 4)),
+        ),
+        max_size=40,
+    ),
+)
+def test_every_slot_has_one_owner_or_is_free(mode: LoadBalanceMode, script: list[tuple[str, str, int]]) -> None:
+    slots = ClusterSlots(mode)
+    sizes: dict[str, int] = {}
+    owned: dict[tuple[str, int], str] = {}
+    jobs: set[str] = set()
+    for what, who, number in script:
+        match what:
+            case "require":
+                slots.job_came(who)
+                jobs.add(who)
+                slots.require(who, number)
+            case "give":
+                for (name, slot), owner in [*owned.items()][number : number + 1]:
+                    slots.give_back(who, name, slot)
+                    if owner == who:
+                        del owned[name, slot]
+            case "leave":
+                slots.job_left(who)
+                jobs.discard(who)
+                owned = {place: owner for place, owner in owned.items() if owner != who}
+            case "lose":
+                slots.lose(who)
+                sizes.pop(who, None)
+                owned = {(name, slot): owner for (name, slot), owner in owned.items() if name != who}
+            case "register" if who not in sizes:
+                slots.register(who, number)
+                sizes[who] = number
+        for offer in slots.offers():
+            assert offer.job_id in jobs
+            for slot in offer.slots:
+                assert (offer.taskmanager, slot) not in owned
+                assert slot < sizes[offer.taskmanager]
+                owned[offer.taskmanager, slot] = offer.job_id
+        assert slots.free == sum(sizes.values()) - len(owned)
+        assert not (slots.free and any(slots.missing(job) for job in jobs))
