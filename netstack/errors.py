@@ -121,6 +121,18 @@ class RequestRefused(NetstackError):
     """A service did not do what it was asked for; the message names it, why, and what to do."""
 
 
+class JobFailed(NetstackError):
+    """A job failed; the text is its root cause.
+
+    Attributes:
+        job_id: which; empty where it was never taken.
+    """
+
+    def __init__(self, text: str, *, job_id: str = "") -> None:
+        super().__init__(text)
+        self.job_id = job_id
+
+
 class ChannelFailed(NetstackError):
     """One channel failed; others on the same connection go on.
 

@@ -20,6 +20,8 @@ import click
 from ..errors import ConfigError, NetstackError
 from .buffers import buffers
 from .consume import consume
+from .jobmanager import jobmanager
+from .jobs import cancel, jobs, savepoint, submit
 from .plan import plan
 from .serve import serve
 from .taskmanager import taskmanager
@@ -33,9 +35,14 @@ def cli() -> None:
 
 
 cli.add_command(buffers)
+cli.add_command(cancel)
 cli.add_command(consume)
+cli.add_command(jobmanager)
+cli.add_command(jobs)
 cli.add_command(plan)
+cli.add_command(savepoint)
 cli.add_command(serve)
+cli.add_command(submit)
 cli.add_command(taskmanager)
 cli.add_command(top)
 

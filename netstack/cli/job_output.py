@@ -1,0 +1,180 @@
+"""What commands print about jobs: results, lists, details.
+
+Takes: documents of a JobManager. Gives: text, or one JSON document.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import click
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..jobmanager.client import Document, JobResult
+from ..units import format_count
+
+ENDED = frozenset({"finished", "canceled", "failed"})
+
+_STYLES = {
+    "running": "green",
+    "finished": "dim",
+    "failed": "red",
+    "canceled": "yellow",
+    "restarting": "yellow",
+    "failing": "red",
+    "cancelling": "yellow",
+}
+
+
+def print_document(document: object) -> None:
+    """One JSON document on standard output."""
+    click.echo(json.dumps(document, ensure_ascii=False, default=_shown_bytes))
+
+
+def result_document(result: JobResult) -> Document:
+    """How a job ended, as plain data."""
+    return {"job_id": result.job_id, "state": result.state, "reason": result.reason, "results": result.results}
+
+
+def print_results(results: Mapping[str, Mapping[int, Any]]) -> None:
+    """What sinks returned: a line for each value, of a list one for each item; headed by who, if there are several."""
+    told = {
+        operator: {subtask: value for subtask, value in sorted(values.items()) if value is not None}
+        for operator, values in results.items()
+    }
+    told = {operator: values for operator, values in told.items() if values}
+    for operator, values in told.items():
+        if len(told) > 1:
+            click.echo(f"{operator}:")
+        for value in values.values():
+            for item in value if isinstance(value, list) else [value]:
+                click.echo(
+                    item if isinstance(item, str) else json.dumps(item, ensure_ascii=False, default=_shown_bytes)
+                )
+
+
+def jobs_table(jobs: Iterable[Document]) -> Table:
+    """A line for each job, the newest first."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("id", "job", "state", "tasks", "restarts", "checkpoints", "since", ""):
+        table.add_column(name, justify="right" if name in ("restarts", "checkpoints") else "left", no_wrap=name != "")
+    for job in reversed([*jobs]):
+        table.add_row(
+            job["job_id"],
+            job["name"],
+            state_text(job["state"]),
+            states_text(job["tasks"]),
+            str(job["restarts"]),
+            str(job["checkpoints_completed"]),
+            _ago(job["submitted_at"]),
+            f"waits for {job['missing_slots']} slots" if job["missing_slots"] else job["reason"],
+        )
+    return table
+
+
+def job_lines(job: Document) -> list[RenderableType]:
+    """All about one job."""
+    lines: list[RenderableType] = [
+        Text.assemble(
+            (job["name"], "bold"),
+            f"  {job['job_id']}  ",
+            state_text(job["state"]),
+            f"  restarts {job['restarts']}  checkpoints {job['checkpoints_completed']}",
+        )
+    ]
+    if job["reason"]:
+        lines.append(Text(job["reason"], style=_STYLES.get(job["state"], "")))
+    if job["waits_for"]:
+        lines.append(Text(f"waits for {job['waits_for']}", style="yellow"))
+    if job["vertices"]:
+        lines.append(vertices_table(job["vertices"]))
+    if job["last_checkpoint"]:
+        last = job["last_checkpoint"]
+        lines.append(Text(f"checkpoint {last['checkpoint_id']}: {last['path']}"))
+    for happening in job["log"][-8:]:
+        lines.append(Text(f"{time.strftime('%H:%M:%S', time.localtime(happening['at']))} {happening['text']}", "dim"))
+    return lines
+
+
+def vertices_table(
+    vertices: Iterable[Document], rates: Mapping[str, tuple[float, float]] | None = None, *, places: bool = True
+) -> Table:
+    """A line for each job vertex.
+
+    Args:
+        vertices: of a job's document.
+        rates: records per second, in and out, by vertex; None shows none.
+        places: whether to tell where the subtasks are.
+    """
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("task", overflow="fold")
+    table.add_column("subtasks")
+    for name in ("in", "out") if rates is None else ("in", "in/s", "out", "out/s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    if places:
+        table.add_column("where", overflow="fold")
+    for vertex in vertices:
+        numbers = [format_count(vertex["records_in"]), format_count(vertex["records_out"])]
+        if rates is not None:
+            in_rate, out_rate = rates.get(vertex["name"], (0.0, 0.0))
+            numbers = [numbers[0], format_count(round(in_rate)), numbers[1], format_count(round(out_rate))]
+        row: list[str | Text] = [vertex["name"], _subtasks_text(vertex), *numbers]
+        if places:
+            row.append(_places(vertex["subtasks"]))
+        table.add_row(*row)
+    return table
+
+
+def state_text(state: str) -> Text:
+    """A state in its colour."""
+    return Text(state, style=_STYLES.get(state, ""))
+
+
+def states_text(states: Mapping[str, int]) -> Text:
+    """How many tasks are in which state."""
+    return Text(", ").join(Text(f"{count} {state}", style=_STYLES.get(state, "")) for state, count in states.items())
+
+
+def print_all(lines: Iterable[RenderableType]) -> None:
+    """On standard output; a pipe gets whole lines."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=200)
+    for line in lines:
+        console.print(line)
+
+
+def _subtasks_text(vertex: Document) -> Text:
+    states: dict[str, int] = {}
+    for subtask in vertex["subtasks"]:
+        states[subtask["state"]] = states.get(subtask["state"], 0) + 1
+    return states_text(states)
+
+
+def _places(subtasks: Iterable[Document]) -> str:
+    found: dict[str, list[str]] = {}
+    for subtask in subtasks:
+        if subtask["taskmanager"] is not None:
+            found.setdefault(subtask["taskmanager"], []).append(str(subtask["subtask"]))
+    return ", ".join(f"{name}: {_ranges(numbers)}" for name, numbers in found.items())
+
+
+def _ranges(numbers: list[str]) -> str:
+    return " ".join(numbers) if len(numbers) <= 8 else f"{numbers[0]}..{numbers[-1]} ({len(numbers)})"
+
+
+def _ago(at: float) -> str:
+    seconds = max(0, round(time.time() - at))
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def _shown_bytes(value: object) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,98 @@
+"""The command `netstack jobmanager`: the service that runs jobs on TaskManagers, until it is stopped.
+
+Takes: flags. Gives: a line with its address on standard output when it listens; what happens to jobs on standard error.
+SIGINT and SIGTERM end it with exit code 0; jobs that have not ended stay in its folder, for the next one to go on with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+from pathlib import Path
+
+import click
+import trio
+
+from ..jobmanager.client import DEFAULT_ADDRESS
+from ..jobmanager.config import JobManagerConfig
+from ..jobmanager.service import open_jobmanager
+from ..runtime.authentication import Secret
+from ..schedule.slots.slots import LoadBalanceMode
+from .jobmanager_flags import json_flag, secret_flag
+from .values import LENGTH
+
+_DEFAULTS = JobManagerConfig()
+
+
+@click.command(short_help="A service that runs jobs on TaskManagers.")
+@click.option(
+    "--listen", metavar="tcp://ADDR:PORT", default=DEFAULT_ADDRESS, show_default=True, help="Where it is reached."
+)
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Jobs and their checkpoints; the next JobManager on it goes on with them. If not given, they go with it.",
+)
+@secret_flag
+@click.option(
+    "--load-balance",
+    type=click.Choice([mode.value for mode in LoadBalanceMode]),
+    default=LoadBalanceMode.NONE.value,
+    show_default=True,
+    help="none: exchanges stay local where they can; slots, tasks: spread these.",
+)
+@click.option(
+    "--slot-timeout",
+    "slot_timeout_s",
+    type=LENGTH,
+    default=f"{_DEFAULTS.slot_timeout_s:g}s",
+    show_default=True,
+    help="How long tasks wait for slots before they fail.",
+)
+@click.option(
+    "--heartbeat-timeout",
+    "heartbeat_timeout_s",
+    type=LENGTH,
+    default=f"{_DEFAULTS.heartbeat_timeout_s:g}s",
+    show_default=True,
+    help="Silence after which a TaskManager is lost.",
+)
+@json_flag
+def jobmanager(
+    listen: str,
+    folder: Path | None,
+    secret_file: Path | None,
+    load_balance: str,
+    slot_timeout_s: float,
+    heartbeat_timeout_s: float,
+    as_json: bool,
+) -> int:
+    """A JobManager: TaskManagers dial it and offer their slots, clients submit jobs and ask how they are."""
+    config = JobManagerConfig(
+        listen=listen if "://" in listen else f"tcp://{listen}",
+        folder=None if folder is None else str(folder.absolute()),
+        secret=None if secret_file is None else Secret.from_file(secret_file),
+        load_balance=LoadBalanceMode(load_balance),
+        slot_timeout_s=slot_timeout_s,
+        heartbeat_timeout_s=heartbeat_timeout_s,
+    )
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    trio.run(_serve, config, as_json)
+    return 0
+
+
+async def _serve(config: JobManagerConfig, as_json: bool) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with open_jobmanager(config) as manager:
+            with contextlib.suppress(BrokenPipeError):
+                if as_json:
+                    ready = {"kind": "ready", "address": manager.address, "folder": config.folder, "pid": os.getpid()}
+                    click.echo(json.dumps(ready))
+                else:
+                    where = config.folder or "a folder that goes with it"
+                    click.echo(f"listening at {manager.address}; jobs are kept in {where}")
+            async for _ in signals:
+                break

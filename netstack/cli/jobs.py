@@ -1,0 +1,120 @@
+"""The commands that ask a JobManager about jobs: `netstack jobs`, `cancel`, `savepoint`, `submit`.
+
+Takes: ids of jobs, or any beginning of one that no other id has. Gives: tables, or one JSON document.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from ..jobmanager.client import Document, JobClient
+from .job import job_parameters, load_stream_graph, parameters_of
+from .job_output import job_lines, jobs_table, print_all, print_document, print_results, result_document
+from .jobmanager_flags import ask, jobmanager_flags, json_flag
+
+
+@click.command(short_help="The jobs of a JobManager, or one of them.")
+@click.argument("job_id", metavar="[ID]", required=False)
+@jobmanager_flags
+@json_flag
+def jobs(job_id: str | None, jobmanager: str, secret_file: Path | None, as_json: bool) -> int:
+    """Lists jobs, the newest first; or tells all about one job: its tasks, where they run, its log."""
+
+    async def question(client: JobClient) -> Document:
+        if job_id is not None:
+            return await client.job(job_id)
+        return {"jobs": await client.jobs(), "taskmanagers": await client.taskmanagers()}
+
+    document = ask(jobmanager, secret_file, question)
+    if as_json:
+        print_document(document)
+    elif job_id is not None:
+        print_all(job_lines(document))
+    else:
+        found = document["taskmanagers"]
+        free, slots = (sum(each[name] for each in found) for name in ("free_slots", "slots"))
+        print_all([f"{len(found)} TaskManagers, {free} of {slots} slots free", jobs_table(document["jobs"])])
+    return 0
+
+
+@click.command(short_help="Ends a job.")
+@click.argument("job_id", metavar="ID")
+@jobmanager_flags
+@json_flag
+def cancel(job_id: str, jobmanager: str, secret_file: Path | None, as_json: bool) -> int:
+    """Cancels a job, and waits until nothing of it runs. Exit code 1 if it had ended otherwise before."""
+    state = ask(jobmanager, secret_file, lambda client: client.cancel(job_id))
+    if as_json:
+        print_document({"job_id": job_id, "state": state})
+    else:
+        click.echo(state)
+    return 0 if state == "canceled" else 1
+
+
+@click.command(short_help="Saves the state of a job.")
+@click.argument("job_id", metavar="ID")
+@click.option("--stop", is_flag=True, help="End the job with it.")
+@jobmanager_flags
+@json_flag
+def savepoint(job_id: str, stop: bool, jobmanager: str, secret_file: Path | None, as_json: bool) -> int:
+    """Takes a savepoint and prints its folder, for `netstack submit --from`. It stays until somebody removes it."""
+    document = ask(jobmanager, secret_file, lambda client: client.savepoint(job_id, stop=stop))
+    if as_json:
+        print_document(document)
+    else:
+        click.echo(document["path"])
+    return 0
+
+
+@click.command(short_help="Has a JobManager run a job.")
+@click.argument("job")
+@job_parameters
+@click.option("--wait", is_flag=True, help="Until it has ended; print what its sinks returned.")
+@click.option(
+    "--from", "from_savepoint", metavar="SAVEPOINT", help="Begin from this savepoint or checkpoint, a folder."
+)
+@click.option(
+    "--ship", multiple=True, metavar="PACKAGE", help="Send this package, a name or a path, along; repeatable."
+)
+@jobmanager_flags
+@json_flag
+def submit(
+    job: str,
+    input_file: Path | None,
+    given: tuple[tuple[str, str], ...],
+    wait: bool,
+    from_savepoint: str | None,
+    ship: tuple[str, ...],
+    jobmanager: str,
+    secret_file: Path | None,
+    as_json: bool,
+) -> int:
+    """Submits JOB, named as for `netstack plan`, and prints its id.
+
+    Its functions are found where TaskManagers run, or sent with --ship to those started with --allow-submitted. Exit
+    code 1 if it is refused, or with --wait fails or is canceled.
+    """
+    graph = load_stream_graph(job, parameters_of(input_file, given))
+    if from_savepoint is not None and os.path.exists(from_savepoint):
+        from_savepoint = os.path.abspath(from_savepoint)
+
+    async def question(client: JobClient) -> int:
+        job_id = await client.submit(graph, from_savepoint=from_savepoint, ship=ship)
+        if not wait:
+            if as_json:
+                print_document({"job_id": job_id})
+            else:
+                click.echo(job_id)
+            return 0
+        click.echo(f"job {job_id}", err=True)
+        result = await client.wait(job_id)
+        if as_json:
+            print_document(result_document(result))
+        else:
+            print_results(result.results)
+        return 0 if result.state == "finished" else 1
+
+    return ask(jobmanager, secret_file, question)

@@ -1,0 +1,208 @@
+"""The command `netstack run`: a job on this machine, in processes that come and go with it.
+
+Takes: a job. Gives: what its sinks return on standard output; progress on standard error, where that is a terminal.
+
+Rules: nothing is set up before and nothing is left behind. Ctrl-C and SIGTERM cancel the job; a second one does not
+wait for its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final, final
+
+import click
+import trio
+
+from ..config import MIB
+from ..errors import NetstackError
+from ..jobmanager.client import JobResult
+from ..jobmanager.local import LocalCluster, open_local_cluster
+from ..schedule.graph.stream_graph import StreamGraph
+from ..schedule.plan.plan import make_plan
+from ..schedule.slots.slots import LoadBalanceMode
+from ..units import format_size
+from .job import job_parameters, load_stream_graph, parameters_of
+from .job_output import print_document, print_results, result_document
+from .jobmanager_flags import json_flag
+from .run_view import RunView
+from .values import COUNT, SIZE
+
+_CANCEL_S: Final = 10.0
+_LOOK_S: Final = 0.25
+
+
+@click.command(short_help="A job on this machine, from its beginning to its end.")
+@click.argument("job")
+@job_parameters
+@click.option(
+    "--taskmanagers", type=COUNT, help="Processes; if not given one per CPU, or fewer if the job takes fewer."
+)
+@click.option("--slots", type=COUNT, help="Of each TaskManager; as many as the job takes if not given.")
+@click.option(
+    "--memory",
+    "memory_bytes",
+    type=SIZE,
+    default=format_size(64 * MIB),
+    show_default=True,
+    help="Of each TaskManager, for network buffers.",
+)
+@click.option(
+    "--load-balance",
+    type=click.Choice([mode.value for mode in LoadBalanceMode]),
+    default=LoadBalanceMode.NONE.value,
+    show_default=True,
+    help="none: exchanges stay local where they can; slots, tasks: spread these.",
+)
+@click.option(
+    "--from", "from_savepoint", metavar="SAVEPOINT", help="Begin from this savepoint or checkpoint, a folder."
+)
+@click.option("--verbose", is_flag=True, help="Show what TaskManagers log.")
+@json_flag
+def run(
+    job: str,
+    input_file: Path | None,
+    given: tuple[tuple[str, str], ...],
+    taskmanagers: int | None,
+    slots: int | None,
+    memory_bytes: int,
+    load_balance: str,
+    from_savepoint: str | None,
+    verbose: bool,
+    as_json: bool,
+) -> int:
+    """Runs JOB, named as for `netstack plan`: a JobManager here, TaskManagers as processes, gone when it has ended.
+
+    What operators print appears on standard error. Exit code 1 if the job fails or is stopped.
+    """
+    graph = load_stream_graph(job, parameters_of(input_file, given))
+    mode = LoadBalanceMode(load_balance)
+    taskmanagers, slots = _size(graph, taskmanagers, slots, mode)
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.ERROR, format="%(asctime)s %(message)s", datefmt="%H:%M:%S"
+    )
+    if from_savepoint is not None and os.path.exists(from_savepoint):
+        from_savepoint = os.path.abspath(from_savepoint)
+    embedded = _Run(graph, from_savepoint, verbose)
+    began = time.monotonic()
+    result = trio.run(embedded.main, taskmanagers, slots, memory_bytes, mode)
+    if as_json:
+        print_document(
+            result_document(result)
+            | {
+                "job": graph.name,
+                "taskmanagers": taskmanagers,
+                "slots": slots,
+                "duration_s": round(time.monotonic() - began, 3),
+                "restarts": embedded.restarts,
+                "checkpoints_completed": embedded.checkpoints,
+            }
+        )
+    else:
+        print_results(result.results)
+    return 0 if result.state == "finished" else 1
+
+
+def _size(graph: StreamGraph, taskmanagers: int | None, slots: int | None, mode: LoadBalanceMode) -> tuple[int, int]:
+    """How many TaskManagers of how many slots.
+
+    Raises:
+        NetstackError: the job does not fit; nobody else will come with more.
+    """
+    if taskmanagers is None:
+        wanted = make_plan(graph, slots=slots, mode=mode).taskmanagers
+        taskmanagers = wanted if slots is not None else min(wanted, os.cpu_count() or 1)
+    made = make_plan(graph, taskmanagers=taskmanagers, slots=slots, mode=mode)
+    if made.problem:
+        raise NetstackError(f"it does not fit: {made.problem}")
+    return made.taskmanagers, made.slots
+
+
+@final
+class _Run:
+    """One run of a job."""
+
+    def __init__(self, graph: StreamGraph, from_savepoint: str | None, verbose: bool) -> None:
+        self.restarts = self.checkpoints = 0
+        self._graph = graph
+        self._from_savepoint = from_savepoint
+        self._is_verbose = verbose
+        self._view = RunView(graph.name)
+        self._stopped_by = ""
+        self._cluster: LocalCluster | None = None
+        self._job_id = ""
+
+    async def main(self, taskmanagers: int, slots: int, memory_bytes: int, mode: LoadBalanceMode) -> JobResult:
+        """From nothing to its end, and to nothing again."""
+        outcome: JobResult | NetstackError | None = None
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._end_on, signals, nursery)
+                try:
+                    with self._view:
+                        async with open_local_cluster(
+                            taskmanagers=taskmanagers,
+                            slots=slots,
+                            memory_bytes=memory_bytes,
+                            load_balance=mode,
+                            on_printed=self._printed,
+                            on_logged=self._printed if self._is_verbose else None,
+                        ) as cluster:
+                            outcome = await self._on(cluster)
+                except NetstackError as error:  # leaves as it is, not inside this nursery's group
+                    outcome = error
+                nursery.cancel_scope.cancel()
+        if self._stopped_by:
+            raise NetstackError(f"stopped by {self._stopped_by}")
+        assert outcome is not None
+        if isinstance(outcome, NetstackError):
+            raise outcome
+        return outcome
+
+    async def _on(self, cluster: LocalCluster) -> JobResult:
+        self._cluster = cluster
+        self._job_id = await cluster.client.submit(self._graph, from_savepoint=self._from_savepoint)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch, cluster)
+            try:
+                outcome: JobResult | NetstackError = await cluster.wait(self._job_id)
+            except NetstackError as error:
+                outcome = error
+            nursery.cancel_scope.cancel()
+        if isinstance(outcome, NetstackError):
+            raise outcome
+        await self._look(cluster)
+        return outcome
+
+    async def _watch(self, cluster: LocalCluster) -> None:
+        while self._view.is_shown:
+            await self._look(cluster)
+            await trio.sleep(_LOOK_S)
+
+    async def _look(self, cluster: LocalCluster) -> None:
+        document = await cluster.client.job(self._job_id)
+        self.restarts, self.checkpoints = document["restarts"], document["checkpoints_completed"]
+        self._view.show(document, trio.current_time())
+
+    async def _end_on(self, signals: AsyncIterator[int], nursery: trio.Nursery) -> None:
+        async for number in signals:
+            if self._stopped_by or not self._job_id:
+                nursery.cancel_scope.cancel()
+            else:
+                nursery.start_soon(self._cancel, nursery.cancel_scope)
+            self._stopped_by = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+
+    async def _cancel(self, scope: trio.CancelScope) -> None:
+        assert self._cluster is not None
+        with contextlib.suppress(NetstackError), trio.move_on_after(_CANCEL_S):
+            await self._cluster.client.cancel(self._job_id)
+        scope.cancel()
+
+    def _printed(self, name: str, line: str) -> None:
+        self._view.tell(line)

@@ -1,0 +1,95 @@
+"""How a job is doing, renewed in place on a terminal: tasks by state, records per second, checkpoints.
+
+Takes: documents of a job, and the time. Gives: a view on standard error, and nothing where that is no terminal.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, final
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from ..jobmanager.client import Document
+from .job_output import state_text, vertices_table
+
+_WINDOW_S: Final = 3.0
+
+
+@final
+class RunView:
+    """A view of one job; a context manager.
+
+    Args:
+        name: of the job.
+        console: where; standard error if not given.
+    """
+
+    def __init__(self, name: str, console: Console | None = None) -> None:
+        self._name = name
+        self._console = console or Console(stderr=True, highlight=False)
+        self._live: Live | None = None
+        self._began_s: float | None = None
+        self._counts: deque[tuple[float, dict[str, tuple[int, int]]]] = deque()
+        if self._console.is_terminal:
+            self._live = Live(Text(f"{name}: starting"), console=self._console, transient=True, auto_refresh=False)
+
+    def __enter__(self) -> RunView:
+        if self._live is not None:
+            self._live.start(refresh=True)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether there is a terminal."""
+        return self._live is not None
+
+    def tell(self, line: str) -> None:
+        """A line above the view."""
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, job: Document, now_s: float) -> None:
+        """Renews it."""
+        if self._live is not None:
+            self._live.update(self.rendered(job, now_s), refresh=True)
+
+    def rendered(self, job: Document, now_s: float) -> RenderableType:
+        """A job's document as a view; the rates are those of the last seconds."""
+        self._began_s = now_s if self._began_s is None else self._began_s
+        counts = {each["name"]: (each["records_in"], each["records_out"]) for each in job["vertices"]}
+        self._counts.append((now_s, counts))
+        while len(self._counts) > 2 and self._counts[0][0] < now_s - _WINDOW_S:
+            self._counts.popleft()
+        head = Text.assemble(
+            (self._name, "bold"),
+            "  ",
+            state_text(job["state"]),
+            f"  {now_s - self._began_s:.0f} s",
+            f"  checkpoints {job['checkpoints_completed']}" if job["checkpoints_completed"] else "",
+            (f"  restarts {job['restarts']}", "yellow") if job["restarts"] else "",
+        )
+        lines: list[RenderableType] = [head]
+        if job["waits_for"]:
+            lines.append(Text(f"waits for {job['waits_for']}", style="yellow"))
+        lines.append(vertices_table(job["vertices"], self._rates(now_s, counts), places=False))
+        return Group(*lines)
+
+    def _rates(self, now_s: float, counts: dict[str, tuple[int, int]]) -> dict[str, tuple[float, float]]:
+        before_s, before = self._counts[0]
+        if now_s <= before_s:
+            return {}
+        rates = {}
+        for name, (came, went) in counts.items():
+            came_before, went_before = before.get(name, (0, 0))
+            # A restart counts from 0 again.
+            rates[name] = (
+                max(0, came - came_before) / (now_s - before_s),
+                max(0, went - went_before) / (now_s - before_s),
+            )
+        return rates

@@ -1,0 +1,345 @@
+"""A JobManager from the outside: submit jobs, ask how they are, save and end them.
+
+Takes: the address of a JobManager. Gives: `JobClient`.
+
+    async with open_job_client("tcp://10.0.0.1:6120", secret=secret) as client:
+        job_id = await client.submit(environment)
+        result = await client.wait(job_id)
+
+Rules: documents that describe jobs are plain data as the JobManager made them; their keys are a contract (README). Any
+number of questions may be under way at a time. A client that goes leaves its jobs as they are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeAlias, TypeVar, final
+
+import trio
+
+from ..control.build import build_of
+from ..control.link import CLIENT, HEARTBEAT_TIMEOUT_S, JOBMANAGER, ControlLink, Greeting, dial
+from ..control.messages import SLICE_BYTES, Answer, Ask, Refusal, Refused
+from ..errors import (
+    ConfigError,
+    ConnectionLost,
+    ErrorCode,
+    JobFailed,
+    NetstackError,
+    RemoteProtocolError,
+    RequestRefused,
+)
+from ..runtime.authentication import Secret, prove_dialler
+from ..runtime.background import background_tasks
+from ..schedule.graph.job_file import write_job
+from ..schedule.graph.stream_builder import StreamEnvironment
+from ..schedule.graph.stream_graph import StreamGraph
+from .shipping import zip_package
+
+Document: TypeAlias = dict[str, Any]
+
+_Value = TypeVar("_Value")
+
+DEFAULT_ADDRESS: Final = "tcp://127.0.0.1:6120"
+"""Where a JobManager listens unless it is told otherwise."""
+
+_CHECKED_ELSEWHERE: Final = frozenset({"netstack", "transports"})
+"""Greetings compare these."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """How a job ended.
+
+    Attributes:
+        job_id: its id.
+        state: `finished` or `canceled`; one that failed raises.
+        reason: why it was canceled; may be empty.
+        results: operator -> subtask -> what its sink, or its invokable, returned.
+    """
+
+    job_id: str
+    state: str
+    reason: str
+    results: dict[str, dict[int, Any]]
+
+
+@final
+class JobClient:
+    """See `open_job_client`, which makes one.
+
+    Attributes:
+        greeting: what the JobManager says of itself.
+    """
+
+    def __init__(self, link: ControlLink, greeting: Greeting) -> None:
+        self.greeting = greeting
+        self._link = link
+        self._tokens = itertools.count(1)
+        self._asked: dict[int, _Asked] = {}
+        self._failure: NetstackError | None = None
+
+    @property
+    def peer(self) -> str:
+        """The JobManager, for messages."""
+        return self._link.peer
+
+    async def submit(
+        self, job: StreamGraph | StreamEnvironment, *, from_savepoint: str | None = None, ship: Iterable[str] = ()
+    ) -> str:
+        """Has a job run; what it returns is kept by the JobManager, whatever becomes of this client.
+
+        Args:
+            job: it.
+            from_savepoint: folder of a checkpoint or savepoint to begin from, as the JobManager sees it.
+            ship: packages or modules, by name or by path, to send along for TaskManagers that do not have them
+                (started with --allow-submitted). Of all others the TaskManagers' code has to be what it is here.
+
+        Returns:
+            The job's id.
+
+        Raises:
+            ConfigError: it is no job, or a package to be sent is not there.
+            RequestRefused: the JobManager does not take it; the text says why.
+            ConnectionLost: the JobManager is gone; whether it has taken the job is not known.
+
+        Cancellation: likewise.
+        """
+        graph = job.stream_graph() if isinstance(job, StreamEnvironment) else job
+        document = write_job(graph)
+        code: dict[str, str] = {}
+        for name in ship:
+            package = await trio.to_thread.run_sync(zip_package, name)
+            await self._send_code(package.sha256, package.data)
+            code[package.name] = package.sha256
+        builds = await trio.to_thread.run_sync(_builds, graph, frozenset(code))
+        answer = await self._ask(
+            "submit",
+            {
+                "document": document,
+                "from_savepoint": from_savepoint,
+                "code": code,
+                "builds": builds,
+            },
+        )
+        return self._want(answer, "job_id", str)
+
+    async def jobs(self) -> list[Document]:
+        """A summary of every job that the JobManager remembers, in the order of submission.
+
+        Raises:
+            ConnectionLost: the JobManager is gone.
+
+        Cancellation: the answer is ignored when it comes; so it is of the calls below, but for what they say.
+        """
+        return self._want(await self._ask("jobs", {}), "jobs", list)
+
+    async def job(self, job_id: str) -> Document:
+        """All about one job.
+
+        Args:
+            job_id: its id, or a beginning that no other id has.
+
+        Raises:
+            RequestRefused: there is none, or several begin so; also in the calls below.
+            ConnectionLost: the JobManager is gone.
+        """
+        return await self._ask("job", {"job_id": job_id})
+
+    async def wait(self, job_id: str) -> JobResult:
+        """Waits until a job has ended.
+
+        Raises:
+            JobFailed: it failed; the text is its root cause.
+            RequestRefused: there is no such job.
+            ConnectionLost: the JobManager is gone; another one on its folder goes on with the job.
+
+        Cancellation: the job goes on.
+        """
+        answer = await self._ask("wait", {"job_id": job_id})
+        state, reason = self._want(answer, "state", str), self._want(answer, "reason", str)
+        if state == "failed":
+            raise JobFailed(reason, job_id=job_id)
+        results = {
+            operator: {int(subtask): value for subtask, value in values.items()}
+            for operator, values in self._want(answer, "results", dict).items()
+        }
+        return JobResult(job_id, state, reason, results)
+
+    async def cancel(self, job_id: str) -> str:
+        """Cancels a job and waits until nothing of it runs; one that has ended stays as it is.
+
+        Returns:
+            The state in which it is now: `canceled`, or how it has ended before.
+
+        Raises:
+            RequestRefused: there is no such job.
+            ConnectionLost: the JobManager is gone.
+
+        Cancellation: it is cancelled all the same.
+        """
+        return self._want(await self._ask("cancel", {"job_id": job_id}), "state", str)
+
+    async def savepoint(self, job_id: str, *, stop: bool = False) -> Document:
+        """Takes a savepoint: a checkpoint that stays until somebody removes it.
+
+        Args:
+            job_id: of which job.
+            stop: whether the job ends with it, without the end of its data.
+
+        Returns:
+            `checkpoint_id`, `path` (for `submit`), `size_bytes`, `duration_s`.
+
+        Raises:
+            RequestRefused: there is no such job, it takes no checkpoints, or this one failed.
+            ConnectionLost: the JobManager is gone.
+
+        Cancellation: it is taken all the same.
+        """
+        return await self._ask("savepoint", {"job_id": job_id, "stop": stop})
+
+    async def taskmanagers(self) -> list[Document]:
+        """The TaskManagers that are there, their slots, and who has them.
+
+        Raises:
+            ConnectionLost: the JobManager is gone.
+        """
+        return self._want(await self._ask("taskmanagers", {}), "taskmanagers", list)
+
+    # Inside.
+
+    async def _send_code(self, sha256: str, data: bytes) -> None:
+        for offset in range(0, len(data), SLICE_BYTES):
+            part = data[offset : offset + SLICE_BYTES]
+            await self._ask("code", {"sha256": sha256, "offset": offset, "total": len(data), "data": part})
+
+    async def _ask(self, what: str, document: Document) -> Document:
+        if self._failure is not None:
+            raise self._failure
+        asked = _Asked()
+        token = next(self._tokens)
+        self._asked[token] = asked
+        try:
+            self._link.send(Ask(token, what, document))
+            await asked.answered.wait()
+        finally:
+            self._asked.pop(token, None)
+        if asked.document is None:
+            raise asked.error or self._gone()
+        return asked.document
+
+    def _gone(self) -> NetstackError:
+        return self._failure or ConnectionLost(f"{self.peer} is gone")
+
+    def _want(self, answer: Document, name: str, kind: type[_Value]) -> _Value:
+        value = answer.get(name)
+        if not isinstance(value, kind):
+            raise RemoteProtocolError(
+                ErrorCode.MALFORMED_FRAME, f"{self.peer} answered without {name}, or with another kind of it"
+            )
+        return value
+
+    async def receive_all(self) -> None:
+        """Takes answers until the JobManager is gone; whoever waits then, or asks later, is told."""
+        try:
+            while True:
+                message = await self._link.receive()
+                if isinstance(message, Refused):
+                    raise RequestRefused(message.text)
+                if not isinstance(message, Answer | Refusal):
+                    raise RemoteProtocolError(
+                        ErrorCode.UNEXPECTED_FRAME, f"{self.peer} sent {type(message).__name__} to a client"
+                    )
+                asked = self._asked.get(message.token)
+                if asked is None:
+                    continue
+                if isinstance(message, Refusal):
+                    asked.error = RequestRefused(message.text)
+                else:
+                    asked.document = message.document
+                asked.answered.set()
+        except NetstackError as error:
+            self._failure = error
+            for asked in self._asked.values():
+                asked.answered.set()
+
+
+@final
+class _Asked:
+    """A question that somebody waits for."""
+
+    __slots__ = ("answered", "document", "error")
+
+    def __init__(self) -> None:
+        self.answered = trio.Event()
+        self.document: Document | None = None
+        self.error: NetstackError | None = None
+
+
+@asynccontextmanager
+async def open_job_client(
+    address: str = DEFAULT_ADDRESS,
+    *,
+    secret: Secret | None = None,
+    name: str = "",
+    heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
+    connect_timeout_s: float = 10.0,
+) -> AsyncIterator[JobClient]:
+    """Connects to a JobManager for as long as the block runs.
+
+    Args:
+        address: URL of its port; without a scheme it is `tcp://`.
+        secret: shared with it.
+        name: of this client, for the JobManager's log.
+        heartbeat_timeout_s: a JobManager that is silent for so long is lost.
+        connect_timeout_s: for connecting.
+
+    Raises:
+        ConnectionLost: nobody answers.
+        AuthenticationFailed: the secrets differ, or only one end has one.
+        RequestRefused: it is of another release, or no JobManager.
+
+    Cancellation: the connection is closed.
+    """
+    link, greeting = await dial(
+        address,
+        role=CLIENT,
+        name=name or "client",
+        facts={},
+        prove=None if secret is None else partial(prove_dialler, secret=secret),
+        heartbeat_timeout_s=heartbeat_timeout_s,
+        connect_timeout_s=connect_timeout_s,
+    )
+    try:
+        if greeting.role != JOBMANAGER:
+            raise RequestRefused(f"{link.peer} is a {greeting.role}, no JobManager: give the address of the JobManager")
+        client = JobClient(link, greeting)
+        async with background_tasks() as nursery:
+            nursery.start_soon(link.run)
+            nursery.start_soon(client.receive_all)
+            yield client
+    finally:
+        link.close()
+
+
+def packages_of(graph: StreamGraph) -> set[str]:
+    """The packages, or modules, that the functions of a job are in."""
+    names = [*(node.function for node in graph.nodes), *(edge.function for edge in graph.edges)]
+    return {name.partition(":")[0].partition(".")[0] for name in names if name}
+
+
+def _builds(graph: StreamGraph, shipped: frozenset[str]) -> dict[str, str]:
+    """The code that the job is meant to run, as far as it is here."""
+    found = {}
+    for package in packages_of(graph) - shipped - _CHECKED_ELSEWHERE - sys.stdlib_module_names:
+        try:
+            found[package] = build_of(package)
+        except ConfigError:
+            continue  # only TaskManagers have it
+    return found

@@ -1,0 +1,171 @@
+"""A cluster on this machine: a JobManager in this process, TaskManagers as processes of their own.
+
+Takes: a job. Gives: how it ended. Nothing is set up before, and nothing is left behind.
+
+    result = netstack.run_job(environment, taskmanagers=2, slots=2)
+    print(result.results["counts"])
+
+It is the cluster of many hosts, only nearer: the same scheduler, messages and processes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, final
+
+import trio
+
+from ..config import MIB
+from ..errors import JobFailed, LocalProtocolError
+from ..runtime.authentication import Secret
+from ..schedule.graph.stream_builder import StreamEnvironment
+from ..schedule.graph.stream_graph import StreamGraph
+from ..schedule.slots.slots import LoadBalanceMode
+from .children import Lines, LocalTaskManagers, TaskManagerSettings, open_local_taskmanagers, wait_registered
+from .client import JobClient, JobResult, open_job_client
+from .config import JobManagerConfig
+from .service import JobManager, open_jobmanager
+
+START_TIMEOUT_S: Final = 60.0
+"""For all TaskManagers to register: a machine may be busy."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LocalCluster:
+    """See `open_local_cluster`, which makes one.
+
+    Attributes:
+        jobmanager: in this process.
+        taskmanagers: its children.
+        client: connected to the JobManager.
+    """
+
+    jobmanager: JobManager
+    taskmanagers: LocalTaskManagers
+    client: JobClient
+
+    async def wait(self, job_id: str) -> JobResult:
+        """As `JobClient.wait`; a process that died is named too.
+
+        Raises:
+            JobFailed: it failed.
+        """
+        deaths = len(self.taskmanagers.deaths)
+        try:
+            return await self.client.wait(job_id)
+        except JobFailed as error:
+            died = [*self.taskmanagers.deaths][deaths:]
+            if died:
+                raise JobFailed(f"{error}; {died[0]}", job_id=error.job_id) from error
+            raise
+
+
+@asynccontextmanager
+async def open_local_cluster(
+    *,
+    taskmanagers: int = 2,
+    slots: int = 2,
+    memory_bytes: int = 64 * MIB,
+    load_balance: LoadBalanceMode = LoadBalanceMode.NONE,
+    folder: str | None = None,
+    slot_timeout_s: float = 300.0,
+    is_restarting: bool = True,
+    flags: tuple[str, ...] = (),
+    on_printed: Lines | None = None,
+    on_logged: Lines | None = None,
+) -> AsyncIterator[LocalCluster]:
+    """A cluster of this process and its children, for as long as the block runs; entered when all have registered.
+
+    Args:
+        taskmanagers: how many processes.
+        slots: of each.
+        memory_bytes: for network buffers, of each.
+        load_balance: how tasks are spread.
+        folder: where the JobManager keeps jobs and checkpoints; None is a folder that goes with it.
+        slot_timeout_s: how long a job waits for slots.
+        is_restarting: whether a TaskManager that dies is started again.
+        flags: more flags of `netstack taskmanager`.
+        on_printed: takes the name of a TaskManager and a line that an operator there printed.
+        on_logged: the same of what a TaskManager itself has to say.
+
+    Raises:
+        NetstackError: a TaskManager cannot be started; the text has its last words.
+        ConfigError: another JobManager holds the folder.
+
+    Cancellation, and the end of the block: all processes are ended.
+    """
+    secret = Secret.generate()
+    config = JobManagerConfig(
+        listen="tcp://127.0.0.1:0",
+        folder=folder,
+        secret=secret,
+        load_balance=load_balance,
+        slot_timeout_s=slot_timeout_s,
+    )
+    settings = TaskManagerSettings(slots=slots, memory_bytes=memory_bytes, is_restarting=is_restarting, flags=flags)
+    names = [str(number) for number in range(1, taskmanagers + 1)]
+    async with (
+        open_jobmanager(config) as jobmanager,
+        open_local_taskmanagers(
+            jobmanager.address, names, settings, secret=secret, on_printed=on_printed, on_logged=on_logged
+        ) as children,
+    ):
+        await wait_registered(children, lambda: len([*jobmanager.taskmanagers.all()]), taskmanagers, START_TIMEOUT_S)
+        async with open_job_client(jobmanager.address, secret=secret, name="netstack run") as client:
+            yield LocalCluster(jobmanager, children, client)
+
+
+def run_job(
+    job: StreamGraph | StreamEnvironment,
+    *,
+    taskmanagers: int = 2,
+    slots: int = 2,
+    memory_bytes: int = 64 * MIB,
+    load_balance: LoadBalanceMode = LoadBalanceMode.NONE,
+    folder: str | None = None,
+    from_savepoint: str | None = None,
+) -> JobResult:
+    """Runs a job in processes on this machine, to its end; what operators print comes out on standard error.
+
+    Args:
+        job: it. Functions of the program that calls this are found when they are in a file.
+        taskmanagers: how many processes.
+        slots: of each: how many tasks of one slot sharing group it runs.
+        memory_bytes: for network buffers, of each.
+        load_balance: how tasks are spread.
+        folder: where checkpoints are kept afterwards, if the job names no folder; None keeps none.
+        from_savepoint: folder of a savepoint to begin from.
+
+    Returns:
+        How it ended, and what its sinks returned.
+
+    Raises:
+        JobFailed: it failed; the text is its root cause.
+        RequestRefused: it cannot run.
+        LocalProtocolError: called inside trio; there use `open_local_cluster`.
+
+    Ctrl-C ends the processes, and leaves as KeyboardInterrupt.
+    """
+    if trio.lowlevel.in_trio_run():
+        raise LocalProtocolError("run_job blocks, and was called inside trio; use: async with open_local_cluster(...)")
+
+    async def run() -> JobResult:
+        async with open_local_cluster(
+            taskmanagers=taskmanagers,
+            slots=slots,
+            memory_bytes=memory_bytes,
+            load_balance=load_balance,
+            folder=folder,
+            on_printed=_to_stderr,
+        ) as cluster:
+            return await cluster.wait(await cluster.client.submit(job, from_savepoint=from_savepoint))
+
+    return trio.run(run)
+
+
+def _to_stderr(name: str, line: str) -> None:
+    sys.stderr.write(f"{line}\n")
