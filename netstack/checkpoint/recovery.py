@@ -6,8 +6,8 @@ goes on with, and the records that were in flight and are now its own, to be pro
 Rules:
 - What was in flight on a channel is what had arrived there, then what had not been sent. Together these are whole
   framed records (`record/framing`), wherever they were cut.
-- A keyed exchange gives a record to the owner of its key's group, any other to its old consumer's index modulo the new
-  number. With the same number of subtasks everything stays where it was.
+- A keyed exchange gives a record to the owner of its key's group, a custom one to whom its function says, any other to
+  its old consumer's index modulo the new number. With the same number of subtasks everything stays where it was.
 - The records of one old channel keep their order. So do those of one key from one producer.
 - Nothing is dropped in silence: a state or a record that has no place in the next run is an error.
 """
@@ -34,11 +34,13 @@ class Exchange:
         name: for finding its records again in `RecoveredTask.records`.
         partitions: the names that its producers' partitions had then, in their producers' order.
         key_of: the key of a record, from the bytes of the record; None where records are not keyed.
+        channel_of: the subtask of a record, from its bytes and the number of subtasks; None where no function says.
     """
 
     name: str
     partitions: tuple[str, ...]
     key_of: Callable[[bytes], Any] | None = None
+    channel_of: Callable[[bytes, int], int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +202,11 @@ def _recover_task(plan: TaskPlan, group: Sequence[TaskSnapshot], in_flight: _InF
         order = {partition: index for index, partition in enumerate(exchange.partitions)}
         channels = [channel for channel in in_flight if channel[0] in order]
         for channel in sorted(channels, key=lambda channel: (order[channel[0]], channel[1])):
-            if exchange.key_of is None:
+            if exchange.channel_of is not None:
+                for record in in_flight[channel]:
+                    chosen = exchange.channel_of(record, plan.parallelism)
+                    subtasks[chosen].records[exchange.name].append(record)
+            elif exchange.key_of is None:
                 subtasks[channel[1] % plan.parallelism].records[exchange.name].extend(in_flight[channel])
             else:
                 for record in in_flight[channel]:

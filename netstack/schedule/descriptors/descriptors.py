@@ -9,7 +9,7 @@ Rules: whatever many tasks share (job, task, lists of shuffle descriptors) is ei
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NewType, TypeAlias, final
 
@@ -114,18 +114,23 @@ class InputGateDescriptor:
         """How many channels the gate has."""
         return sum((stop - first) * (last - start) for first, stop, start, last in self.pieces)
 
-    def gate(self, read: Callable[[MaybeOffloaded], ShuffleDescriptors] | None = None) -> GateDescriptor:
+    def gate(
+        self,
+        read: Callable[[MaybeOffloaded], ShuffleDescriptors] | None = None,
+        updates: Sequence[ShuffleDescriptors] = (),
+    ) -> GateDescriptor:
         """What to open.
 
         Args:
             read: the list behind a part, such as `BlobReader.shuffle_descriptors`, which remembers it for the other
                 consumers; None reads what is inline.
+            updates: lists that came later, and override.
 
         Raises:
             LocalProtocolError: a list was offloaded and not loaded, or the lists do not tell of every partition.
             RemoteProtocolError: a list is damaged.
         """
-        places = resolve([(read or _read_inline)(group) for group in self.groups], self.partitions)
+        places = resolve([*((read or _read_inline)(group) for group in self.groups), *updates], self.partitions)
         channels = tuple(
             found.channel(row, subpartition)
             for first, stop, first_subpartition, stop_subpartition in self.pieces

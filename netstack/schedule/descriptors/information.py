@@ -293,8 +293,8 @@ class TaskInformation:
                     for each, kind, function, parameters in operators
                 ),
                 tuple(
-                    ChainedEdge(_text(source), _text(target), int(number), _text(side))
-                    for source, target, number, side in chained
+                    ChainedEdge(_text(source), _text(target), int(number), _text(side), bool(is_keyed))
+                    for source, target, number, side, is_keyed in chained
                 ),
                 tuple(_parsed_input(*each) for each in inputs),
                 tuple(_parsed_output(*each) for each in outputs),

@@ -105,7 +105,13 @@ def _chained(chaining: Chaining, chain: Chain) -> tuple[ChainedEdge, ...]:
     """The edges inside a chain, in the order of its operators."""
     graph = chaining.graph
     return tuple(
-        ChainedEdge(graph.nodes[node].name, graph.nodes[edge.target].name, edge.input_number, edge.side_output)
+        ChainedEdge(
+            graph.nodes[node].name,
+            graph.nodes[edge.target].name,
+            edge.input_number,
+            edge.side_output,
+            edge.partitioner is Partitioner.FORWARD_CONSECUTIVE_HASH,
+        )
         for node in (*chain.nodes, *chain.sources)
         for edge in graph.outputs_of(node)
         if chaining.is_chained(edge)

@@ -57,12 +57,14 @@ class ChainedEdge:
         target: name of the operator that is called.
         input_number: which input of the target, from 1.
         side_output: tag of the records that take it; empty is the main output.
+        is_keyed: whether the records are partitioned by a key of the target's, so that it may have keyed state.
     """
 
     source: str
     target: str
     input_number: int = 1
     side_output: str = ""
+    is_keyed: bool = False
 
 
 class DistributionPattern(enum.Enum):

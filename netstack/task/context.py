@@ -1,0 +1,104 @@
+"""Who an operator is, and what the runtime keeps for it: what `open` is given.
+
+Takes: the operator's place in the job. Gives: its keyed states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+from ..errors import ConfigError, LocalProtocolError
+from .keyed_state import KeyedState
+
+
+@final
+class OperatorContext:
+    """Who an operator is; given to `open`, and to functions with an argument `context`.
+
+    Attributes:
+        operator: its name, unique in the job.
+        task: name of the vertex it runs in.
+        subtask: which of its subtasks, from 0.
+        parallelism: how many there are.
+        max_parallelism: number of key groups.
+        attempt: how often the subtask was started before.
+        input: which of its inputs the record in hand came from, from 1.
+    """
+
+    __slots__ = (
+        "_is_keyed",
+        "_restored",
+        "_states",
+        "attempt",
+        "input",
+        "max_parallelism",
+        "operator",
+        "parallelism",
+        "subtask",
+        "task",
+    )
+
+    def __init__(
+        self,
+        operator: str,
+        task: str,
+        subtask: int,
+        parallelism: int,
+        max_parallelism: int,
+        attempt: int,
+        *,
+        is_keyed: bool = False,
+    ) -> None:
+        """Args: see the attributes; whether its inputs are keyed."""
+        self.operator = operator
+        self.task = task
+        self.subtask = subtask
+        self.parallelism = parallelism
+        self.max_parallelism = max_parallelism
+        self.attempt = attempt
+        self.input = 1
+        self._is_keyed = is_keyed
+        self._states: dict[str, KeyedState] = {}
+        self._restored: dict[str, Mapping[Any, Any]] = {}
+
+    def __str__(self) -> str:
+        return f"{self.operator}-{self.subtask}"
+
+    def keyed_state(self, name: str, default: Any = None) -> KeyedState:
+        """A state with a value for each key, which the runtime stores and shares out anew when the parallelism changes.
+
+        Ask for it in `open`; after a restart it holds what the last checkpoint holds for the keys of this subtask.
+
+        Args:
+            name: unique in the operator.
+            default: what a new key gets: a value that cannot change, or something to call for each, such as `list`.
+
+        Raises:
+            ConfigError: the operator is not behind `key_by`, or the default cannot be.
+        """
+        if not self._is_keyed:
+            raise ConfigError(
+                f"operator {self.operator!r} has keyed state {name!r}, and not all of its inputs are keyed: put key_by"
+                " in front of it"
+            )
+        state = self._states.get(name)
+        if state is None:
+            state = self._states[name] = KeyedState(default)
+            state.update(self._restored.pop(name, {}))
+        return state
+
+    # For the runtime.
+
+    def restore_keyed(self, states: Mapping[str, Mapping[Any, Any]]) -> None:
+        """What a checkpoint holds for the keys of this subtask; called before `open`."""
+        self._restored = dict(states)
+
+    def keyed_snapshot(self) -> dict[str, dict[Any, Any]]:
+        """All keyed states, copied; what was restored and not asked for stays as it was."""
+        found = {name: dict(state) for name, state in self._restored.items()}
+        for name, state in self._states.items():
+            if name in found:
+                raise LocalProtocolError(f"{self}: keyed state {name!r} was restored twice")
+            found[name] = state.copy_for_checkpoint()
+        return found

@@ -1,0 +1,341 @@
+"""Everything one task reads, with checkpoints built in: records one buffer at a time, barriers between two records.
+
+Takes: gates, what a checkpoint had in flight. Gives: records to the task; barriers to a handler, and to the checkpoint
+what this input held that was not processed.
+
+Rules:
+- Nothing here waits. The task polls, processes, says how far it has come (`processed`), and polls again.
+- A buffer is kept until its last record was processed, so its bytes are at hand when a checkpoint begins in the middle.
+  Between the poll and the first record nothing may happen, because the bytes of a record that spans buffers are gone.
+- Channels are numbered through all gates.
+- Recovered records come before everything else. As long as some are left, a checkpoint takes them along as what they
+  were: records in flight, in front of all others.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final, final
+
+from ..buffer.buffer import Buffer
+from ..checkpoint.barrier import (
+    AbortReason,
+    BarrierHandler,
+    BarrierStatistics,
+    BarrierTracker,
+    CheckpointDeclined,
+    CheckpointTask,
+)
+from ..checkpoint.snapshot import ChannelBytes
+from ..config import NetworkConfig
+from ..errors import LocalProtocolError, RecordError
+from ..events import CancelCheckpointMarker, CheckpointBarrier, DataType, decode_event
+from ..inbound.gate import SingleInputGate
+from ..inbound.union import UnionInputGate
+from ..record.deserializer import RecordDeserializer
+from ..record.formats import RecordFormat, format_named
+from ..record.framing import LENGTH, PREFIX_BYTES, frame
+from ..record.spill import SpillDirectory
+from ..runtime.network_environment import NetworkEnvironment
+from ..schedule.descriptors.information import InputInformation
+from ..schedule.descriptors.shuffle import partition_place
+from .mailbox import Mailbox
+
+RECOVERED_AT_ONCE: Final = 256
+"""Recovered records decoded at a time; a buffer of small records holds more."""
+
+_DATA: Final = DataType.DATA
+
+
+@final
+class TaskInput:
+    """The input of one task (a `CheckpointedInputs`); its gates are its own from now on."""
+
+    def __init__(
+        self,
+        name: str,
+        gates: Sequence[SingleInputGate],
+        told: Sequence[InputInformation],
+        mailbox: Mailbox,
+        task: CheckpointTask,
+        environment: NetworkEnvironment,
+        *,
+        exactly_once: bool,
+        unaligned: bool,
+        recovered: Sequence[Sequence[bytes]],
+    ) -> None:
+        """Starts with what was in flight, if anything was.
+
+        Args:
+            name: of the task, for messages.
+            gates: one for each input of the task.
+            told: what comes through each.
+            mailbox: is told when there is something to poll, and at once of priority events.
+            task: is told when checkpoints begin and end.
+            environment: whose clock and temporary folder serve.
+            exactly_once: whether barriers are aligned.
+            unaligned: whether a checkpoint may be, or become, unaligned.
+            recovered: for each gate the records in flight, without their lengths.
+        """
+        self._gate = gates[0] if len(gates) == 1 else UnionInputGate(gates)
+        self._task = name
+        self._mailbox = mailbox
+        self._gates = tuple(gates)
+        self._input_of = [index for index, gate in enumerate(gates) for _ in range(gate.channel_count)]
+        self._keys = [
+            _stable_key(told[self._input_of[channel]], *self._gate.channel_key(channel))
+            for channel in range(self._gate.channel_count)
+        ]
+        self.gate_index = 0
+        """Which gate the records in hand came through."""
+        self._formats = [format_named(each.format) for each in told]
+        self._deserializers = _deserializers([self._formats[index] for index in self._input_of], environment.config)
+        self._torn_prefixes = [b""] * len(self._input_of)
+        """Of every channel the first bytes, at most a whole length, of the record that its deserializer is in."""
+        self._recovered = deque((index, deque(records)) for index, records in enumerate(recovered) if records)
+        self._captured: dict[int, ChannelBytes] = {}
+        # Of the records in hand.
+        self._buffer: Buffer | None = None
+        self._channel = -1
+        self._count = 0
+        self._done = 0
+        self._torn_before = (0, b"")  # framed bytes of the first record in earlier buffers; its prefix, as there
+        self._handler: BarrierHandler | BarrierTracker
+        channels = self._gate.channel_count
+        if exactly_once:
+            self._handler = BarrierHandler(
+                channels, self, task, unaligned=unaligned, now=environment.now, call_at=self._call_at
+            )
+        else:
+            self._handler = BarrierTracker(channels, self, task, now=environment.now)
+        self._environment = environment
+        self._gate.on_available = mailbox.wake
+        self._gate.on_priority = mailbox.alert
+        if self._gate.has_priority:
+            mailbox.alert()
+
+    # For the task.
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every channel has ended and everything was handed out."""
+        return self._gate.is_finished and not self._recovered
+
+    @property
+    def ended_with_drain(self) -> bool:
+        """Whether every channel that has ended had given all of its records: no job was stopped with a savepoint."""
+        return all(gate.ended_with_drain is not False for gate in self._gates)
+
+    @property
+    def waited_s(self) -> float:
+        """How long the task has waited here for something to poll."""
+        return self._gate.idle.total_s(self._gate.now())
+
+    def poll(self) -> list[Any] | None:
+        """The next records; nothing may happen before the first of them is processed.
+
+        Returns:
+            An empty list after an event, or a buffer with a part of a record only: poll again. None when there is
+            nothing now.
+
+        Raises:
+            ChannelFailed, ConnectionLost, RemoteProtocolError: a channel has failed.
+            RecordError: bytes that are no record of the format, or a channel that ends inside a record.
+        """
+        if self._recovered:
+            return self._next_recovered()
+        buffer = self._gate.poll()
+        if buffer is None:
+            return None
+        if buffer.data_type is not _DATA:
+            self._on_event(buffer)
+            return []
+        channel = buffer.channel_index
+        deserializer = self._deserializers[channel]
+        before = deserializer.pending_bytes
+        prefix = self._torn_prefixes[channel]
+        memory = buffer.contiguous()
+        try:
+            records = deserializer.feed(memory)
+        except BaseException:
+            buffer.recycle()
+            raise
+        torn = deserializer.pending_bytes
+        if torn:
+            begun = len(memory) - torn  # where the torn record begins; below 0: in an earlier buffer
+            self._torn_prefixes[channel] = (
+                bytes(memory[begun : begun + PREFIX_BYTES])
+                if begun >= 0
+                else (prefix + bytes(memory[:PREFIX_BYTES]))[:PREFIX_BYTES]
+            )
+        if not records:
+            buffer.recycle()
+            return records
+        self._buffer, self._channel = buffer, channel
+        self._count, self._done = len(records), 0
+        self._torn_before = before, prefix
+        self._gate.count_records(channel, len(records))
+        self.gate_index = self._input_of[channel]
+        return records
+
+    def processed(self, count: int) -> None:
+        """So many of the records that `poll` gave last were processed; after the last one their buffer goes back."""
+        self._done = count
+        if count == self._count:
+            buffer, self._buffer = self._buffer, None
+            self._channel = -1
+            if buffer is not None:
+                buffer.recycle()
+            elif self._recovered:
+                self._forget_recovered()
+
+    def poll_priority(self) -> None:
+        """Handles the priority events that are there: called between two records, also in the middle of a buffer."""
+        while self._gate.has_priority:
+            buffer = self._gate.poll()
+            if buffer is None or not buffer.data_type.has_priority:
+                raise LocalProtocolError(f"{self._task}: its gate promised a priority event and gave {buffer!r}")
+            self._on_event(buffer)
+
+    async def wait(self) -> None:
+        """Waits until there may be something to poll, or something is urgent. Cancellation: nothing changed."""
+        gate = self._gate
+        gate.poke()
+        if gate.is_available or self._mailbox.is_urgent:
+            return
+        gate.idle.begin(gate.now())
+        try:
+            await self._mailbox.wait()
+        finally:
+            gate.idle.end(gate.now())
+
+    def close(self) -> None:
+        """Closes the gates and gives everything back; idempotent."""
+        if self._buffer is not None:
+            self._buffer.recycle()
+            self._buffer = None
+        for deserializer in self._deserializers:
+            deserializer.clear()
+        self._gate.close()
+
+    def statistics(self) -> BarrierStatistics:
+        """How barriers come together here."""
+        return self._handler.statistics()
+
+    # For the checkpoint.
+
+    def in_flight(self) -> ChannelBytes:
+        """The recovered records that were not processed yet, framed, as in flight to this subtask."""
+        found: ChannelBytes = {}
+        for position, (index, records) in enumerate(self._recovered):
+            rest = list(records)[self._done if position == 0 else 0 :]
+            if rest:
+                # Any channel of this input that leads here will do: whoever recovers it gives all records of an
+                # exchange to the owner of their keys, or to this subtask.
+                found[self._keys[self._input_of.index(index)]] = b"".join(map(frame, rest))
+        return found
+
+    def take_captured(self, checkpoint_id: int) -> ChannelBytes:
+        """What came in front of the barriers of a checkpoint and was not processed when it began."""
+        return self._captured.pop(checkpoint_id, {})
+
+    def resume(self, channel: int) -> None:
+        """See `CheckpointedInputs.resume`."""
+        self._gate.resume(channel)
+
+    def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
+        """See `CheckpointedInputs.checkpoint_started`."""
+        for channel in range(len(self._keys)):
+            if not self._gate.start_capture(channel, barrier.checkpoint_id, self._unprocessed(channel)):
+                raise CheckpointDeclined(AbortReason.SUBSUMED)
+
+    def checkpoint_stopped(self, checkpoint_id: int) -> None:
+        """See `CheckpointedInputs.checkpoint_stopped`."""
+        captured = {}
+        for channel, key in enumerate(self._keys):
+            data = self._gate.take_capture(channel, checkpoint_id)
+            if data:
+                captured[key] = data
+        self._captured[checkpoint_id] = captured
+
+    def prioritize(self, channel: int, sequence: int) -> None:
+        """See `CheckpointedInputs.prioritize`."""
+        self._gate.prioritize(channel, sequence)
+
+    # Inside.
+
+    def _call_at(self, deadline_s: float, callback: Any) -> None:
+        """The handler's timers end checkpoints, so they run between two records."""
+        self._environment.call_at(deadline_s, lambda: self._mailbox.post(callback))
+
+    def _on_event(self, buffer: Buffer) -> None:
+        """Handles an event; everything in front of it was processed."""
+        channel, data_type, sequence = buffer.channel_index, buffer.data_type, buffer.sequence
+        event = decode_event(buffer.memory)
+        buffer.recycle()
+        if data_type is DataType.END_OF_DATA:
+            self._gate.acknowledge_end_of_data(channel)
+        elif data_type is DataType.END_OF_PARTITION:
+            left = self._deserializers[channel].pending_bytes
+            if left:
+                raise RecordError(f"{self._name(channel)} ended {left} bytes into a record; its producer is faulty")
+            self._handler.on_end_of_partition(channel)
+        elif isinstance(event, CancelCheckpointMarker):
+            self._handler.on_cancel(channel, event.checkpoint_id)
+        elif not isinstance(event, CheckpointBarrier):
+            raise LocalProtocolError(f"{self._name(channel)} brought {event}; tasks exchange records and barriers only")
+        elif data_type is DataType.ANNOUNCEMENT:
+            self._handler.on_announcement(channel, event, sequence)
+        else:
+            self._handler.on_barrier(channel, event)
+
+    def _name(self, channel: int) -> str:
+        partition, subpartition = self._gate.channel_key(channel)
+        return f"{self._task}: its channel {channel} ({partition!r} subpartition {subpartition})"
+
+    def _next_recovered(self) -> list[Any]:
+        index, records = self._recovered[0]
+        format = self._formats[index]
+        found: list[Any] = []
+        for data in records:
+            if len(found) == RECOVERED_AT_ONCE:
+                break
+            found.append(format.decode(memoryview(data)))
+        self._count, self._done = len(found), 0
+        self.gate_index = index
+        return found
+
+    def _forget_recovered(self) -> None:
+        _, records = self._recovered[0]
+        for _ in range(self._count):
+            records.popleft()
+        if not records:
+            self._recovered.popleft()
+        self._count = self._done = 0
+
+    def _unprocessed(self, channel: int) -> bytes:
+        """The framed bytes of a channel that were polled and not processed: records in hand, and the torn one."""
+        torn = self._deserializers[channel].unconsumed()
+        if channel != self._channel or self._buffer is None:
+            return torn
+        memory = self._buffer.contiguous()
+        before, prefix = self._torn_before
+        (length,) = LENGTH.unpack((prefix + bytes(memory[:PREFIX_BYTES]))[:PREFIX_BYTES] if before else memory[:4])
+        position = PREFIX_BYTES + length - before
+        for _ in range(1, self._done):
+            position += PREFIX_BYTES + LENGTH.unpack_from(memory, position)[0]
+        return bytes(memory[position : len(memory) - len(torn)]) + torn
+
+
+def _stable_key(told: InputInformation, partition: str, subpartition: int) -> tuple[str, int]:
+    """What a checkpoint calls a channel: by its edge, whatever vertices and attempts are called."""
+    return told.edge.partition(partition_place(partition).partition), subpartition
+
+
+def _deserializers(formats: Sequence[RecordFormat], config: NetworkConfig) -> list[RecordDeserializer]:
+    spill = SpillDirectory(None if config.spill_directory is None else [config.spill_directory])
+    return [
+        RecordDeserializer(format, spill=spill, spill_threshold_bytes=config.spill_threshold_bytes)
+        for format in formats
+    ]

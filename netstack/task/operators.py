@@ -1,0 +1,321 @@
+"""What a job is made of: functions and classes of the user's, and how the runtime calls them.
+
+Takes: functions and classes, by the kind of their operator. Gives: their methods, with defaults for those left out.
+
+| kind | a function | a class |
+|---|---|---|
+| source | gives an iterable of records; its position is their number | `read`, `snapshot` |
+| map, filter, flat_map | `(record)` to a record, to yes or no, to an iterable | `map`, `filter`, `flat_map` |
+| process | `(record, out)` | `process`, or `process_batch` |
+| connect | `(record, out)` | `process` (`context.input` is 1 or 2), or `process1` and `process2` |
+| sink | `(record)` | `process`, or `process_batch`; what `finish` returns is the operator's result |
+
+A class may have any of `open(context)`, `restore(states)`, `finish(out)`, `snapshot()`, `checkpoint_completed(id)` and
+`close()` too. Parameters of the job are keyword arguments: of a class when it is made, of a function at every call. A
+function with an argument `context` is given its `OperatorContext`.
+
+Every method may be an ordinary one or `async def`, except those of map, filter and flat_map.
+
+Rules for operators:
+- One record at a time, never two methods at once. A checkpoint is taken between two records, so what a method leaves in
+  the operator is in the next checkpoint, whole.
+- `snapshot` gives plain data (see `checkpoint.snapshot`) that is not changed afterwards: a copy. State by key is better
+  kept in `context.keyed_state`.
+- Records are handed on as they are: an operator that changes one changes it for all who are given it.
+- An ordinary method that computes for long holds up everything else in its process; give it a thread.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import islice
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
+
+import numpy as np
+
+from ..errors import CheckpointError, ConfigError
+from ..schedule.descriptors.information import OperatorInformation
+from ..schedule.graph.job_graph import OperatorKind
+from .context import OperatorContext
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+class Output(Protocol):
+    """Where an operator's records go: to every operator that reads this one."""
+
+    def collect(self, record: Any) -> None:
+        """Emits a record; never waits.
+
+        What finds no buffer is kept, as it is, and written before the next record is processed; so do not change it.
+
+        Raises:
+            RecordError: it does not fit the format.
+        """
+
+    def collect_to(self, tag: str, record: Any) -> None:
+        """Emits a record to a side output; nowhere if nobody reads it. Raises as `collect`."""
+
+    def collect_batch(self, records: list[Any] | npt.NDArray[Any]) -> None:
+        """Emits several records at once: a list, or an array, which stays one where operators and writers take it.
+
+        Lent until the next record is processed. Raises as `collect`.
+        """
+
+    async def emit(self, record: Any) -> None:
+        """Emits a record, waiting for a buffer if it must. Raises as `collect`. For async operators."""
+
+    async def emit_batch(self, records: list[Any] | npt.NDArray[Any]) -> None:
+        """Emits several records, waiting for buffers; they are the caller's again afterwards. For async operators."""
+
+
+@final
+class BoundOperator:
+    """The methods of one operator, as the runtime calls them.
+
+    Attributes:
+        name: of the operator.
+        kind: of it.
+        context: who it is.
+        is_batched: records come in lists or arrays.
+        is_async: `process` has to be awaited.
+        process: what is called with records: of a source `read`.
+        inputs: of a connect with two methods, those.
+    """
+
+    __slots__ = ("_object", "context", "inputs", "is_async", "is_batched", "kind", "name", "process")
+
+    def __init__(self, information: OperatorInformation, context: OperatorContext, load: Callable[[str], Any]) -> None:
+        """Makes the operator.
+
+        Args:
+            information: which.
+            context: who it is.
+            load: what a name stands for.
+
+        Raises:
+            ConfigError: it is not there, does not take these parameters, or lacks a method; the text says which.
+        """
+        self.name = information.name
+        self.kind = information.kind
+        self.context = context
+        if not information.function:
+            raise ConfigError(f"operator {self.name!r} has no function, so it can be planned and not run; give it one")
+        found = load(information.function)
+        self.is_batched = False
+        self.inputs: tuple[Callable[..., Any], ...] = ()
+        parameters = dict(information.parameters)
+        if inspect.isclass(found):
+            _check_call(self.name, found, parameters)
+            self._object = found(**parameters)
+            self._find_methods()
+        else:
+            self._object = None
+            function = _with_parameters(self.name, found, parameters, context)
+            if self.kind is OperatorKind.SOURCE:
+                self._object = IterableSource(function, context)
+                function = self._object.read
+            self.process: Callable[..., Any] = function
+            if self.kind in (OperatorKind.PROCESS, OperatorKind.CONNECT):
+                _check_takes(self.name, function, "(record, out)", 2)
+            elif self.kind is not OperatorKind.SOURCE:
+                _check_takes(self.name, function, "(record)", 1)
+        self.is_async = inspect.iscoroutinefunction(self.process) or inspect.iscoroutinefunction(
+            getattr(self.process, "func", None)
+        )
+        if self.is_async and self.kind in _PLAIN:
+            raise ConfigError(f"operator {self.name!r}: a {self.kind.value} cannot be async; make it a process")
+
+    def _find_methods(self) -> None:
+        names = _METHODS[self.kind]
+        methods = {name: method for name in names if callable(method := getattr(self._object, name, None))}
+        if self.kind is OperatorKind.CONNECT and {"process1", "process2"} <= methods.keys():
+            self.inputs = (methods["process1"], methods["process2"])
+            self.process = self.inputs[0]
+        elif methods.keys() - {"process1", "process2"}:
+            chosen = next(name for name in names if name in methods)
+            self.process = methods[chosen]
+            self.is_batched = chosen == "process_batch"
+        else:
+            raise ConfigError(
+                f"operator {self.name!r}: {type(self._object).__qualname__} has no method {' or '.join(names)}, and a"
+                f" {self.kind.value} needs it"
+            )
+        if self.kind is OperatorKind.SOURCE and not callable(getattr(self._object, "snapshot", None)):
+            raise ConfigError(
+                f"operator {self.name!r}: {type(self._object).__qualname__} has no method snapshot; a source that is a"
+                " class needs read and snapshot"
+            )
+
+    @property
+    def wants_output(self) -> bool:
+        """Whether `process` is called with an output, too: always, but of sinks only if they take it."""
+        return self.kind is not OperatorKind.SINK or _takes(self.process, 2)
+
+    @property
+    def fixed_parallelism(self) -> bool:
+        """Whether it is a source whose position means nothing to another number of subtasks."""
+        return isinstance(self._object, IterableSource)
+
+    def has(self, method: str) -> bool:
+        """Whether it has a method of this name."""
+        return callable(getattr(self._object, method, None))
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """Calls one of its methods, and awaits it if it wants that; None where it has none of this name."""
+        found = getattr(self._object, method, None)
+        if found is None:
+            return None
+        result = found(*arguments)
+        return await result if isinstance(result, Awaitable) else result
+
+    async def finish(self, out: Output) -> Any:
+        """Every record was processed: `finish`, with the output if it takes that."""
+        found = getattr(self._object, "finish", None)
+        if found is None:
+            return None
+        return await self.call("finish", *((out,) if _takes(found, 1) else ()))
+
+
+@final
+class IterableSource:
+    """A source made of a function that gives an iterable: its position is how many records it gave."""
+
+    def __init__(self, function: Callable[[], Iterable[Any]], context: OperatorContext) -> None:
+        """Nothing is called yet."""
+        if inspect.isasyncgenfunction(getattr(function, "func", function)):
+            raise ConfigError(
+                f"operator {context.operator!r}: an async generator cannot go on after it was interrupted for a"
+                " checkpoint; make it a class with async read and snapshot"
+            )
+        self._function = function
+        self._context = context
+        self._records: Iterator[Any] | None = None
+        self._count = 0
+        self._at_once = 1
+
+    def read(self) -> list[Any] | npt.NDArray[Any] | None:
+        """As many records as come within about a millisecond."""
+        if self._records is None:
+            self._records = self._begin()
+        began = perf_counter()
+        found = list(islice(self._records, self._at_once))
+        elapsed_s = perf_counter() - began
+        if elapsed_s > READ_S:
+            self._at_once = max(1, self._at_once // 2)
+        elif 2 * elapsed_s < READ_S:
+            self._at_once = min(2 * self._at_once, READ_RECORDS)
+        self._count += len(found)
+        return found or None
+
+    def snapshot(self, unsent: int) -> int:
+        """How many records were sent."""
+        return self._count - unsent
+
+    def restore(self, states: list[Any]) -> None:
+        """Goes on behind so many records.
+
+        Raises:
+            CheckpointError: the parallelism has changed.
+        """
+        if len(states) != 1 or type(states[0]) is not int:
+            raise CheckpointError(
+                f"source {self._context.operator!r} is a function, whose position ({len(states)} of them) cannot be"
+                " shared out to another number of subtasks; keep its parallelism, or make it a class with restore"
+            )
+        (self._count,) = states
+
+    def _begin(self) -> Iterator[Any]:
+        made = self._function()
+        if isinstance(made, np.ndarray):
+            made = made.tolist()
+        if not isinstance(made, Iterable):
+            raise ConfigError(
+                f"source {self._context.operator!r} gave a {type(made).__name__}; a source that is a function gives an"
+                " iterable of records"
+            )
+        records = iter(made)
+        skipped = sum(1 for _ in islice(records, self._count))
+        if skipped < self._count:
+            raise CheckpointError(
+                f"source {self._context.operator!r} has {skipped} records, and {self._count} were processed before"
+                " the restart; its input was changed meanwhile"
+            )
+        return records
+
+
+READ_S: Final = 0.001
+READ_RECORDS: Final = 1024
+
+_PLAIN: Final = frozenset({OperatorKind.MAP, OperatorKind.FILTER, OperatorKind.FLAT_MAP})
+_METHODS: Final[Mapping[OperatorKind, tuple[str, ...]]] = {
+    OperatorKind.SOURCE: ("read",),
+    OperatorKind.MAP: ("map", "__call__"),
+    OperatorKind.FILTER: ("filter", "__call__"),
+    OperatorKind.FLAT_MAP: ("flat_map", "__call__"),
+    OperatorKind.PROCESS: ("process_batch", "process"),
+    OperatorKind.CONNECT: ("process_batch", "process", "process1", "process2"),
+    OperatorKind.SINK: ("process_batch", "process", "__call__"),
+}
+
+
+def _with_parameters(
+    name: str, function: Callable[..., Any], parameters: dict[str, Any], context: OperatorContext
+) -> Callable[..., Any]:
+    if "context" not in parameters and _has_parameter(function, "context"):
+        parameters["context"] = context
+    if not parameters:
+        return function
+    try:
+        inspect.signature(function).bind_partial(**parameters)
+    except TypeError as error:
+        raise _bad_call(name, function, parameters, error) from error
+    except ValueError:
+        pass  # a built-in without signature: it will say itself
+    return partial(function, **parameters)
+
+
+def _check_call(name: str, function: Callable[..., Any], parameters: Mapping[str, Any]) -> None:
+    try:
+        inspect.signature(function).bind(**parameters)
+    except TypeError as error:
+        raise _bad_call(name, function, parameters, error) from error
+    except ValueError:
+        pass  # a built-in without signature: it will say itself
+
+
+def _bad_call(name: str, function: Any, parameters: Mapping[str, Any], error: TypeError) -> ConfigError:
+    known = {key: value for key, value in parameters.items() if key != "context"}
+    return ConfigError(
+        f"operator {name!r}: {getattr(function, '__qualname__', function)} cannot be called with the parameters"
+        f" {known!r:.200}: {error}"
+    )
+
+
+def _has_parameter(function: Callable[..., Any], parameter: str) -> bool:
+    try:
+        return parameter in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _takes(function: Callable[..., Any], count: int) -> bool:
+    """Whether a function can be called with so many positional arguments; of a built-in that tells nothing: one."""
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:
+        return count == 1
+    return True
+
+
+def _check_takes(name: str, function: Callable[..., Any], wanted: str, count: int) -> None:
+    if not _takes(function, count):
+        raise ConfigError(
+            f"operator {name!r}: {getattr(function, '__qualname__', function)} cannot be called as {wanted}"
+        )

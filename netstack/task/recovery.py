@@ -1,0 +1,260 @@
+"""A checkpoint shared out by operators: whatever the chains are now, and however many subtasks there are.
+
+Takes: the snapshots of a checkpoint, each of one subtask with its chain. Gives: for a subtask of the next run what each
+of its operators goes on with, and the records that were in flight to it.
+
+    a snapshot's `operator`: {operator: {"own": what its snapshot() gave, "keyed": {state: {key: value}}}}
+    its channels: named by `EdgeId.partition`, which knows no chains, no attempts and no vertices
+
+Rules: what has no place in the next run is an error: state of an operator that the job does not have, and records in
+flight on an edge that is inside a chain now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+from ..checkpoint.recovery import Exchange, TaskPlan, recover
+from ..checkpoint.snapshot import ChannelBytes, TaskSnapshot
+from ..errors import CheckpointError, ConfigError
+from ..record.formats import format_named
+from ..schedule.descriptors.information import EdgeId, InputInformation, JobInformation, TaskInformation
+from ..schedule.graph.job_graph import DistributionPattern
+from ..schedule.topology.distribution import static_input
+
+_KEYED: Final = "\0"
+"""Between an operator and its keyed state, where each of these is planned as a task of its own."""
+
+
+@final
+@dataclass(slots=True)
+class RestoredTask:
+    """What one subtask goes on with.
+
+    Attributes:
+        own: for each operator what `snapshot` gave in the subtasks whose work it goes on with.
+        keyed: for each operator its keyed states, of the keys that are this subtask's now.
+        parallelism: how many subtasks each operator had; none of those that are new.
+        records: for each gate the bytes of the records in flight, without their lengths.
+    """
+
+    own: dict[str, list[Any]] = field(default_factory=dict)
+    keyed: dict[str, dict[str, Mapping[Any, Any]]] = field(default_factory=dict)
+    parallelism: dict[str, int] = field(default_factory=dict)
+    records: list[Sequence[bytes]] = field(default_factory=list)
+
+
+@final
+class RestoredCheckpoint:
+    """One checkpoint, read once for all tasks of a job that run in one TaskManager.
+
+    Raises:
+        CheckpointError: a snapshot is not of a chain of operators.
+    """
+
+    def __init__(self, snapshots: Sequence[TaskSnapshot]) -> None:
+        """Args: of all subtasks; see `CheckpointStorage.read`."""
+        self._states: dict[str, dict[int, dict[str, Any]]] = {}
+        self._arrived: dict[EdgeId, ChannelBytes] = {}
+        self._unsent: dict[EdgeId, ChannelBytes] = {}
+        self._tasks: dict[str, list[RestoredTask]] = {}
+        for snapshot in snapshots:
+            if not isinstance(snapshot.operator, dict):
+                raise CheckpointError(
+                    f"the checkpoint's state of {snapshot.task}-{snapshot.subtask} is not of a chain of operators: it"
+                    " is of another release"
+                )
+            for operator, state in snapshot.operator.items():
+                if snapshot.subtask in self._states.setdefault(operator, {}):
+                    raise CheckpointError(
+                        f"the checkpoint holds operator {operator!r} of subtask {snapshot.subtask} twice"
+                    )
+                self._states[operator][snapshot.subtask] = state
+            for found, channels in ((self._arrived, snapshot.inputs), (self._unsent, snapshot.outputs)):
+                for channel, data in channels.items():
+                    if data:
+                        edge, _ = _edge_of(channel[0])
+                        found.setdefault(edge, {})[channel] = data
+
+    def of(self, job: JobInformation, task: TaskInformation, subtask: int, load: Callable[[str], Any]) -> RestoredTask:
+        """What a subtask goes on with; all subtasks of its vertex are shared out at the first question.
+
+        Args:
+            job: it is in.
+            task: its vertex.
+            subtask: which of its subtasks.
+            load: what the name of a function stands for.
+
+        Raises:
+            CheckpointError: the checkpoint does not fit the job; the text says what to do.
+        """
+        found = self._tasks.get(task.name)
+        if found is None:
+            found = self._tasks[task.name] = self._share_out(job, task, load)
+        return found[subtask]
+
+    def _share_out(self, job: JobInformation, task: TaskInformation, load: Callable[[str], Any]) -> list[RestoredTask]:
+        unknown = self._states.keys() - set(job.operators)
+        if unknown:
+            raise CheckpointError(
+                f"the checkpoint holds state of operator {min(unknown)!r}, which job {job.name!r} does not have; give"
+                " operators the names that they had"
+            )
+        names = [operator.name for operator in task.operators]
+        self._check_edges(task, names)
+        restored = [RestoredTask(records=[()] * len(task.inputs)) for _ in range(task.parallelism)]
+        snapshots: list[TaskSnapshot] = []
+        plans: list[TaskPlan] = []
+        for name in names:
+            states = self._states.get(name, {})
+            for each in restored:
+                each.parallelism[name] = len(states)
+            snapshots += [TaskSnapshot(name, index, state.get("own", _NOTHING)) for index, state in states.items()]
+            keyed = sorted({state for each in states.values() for state in each.get("keyed", ())})
+            plans += [
+                TaskPlan(name + _KEYED + state, task.parallelism, (), True, task.max_parallelism) for state in keyed
+            ]
+            snapshots += [
+                TaskSnapshot(name + _KEYED + state, index, each.get("keyed", {}).get(state, {}))
+                for state in keyed
+                for index, each in states.items()
+            ]
+            exchanges = tuple(
+                self._exchange(number, given, load)
+                for number, given in enumerate(task.inputs)
+                if given.edge.target == name
+            )
+            plans.append(TaskPlan(name, task.parallelism, exchanges, False, task.max_parallelism))
+        for given in task.inputs:
+            arrived, unsent = self._in_flight(given, task)
+            snapshots.append(TaskSnapshot(given.edge.target, 0, _NOTHING, arrived, unsent))
+        self._take(restored, recover(_merged(snapshots), plans))
+        return restored
+
+    def _take(self, restored: Sequence[RestoredTask], shared: Mapping[str, Sequence[Any]]) -> None:
+        for planned, parts in shared.items():
+            name, is_keyed, state = planned.partition(_KEYED)
+            for mine, part in zip(restored, parts, strict=True):
+                if is_keyed:
+                    mine.keyed.setdefault(name, {})[state] = part.operator_states[0]
+                else:
+                    mine.own[name] = [each for each in part.operator_states if each is not _NOTHING]
+                    for number, records in part.records.items():
+                        mine.records[int(number)] = records
+
+    def _check_edges(self, task: TaskInformation, names: Sequence[str]) -> None:
+        mine = {given.edge for given in task.inputs}
+        for edge in (*self._arrived, *self._unsent):
+            if edge.target in names and edge not in mine:
+                raise CheckpointError(
+                    f"the checkpoint holds records in flight on {edge}, and this edge is inside of a chain now, or"
+                    " gone: change chains from a savepoint, which has nothing in flight"
+                )
+
+    def _exchange(self, number: int, given: InputInformation, load: Callable[[str], Any]) -> Exchange:
+        producers = max(len(self._states.get(given.edge.source, ())), 1)
+        partitions = tuple(given.edge.partition(producer) for producer in range(producers))
+        key_of = channel_of = None
+        if given.partitioner in ("hash", "custom"):
+            decode = format_named(given.format).decode
+            function = load(given.function) if given.function else None
+            if given.partitioner == "custom":
+
+                def channel_of(data: bytes, channels: int) -> int:
+                    assert function is not None
+                    return int(function(decode(memoryview(data)), channels))
+            elif function is None:
+
+                def key_of(data: bytes) -> Any:
+                    return decode(memoryview(data))
+            else:
+
+                def key_of(data: bytes) -> Any:
+                    return function(decode(memoryview(data)))
+
+        return Exchange(str(number), partitions, key_of, channel_of)
+
+    def _in_flight(self, given: InputInformation, task: TaskInformation) -> tuple[ChannelBytes, ChannelBytes]:
+        """What was in flight on an edge, its channels by the consumer's subtask instead of the subpartition."""
+        arrived, unsent = self._arrived.get(given.edge, {}), self._unsent.get(given.edge, {})
+        if not arrived and not unsent:
+            return {}, {}
+        producers, consumers = (len(self._states.get(name, ())) for name in (given.edge.source, given.edge.target))
+        if given.partitioner == "broadcast" and consumers != task.parallelism:
+            raise CheckpointError(
+                f"the checkpoint holds records in flight on {given.edge}, which every one of {consumers} subtasks is to"
+                f" get, and there are {task.parallelism} now: change the parallelism from a savepoint, which has"
+                " nothing in flight"
+            )
+        if not given.is_pointwise:
+            return dict(arrived), dict(unsent)
+        reads = static_input(DistributionPattern.POINTWISE, producers, consumers)
+        consumer_of = {
+            (partition, subpartition): consumer
+            for consumer in range(consumers)
+            for piece in reads.pieces_of(consumer)
+            for partition in piece.partitions
+            for subpartition in piece.subpartitions
+        }
+
+        def renamed(channels: ChannelBytes) -> ChannelBytes:
+            return {
+                (name, consumer_of[_edge_of(name)[1], subpartition]): data
+                for (name, subpartition), data in channels.items()
+            }
+
+        return renamed(arrived), renamed(unsent)
+
+
+_NOTHING: Final = object()
+"""Instead of the state of an operator without one, for None could be a state."""
+
+
+def _edge_of(partition: str) -> tuple[EdgeId, int]:
+    try:
+        return EdgeId.of_partition(partition)
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(
+            f"the checkpoint holds records in flight in {partition[:80]!r}, which is no edge between operators: it is"
+            " of another release"
+        ) from error
+
+
+def _merged(snapshots: Sequence[TaskSnapshot]) -> list[TaskSnapshot]:
+    """One for each subtask of each planned task: what is in flight belongs to its first."""
+    found: dict[tuple[str, int], TaskSnapshot] = {}
+    for snapshot in snapshots:
+        earlier = found.get((snapshot.task, snapshot.subtask))
+        if earlier is None:
+            found[snapshot.task, snapshot.subtask] = snapshot
+        else:
+            found[snapshot.task, snapshot.subtask] = TaskSnapshot(
+                earlier.task,
+                earlier.subtask,
+                earlier.operator,
+                {**earlier.inputs, **snapshot.inputs},
+                {**earlier.outputs, **snapshot.outputs},
+            )
+    return list(found.values())
+
+
+def check_rescaled(operators: Mapping[str, bool], restored: RestoredTask, task: TaskInformation) -> None:
+    """Refuses another parallelism for operators that cannot have one.
+
+    Args:
+        operators: of the task, and whether the parallelism of each is fixed.
+        restored: what the subtask goes on with.
+        task: its vertex.
+
+    Raises:
+        ConfigError: it has changed.
+    """
+    for name, is_fixed in operators.items():
+        before = restored.parallelism.get(name, 0)
+        if is_fixed and before and before != task.parallelism:
+            raise ConfigError(
+                f"source {name!r} is a function, so its position means nothing to another number of subtasks: keep its"
+                f" parallelism {before}, or make it a class with restore"
+            )

@@ -1,0 +1,208 @@
+"""What the jobs of these tests are made of: functions and classes that are found by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import trio
+
+from netstack.task.context import OperatorContext
+from netstack.task.operators import Output
+
+
+def numbers(count: int = 1000) -> range:
+    return range(count)
+
+
+def numbers_of_subtask(context: OperatorContext, count: int = 200) -> range:
+    return range(context.subtask * count, (context.subtask + 1) * count)
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def plus(number: int, addend: int) -> int:
+    return number + addend
+
+
+def is_even(number: int) -> bool:
+    return number % 2 == 0
+
+
+def twice(number: int) -> list[int]:
+    return [number, number]
+
+
+def modulo(number: int, by: int = 7) -> int:
+    return number % by
+
+
+def key_of(number: int) -> int:
+    return number % 7
+
+
+def last_channel(number: int, channels: int) -> int:
+    return channels - 1 if number % 3 else 0
+
+
+def split_by_size(number: int, out: Output) -> None:
+    if number < 100:
+        out.collect(number)
+    elif number < 200:
+        out.collect_to("middle", number)
+    else:
+        out.collect_to("nobody reads this", number)
+
+
+def where(number: int, context: OperatorContext) -> list[int]:
+    return [context.subtask, number]
+
+
+class Collect:
+    """A sink: all it got, in order."""
+
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+
+    def process(self, record: Any) -> None:
+        self.records.append(record)
+
+    def finish(self) -> list[Any]:
+        return self.records
+
+    def snapshot(self) -> list[Any]:
+        return list(self.records)
+
+    def restore(self, states: list[list[Any]]) -> None:
+        self.records = [record for state in states for record in state]
+
+
+class CollectAsync(Collect):
+    async def process(self, record: Any) -> None:  # type: ignore[override]
+        await trio.lowlevel.checkpoint()
+        self.records.append(record)
+
+
+class CollectBatches:
+    """A sink: the lengths of what it got at once, and the records."""
+
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+        self.kinds: set[str] = set()
+
+    def process_batch(self, records: Any) -> None:
+        self.kinds.add(type(records).__name__)
+        self.records += records.tolist() if isinstance(records, np.ndarray) else records
+
+    def finish(self) -> dict[str, Any]:
+        return {"kinds": sorted(self.kinds), "records": self.records}
+
+
+class DoubleAsync:
+    async def process(self, record: int, out: Output) -> None:
+        await trio.sleep(0.0001)
+        await out.emit(2 * record)
+
+
+class DoubleBatch:
+    def process_batch(self, records: Any, out: Output) -> None:
+        out.collect_batch(2 * records if isinstance(records, np.ndarray) else [2 * record for record in records])
+
+
+class Arrays:
+    """A source of arrays of int64."""
+
+    def __init__(self, count: int = 1000) -> None:
+        self.next, self.count = 0, count
+
+    def read(self) -> Any:
+        if self.next == self.count:
+            return None
+        first, self.next = self.next, min(self.next + 64, self.count)
+        return np.arange(first, self.next)
+
+    def snapshot(self, unsent: int) -> int:
+        return self.next - unsent
+
+    def restore(self, states: list[int]) -> None:
+        (self.next,) = states
+
+
+class Count:
+    """Counts records by key, in keyed state; emits the new count."""
+
+    def open(self, context: OperatorContext) -> None:
+        self.counts = context.keyed_state("counts", 0)
+
+    def process(self, number: int, out: Output) -> None:
+        key = key_of(number)
+        self.counts[key] += 1
+        out.collect([key, self.counts[key]])
+
+
+class CountAtEnd(Count):
+    """Gives its counts as a result."""
+
+    def process(self, number: int, out: Output) -> None:
+        self.counts[key_of(number)] += 1
+
+    def finish(self) -> list[list[int]]:
+        return [[key, count] for key, count in sorted(self.counts.items())]
+
+
+class Join:
+    """Two inputs, each by a method of its own."""
+
+    def __init__(self) -> None:
+        self.seen = [0, 0]
+
+    def process1(self, record: Any, out: Output) -> None:
+        self.seen[0] += 1
+        out.collect(["left", record])
+
+    def process2(self, record: Any, out: Output) -> None:
+        self.seen[1] += 1
+        out.collect(["right", record])
+
+
+class JoinByContext:
+    """Two inputs, told apart by the context."""
+
+    def open(self, context: OperatorContext) -> None:
+        self.context = context
+
+    def process(self, record: Any, out: Output) -> None:
+        out.collect([{1: "left", 2: "right"}[self.context.input], record])
+
+
+class SlowNumbers:
+    """A source: numbers, a few at a time, with a pause; it can go on from any position."""
+
+    def __init__(self, count: int = 400, pause_s: float = 0.001, at_once: int = 7) -> None:
+        self.next, self.count, self.pause_s, self.at_once = 0, count, pause_s, at_once
+
+    def open(self, context: OperatorContext) -> None:
+        self.first = context.subtask * 1_000_000
+
+    async def read(self) -> list[int] | None:
+        await trio.sleep(self.pause_s)
+        if self.next == self.count:
+            return None
+        first, self.next = self.next, min(self.next + self.at_once, self.count)
+        return [self.first + number for number in range(first, self.next)]
+
+    def snapshot(self, unsent: int) -> int:
+        return self.next - unsent
+
+    def restore(self, states: list[int]) -> None:
+        (self.next,) = states
+
+
+class Unstorable:
+    def process(self, record: Any, out: Output) -> None:
+        out.collect(record)
+
+    def snapshot(self) -> Any:
+        return {"deep": [1, {"bad": {1, 2}}]}

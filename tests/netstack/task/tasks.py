@@ -1,0 +1,290 @@
+"""Jobs run on real network environments, deployed by the real scheduler; only the messages between them are calls."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import trio
+import trio.testing
+
+from netstack.checkpoint.snapshot import Manifest, TaskFile
+from netstack.checkpoint.storage import CheckpointStorage
+from netstack.config import NetworkConfig
+from netstack.events import Alignment, CheckpointBarrier
+from netstack.runtime.names import load
+from netstack.runtime.network_environment import NetworkEnvironment, open_task_manager
+from netstack.schedule import StreamEnvironment, StreamGraph, generate_job
+from netstack.schedule.descriptors.blob_store import MemoryBlobStore
+from netstack.schedule.descriptors.descriptors import TaskDeploymentDescriptor
+from netstack.schedule.descriptors.information import JobInformation, TaskInformation
+from netstack.schedule.descriptors.shuffle import TaskManagerLocation
+from netstack.schedule.events import (
+    CheckpointStored,
+    Event,
+    Proceed,
+    SlotsOffered,
+    StartJob,
+    TaskManagerRegistered,
+)
+from netstack.schedule.instructions import Continue, Deploy
+from netstack.schedule.scheduler import Scheduler
+from netstack.task.chain_task import ChainTask
+from netstack.task.recovery import RestoredCheckpoint
+from netstack.task.reports import TaskOutcome
+
+SMALL = NetworkConfig(segment_size_bytes=256, memory_bytes=256 * 1200)
+"""Buffers of about 30 records, so that records are torn and queues are short."""
+
+
+async def at_once(function: Callable[[], Any]) -> Any:
+    """Stands for a thread: virtual time would run away while one works."""
+    await trio.lowlevel.checkpoint()
+    return function()
+
+
+def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Runs an async test in virtual time; what would hang fails after a virtual day."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **keywords: Any) -> None:
+        async def main() -> None:
+            with trio.fail_after(86_400):
+                await test(*arguments, **keywords)
+
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    return run
+
+
+class Reports:
+    """Hears what one attempt says."""
+
+    def __init__(self, run: Run, attempt: tuple[int, int]) -> None:
+        self._run = run
+        self._attempt = attempt
+        self.said_running = False
+
+    def initializing(self) -> None:
+        pass
+
+    def running(self) -> None:
+        self.said_running = True
+        self._run.changed()
+
+    def acknowledged(self, checkpoint_id: int, file: TaskFile, report: dict[str, Any]) -> None:
+        self._run.acknowledged(checkpoint_id, file, report)
+
+    def declined(self, checkpoint_id: int, reason: str) -> None:
+        self._run.declined[checkpoint_id] = reason
+        self._run.changed()
+
+    def consumable(self, partition: int) -> None:
+        pass
+
+    def said(self, message: dict[str, Any]) -> None:
+        pass
+
+
+class Run:
+    """One run of a job: every task of it, and the simplest of masters."""
+
+    def __init__(self, graph: StreamGraph, environments: Sequence[NetworkEnvironment], restore: int | None) -> None:
+        self.graph = graph
+        self.job = generate_job(graph).job
+        settings = graph.settings
+        self.storage = None
+        if settings.checkpoint_folder is not None:
+            self.storage = CheckpointStorage(settings.checkpoint_folder)
+        self.tasks: dict[tuple[str, int], ChainTask] = {}
+        self.reports: dict[tuple[str, int], Reports] = {}
+        self.outcomes: dict[tuple[str, int], TaskOutcome] = {}
+        self.failures: dict[tuple[str, int], BaseException] = {}
+        self.declined: dict[int, str] = {}
+        self.files: dict[int, dict[tuple[str, int], TaskFile]] = {}
+        self.subtask_reports: list[dict[str, Any]] = []
+        self._environments = environments
+        self._changed = trio.Event()
+        self._store = MemoryBlobStore()
+        self._restore = restore
+        self._checkpoint: RestoredCheckpoint | None = None
+        for descriptor, environment in self._descriptors():
+            self._make(descriptor, environment)
+
+    def changed(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        while not condition():
+            if self.failures:
+                raise next(iter(self.failures.values()))
+            await self._changed.wait()
+
+    # Checkpoints.
+
+    async def checkpoint(self, checkpoint_id: int, *, unaligned: bool = False, stops: bool = False) -> None:
+        """Takes one, and completes it."""
+        self.trigger(checkpoint_id, unaligned=unaligned, stops=stops)
+        await self.complete(checkpoint_id)
+
+    def trigger(self, checkpoint_id: int, *, unaligned: bool = False, stops: bool = False) -> None:
+        alignment = Alignment.UNALIGNED if unaligned else Alignment.ALIGNED
+        barrier = CheckpointBarrier(checkpoint_id, 0, alignment)
+        for (vertex, subtask), task in self.tasks.items():
+            plan = next(each for each in self.job.vertices if each.name == vertex)
+            if plan.is_source and (vertex, subtask) not in self.outcomes:
+                task.trigger_checkpoint(barrier, is_savepoint=stops, stops=stops)
+
+    async def complete(self, checkpoint_id: int) -> None:
+        await self.until(lambda: len(self.files.get(checkpoint_id, ())) == len(self.tasks))
+        assert self.storage is not None
+        import datetime
+
+        self.storage.complete(
+            Manifest(
+                checkpoint_id,
+                datetime.datetime.now(datetime.UTC),
+                {vertex.name: vertex.parallelism for vertex in self.job.vertices},
+                tuple(self.files[checkpoint_id].values()),
+            )
+        )
+        for task in self.tasks.values():
+            task.checkpoint_completed(checkpoint_id)
+
+    def acknowledged(self, checkpoint_id: int, file: TaskFile, report: dict[str, Any]) -> None:
+        self.files.setdefault(checkpoint_id, {})[file.task, file.subtask] = file
+        self.subtask_reports.append(report)
+        self.changed()
+
+    # Results.
+
+    def result(self, operator: str) -> list[Any]:
+        """What a sink gave, by subtask."""
+        found = {
+            subtask: outcome.results[operator]
+            for (_, subtask), outcome in self.outcomes.items()
+            if operator in outcome.results
+        }
+        return [found[subtask] for subtask in sorted(found)]
+
+    def task(self, operator: str, subtask: int = 0) -> ChainTask:
+        """The task that an operator is in."""
+        vertex = next(each.name for each in self.job.vertices if operator in each.operators)
+        return self.tasks[vertex, subtask]
+
+    # Inside.
+
+    def _descriptors(self) -> list[tuple[TaskDeploymentDescriptor, NetworkEnvironment]]:
+        scheduler = Scheduler(self.job, "run-1", store=self._store)
+        names = {f"tm-{number}": environment for number, environment in enumerate(self._environments)}
+        slots = tuple(range(sum(vertex.parallelism for vertex in self.job.vertices)))
+        found: list[tuple[TaskDeploymentDescriptor, NetworkEnvironment]] = []
+
+        def give(event: Event) -> None:
+            said = scheduler.handle(event)
+            while True:
+                for instruction in said:
+                    if isinstance(instruction, Deploy):
+                        for (_, data), slot in zip(scheduler.descriptors(instruction), instruction.slots, strict=True):
+                            descriptor = TaskDeploymentDescriptor.parse(data)
+                            found.append((descriptor, names[slot.location.taskmanager]))
+                if not said or not isinstance(said[-1], Continue):
+                    return
+                said = scheduler.handle(Proceed(0.0))
+
+        for name, environment in names.items():
+            give(TaskManagerRegistered(0.0, TaskManagerLocation(name, environment.address)))
+            give(SlotsOffered(0.0, name, slots))
+        if self._restore is not None:
+            give(CheckpointStored(0.0, self._restore))
+        give(StartJob(0.0))
+        return found
+
+    def _make(self, descriptor: TaskDeploymentDescriptor, environment: NetworkEnvironment) -> None:
+        loaded = descriptor.loaded(lambda key: self._store.get("run-1", key))
+        assert isinstance(loaded.job_information, bytes)
+        assert isinstance(loaded.task_information, bytes)
+        job, task = JobInformation.parse(loaded.job_information), TaskInformation.parse(loaded.task_information)
+        key = task.name, loaded.attempt.subtask
+        self.reports[key] = Reports(self, (loaded.attempt.vertex, loaded.attempt.subtask))
+        self.tasks[key] = ChainTask(
+            loaded,
+            job,
+            task,
+            environment,
+            self.reports[key],
+            storage=self.storage,
+            restored=self._restored,
+            load=load,
+            in_thread=at_once,
+        )
+
+    async def _restored(self) -> RestoredCheckpoint:
+        await trio.lowlevel.checkpoint()
+        if self._checkpoint is None:
+            assert self.storage is not None
+            assert self._restore is not None
+            self._checkpoint = RestoredCheckpoint(self.storage.read(self._restore))
+        return self._checkpoint
+
+    async def _run_task(self, key: tuple[str, int]) -> None:
+        failure = "the test is over"
+        try:
+            self.outcomes[key] = await self.tasks[key].run()
+            failure = ""
+        except Exception as error:
+            failure = str(error)
+            self.failures[key] = error
+        finally:
+            with trio.CancelScope(shield=True):
+                await self.tasks[key].close(failure)
+            self.changed()
+
+    async def start(self, nursery: trio.Nursery) -> None:
+        for task in self.tasks.values():
+            task.create()
+        for key in self.tasks:
+            nursery.start_soon(self._run_task, key)
+        await self.until(lambda: all(reports.said_running for reports in self.reports.values()))
+
+    async def wait(self) -> None:
+        await self.until(lambda: len(self.outcomes) == len(self.tasks))
+
+
+_ports = itertools.count()
+
+
+@asynccontextmanager
+async def running(
+    job: StreamEnvironment, *, environments: int = 2, restore: int | None = None, config: NetworkConfig = SMALL
+) -> AsyncIterator[Run]:
+    """A job whose tasks all run; those that are left when the block ends are cancelled."""
+    async with AsyncExitStack() as stack:
+        opened = [
+            await stack.enter_async_context(open_task_manager(f"memory://tasks-{next(_ports)}", config))
+            for _ in range(environments)
+        ]
+        run = Run(job.stream_graph(), opened, restore)
+        failure: BaseException | None = None
+        async with trio.open_nursery() as nursery:
+            try:
+                await run.start(nursery)
+                yield run
+            except Exception as error:  # leaves as it is, not inside this nursery's group
+                failure = error
+            nursery.cancel_scope.cancel()
+    for environment in opened:
+        assert environment.statistics().pool.lent_segments == 0
+    if failure is not None:
+        raise failure
+
+
+async def run_to_its_end(job: StreamEnvironment, **options: Any) -> Run:
+    """Runs a job."""
+    async with running(job, **options) as run:
+        await run.wait()
+        return run

@@ -1,0 +1,280 @@
+"""Jobs of every kind of operator and partitioner, chained and not, over two network environments."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from task_functions import (
+    Arrays,
+    Collect,
+    CollectAsync,
+    CollectBatches,
+    CountAtEnd,
+    DoubleAsync,
+    DoubleBatch,
+    Join,
+    JoinByContext,
+    double,
+    is_even,
+    key_of,
+    last_channel,
+    numbers,
+    numbers_of_subtask,
+    plus,
+    split_by_size,
+    twice,
+    where,
+)
+from tasks import Run, run_to_its_end, running, virtual
+
+from netstack.errors import ConfigError, RecordError
+from netstack.keygroups import key_group, operator_index
+from netstack.schedule import ChainingStrategy, DataStream, StreamEnvironment, StreamSettings
+from netstack.schedule.graph.job_graph import OperatorKind
+from netstack.schedule.graph.stream_graph import StreamNode
+
+CHAINED = pytest.mark.parametrize("is_chained", [True, False], ids=["chained", "unchained"])
+
+
+def environment(*, is_chained: bool = True, parallelism: int = 1) -> StreamEnvironment:
+    return StreamEnvironment("job", parallelism=parallelism, settings=StreamSettings(is_chaining_enabled=is_chained))
+
+
+def flat(found: list[list[Any]]) -> list[Any]:
+    return [record for part in found for record in part]
+
+
+@CHAINED
+@virtual
+async def test_map_filter_flat_map_sink(is_chained: bool) -> None:
+    job = environment(is_chained=is_chained)
+    job.source(numbers).map(plus, addend=3).map(double).filter(is_even).flat_map(twice).sink(Collect, name="sink")
+    run = await run_to_its_end(job)
+    assert run.result("sink") == [[2 * (number + 3) for number in range(1000) for _ in range(2)]]
+    assert len(run.tasks) == (1 if is_chained else 6)
+
+
+@CHAINED
+@virtual
+async def test_records_are_counted_for_every_operator(is_chained: bool) -> None:
+    job = environment(is_chained=is_chained)
+    evens = job.source(numbers).filter(is_even)
+    evens.sink(Collect, name="even")
+    evens.flat_map(twice).map(double).sink(Collect, name="twice")
+    run = await run_to_its_end(job)
+    counted = {
+        each.name: (each.records_in, each.records_out)
+        for task in run.tasks.values()
+        for each in task.statistics().operators
+    }
+    assert counted == {
+        "source": (0, 1000),
+        "filter": (1000, 500),
+        "even": (500, 0),
+        "flat_map": (500, 1000),
+        "map": (1000, 1000),
+        "twice": (1000, 0),
+    }
+
+
+@CHAINED
+@virtual
+async def test_async_operators_keep_the_order(is_chained: bool) -> None:
+    job = environment(is_chained=is_chained)
+    job.source(numbers, parameters={"count": 200}).process(DoubleAsync).map(double).process(
+        DoubleAsync, name="again"
+    ).sink(CollectAsync, name="sink")
+    run = await run_to_its_end(job)
+    assert run.result("sink") == [[8 * number for number in range(200)]]
+
+
+@CHAINED
+@virtual
+async def test_arrays_stay_arrays(is_chained: bool) -> None:
+    job = environment(is_chained=is_chained)
+    doubled = job.source(Arrays).with_format("int64").process(DoubleBatch).with_format("int64")
+    doubled.sink(CollectBatches, name="sink")
+    doubled.map(double).sink(Collect, name="one by one")
+    run = await run_to_its_end(job)
+    (found,) = run.result("sink")
+    assert found["records"] == [2 * number for number in range(1000)]
+    assert found["kinds"] == (["ndarray"] if is_chained else ["list"])
+    assert run.result("one by one") == [[4 * number for number in range(1000)]]
+
+
+@CHAINED
+@virtual
+async def test_side_outputs_and_records_that_nobody_reads(is_chained: bool) -> None:
+    job = environment(is_chained=is_chained)
+    split = job.source(numbers).process(split_by_size)
+    split.sink(Collect, name="small")
+    split.side_output("middle").map(double).sink(Collect, name="middle")
+    run = await run_to_its_end(job)
+    assert run.result("small") == [[*range(100)]]
+    assert run.result("middle") == [[2 * number for number in range(100, 200)]]
+
+
+@pytest.mark.parametrize("operator", [Join, JoinByContext])
+@virtual
+async def test_two_inputs_are_told_apart(operator: type) -> None:
+    job = environment(parallelism=2)
+    left = job.source(numbers_of_subtask, name="left")
+    right = job.source(numbers_of_subtask, name="right").map(double)
+    left.key_by(key_of).connect(right.key_by(key_of), operator).sink(Collect, name="sink")
+    run = await run_to_its_end(job)
+    found = Counter((side, number) for side, number in flat(run.result("sink")))
+    assert found == Counter({("left", number): 1 for number in range(400)}) + Counter(
+        {("right", 2 * number): 1 for number in range(400)}
+    )
+
+
+@virtual
+async def test_a_union_has_all_records() -> None:
+    job = environment(parallelism=2)
+    first, second = (job.source(numbers_of_subtask, name=name) for name in ("first", "second"))
+    first.union(second.map(double)).map(double, name="all").sink(Collect, name="sink")
+    run = await run_to_its_end(job)
+    assert sorted(flat(run.result("sink"))) == sorted(
+        [2 * number for number in range(400)] + [4 * number for number in range(400)]
+    )
+
+
+class TestPartitioners:
+    """Who gets which record: 2 producers of 200 numbers each, 4 consumers."""
+
+    @staticmethod
+    async def shares(way: str, *arguments: Any, consumers: int = 4) -> list[list[int]]:
+        job = environment(parallelism=2)
+        stream: DataStream = getattr(job.source(numbers_of_subtask), way)(*arguments)
+        stream.map(where).set_parallelism(consumers).forward().sink(Collect, name="sink").set_parallelism(consumers)
+        run = await run_to_its_end(job)
+        shares: list[list[int]] = [[] for _ in range(consumers)]
+        for subtask, number in flat(run.result("sink")):
+            shares[subtask].append(number)
+        return shares
+
+    @virtual
+    async def test_forward(self) -> None:
+        assert await self.shares("forward", consumers=2) == [[*range(200)], [*range(200, 400)]]
+
+    @virtual
+    async def test_rebalance(self) -> None:
+        shares = await self.shares("rebalance")
+        assert [len(share) for share in shares] == [100] * 4
+        assert sorted(flat(shares)) == [*range(400)]
+
+    @virtual
+    async def test_rescale(self) -> None:
+        shares = await self.shares("rescale")
+        assert sorted(shares[0] + shares[1]) == [*range(200)]
+        assert sorted(shares[2] + shares[3]) == [*range(200, 400)]
+        assert [len(share) for share in shares] == [100] * 4
+
+    @virtual
+    async def test_shuffle(self) -> None:
+        shares = await self.shares("shuffle")
+        assert sorted(flat(shares)) == [*range(400)]
+        assert all(len(share) > 50 for share in shares)
+
+    @virtual
+    async def test_global(self) -> None:
+        shares = await self.shares("global_")
+        assert sorted(shares[0]) == [*range(400)]
+        assert shares[1:] == [[], [], []]
+
+    @virtual
+    async def test_broadcast(self) -> None:
+        assert [sorted(share) for share in await self.shares("broadcast")] == [[*range(400)]] * 4
+
+    @virtual
+    async def test_hash(self) -> None:
+        for subtask, share in enumerate(await self.shares("key_by", key_of)):
+            assert all(operator_index(key_group(key_of(number), 128), 4, 128) == subtask for number in share)
+
+    @virtual
+    async def test_custom(self) -> None:
+        shares = await self.shares("partition_custom", last_channel)
+        assert sorted(shares[0]) == [number for number in range(400) if number % 3 == 0]
+        assert sorted(shares[3]) == [number for number in range(400) if number % 3]
+
+
+@virtual
+async def test_keyed_state_counts_every_key_once() -> None:
+    job = environment(parallelism=3)
+    job.source(numbers_of_subtask).key_by(key_of).process(CountAtEnd, name="count")
+    run = await run_to_its_end(job)
+    assert dict(flat(run.result("count"))) == Counter(map(key_of, range(600)))
+
+
+@pytest.mark.parametrize("operator", ["Join", "JoinByContext"])
+@virtual
+async def test_sources_that_are_inputs_of_a_chain(operator: str) -> None:
+
+    job = environment()
+    first, second = (job.source(numbers, name=name) for name in ("first", "second"))
+    node = StreamNode(
+        name="join",
+        kind=OperatorKind.CONNECT,
+        function=f"task_functions:{operator}",
+        strategy=ChainingStrategy.HEAD_WITH_SOURCES,
+    )
+    job.add(node, first, second).sink(Collect, name="sink")
+    run = await run_to_its_end(job)
+    assert len(run.tasks) == 1
+    assert Counter(side for side, _ in flat(run.result("sink"))) == {"left": 1000, "right": 1000}
+
+
+@virtual
+async def test_the_seeds_example_runs_as_three_tasks_and_as_four_with_a_new_chain() -> None:
+    for starts_chain, tasks in ((False, 3), (True, 4)):
+        job = environment()
+        first = job.source(numbers, name="source").map(double, name="map 1")
+        second = first.filter(is_even, name="filter 1").slot_sharing_group("group_03").map(double, name="map 2")
+        third = second.filter(is_even, name="filter 2").slot_sharing_group("group_04").map(double, name="map 3")
+        if starts_chain:
+            third.start_new_chain()
+        third.sink(Collect, name="print")
+        run = await run_to_its_end(job)
+        assert len(run.tasks) == tasks
+        assert run.result("print") == [[8 * number for number in range(1000)]]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("function", "parameters", "says"),
+        [
+            ("task_functions:plus", {"addition": 1}, "operator 'map': plus cannot be called with the parameters"),
+            ("task_functions:nobody", {}, "'task_functions:nobody' is not there"),
+            ("task_functions:Count", {}, "Count has no method map or __call__"),
+        ],
+    )
+    @virtual
+    async def test_an_operator_that_cannot_be_made(self, function: str, parameters: Any, says: str) -> None:
+        job = environment()
+        job.source(numbers).map(function, **parameters)
+        with pytest.raises(ConfigError, match=says):
+            await run_to_its_end(job)
+
+    @virtual
+    async def test_keyed_state_without_keys(self) -> None:
+        job = environment()
+        job.source(numbers).process(CountAtEnd)
+        with pytest.raises(ConfigError, match="put key_by in front of it"):
+            await run_to_its_end(job)
+
+    @virtual
+    async def test_a_record_that_does_not_fit_its_format(self) -> None:
+        job = environment(is_chained=False)
+        job.source(numbers).with_format("str").sink(Collect)
+        with pytest.raises(RecordError):
+            await run_to_its_end(job)
+
+
+@virtual
+async def test_a_cancelled_task_gives_everything_back() -> None:
+    job = environment(is_chained=False, parallelism=2)
+    job.source("task_functions:SlowNumbers").rebalance().map(double).rebalance().sink(Collect)
+    async with running(job) as run:
+        assert isinstance(run, Run)
