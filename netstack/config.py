@@ -21,6 +21,7 @@ _DURATIONS = (
     "handshake_timeout_s",
     "heartbeat_timeout_s",
 )
+SHUFFLE_COMPRESSIONS = ("lz4", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,15 @@ class NetworkConfig:
         max_channels_per_connection: bound on what one peer can make us remember.
         spill_threshold_bytes: a spanning record larger than this is gathered in a temporary file.
         spill_directory: where; None is the system's temporary folder.
+        shuffle_directory: where partitions that are kept (blocking and hybrid ones) have their files: an existing
+            folder; None is the system's temporary folder. What dead processes left there is removed.
+        shuffle_disk_bytes: most of all kept partitions together on disk; None is what the disk has.
+        shuffle_compression: of what is kept: "lz4" compresses each buffer that gets smaller, "none" none.
+        sort_buffer_bytes: memory of the task that writes a kept partition; what it writes is put in the order of its
+            consumers there, in portions of half of that.
+        sort_min_subpartitions: with fewer subpartitions each has a file of its own; with as many, or more, all of a
+            partition goes to one file.
+        read_memory_bytes: what is read from files, and not sent yet, may take beside `memory_bytes`.
         checksum: whether this side asks for a CRC-32 over the payload of every buffer (about 15 % of throughput).
         dialect: how its connections speak: "netstack" to others of its kind, "flink-2.3.0" to the task managers of a
             Flink cluster, with the same segment size. Flink's dialect has no checksums, no pings and no way without
@@ -92,6 +102,12 @@ class NetworkConfig:
     max_channels_per_connection: int = 65_536
     spill_threshold_bytes: int = 5 * MIB
     spill_directory: str | None = None
+    shuffle_directory: str | None = None
+    shuffle_disk_bytes: int | None = None
+    shuffle_compression: str = "lz4"
+    sort_buffer_bytes: int = 8 * MIB
+    sort_min_subpartitions: int = 4
+    read_memory_bytes: int = 32 * MIB
     checksum: bool = False
     dialect: str = NATIVE_DIALECT
 
@@ -114,6 +130,9 @@ class NetworkConfig:
             ("debloat_samples", 1),
             ("debloat_threshold_percent", 0),
             ("debloat_min_buffer_bytes", 1),
+            ("sort_buffer_bytes", 64 * KIB),
+            ("sort_min_subpartitions", 1),
+            ("read_memory_bytes", MIB),
         ):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name}={getattr(self, name)}; the least is {least}")
@@ -136,6 +155,10 @@ class NetworkConfig:
                 "credit_based=False with heartbeat_interval_s: a connection that is not read from answers no pings and"
                 " would be declared lost; set heartbeat_interval_s=None"
             )
+        if self.shuffle_compression not in SHUFFLE_COMPRESSIONS:
+            raise ConfigError(f"shuffle_compression={self.shuffle_compression!r}; give one of {SHUFFLE_COMPRESSIONS}")
+        if self.shuffle_disk_bytes is not None and self.shuffle_disk_bytes < 0:
+            raise ConfigError(f"shuffle_disk_bytes={self.shuffle_disk_bytes}; give 0 or more, or None")
         if self.dialect not in (NATIVE_DIALECT, FLINK_DIALECT):
             raise ConfigError(f"dialect={self.dialect}; give {NATIVE_DIALECT!r} or {FLINK_DIALECT!r}")
         if self.dialect == FLINK_DIALECT and (self.checksum or not self.credit_based):

@@ -34,6 +34,7 @@ class ErrorCode(enum.IntEnum):
     TIMED_OUT = 17
     CONSUMER_FAILED = 18
     INTERNAL = 19
+    PARTITION_DAMAGED = 20
 
 
 class NetstackError(Exception):
@@ -54,6 +55,14 @@ class RecordError(NetstackError, ValueError):
 
 class SpillError(NetstackError):
     """A spanning record could not be written to, or read from, its temporary file."""
+
+
+class ShuffleStorageError(NetstackError):
+    """A partition could not be written to its files; the message names the file and what the system said."""
+
+
+class DiskFull(ShuffleStorageError):
+    """There is no room on the disk, or no more of the quota, for what a task produces."""
 
 
 class CheckpointError(NetstackError):
@@ -152,6 +161,13 @@ class PartitionNotFound(ChannelFailed):
     """The producer has no such partition, or released it."""
 
 
+class PartitionDamaged(PartitionNotFound):
+    """The producer's files were damaged, or are gone: its task has to run again. The consumer is not to blame."""
+
+    def __init__(self, text: str, *, channel: str = "") -> None:
+        super().__init__(ErrorCode.PARTITION_DAMAGED, text, channel=channel)
+
+
 class ProducerFailed(ChannelFailed):
     """The producer's task failed; the text is its root cause. The consumer is not to blame."""
 
@@ -160,6 +176,8 @@ def channel_error(code: ErrorCode, text: str, *, channel: str = "") -> ChannelFa
     """The most specific `ChannelFailed` for a code, for an error that came over the wire."""
     if code in (ErrorCode.PARTITION_NOT_FOUND, ErrorCode.SUBPARTITION_OUT_OF_RANGE):
         return PartitionNotFound(code, text, channel=channel)
+    if code is ErrorCode.PARTITION_DAMAGED:
+        return PartitionDamaged(text, channel=channel)
     if code is ErrorCode.PRODUCER_FAILED:
         return ProducerFailed(code, text, channel=channel)
     return ChannelFailed(code, text, channel=channel)

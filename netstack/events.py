@@ -30,6 +30,8 @@ class DataType(enum.IntEnum):
     END_OF_PARTITION = 10
     BLOCKING_EVENT = 12
     """An event that is no barrier, after which the subpartition blocks all the same. Not in the native protocol."""
+    STORED_DATA = 14
+    """Never on the wire: data buffers as they lie in a file (`buffer.stored`), for the codec to send them so."""
 
     @property
     def is_data(self) -> bool:

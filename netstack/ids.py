@@ -18,10 +18,7 @@ MAX_PARTITION_ID_BYTES = 255  # its length travels as one byte
 
 
 class ResultPartitionType(enum.Enum):
-    """How the output of a task is kept and consumed.
-
-    The data path writes the two plain pipelined types; the others are known to the scheduler.
-    """
+    """How the output of a task is kept and consumed."""
 
     BLOCKING = "blocking"
     """Consumed when complete, by anybody, any number of times, until the scheduler releases it."""
@@ -109,8 +106,11 @@ class ChannelDescriptor:
             the channel local: it then reads the producer's buffers directly and never touches a socket.
         partition_id: the partition's name there.
         subpartition: index of the subpartition, from 0.
+        subpartitions: how many in a row from that one on the channel reads, one after the other. More than one can be
+            had of partitions that are kept in files (blocking and hybrid ones).
     """
 
     address: str
     partition_id: str
     subpartition: int = 0
+    subpartitions: int = 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ..errors import LocalProtocolError
+from ..errors import ErrorCode, LocalProtocolError
 from ..events import DataType
 from .segment import Segment
 
@@ -168,7 +168,11 @@ class BufferSource(Protocol):
 
     @property
     def failure(self) -> str | None:
-        """Why the producer failed; None while it did not."""
+        """Why the producer failed, or why its files cannot be read; None while neither is so."""
+
+    @property
+    def failure_code(self) -> ErrorCode:
+        """Which of the two."""
 
     @property
     def is_released(self) -> bool:

@@ -25,8 +25,20 @@ from .statistics import NetworkBufferPoolStatistics
 class NetworkBufferPool:
     """Owns every segment of a TaskManager."""
 
-    def __init__(self, total_segments: int, segment_size_bytes: int) -> None:
+    def __init__(
+        self,
+        total_segments: int,
+        segment_size_bytes: int,
+        segments: list[Segment] | None = None,
+        on_empty: Callable[[], None] | None = None,
+    ) -> None:
         """Reserves `total_segments` segments.
+
+        Args:
+            total_segments: how many.
+            segment_size_bytes: of each.
+            segments: use these instead.
+            on_empty: told when it is destroyed and all segments are back.
 
         Raises:
             ConfigError: fewer than one segment.
@@ -36,8 +48,9 @@ class NetworkBufferPool:
             raise ConfigError(f"a NetworkBufferPool needs at least 1 segment, not {total_segments}")
         self._segment_size_bytes = segment_size_bytes
         self._total = total_segments
+        self._on_empty = on_empty
         try:
-            self._free = allocate_segments(total_segments, segment_size_bytes)
+            self._free = allocate_segments(total_segments, segment_size_bytes) if segments is None else segments
         except MemoryError as error:
             raise InsufficientBuffers(
                 f"{total_segments} network buffers of {segment_size_bytes} bytes need"
@@ -161,6 +174,12 @@ class NetworkBufferPool:
                 pool.destroy()
             for request in list(self._requests):
                 request.on_change()
+            self._check_empty()
+
+    def _check_empty(self) -> None:
+        if self._on_empty is not None and len(self._free) == self._total:
+            on_empty, self._on_empty = self._on_empty, None
+            on_empty()
 
     @property
     def is_destroyed(self) -> bool:
@@ -193,6 +212,8 @@ class NetworkBufferPool:
         self._free.append(segment)
         if self._waiting or self._requests:
             self._serve_waiting()
+        if self._destroyed:
+            self._check_empty()
 
     def wait_for_segment(self, pool: LocalBufferPool) -> None:
         """Calls `pool.on_network_segment` once, when a segment is free."""

@@ -22,6 +22,11 @@ LANDING_SEGMENTS: Final = 16
 tenth of the throughput."""
 
 
+OPEN_SHARE: Final = 8
+MIN_CELL_BYTES: Final = 256
+MIN_SORT_BUFFERS: Final = 16
+
+
 @dataclass(frozen=True, slots=True)
 class GateBuffers:
     """The buffers of one gate.
@@ -68,11 +73,29 @@ def partition_buffers(kind: ResultPartitionType, subpartitions: int, config: Net
     One buffer per subpartition plus one, so that one of them can hold a second buffer while every other holds its
     first; at most what the receivers can be sent: subpartitions x exclusive + floating.
     """
+    if kind.is_released_by_scheduler:
+        return sort_buffers(subpartitions, config)[:2]
     required = subpartitions + 1
     if not kind.is_bounded:
         return required, None
     most = subpartitions * config.exclusive_buffers_per_channel + config.floating_buffers_per_gate
     return required, max(required, most)
+
+
+def sort_buffers(subpartitions: int, config: NetworkConfig) -> tuple[int, int, int]:
+    """Buffers of a partition that is kept in files: guaranteed, largest number, and cells that each is cut into.
+
+    Each subpartition has an open buffer; those together are to take an eighth of the memory, and when there are too
+    many for whole buffers, buffers are cut into cells. Cells have at least `MIN_CELL_BYTES`, and twice as many of them
+    are needed as there are subpartitions, and two.
+    """
+    most = max(MIN_SORT_BUFFERS, config.sort_buffer_bytes // config.segment_size_bytes)
+    cells = -(-OPEN_SHARE * subpartitions // most)
+    if cells == 1:
+        return 2 * subpartitions + 2, most, 1
+    cells = min(cells, config.segment_size_bytes // MIN_CELL_BYTES)
+    needed = -(-(2 * subpartitions + 2) // cells)
+    return max(most, needed), max(most, needed), cells
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,7 @@ class RemoteInputChannel:
         "partition_id",
         "peer",
         "subpartition",
+        "subpartitions",
     )
 
     def __init__(
@@ -116,6 +117,7 @@ class RemoteInputChannel:
         pool: LocalBufferPool,
         network: NetworkBufferPool,
         credit_based: bool = True,
+        subpartitions: int = 1,
     ) -> None:
         """Takes its exclusive buffers, and knows where they and the floating ones return.
 
@@ -130,6 +132,7 @@ class RemoteInputChannel:
             network: where exclusive buffers return.
             credit_based: whether the producer may send only what there is room for; if not, buffers are borrowed for
                 what arrives (`uncredited`).
+            subpartitions: how many it reads from that one on.
         """
         self.index = index
         self.number = -1  # given by the receiver
@@ -140,6 +143,7 @@ class RemoteInputChannel:
         self.peer = peer
         self.partition_id = partition_id
         self.subpartition = subpartition
+        self.subpartitions = subpartitions
         self.credit = ReceiveCredit(len(exclusive) if credit_based else MAX_CREDIT)
         self.announcements = 0
         self.backlog_announcements = 0

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, final
 
 from ..buffer.buffer import Buffer, BufferSource
-from ..errors import ErrorCode, ProducerFailed, channel_error
+from ..errors import ErrorCode, channel_error
 from ..events import Alignment, CheckpointBarrier, DataType, decode_event
 from .capture import InputCapture
 from .gate import SingleInputGate
@@ -41,17 +41,20 @@ class LocalInputChannel:
         "is_first",
         "partition_id",
         "subpartition",
+        "subpartitions",
         "withdraw",
     )
 
-    def __init__(self, gate: SingleInputGate, index: int, *, partition_id: str, subpartition: int) -> None:
-        """Args: its gate and place in it; what it reads."""
+    def __init__(self, gate: SingleInputGate, index: int, *, partition_id: str, subpartition: int, subpartitions: int = 1
+    ) -> None:
+        """Args: its gate and place in it; what it reads: the first subpartition, and how many."""
         self.index = index
         self.is_enqueued = False
         self.is_first = False
         self.is_finished = False
         self.partition_id = partition_id
         self.subpartition = subpartition
+        self.subpartitions = subpartitions
         self.withdraw: Callable[[], None] | None = None
         """Takes the request for the view back; a partition that comes later is then left to somebody else."""
         self._gate = gate
@@ -112,7 +115,7 @@ class LocalInputChannel:
             if view.is_released and not self._released:
                 failure = view.failure
                 if failure is not None:
-                    raise ProducerFailed(ErrorCode.PRODUCER_FAILED, failure, channel=str(self))
+                    raise channel_error(view.failure_code, failure, channel=str(self))
                 raise channel_error(ErrorCode.PARTITION_NOT_FOUND, "the partition was released", channel=str(self))
             return None
         if buffer.data_type is _DATA:

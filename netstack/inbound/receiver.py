@@ -290,7 +290,10 @@ class ChannelReceiver:
         self._retrying.discard(number)
         channel = self._channels.get(number)
         if channel is not None:
-            self._send(OpenChannel(number, channel.partition_id, channel.subpartition, channel.credit.announced))
+            credit = channel.credit.announced
+            self._send(
+                OpenChannel(number, channel.partition_id, channel.subpartition, credit, channel.subpartitions)
+            )
 
     def _retry(self, channel: RemoteInputChannel) -> bool:
         """Whether a channel whose partition was not found will ask again; not if it was there, and is gone now."""

@@ -159,6 +159,7 @@ class Emission:
                 self._lent += elements
             counters.buffers += count
             counters.bytes += count * size
+            counters.slots[slot] += count * size
             counters.flushes_full += count
             subpartition.add_finished(elements)
             buffers.count_unkicked(count)

@@ -64,6 +64,7 @@ class OpenBuffers:
         "_flush_always",
         "_host",
         "_open_slots",
+        "_store",
         "_ticks",
         "_timeout_s",
         "_unkicked",
@@ -89,6 +90,7 @@ class OpenBuffers:
         self._host = partition.host
         self._ticks = partition.host.ticks
         self._counters = partition.counters
+        self._store = partition.store
         self._unkicked = 0
         self._deadlines: deque[tuple[float, int]] = deque()
         self._deadline_of: list[float] = [0.0] * slots
@@ -170,7 +172,9 @@ class OpenBuffers:
         self._open_slots -= 1
         counters = self._counters
         counters.buffers += 1
-        counters.bytes += builder.finish()
+        written = builder.finish()
+        counters.bytes += written
+        counters.slots[slot] += written
         if by_event:
             counters.flushes_event += 1
         else:
@@ -209,6 +213,8 @@ class OpenBuffers:
                         self.kick()
         if self._unkicked:
             self.kick()
+            if self._store is not None:
+                self._store.on_boundary()
 
     def switch(self, slot: int) -> None:
         """Goes over between the subpartitions' builders and the broadcast builder: finishes the other kind."""

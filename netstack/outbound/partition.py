@@ -12,12 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, final
 
-from ..buffer.buffer import Notify
+from ..buffer.buffer import BufferSource, Notify
 from ..buffer.builder import BufferBuilder
 from ..buffer.elements import EventBuffer
 from ..buffer.local_pool import LocalBufferPool
 from ..buffer.statistics import LocalBufferPoolStatistics
-from ..errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound
+from ..buffer.stored import Packaging
+from ..errors import ChannelFailed, ErrorCode, LocalProtocolError, NetstackError, PartitionNotFound
 from ..events import CheckpointBarrier, EndOfData, EndOfPartition, Event, data_type_of, encode_event
 from ..ids import PartitionId, ResultPartitionType
 from ..waits import WaitMeter, WaitStatistics
@@ -45,6 +46,9 @@ class ResultPartitionStatistics:
         hard_backpressured: its writer waited inside a record that had taken a buffer and needs more.
         is_finished: whether its end was queued.
         is_released: whether it is gone.
+        bytes_per_subpartition: framed bytes finished for each consumer (a broadcast buffer counts for each).
+        stored_bytes: of a kept partition: on disk, compressed.
+        is_sealed: of a kept partition: whether all of it is on disk.
     """
 
     partition_id: PartitionId
@@ -61,6 +65,9 @@ class ResultPartitionStatistics:
     hard_backpressured: WaitStatistics
     is_finished: bool
     is_released: bool
+    bytes_per_subpartition: tuple[int, ...] = ()
+    stored_bytes: int = 0
+    is_sealed: bool = False
 
     @property
     def out_pool_usage(self) -> float:
@@ -98,6 +105,42 @@ class ResultPartitionStatistics:
         return self.soft_backpressured.ms_per_s + self.hard_backpressured.ms_per_s
 
 
+class PartitionStore(Protocol):
+    """Where a partition is kept that outlives its writer: `shuffle.store`, or what it takes of it."""
+
+    is_sealed: bool
+    """Whether all of it is kept."""
+    on_cut: Callable[[], None] | None
+    """Called between two records: the writer finishes every open buffer."""
+
+    @property
+    def error(self) -> NetstackError | None:
+        """Why it could not be kept."""
+
+    @property
+    def stored_bytes(self) -> int:
+        """On disk."""
+
+    def on_boundary(self) -> None:
+        """A record was written whole, and finished a buffer."""
+
+    def seal(self, *, drain: bool) -> None:
+        """Nothing more comes."""
+
+    def fail(self, cause: str) -> None:
+        """The producer failed."""
+
+    def release(self) -> None:
+        """Nobody wants it any more."""
+
+    def create_view(self, first: int, count: int, notify: Notify, packaging: Packaging) -> BufferSource:
+        """The read end of some subpartitions.
+
+        Raises:
+            ChannelFailed: it cannot be read now.
+        """
+
+
 class PartitionHost(Protocol):
     """What a partition and its writer need of the TaskManager they live in."""
 
@@ -121,9 +164,9 @@ class PartitionHost(Protocol):
 class OutputCounters:
     """What the writer counts, per buffer or per batch; read through `ResultPartition.statistics`."""
 
-    __slots__ = ("buffers", "bytes", "events", "flushes_event", "flushes_full", "flushes_timeout", "records")
+    __slots__ = ("buffers", "bytes", "events", "flushes_event", "flushes_full", "flushes_timeout", "records", "slots")
 
-    def __init__(self) -> None:
+    def __init__(self, slots: int) -> None:
         self.records = 0
         self.buffers = 0
         self.bytes = 0
@@ -131,6 +174,8 @@ class OutputCounters:
         self.flushes_full = 0
         self.flushes_timeout = 0
         self.flushes_event = 0
+        self.slots = [0] * slots
+        """Bytes of finished buffers by subpartition; the last ones are those of broadcasts."""
 
 
 @final
@@ -146,6 +191,7 @@ class ResultPartition:
         *,
         on_released: Callable[[ResultPartition], None],
         host: PartitionHost,
+        store: PartitionStore | None = None,
     ) -> None:
         """Called by `NetworkEnvironment.create_partition`.
 
@@ -156,11 +202,13 @@ class ResultPartition:
             pool: its buffers; owned by the partition from now on.
             on_released: told once, when the partition is gone.
             host: the TaskManager's services.
+            store: where it is kept, if it is of such a kind: then the store is its only consumer, and makes its views.
         """
         self.partition_id = partition_id
         self.kind = kind
         self.pool = pool
-        self.counters = OutputCounters()
+        self.counters = OutputCounters(subpartitions + 1)
+        self.store = store
         self.host = host
         now = host.now()
         self.soft_backpressured = WaitMeter(now)
@@ -183,6 +231,7 @@ class ResultPartition:
         self._consumed: set[int] = set()
         self._acknowledged: set[int] = set()
         self._end_of_data_sent = False
+        self._drain = True
         self.is_finished = False
         self.is_closed = False
         self.is_released = False
@@ -195,20 +244,35 @@ class ResultPartition:
 
     @property
     def all_acknowledged(self) -> bool:
-        """Whether every consumer has processed every record, or is gone."""
+        """Whether every consumer has processed every record, or is gone; whether a kept one is sealed."""
+        if self.store is not None:
+            return self.store.is_sealed
         return len(self._acknowledged | self._consumed) == len(self.subpartitions)
 
-    def create_view(self, subpartition: int, notify: Notify) -> SubpartitionView:
-        """The read end of one subpartition.
+    @property
+    def is_readable(self) -> bool:
+        """Whether it can be read by now: a blocking one when it is sealed."""
+        return self.store is None or not self.kind.is_blocking or self.store.is_sealed
+
+    @property
+    def bytes_per_subpartition(self) -> tuple[int, ...]:
+        """Framed bytes finished so far for each consumer; of a finished partition what each will read."""
+        *slots, broadcast = self.counters.slots
+        return tuple(slot + broadcast for slot in slots)
+
+    def create_view(
+        self, subpartition: int, notify: Notify, count: int = 1, packaging: Packaging = Packaging.PLAIN
+    ) -> BufferSource:
+        """The read end of a subpartition, or of `count` from it on (only of what is kept).
 
         Raises:
             PartitionNotFound: no such subpartition, or the partition is released.
-            ChannelFailed: it is consumed already, or the producer failed.
+            ChannelFailed: it is consumed already, or the producer failed, or it is read one by one only.
         """
         name = f"partition {self.partition_id!r} subpartition {subpartition}"
         if self._failure is not None:
             raise ChannelFailed(ErrorCode.PRODUCER_FAILED, self._failure, channel=name)
-        if not 0 <= subpartition < len(self.subpartitions):
+        if not 0 <= subpartition < subpartition + count <= len(self.subpartitions):
             raise PartitionNotFound(
                 ErrorCode.SUBPARTITION_OUT_OF_RANGE,
                 f"the partition has subpartitions 0 to {len(self.subpartitions) - 1}",
@@ -216,6 +280,15 @@ class ResultPartition:
             )
         if self.is_released:
             raise PartitionNotFound(ErrorCode.PARTITION_NOT_FOUND, "the partition was released", channel=name)
+        if self.store is not None:
+            return self.store.create_view(subpartition, count, notify, packaging)
+        if count != 1:
+            raise PartitionNotFound(
+                ErrorCode.SUBPARTITION_OUT_OF_RANGE,
+                f"{count} subpartitions in one channel; a {self.kind.name} partition is read one by one: ask for each"
+                " in a channel of its own",
+                channel=name,
+            )
         try:
             return self.subpartitions[subpartition].create_view(notify)
         except LocalProtocolError as error:
@@ -228,6 +301,11 @@ class ResultPartition:
         """
         self.check_writable()
         data_type = data_type_of(event, priority=priority)
+        if self.store is not None and (data_type.blocks_upstream or data_type.has_priority):
+            raise LocalProtocolError(
+                f"partition {self.partition_id!r} is {self.kind.name}: nothing blocks in, or overtakes, what is kept"
+                f" (a {type(event).__name__}); checkpoints need pipelined partitions"
+            )
         self.counters.events += 1
         if isinstance(event, CheckpointBarrier):
             for subpartition in self.subpartitions:
@@ -252,13 +330,20 @@ class ResultPartition:
         """Queues EndOfData once."""
         if not self._end_of_data_sent:
             self._end_of_data_sent = True
-            self.broadcast_event(EndOfData(drain))
+            self._drain = drain
+            if self.store is None:
+                self.broadcast_event(EndOfData(drain))
 
     def finish(self) -> None:
-        """Queues EndOfPartition; nothing may be written afterwards. Idempotent."""
-        if not self.is_finished:
+        """Queues EndOfPartition, or has a kept partition sealed; nothing may be written afterwards. Idempotent."""
+        if self.is_finished:
+            return
+        if self.store is None:
             self.broadcast_event(EndOfPartition(), is_last=True)
-            self.is_finished = True
+        else:
+            self.check_writable()
+            self.store.seal(drain=self._drain)
+        self.is_finished = True
 
     def fail(self, cause: str) -> None:
         """The producer failed: consumers are told the cause, a writer that waits for a buffer is cancelled."""
@@ -266,6 +351,8 @@ class ResultPartition:
             self._failure = cause
             for subpartition in self.subpartitions:
                 subpartition.fail(cause)
+            if self.store is not None:
+                self.store.fail(cause)
             self._release()
 
     def close(self) -> None:
@@ -284,7 +371,9 @@ class ResultPartition:
         return None if segment is None else BufferBuilder(segment, self.pool, subpartition)
 
     def flush_all(self) -> None:
-        """Makes everything written available to the consumers."""
+        """Makes everything written available to the consumers; what is kept is available when its buffers are full."""
+        if self.store is not None:
+            return
         for subpartition in self.subpartitions:
             subpartition.flush()
 
@@ -307,6 +396,9 @@ class ResultPartition:
             hard_backpressured=self.hard_backpressured.statistics(now),
             is_finished=self.is_finished,
             is_released=self.is_released,
+            bytes_per_subpartition=self.bytes_per_subpartition,
+            stored_bytes=0 if self.store is None else self.store.stored_bytes,
+            is_sealed=self.store is not None and self.store.is_sealed,
         )
 
     def check_writable(self) -> None:
@@ -314,12 +406,23 @@ class ResultPartition:
 
         Raises:
             LocalProtocolError: the partition is finished, closed or released.
+            DiskFull, ShuffleStorageError: what was written could not be kept.
         """
+        self.check_kept()
         if self.is_finished or self.is_closed or self.is_released:
             state = "released" if self.is_released else "finished" if self.is_finished else "closed"
             raise LocalProtocolError(
                 f"partition {self.partition_id!r} is {state}; nothing can be written to it any more"
             )
+
+    def check_kept(self) -> None:
+        """Raises if what was written could not be kept.
+
+        Raises:
+            DiskFull, ShuffleStorageError: why.
+        """
+        if self.store is not None and self.store.error is not None:
+            raise self.store.error
 
     def _on_consumed(self, subpartition: int) -> None:
         self._consumed.add(subpartition)
@@ -345,6 +448,8 @@ class ResultPartition:
             self.on_release()
         for subpartition in self.subpartitions:
             subpartition.release()
+        if self.store is not None:
+            self.store.release()
         self.pool.destroy()
         self._on_released(self)
         if self.on_acknowledged is not None:

@@ -22,6 +22,7 @@ from typing import Final, Protocol, final
 
 from ..buffer.buffer import Buffer, BufferSource, Notify
 from ..buffer.segment import Segment
+from ..buffer.stored import Packaging, StoredBuffer
 from ..errors import ChannelFailed, ErrorCode, LocalProtocolError, RemoteProtocolError
 from ..events import DataType, Event
 from ..wire.codec import Codec, Inflate
@@ -45,6 +46,7 @@ from ..wire.frames import (
 )
 
 _DATA: Final = DataType.DATA
+_STORED: Final = DataType.STORED_DATA
 _WRONG_REQUESTS: Final = (ErrorCode.SUBPARTITION_OUT_OF_RANGE, ErrorCode.SUBPARTITION_CONSUMED)
 
 
@@ -58,8 +60,19 @@ class ViewProvider(Protocol):
         notify: Notify,
         on_view: Callable[[BufferSource], None],
         on_failed: Callable[[ChannelFailed], None],
+        subpartitions: int = 1,
+        packaging: Packaging = Packaging.PLAIN,
     ) -> Callable[[], None]:
         """Calls `on_view` as soon as the partition exists, perhaps at once; `on_failed` when it does not come in time.
+
+        Args:
+            partition_id: which.
+            subpartition: of it, the first if there are several.
+            notify: told when there is something to read.
+            on_view: gets the view.
+            on_failed: gets to know why there is none.
+            subpartitions: how many in a row.
+            packaging: how what was kept in files is wanted.
 
         Returns:
             A function that withdraws the request.
@@ -295,7 +308,7 @@ class ChannelSender:
                     self._report_released(channel, view)
                 continue
             credit = channel.credit
-            if buffer.data_type is _DATA:
+            if buffer.data_type is _DATA or buffer.data_type is _STORED:
                 if credit.available <= 0:
                     buffer.recycle()
                     raise LocalProtocolError(f"channel {channel.number} sent data without credit")
@@ -309,6 +322,10 @@ class ChannelSender:
                 else:
                     ready.append(channel)
             if buffer.data_type is not _DATA:
+                if isinstance(buffer, StoredBuffer):
+                    pieces = self._codec.encode_stored(channel.number, buffer.sequence, buffer.backlog, buffer)
+                    has_room = batch.add_pieces(pieces, buffer)
+                    continue
                 header, payload = self._codec.encode_event(
                     channel.number, buffer.data_type, buffer.sequence, buffer.backlog, bytes(buffer.contiguous())
                 )
@@ -374,15 +391,6 @@ class ChannelSender:
                 self._fail(self._channels[number], ErrorCode.CHANNEL_IN_USE, text)
             return
         self._highest_number = max(self._highest_number, number)
-        if frame.subpartitions != 1:
-            self._send(
-                ChannelError(
-                    number,
-                    ErrorCode.SUBPARTITION_OUT_OF_RANGE,
-                    f"{frame.subpartitions} subpartitions in one channel; ask for each in a channel of its own",
-                )
-            )
-            return
         if len(self._channels) >= self._max_channels:
             self._send(ChannelError(number, ErrorCode.CHANNEL_IN_USE, f"more than {self._max_channels} channels"))
             return
@@ -414,7 +422,13 @@ class ChannelSender:
                 self._fail(channel, error.code, error.text)
 
         withdraw = self._views.open_view(
-            frame.partition_id, frame.subpartition, channel.on_data_available, on_view, on_failed
+            frame.partition_id,
+            frame.subpartition,
+            channel.on_data_available,
+            on_view,
+            on_failed,
+            frame.subpartitions,
+            self._codec.packaging,
         )
         if channel.view is None and number in self._channels:
             channel.withdraw = withdraw
@@ -457,7 +471,7 @@ class ChannelSender:
     def _report_released(self, channel: SendingChannel, view: BufferSource) -> None:
         failure = view.failure
         if failure is not None:
-            self._fail(channel, ErrorCode.PRODUCER_FAILED, failure)
+            self._fail(channel, view.failure_code, failure)
         else:
             self._fail(channel, ErrorCode.PARTITION_NOT_FOUND, f"partition {channel.partition_id!r} was released")
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from ..buffer.buffer import Allowance
+from ..errors import ErrorCode
 
 if TYPE_CHECKING:
     from .subpartition import ResultSubpartition
@@ -101,6 +102,11 @@ class SubpartitionView:
     def failure(self) -> str | None:
         """Why the producer failed; None while it did not."""
         return self._subpartition.failure
+
+    @property
+    def failure_code(self) -> ErrorCode:
+        """See `BufferSource.failure_code`."""
+        return ErrorCode.PRODUCER_FAILED
 
     @property
     def is_released(self) -> bool:

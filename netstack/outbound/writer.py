@@ -23,7 +23,7 @@ from ..buffer.lent import LentBuffer
 from ..errors import LocalProtocolError, RecordError
 from ..events import Event
 from ..record.formats import RecordFormat
-from ..record.framing import LENGTH, PREFIX_BYTES, FramedBatch, check_record_bytes, packer
+from ..record.framing import LENGTH, MAX_RECORD_BYTES, PREFIX_BYTES, FramedBatch, check_record_bytes, packer
 from .emission import SMALL_PIECE_BYTES, Emission, Payload, PieceCursor, Rows, framed_rows, is_immutable
 from .open_buffers import OpenBuffers
 from .partition import ResultPartition
@@ -77,6 +77,9 @@ class PartitionWriter:
         self._flush_always = buffer_timeout_s == 0
         self._ticks = partition.host.ticks
         self._counters = partition.counters
+        self._lend_bytes = LEND_BYTES if partition.store is None else MAX_RECORD_BYTES + 1  # files are no reader
+        if partition.store is not None:
+            partition.store.on_cut = self.buffers.finish_all
         self._torn: Emission | None = None
         self._refused: tuple[Any, int] | None = None
         self.is_emitting = False
@@ -186,7 +189,7 @@ class PartitionWriter:
     def emission_of_record(self, slot: int, pieces: list[Payload], size: int) -> Emission:
         """A single record of any size, as an emission."""
         total = size + PREFIX_BYTES
-        if size >= LEND_BYTES and slot != self._count and all(map(is_immutable, pieces)):
+        if size >= self._lend_bytes and slot != self._count and all(map(is_immutable, pieces)):
             kept = [
                 piece if isinstance(piece, bytes) or len(piece) >= SMALL_PIECE_BYTES else bytes(piece)
                 for piece in pieces
@@ -305,7 +308,7 @@ class PartitionWriter:
     def _emission_of_rows(self, slot: int, rows: Rows, lent: list[LentBuffer] | None) -> Emission:
         cell = rows.shape[1] + PREFIX_BYTES
         total = len(rows) * cell
-        if rows.shape[1] >= LEND_BYTES and slot != self._count:
+        if rows.shape[1] >= self._lend_bytes and slot != self._count:
             # A part that was copied for this call (lent is None) belongs to nobody else; an array of the caller does.
             cursor = PieceCursor(framed_rows(rows))
             return Emission(self.buffers, slot, total, cell, None, cursor, lent)

@@ -42,7 +42,13 @@ def open_local_channel(gate: SingleInputGate, index: int, descriptor: ChannelDes
         ChannelFailed: the subpartition is gone or consumed already. A partition that does not come in time fails the
             channel later.
     """
-    channel = LocalInputChannel(gate, index, partition_id=descriptor.partition_id, subpartition=descriptor.subpartition)
+    channel = LocalInputChannel(
+        gate,
+        index,
+        partition_id=descriptor.partition_id,
+        subpartition=descriptor.subpartition,
+        subpartitions=descriptor.subpartitions,
+    )
     gate.add_channel(channel)
     failed: list[ChannelFailed] = []
     at_once = True
@@ -59,6 +65,7 @@ def open_local_channel(gate: SingleInputGate, index: int, descriptor: ChannelDes
         channel.on_data_available,
         channel.on_view,
         on_failed,
+        descriptor.subpartitions,
     )
     at_once = False
     if failed:

@@ -29,6 +29,7 @@ from .buffers import wait_unpooled
 from .debloating import GateDebloating
 from .endpoint import NetworkEndpoint
 from .flusher import Flusher
+from .kept import KeptPartitions
 from .local_channels import is_same_address, open_local_channel
 from .memory_watch import MemoryWatch
 from .partitions import PartitionRegistry
@@ -86,6 +87,8 @@ class NetworkEnvironment:
         self.kick = self._endpoint.kick
         self.settle = self._endpoint.settle
         self._memory_watch = MemoryWatch()
+        self.kept = KeptPartitions(config, self._pool, nursery)
+        """What its partitions in files share."""
         self._gates: dict[SingleInputGate, None] = {}
         self._closed = False
         nursery.start_soon(self._flusher.run)
@@ -104,7 +107,9 @@ class NetworkEnvironment:
             name: its id, unique in this TaskManager; consumers ask for it by this name.
             subpartitions: how many consumers it has.
             kind: PIPELINED_BOUNDED holds at most subpartitions x exclusive + floating buffers; PIPELINED what memory
-                allows.
+                allows. What is BLOCKING (or BLOCKING_PERSISTENT) is kept in files: it is read when its writer has
+                finished, by anybody, any number of times, until `release_partition`. HYBRID_FULL is kept as well and
+                read at any time, HYBRID_SELECTIVE read once, at any time.
 
         Raises:
             InsufficientBuffers: its guaranteed buffers (subpartitions + 1) are not free.
@@ -115,12 +120,24 @@ class NetworkEnvironment:
         checked = partition_id(name)
         if subpartitions < 1:
             raise ConfigError(f"partition {name!r}: subpartitions={subpartitions}; the least is 1")
-        if not kind.must_be_pipelined:
+        if kind is ResultPartitionType.PIPELINED_APPROXIMATE:
             raise ConfigError(
-                f"partition {name!r}: {kind.name} cannot be written yet; give PIPELINED or PIPELINED_BOUNDED"
+                f"partition {name!r}: {kind.name} cannot be written; give PIPELINED or PIPELINED_BOUNDED"
             )
         if self._registry.find(name) is not None:
             raise LocalProtocolError(f"partition {name!r} exists already in this TaskManager; choose another name")
+        if kind.is_released_by_scheduler:
+            kept = self.kept.create(
+                checked,
+                kind,
+                subpartitions,
+                on_released=self._registry.remove,
+                on_readable=self._registry.on_readable,
+                host=self,
+            )
+            self._registry.add(kept)
+            self._memory_watch.check(self._pool.statistics())
+            return kept
         config = self.config
         required, maximum = partition_buffers(kind, subpartitions, config)
         pool = self._pool.create_pool(
@@ -204,9 +221,10 @@ class NetworkEnvironment:
                     self._announce_start_size(gate.channels[index])
                     continue
                 wanted = partition_id(descriptor.partition_id)
-                if not 0 <= descriptor.subpartition < 1 << 32:
+                if not 0 <= descriptor.subpartition < 1 << 32 or not 1 <= descriptor.subpartitions < 1 << 32:
                     raise ConfigError(
-                        f"partition {wanted!r} has no subpartition {descriptor.subpartition}; give 0 or more"
+                        f"partition {wanted!r} has no {descriptor.subpartitions} subpartitions from"
+                        f" {descriptor.subpartition} on; give 1 or more, from 0 or more on"
                     )
                 pump, receiver = dialled.get(descriptor.address, (None, None))
                 if pump is None or receiver is None or pump.is_closed:
@@ -224,6 +242,7 @@ class NetworkEnvironment:
                     pool=pool,
                     network=self._pool,
                     credit_based=config.credit_based,
+                    subpartitions=descriptor.subpartitions,
                 )
                 gate.add_channel(channel)
                 receiver.open(channel)
@@ -405,5 +424,6 @@ async def network_environment_on(
             with trio.CancelScope(shield=True):
                 await manager.shut_down(graceful=clean)
             nursery.cancel_scope.cancel()
+    await manager.kept.close()
     if failed is not None:
         raise failed

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final, final
 
 from ..buffer.buffer import BufferSource, Notify
+from ..buffer.stored import Packaging
 from ..errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound, ProducerFailed
 from ..events import Event
 from ..ids import PartitionId
@@ -21,7 +22,7 @@ REMEMBERED_FAILURES: Final = 1000
 
 @final
 class _Request:
-    __slots__ = ("notify", "on_failed", "on_view", "partition_id", "subpartition")
+    __slots__ = ("notify", "on_failed", "on_view", "packaging", "partition_id", "subpartition", "subpartitions")
 
     def __init__(
         self,
@@ -30,12 +31,16 @@ class _Request:
         notify: Notify,
         on_view: Callable[[BufferSource], None],
         on_failed: Callable[[ChannelFailed], None],
+        subpartitions: int,
+        packaging: Packaging,
     ) -> None:
         self.partition_id = partition_id
         self.subpartition = subpartition
         self.notify = notify
         self.on_view = on_view
         self.on_failed = on_failed
+        self.subpartitions = subpartitions
+        self.packaging = packaging
 
 
 @final
@@ -68,7 +73,12 @@ class PartitionRegistry:
             )
         self._partitions[name] = partition
         self._failed.pop(name, None)
-        for request in self._waiting.pop(name, ()):
+        if partition.is_readable:
+            self.on_readable(partition)
+
+    def on_readable(self, partition: ResultPartition) -> None:
+        """A partition can be read from now on: serves who waited for it."""
+        for request in self._waiting.pop(partition.partition_id, ()):
             del self._deadlines[request]
             self._serve(partition, request)
 
@@ -95,11 +105,13 @@ class PartitionRegistry:
         notify: Notify,
         on_view: Callable[[BufferSource], None],
         on_failed: Callable[[ChannelFailed], None],
+        subpartitions: int = 1,
+        packaging: Packaging = Packaging.PLAIN,
     ) -> Callable[[], None]:
         """See `ViewProvider.open_view`."""
-        request = _Request(partition_id, subpartition, notify, on_view, on_failed)
+        request = _Request(partition_id, subpartition, notify, on_view, on_failed, subpartitions, packaging)
         partition = self._partitions.get(partition_id)
-        if partition is not None:
+        if partition is not None and partition.is_readable:
             self._serve(partition, request)
             return _nothing
         failure = self._failed.get(partition_id)
@@ -123,7 +135,9 @@ class PartitionRegistry:
 
     def _serve(self, partition: ResultPartition, request: _Request) -> None:
         try:
-            view = partition.create_view(request.subpartition, request.notify)
+            view = partition.create_view(
+                request.subpartition, request.notify, request.subpartitions, request.packaging
+            )
         except ChannelFailed as error:
             request.on_failed(error)
         else:
@@ -141,6 +155,15 @@ class PartitionRegistry:
                 return
             self._withdraw(request)
             known = ", ".join(sorted(self._partitions)[:5]) or "none"
+            if request.partition_id in self._partitions:
+                request.on_failed(
+                    PartitionNotFound(
+                        ErrorCode.PARTITION_NOT_FOUND,
+                        f"the blocking partition {request.partition_id!r} is still being written after"
+                        f" {self._timeout_s:g} s; ask for it when its producer has finished",
+                    )
+                )
+                continue
             request.on_failed(
                 PartitionNotFound(
                     ErrorCode.PARTITION_NOT_FOUND,

@@ -6,6 +6,7 @@ Takes: a partition, a selector, a format, the buffer timeout. Gives: `emit_nowai
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, final
 
@@ -33,6 +34,9 @@ else:  # defaults are 3.13's; type checkers bring theirs
     from typing import TypeVar
 
     T = TypeVar("T")
+
+PORTIONS: Final = 8
+"""Of a pool: as much of a batch is written to what is kept in files before it may be cut."""
 
 LEND_GRACE_S: Final = 0.002
 """How long a batch may wait for its own memory to be sent before the rest is copied."""
@@ -66,13 +70,15 @@ class RecordWriter(Generic[T]):
             selector: which subpartition gets a record; round robin when not given.
             format: how a record becomes bytes: bytes, str, int64, float64, msgpack, arrow, or a `RecordFormat`.
             buffer_timeout_s: longest a written record waits for its buffer to fill; 0 sends every record at once, None
-                waits for full buffers, events and the end.
+                waits for full buffers, events and the end. What is kept in files is always written as full buffers.
 
         Raises:
             ConfigError: a negative timeout, or an unknown format.
         """
         if buffer_timeout_s is not None and buffer_timeout_s < 0:
             raise ConfigError(f"buffer_timeout_s={buffer_timeout_s}; give 0, seconds above 0, or None")
+        if partition.store is not None:
+            buffer_timeout_s = None  # nobody reads what is not full
         self._core = PartitionWriter(
             partition,
             selector=RebalanceSelector() if selector is None else selector,
@@ -143,10 +149,11 @@ class RecordWriter(Generic[T]):
         lent: list[LentBuffer] = []
         counters = self._partition.counters
         try:
-            for slot, count, emission in core.plan_batch(batch, lent):
-                await self._drive(slot, emission)
-                counters.records += count
-                core.buffers.after_write(slot)
+            for part in self._portions(batch):
+                for slot, count, emission in core.plan_batch(part, lent):
+                    await self._drive(slot, emission)
+                    counters.records += count
+                    core.buffers.after_write(slot)
             await trio.lowlevel.checkpoint()
             if not all(element.is_back for element in lent):
                 await self._wait_sent(lent)
@@ -170,15 +177,28 @@ class RecordWriter(Generic[T]):
     async def finish(self, *, drain: bool = True) -> None:
         """Sends EndOfData and EndOfPartition on every subpartition; nothing can be written afterwards.
 
-        Cancellation: the end was not sent.
+        Of a partition that is kept in files it returns when all of it is on disk, so that it can be read.
+
+        Raises:
+            DiskFull, ShuffleStorageError: it could not be kept; the partition has failed.
+            PoolDestroyed: it was released meanwhile.
+
+        Cancellation: the end was not sent; or, of a partition that is kept, it is sealed all the same.
         """
         await self._make_whole()
         await trio.lowlevel.checkpoint()
         self._core.end(drain=drain)
         self._partition.close()
+        if self._partition.store is not None:
+            await self.wait_consumed()
+            self._partition.check_kept()
+            if not self._partition.store.is_sealed:
+                raise PoolDestroyed(f"partition {self._partition.partition_id!r} was released before it was sealed")
 
     async def wait_consumed(self) -> None:
         """Waits until every consumer has processed every record, or is gone (call `finish` before).
+
+        A partition that is kept in files waits for nobody: it returns when that is sealed.
 
         Cancellation: nothing changed.
         """
@@ -206,6 +226,15 @@ class RecordWriter(Generic[T]):
             return
         self.close()
         partition.fail(f"its producer stopped: {kind.__name__}" + (f": {error}" if str(error) else ""))
+
+    def _portions(self, batch: npt.NDArray[Any]) -> Iterable[npt.NDArray[Any]]:
+        """The batch in parts that leave room for a cut between them, if files take what is written."""
+        if self._partition.store is None:
+            return (batch,)
+        pool = self._pool
+        record_bytes = max(1, batch.nbytes // max(1, len(batch)))
+        step = max(1, pool.size * pool.segment_size_bytes // PORTIONS // record_bytes)
+        return (batch[start : start + step] for start in range(0, len(batch), step))
 
     async def _emit_few(self, batch: npt.NDArray[Any]) -> None:
         """A batch of few records a subpartition, one by one: array operations would cost more."""
@@ -252,6 +281,7 @@ class RecordWriter(Generic[T]):
         if not self._pool.is_destroyed:
             await self._wait(meter)
         if self._pool.is_destroyed:
+            self._partition.check_kept()
             raise PoolDestroyed(
                 f"partition {self._partition.partition_id!r} was released while it was written to"
                 + ("" if self._partition.failure is None else f", because it failed: {self._partition.failure}")

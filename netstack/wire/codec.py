@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from ..buffer.stored import Packaging, StoredBuffer
 from ..events import DataType
 from .frames import Frame
 
@@ -94,6 +95,15 @@ class Codec(abc.ABC):
     @abc.abstractmethod
     def encode_control(self, frame: Frame) -> bytes:
         """Whole control frames: mostly one; none (no bytes) for what this dialect does not say."""
+
+    packaging: Packaging = Packaging.PLAIN
+    """How what was kept in files is sent."""
+
+    def encode_stored(
+        self, channel: int, sequence: int, backlog: int, buffer: StoredBuffer
+    ) -> list[bytes | memoryview]:
+        """A whole frame, in pieces, of what was kept; only with a `packaging` other than PLAIN."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def encode_buffer_header(

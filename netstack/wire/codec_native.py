@@ -9,10 +9,12 @@ header, the next payload, ..." in one call (scatter), and so that one `struct` c
 from __future__ import annotations
 
 import enum
+import functools
 import struct
 from typing import Final, assert_never, final
 
 from ..errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from ..buffer.stored import Packaging, StoredBuffer, decompress
 from ..events import DataType
 from .codec import Codec, FrameKind, HeaderFields, Parts
 from .frames import (
@@ -35,7 +37,7 @@ from .frames import (
     UnknownChannel,
 )
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 MAGIC: Final = b"netstack"
 PROOF_MAGIC: Final = b"NSA1"
 """What a peer says first that wants a shared secret proven before anything else (`SPEC.md`, section 15)."""
@@ -44,7 +46,7 @@ MAX_TEXT_BYTES: Final = 1000  # of an error's text; enough for a cause, too litt
 # length u32 | kind u8 | data type u8 | reserved u16 | channel u32 | sequence u32 | backlog u32 | checksum u32
 _HEADER: Final = struct.Struct(">IBBHIIII")
 _HELLO: Final = struct.Struct(">8sHIIB")
-_OPEN: Final = struct.Struct(">IIB")
+_OPEN: Final = struct.Struct(">IIIB")
 _PAIR: Final = struct.Struct(">II")
 _CODE: Final = struct.Struct(">H")
 _TOKEN: Final = struct.Struct(">Q")
@@ -71,9 +73,15 @@ class Kind(enum.IntEnum):
     PONG = 11
     GOODBYE = 12
     BUFFER_SIZE = 13
+    COMPRESSED = 14
 
+
+MAX_COMPRESSED: Final = 1024
+"""Buffers in one COMPRESSED frame."""
 
 _BUFFER: Final = int(Kind.BUFFER)
+_COMPRESSED: Final = int(Kind.COMPRESSED)
+_DATA: Final = int(DataType.DATA)
 _BUFFER_FRAME: Final = FrameKind.BUFFER
 _CONTROL_FRAME: Final = FrameKind.CONTROL
 
@@ -87,6 +95,16 @@ class NativeCodec(Codec):
     max_control_bytes = 16 * 1024
     max_event_bytes = 16 * 1024
     max_credit_pairs = max_control_bytes // _PAIR.size
+    max_split_bytes = 4096  # 4 a compressed buffer
+    packaging = Packaging.COMPRESSED
+
+    def __init__(self, segment_size_bytes: int = 1 << 24) -> None:
+        """Keeps nothing of any connection.
+
+        Args:
+            segment_size_bytes: what a compressed buffer may become.
+        """
+        self._inflate = functools.partial(decompress, max_bytes=segment_size_bytes)
 
     def encode_buffer_header(
         self, channel: int, data_type: DataType, sequence: int, backlog: int, length: int, checksum: int
@@ -113,6 +131,13 @@ class NativeCodec(Codec):
                     ErrorCode.MALFORMED_FRAME, f"buffer frame with data type {data_type}, reserved field {reserved}"
                 )
             return _BUFFER_FRAME, length, data_type, channel, sequence, backlog, checksum
+        if kind == _COMPRESSED:
+            if not 1 <= reserved <= MAX_COMPRESSED or data_type != _DATA:
+                raise RemoteProtocolError(
+                    ErrorCode.MALFORMED_FRAME,
+                    f"compressed frame of {reserved} buffers with data type {data_type}; 1 to {MAX_COMPRESSED} of data",
+                )
+            return FrameKind.COMPOSITE, length, data_type, channel, sequence, backlog, reserved
         return _CONTROL_FRAME, length, kind, channel, sequence, backlog, checksum
 
     def encode_control(self, frame: Frame) -> bytes:
@@ -134,9 +159,30 @@ class NativeCodec(Codec):
         """As it came; its channel reads it."""
         return data_type, payload
 
+    def encode_stored(
+        self, channel: int, sequence: int, backlog: int, buffer: StoredBuffer
+    ) -> list[bytes | memoryview]:
+        """Compressed buffers, as they lie in the file."""
+        parts = buffer.parts
+        count = len(parts)
+        length = _NUMBER.size * count + buffer.length
+        header = _HEADER.pack(length, _COMPRESSED, _DATA, count, channel, sequence & 0xFFFFFFFF, backlog, 0)
+        return [header + struct.pack(f">{count}I", *map(len, parts)), *parts]
+
     def split(self, described: int, payload: memoryview) -> Parts:
-        """No header announces such a frame."""
-        raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"a composite frame of {len(payload)} bytes")
+        """The sizes, then the buffers, each compressed."""
+        body = payload[_NUMBER.size * described :]
+        if len(payload) < _NUMBER.size * described:
+            raise RemoteProtocolError(
+                ErrorCode.MALFORMED_FRAME, f"{described} compressed buffers in {len(payload)} bytes"
+            )
+        sizes = struct.unpack_from(f">{described}I", payload)
+        if sum(sizes) != len(body):
+            raise RemoteProtocolError(
+                ErrorCode.MALFORMED_FRAME,
+                f"{described} compressed buffers of {sum(sizes)} bytes together; the frame has {len(body)}",
+            )
+        return Parts(body, sizes, self._inflate)
 
 
 def explain_foreign_bytes(first: bytes) -> str:
@@ -167,9 +213,9 @@ def _control_parts(frame: Frame) -> tuple[Kind, int, bytes]:
             return Kind.ACKNOWLEDGE, channel, b""
         case CancelChannel(channel):
             return Kind.CANCEL, channel, b""
-        case OpenChannel(channel, partition_id, subpartition, credit):  # of one subpartition; nobody asks for more
+        case OpenChannel(channel, partition_id, subpartition, credit, subpartitions):
             name = partition_id.encode()
-            return Kind.OPEN, channel, _OPEN.pack(subpartition, credit, len(name)) + name
+            return Kind.OPEN, channel, _OPEN.pack(subpartition, subpartitions, credit, len(name)) + name
         case BacklogAnnouncement(channel, backlog):
             return Kind.BACKLOG, channel, _NUMBER.pack(backlog)
         case NewBufferSize(channel, buffer_bytes):
@@ -206,11 +252,13 @@ def _decode_control(kind: Kind, channel: int, payload: bytes) -> Frame:
         case Kind.CANCEL:
             return _empty(CancelChannel(channel), payload)
         case Kind.OPEN:
-            subpartition, credit, size = _OPEN.unpack_from(payload)
+            subpartition, subpartitions, credit, size = _OPEN.unpack_from(payload)
             name = payload[_OPEN.size :]
             if len(name) != size or not name:
                 raise ValueError(f"partition id of {len(name)} bytes, announced as {size}")
-            return OpenChannel(channel, name.decode(), subpartition, credit)
+            if not subpartitions:
+                raise ValueError("a range of no subpartitions")
+            return OpenChannel(channel, name.decode(), subpartition, credit, subpartitions)
         case Kind.BACKLOG:
             return BacklogAnnouncement(channel, _NUMBER.unpack(payload)[0])
         case Kind.BUFFER_SIZE:

@@ -76,6 +76,14 @@ class OutgoingBatch:
         self._ends.append(total)
         return total < GATHER_BYTES and len(self._ends) < GATHER_FRAMES
 
+    def add_pieces(self, pieces: list[bytes | memoryview], buffer: Buffer) -> bool:
+        """A frame in pieces, over a buffer whose reference belongs to the batch now. See `add_buffer`."""
+        self.pieces += pieces
+        total = self.total_bytes = self.total_bytes + sum(map(len, pieces))
+        self._buffers.append(buffer)
+        self._ends.append(total)
+        return total < GATHER_BYTES and len(self._ends) < GATHER_FRAMES
+
     @property
     def has_room(self) -> bool:
         """Whether another frame may be added."""

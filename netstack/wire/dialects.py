@@ -47,7 +47,7 @@ def dialect_named(name: str, *, segment_size_bytes: int, new_id: Callable[[], by
         ConfigError: no such dialect.
     """
     if name == NATIVE:
-        codec = NativeCodec()  # knows nothing of any connection
+        codec = NativeCodec(segment_size_bytes)  # knows nothing of any connection
         return Dialect(name, lambda: codec, lambda: codec)
     if name == FLINK:
         return Dialect(

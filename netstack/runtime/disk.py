@@ -1,0 +1,83 @@
+"""Threads for files: what touches the disk runs here, never in the event loop.
+
+Takes: functions, in any number. Gives: their results, back in the event loop.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, final
+
+import trio
+
+from ..errors import NetstackError
+
+THREADS: Final = 8
+"""At most this many at once: two reads, and writes of several partitions, whose compression takes a processor each."""
+
+_T = TypeVar("_T")
+
+
+async def run_in_thread(work: Callable[[], Any]) -> Any:
+    """What `work` returns. Cancellation waits for its end: files are being used."""
+    return await trio.to_thread.run_sync(work)
+
+
+@final
+class DiskDriver:
+    """Runs jobs in threads (a `shuffle.reading.Disk`). Idle, it has neither a thread nor a task."""
+
+    def __init__(self, nursery: trio.Nursery, prepare: Callable[[], None]) -> None:
+        """Args: where its tasks live; what runs once before every job (it makes the folder)."""
+        self._nursery = nursery
+        self._prepare = prepare
+        self._is_prepared = False
+        self._jobs: deque[tuple[Callable[[], Any], Callable[[Any, NetstackError | None], None]]] = deque()
+        self._workers = 0
+
+    def prepare(self) -> None:
+        """Has the preparation run now, if there was no job yet."""
+        self.submit(_nothing, _ignore)
+
+    def submit(self, work: Callable[[], _T], done: Callable[[_T | None, NetstackError | None], None]) -> None:
+        """See `Disk`; after the end of its nursery nothing runs any more."""
+        self._jobs.append((work, done))
+        if self._workers < (THREADS if self._is_prepared else 1):
+            self._workers += 1
+            self._nursery.start_soon(self._work)
+
+    async def _work(self) -> None:
+        jobs = self._jobs
+        error: NetstackError | None = None
+        try:
+            if not self._is_prepared:
+                try:
+                    await run_in_thread(self._prepare)
+                except NetstackError as refused:
+                    error = refused  # told to whoever has a job now; the next one tries again
+                else:
+                    self._is_prepared = True
+                    for _ in range(min(THREADS, len(jobs)) - 1):
+                        self._workers += 1
+                        self._nursery.start_soon(self._work)
+            while jobs:
+                work, done = jobs.popleft()
+                result: Any = None
+                failed = error
+                if failed is None:
+                    try:
+                        result = await run_in_thread(work)
+                    except NetstackError as refused:
+                        failed = refused
+                done(result, failed)
+        finally:
+            self._workers -= 1
+
+
+def _nothing() -> None:
+    """The job of who only wants to be prepared."""
+
+
+def _ignore(result: object, error: NetstackError | None) -> None:
+    """Whoever has a real job will hear the same."""

@@ -1,0 +1,298 @@
+"""The files of partitions: the one module here that touches the disk. Its callers run it in a thread.
+
+Takes: pages to append, an index, extents to read. Gives: where they are; bytes; typed errors of what the system says.
+
+A process has one folder, locked while it lives; what is in a folder whose lock is free was left by a dead process, and
+whoever starts next in the same place removes it. A partition has `NUMBER.index` and one `NUMBER.data`, or one
+`NUMBER.SUBPARTITION.data` for each subpartition. Files are never synchronised: nothing of them is read after the
+process has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, final
+
+from ..errors import DiskFull, PartitionDamaged, ShuffleStorageError
+from .index import HEAD, Extent, decode_head, decode_rows, head_bytes, row_bytes
+from .pages import Page, Piece, split_pages
+
+FOLDER_PREFIX: Final = "netstack-shuffle-"
+LOCK_NAME: Final = "lock"
+WRITE_BYTES: Final = 1 << 20
+"""Bytes gathered for one write."""
+WRITE_PIECES: Final = 512
+"""Pieces of one write; systems take at least 1,024 (IOV_MAX)."""
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+@final
+class ShuffleFolder:
+    """The folder of one process (of one TaskManager, if it has several)."""
+
+    def __init__(self, parent: str | None, name: str) -> None:
+        """Touches nothing yet.
+
+        Args:
+            parent: an existing folder; None is the system's temporary folder.
+            name: its own; starts with `FOLDER_PREFIX`, and nobody else has it.
+        """
+        self._parent = parent or tempfile.gettempdir()
+        self.path = os.path.join(self._parent, name)
+        self._lock = -1
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it exists."""
+        return self._lock >= 0
+
+    def make(self) -> None:
+        """Makes it, and removes what dead processes left beside it.
+
+        Raises:
+            ShuffleStorageError: it cannot be made.
+        """
+        with _naming(f"a folder in {self._parent}"):
+            remove_leftovers(self._parent)
+            while True:
+                os.mkdir(self.path, 0o700)
+                lock = os.path.join(self.path, LOCK_NAME)
+                self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
+                if os.path.exists(lock):
+                    break
+                os.close(self._lock)  # somebody who starts as well took it for a dead one, in between
+
+    def remove(self) -> None:
+        """Removes it with everything in it; idempotent."""
+        if self._lock >= 0:
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(self._lock)
+            self._lock = -1
+
+
+def remove_leftovers(parent: str) -> list[str]:
+    """Removes folders whose process is dead. Returns their paths.
+
+    Raises:
+        OSError: the parent cannot be listed.
+    """
+    removed = []
+    with os.scandir(parent) as entries:
+        found = [entry.path for entry in entries if entry.name.startswith(FOLDER_PREFIX)]
+    for path in found:
+        try:
+            lock = os.open(os.path.join(path, LOCK_NAME), os.O_RDWR | os.O_CLOEXEC)
+        except OSError:  # no lock yet, gone already, or somebody else's
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # its process lives
+            continue
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+            removed.append(path)
+        finally:
+            os.close(lock)
+    return removed
+
+
+@final
+class PartitionFiles:
+    """The files of one partition. Each method is called by one thread at a time, but `read_block` by any number."""
+
+    def __init__(self, folder: str, number: int, subpartitions: int, *, own_files: bool) -> None:
+        """Touches nothing yet.
+
+        Args:
+            folder: of this process.
+            number: of the partition, unique in it.
+            subpartitions: how many.
+            own_files: whether each has a data file of its own.
+        """
+        self.own_files = own_files
+        self._base = os.path.join(folder, str(number))
+        self._count = subpartitions if own_files else 1
+        self._descriptors: list[int] = [-1] * self._count
+        self._ends = [0] * self._count
+
+    @property
+    def index_path(self) -> str:
+        """Where the index is."""
+        return f"{self._base}.index"
+
+    def data_path(self, file: int) -> str:
+        """Where a data file is."""
+        return f"{self._base}.{file}.data" if self.own_files else f"{self._base}.data"
+
+    def append(self, file: int, pieces: Iterable[Piece]) -> tuple[int, int]:
+        """Writes pieces one after the other at the end of a data file. Returns (offset, bytes).
+
+        Raises:
+            DiskFull: the disk is.
+            ShuffleStorageError: the system refuses otherwise.
+        """
+        path = self.data_path(file)
+        with _naming(path):
+            descriptor = self._descriptors[file]
+            if descriptor < 0:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                self._descriptors[file] = descriptor
+            start = self._ends[file]
+            size = 0
+            batch: list[Piece] = []
+            waiting = 0
+            for piece in pieces:
+                batch.append(piece)
+                waiting += len(piece)
+                if waiting >= WRITE_BYTES or len(batch) >= WRITE_PIECES:
+                    _write_all(descriptor, batch, waiting)
+                    size += waiting
+                    batch, waiting = [], 0
+            if batch:
+                _write_all(descriptor, batch, waiting)
+                size += waiting
+        self._ends[file] = start + size
+        return start, size
+
+    def write_index(self, pieces: Iterator[bytes]) -> int:
+        """Writes the index. Returns its bytes.
+
+        Raises:
+            DiskFull: the disk is.
+            ShuffleStorageError: the system refuses otherwise.
+        """
+        with _naming(self.index_path), open(self.index_path, "xb") as file:
+            return sum(map(file.write, pieces))
+
+    def read_plan(self, first: int, count: int) -> list[Extent]:
+        """What to read of a range of subpartitions, from the index file.
+
+        Raises:
+            PartitionDamaged: the index is gone, or not as it was written.
+        """
+        path = self.index_path
+        with _missing(path), open(path, "rb") as file:
+            head = file.read(HEAD.size)
+            _, regions = decode_head(head, path)
+            head += file.read(regions)
+            step = row_bytes(regions)
+            file.seek(head_bytes(regions) + first * step)
+            rows = file.read(count * step)
+        return decode_rows(head, rows, first, count, path, own_files=self.own_files)
+
+    def read_block(self, block: memoryview, extents: Sequence[Extent], max_bytes: int) -> tuple[list[Page], list[Extent]]:
+        """Fills a block with the first of some extents. Returns their pages, and what is left to be read.
+
+        Args:
+            block: memory; the pages are views of it. At least one page of the largest size.
+            extents: what to read, in order.
+            max_bytes: of a page's body.
+
+        Raises:
+            PartitionDamaged: a file is gone, cut short, or not as it was written.
+        """
+        pages: list[Page] = []
+        position = 0
+        for number, extent in enumerate(extents):
+            path = self.data_path(extent.file)
+            wanted = min(extent.length, len(block) - position)
+            with _missing(path):
+                got = self._read(extent.file, block[position : position + wanted], extent.offset)
+            if got < wanted:
+                raise PartitionDamaged(
+                    f"{path} ends at byte {extent.offset + got}, {wanted - got} bytes too early: it was cut short;"
+                    " its producer has to run again"
+                )
+            before = len(pages)
+            taken = split_pages(
+                block[position : position + wanted],
+                pages,
+                max_bytes=max_bytes,
+                name=path,
+                file=extent.file,
+                offset=extent.offset,
+            )
+            if taken == extent.length:
+                position += taken
+                continue
+            if wanted == extent.length:
+                raise PartitionDamaged(
+                    f"{path}: the pages from byte {extent.offset} on do not end where the index says: a file was"
+                    " damaged; its producer has to run again"
+                )
+            if taken:
+                left = Extent(
+                    extent.file, extent.offset + taken, extent.length - taken, extent.pages - (len(pages) - before)
+                )
+            else:
+                left = extent
+            return pages, [left, *extents[number + 1 :]]
+        return pages, []
+
+    def remove(self) -> None:
+        """Closes and removes the files; what is missing is fine."""
+        for file, descriptor in enumerate(self._descriptors):
+            if descriptor >= 0:
+                os.close(descriptor)
+                self._descriptors[file] = -1
+                with contextlib.suppress(OSError):
+                    os.unlink(self.data_path(file))
+        with contextlib.suppress(OSError):
+            os.unlink(self.index_path)
+
+    def _read(self, file: int, memory: memoryview, offset: int) -> int:
+        got = 0
+        while got < len(memory):
+            count = os.preadv(self._descriptors[file], [memory[got:]], offset + got)
+            if not count:
+                break
+            got += count
+        return got
+
+
+def _write_all(descriptor: int, pieces: list[Piece], size: int) -> None:
+    while size:
+        written = os.writev(descriptor, pieces)
+        size -= written
+        if not size:
+            return
+        whole = 0
+        for piece in pieces:
+            if len(piece) > written:
+                break
+            written -= len(piece)
+            whole += 1
+        del pieces[:whole]
+        if written:
+            pieces[0] = memoryview(pieces[0])[written:]
+
+
+@contextlib.contextmanager
+def _naming(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise DiskFull(
+                f"{what}: {error.strerror}: there is no room for what is produced; free some, or set shuffle_directory"
+                " to a larger disk"
+            ) from error
+        raise ShuffleStorageError(f"{what}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def _missing(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise PartitionDamaged(
+            f"{path} cannot be read ({error.strerror or error}): its producer has to run again"
+        ) from error

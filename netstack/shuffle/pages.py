@@ -1,0 +1,157 @@
+"""Pages: buffers and events as they lie in a data file, each compressed where that pays, each with its own checksum.
+
+Takes: buffers of one subpartition, in order. Gives: pages as pieces to write; and, of a block that was read, its pages.
+
+A page starts with 16 bytes: data type u8, three zeros, stored bytes u32, original bytes u32 (0: it is not compressed),
+CRC-32 u32 of the stored bytes, which starts from data type and original length, so that it covers those too. The last
+eight of them and the body are a compressed buffer as it travels (`buffer.stored`).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Final, final
+
+from ..buffer.buffer import Buffer
+from ..buffer.stored import PART_HEADER, compress
+from ..errors import PartitionDamaged
+from ..events import DataType
+
+PAGE: Final = struct.Struct(">B3xIII")
+PAGE_BYTES: Final = PAGE.size
+
+_PART_OFFSET: Final = PAGE_BYTES - PART_HEADER.size
+_DATA: Final = DataType.DATA
+_DATA_CODE: Final = int(DataType.DATA)
+_TYPES: Final = {int(data_type): data_type for data_type in DataType}
+
+Piece = bytes | memoryview
+
+
+@final
+class Page:
+    """One page that was read.
+
+    Attributes:
+        data_type: data, or which event.
+        memory: the stored bytes; of a compressed one with their `PART_HEADER`.
+        original_bytes: of a compressed one when decompressed; else 0.
+        file: which data file it is from.
+        offset: where it starts there; -1 if this is not all of it.
+    """
+
+    __slots__ = ("data_type", "file", "memory", "offset", "original_bytes")
+
+    def __init__(self, data_type: DataType, memory: memoryview, original_bytes: int, file: int, offset: int) -> None:
+        self.data_type = data_type
+        self.memory = memory
+        self.original_bytes = original_bytes
+        self.file = file
+        self.offset = offset
+
+    @property
+    def stored_bytes(self) -> int:
+        """What it takes in the file."""
+        return len(self.memory) + (_PART_OFFSET if self.original_bytes else PAGE_BYTES)
+
+    @property
+    def length(self) -> int:
+        """Bytes of records (or of an event), as they were written."""
+        return self.original_bytes or len(self.memory)
+
+
+def paginate(buffers: Iterable[Buffer], page_bytes: int) -> Iterator[tuple[DataType, list[memoryview], int]]:
+    """(data type, pieces, bytes) of each page: data as full pages, each event in a page of its own, in order.
+
+    Args:
+        buffers: of one subpartition.
+        page_bytes: most bytes of records in a page: those of a network buffer.
+    """
+    pieces: list[memoryview] = []
+    size = 0
+    for buffer in buffers:
+        if buffer.data_type is not _DATA:
+            if pieces:
+                yield _DATA, pieces, size
+                pieces, size = [], 0
+            memory = buffer.contiguous()
+            yield buffer.data_type, [memory], len(memory)
+            continue
+        for whole in buffer.pieces or (buffer.memory,):
+            rest = whole
+            while len(rest) > page_bytes - size:
+                room = page_bytes - size
+                pieces.append(rest[:room])
+                yield _DATA, pieces, page_bytes
+                rest = rest[room:]
+                pieces, size = [], 0
+            if rest:
+                pieces.append(rest)
+                size += len(rest)
+    if pieces:
+        yield _DATA, pieces, size
+
+
+def encode_page(data_type: DataType, pieces: list[memoryview], length: int, *, compressed: bool) -> list[Piece]:
+    """A page, as pieces to be written one after the other.
+
+    Args:
+        data_type: of the page.
+        pieces: its bytes.
+        length: over all of them.
+        compressed: whether to try.
+    """
+    if compressed and data_type is _DATA:
+        block = compress(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        if block is not None:
+            return [PAGE.pack(data_type, len(block), length, zlib.crc32(block, length)), block]
+    crc32 = _seed(data_type)
+    for piece in pieces:
+        crc32 = zlib.crc32(piece, crc32)
+    return [PAGE.pack(data_type, length, 0, crc32), *pieces]
+
+
+def split_pages(block: memoryview, pages: list[Page], *, max_bytes: int, name: str, file: int, offset: int) -> int:
+    """Appends the whole pages at the start of a block. Returns how many bytes they take.
+
+    Args:
+        block: bytes of a data file from the start of a page on.
+        pages: gets them.
+        max_bytes: of a page's body, and when decompressed.
+        name: of the file, for messages.
+        file: its number.
+        offset: of the block in it.
+
+    Raises:
+        PartitionDamaged: the bytes are no pages of ours, or not as they were written.
+    """
+    position = 0
+    end = len(block)
+    unpack = PAGE.unpack_from
+    while position + PAGE_BYTES <= end:
+        code, stored, original, crc32 = unpack(block, position)
+        data_type = _TYPES.get(code)
+        if data_type is None or stored > max_bytes or original > max_bytes or (original and code != _DATA_CODE):
+            raise PartitionDamaged(
+                f"{name}: no page at byte {offset + position} (type {code}, {stored} bytes, {original} when"
+                " decompressed): the file was damaged; its producer has to run again"
+            )
+        start = position + PAGE_BYTES
+        stop = start + stored
+        if stop > end:
+            break
+        if zlib.crc32(block[start:stop], original or _seed(data_type)) != crc32:
+            raise PartitionDamaged(
+                f"{name}: the page of {stored} bytes at byte {offset + position} does not have the checksum that was"
+                " written with it: the file was damaged; its producer has to run again"
+            )
+        memory = block[position + _PART_OFFSET if original else start : stop]
+        pages.append(Page(data_type, memory, original, file, offset + position))
+        position = stop
+    return position
+
+
+def _seed(data_type: DataType) -> int:
+    return (data_type - _DATA_CODE) << 25

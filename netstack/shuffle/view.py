@@ -1,0 +1,484 @@
+"""The read end of some subpartitions of a kept partition, for one channel (a `BufferSource`).
+
+Takes: steps, one subpartition of one region each: buffers that are still in memory, pages of those on disk. Gives:
+`Buffer`s with sequence numbers and backlog, packaged as the channel's connection wants them.
+
+Rules:
+- What is in memory is taken from there at the moment it is wanted, and never held: when its region has been written and
+  dropped meanwhile, the view goes on in the file, behind what it has handed out.
+- A view asks the scheduler for a block when it has less than half a block to hand out, and either nothing at all or a
+  consumer that takes it.
+- The ends of data and partition are not in the files: each view makes its own when the partition is sealed and read.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, final
+
+from ..buffer.buffer import Allowance, Buffer, BufferOwner, Notify
+from ..buffer.stored import Packaging, StoredBuffer, decompress
+from ..errors import ErrorCode, LocalProtocolError, NetstackError, PartitionDamaged, RemoteProtocolError
+from ..events import DataType, EndOfData, EndOfPartition, encode_event
+from .index import Extent, merge
+from .pages import Page
+from .reading import Block
+
+if TYPE_CHECKING:
+    from .store import PartitionStore
+
+MAX_PARTS: Final = 64
+"""Pages in one frame: what is in a frame shares one buffer of the consumer, and one of 32 KiB is rarely a sixty-fourth
+of what it was."""
+
+MAX_BACKLOG: Final = 1024
+"""More data buffers than any gate reserves room for are not promised."""
+
+_DATA: Final = DataType.DATA
+_STORED: Final = DataType.STORED_DATA
+
+
+@final
+class _Shared:
+    """A buffer that is in memory for several readers: each holds a reference to the whole (a `BufferOwner`)."""
+
+    __slots__ = ("_whole",)
+
+    def __init__(self, whole: Buffer) -> None:
+        self._whole = whole.retain()
+
+    def reclaim(self, buffer: Buffer) -> None:
+        """One reader less."""
+        self._whole.recycle()
+
+
+@final
+class StoredView:
+    """See the module."""
+
+    def __init__(
+        self, store: PartitionStore, first: int, count: int, notify: Notify, packaging: Packaging, *, is_live: bool
+    ) -> None:
+        """Called by `PartitionStore.create_view`.
+
+        Args:
+            store: what it reads.
+            first: subpartition.
+            count: how many, read one after the other (region by region where that keeps records whole).
+            notify: told when there is something to take.
+            packaging: how.
+            is_live: whether it goes from region to region as they come; if not, `start` tells it all.
+        """
+        self.first = first
+        self.count = count
+        self.files = store.files
+        self._store = store
+        self._notify: Notify | None = notify
+        self._packaging = packaging
+        self._is_live = is_live
+        self._steps: deque[tuple[int, int]] = deque()
+        self._next_region = store.first_region
+        self._taken_items = 0  # of the first step, while it is in memory
+        self._taken_bytes = 0
+        self._taken_events = 0
+        self._extents: deque[Extent] = deque()
+        self._pages_left = 0  # in the extents
+        self._skip_bytes = 0  # of what comes next from the files
+        self._skip_events = 0
+        self._ready: deque[tuple[Page, Block]] = deque()
+        self._ready_bytes = 0
+        self._is_reading = False
+        self._is_loaded = is_live
+        self._ends_left = 2
+        self._sequence = 0
+        self._credit: Allowance | None = None
+        self._error: NetstackError | None = None
+        self._released = False
+        self._sent_bytes = 0
+
+    # From the store.
+
+    def start(self, extents: Sequence[Extent]) -> None:
+        """Everything there is to read."""
+        self._is_loaded = True
+        self._extents.extend(extents)
+        self._pages_left = sum(extent.pages for extent in extents)
+        if self._pages_left:
+            self._ask()
+        else:
+            self._tell()
+
+    def fail(self, error: NetstackError) -> None:
+        """It cannot be read."""
+        if self._error is None and not self._released:
+            self._error = error
+            self._drop_ready()
+            self._tell()
+
+    def on_change(self) -> None:
+        """There is more, or the end, or the partition was released."""
+        if self._notify is not None and (self.is_released or self.is_available(has_credit=True)):
+            self._notify()
+
+    # From the scheduler (`PageReader`).
+
+    @property
+    def place(self) -> tuple[int, int, int] | None:
+        """See `PageReader`."""
+        if self._released or self._error is not None or not self._extents:
+            return None
+        extent = self._extents[0]
+        return self._store.number, extent.file, extent.offset
+
+    @property
+    def is_starved(self) -> bool:
+        """See `PageReader`."""
+        return not self._ready
+
+    def next_extents(self, block_bytes: int) -> Sequence[Extent]:
+        """See `PageReader`."""
+        self._is_reading = True
+        self._store.retain_files()
+        wanted: list[Extent] = []
+        for extent in self._extents:
+            wanted.append(extent)
+            block_bytes -= extent.length
+            if block_bytes <= 0:
+                break
+        return wanted
+
+    def on_block(self, block: Block, pages: list[Page], left: list[Extent]) -> None:
+        """See `PageReader`."""
+        self._is_reading = False
+        self._store.release_files()
+        if self._released or self._error is not None:
+            return
+        extents = self._extents
+        read = sum(extent.pages for extent in left) + len(pages)
+        while read > 0:  # as many extents as were asked for
+            read -= extents.popleft().pages
+        extents.extendleft(reversed(left))
+        for page in pages:
+            self._pages_left -= 1
+            if page.data_type is not _DATA:
+                if self._skip_events:
+                    self._skip_events -= 1
+                    continue
+            elif self._skip_bytes:
+                if page.length <= self._skip_bytes:
+                    self._skip_bytes -= page.length
+                    continue
+                try:
+                    page = _rest_of(page, self._skip_bytes, self._store.page_bytes)
+                except RemoteProtocolError as error:
+                    self.fail(PartitionDamaged(f"{self.files.data_path(0)}: {error.text}"))
+                    return
+                self._skip_bytes = 0
+            block.use()
+            self._ready.append((page, block))
+            self._ready_bytes += len(page.memory)
+        self._ask()
+        self._tell()
+
+    def on_read_failed(self, error: NetstackError) -> None:
+        """See `PageReader`."""
+        self._is_reading = False
+        self._store.release_files()
+        self.fail(error)
+
+    def give_up(self) -> bool:
+        """See `PageReader`."""
+        if not self._ready or (self._credit is not None and self._credit.available > 0):
+            return False
+        if any(page.offset < 0 for page, _ in self._ready):  # part of one was handed out
+            return False
+        again = [Extent(page.file, page.offset, page.stored_bytes, 1) for page, _ in self._ready]
+        self._pages_left += len(again)
+        self._extents.extendleft(reversed(list(merge(again))))
+        self._drop_ready()
+        return True
+
+    # From the channel (`BufferSource`).
+
+    def poll(self) -> Buffer | None:
+        """The next buffer; see `BufferSource`."""
+        if self._error is not None or self._released or self._store.is_released:
+            return None
+        buffer = self._from_files() if self._ready else self._from_memory()
+        if buffer is None:
+            if self._ready or self._extents or not self._at_end():
+                self._ask()
+                return None
+            buffer = self._end()
+        parts = len(buffer.parts) if isinstance(buffer, StoredBuffer) else 1
+        buffer.sequence = self._sequence
+        self._sequence += parts
+        self._sent_bytes += buffer.length
+        self._ask()
+        following = self._following()
+        if following is not None:
+            buffer.more_available = True
+            buffer.next_is_event = following is not _DATA
+        buffer.backlog = self.backlog_buffers()
+        return buffer
+
+    def is_available(self, *, has_credit: bool) -> bool:
+        """Whether `poll` would return something; without credit only events count."""
+        if self._error is not None or self._released or self._store.is_released:
+            return False
+        following = self._following()
+        if following is None and has_credit:
+            self._ask()
+        return following is not None and (has_credit or following is not _DATA)
+
+    def backlog_buffers(self) -> int:
+        """Data buffers that wait and may be promised: also those that are not read yet."""
+        waiting = len(self._ready) + self._pages_left
+        if not waiting and self._is_live:
+            waiting = self._store.count_in_memory(self)
+        return min(waiting, MAX_BACKLOG)
+
+    def queued_buffers(self) -> int:
+        """Pages that were read and not taken, for metrics."""
+        return len(self._ready)
+
+    def readable(self) -> tuple[int, int]:
+        """See `BufferSource.readable`."""
+        return len(self._ready), self._ready_bytes
+
+    @property
+    def has_priority(self) -> bool:
+        """Nothing overtakes in what is kept."""
+        return False
+
+    def attach_credit(self, credit: Allowance) -> None:
+        """See `BufferSource`."""
+        self._credit = credit
+
+    def set_buffer_size(self, size_bytes: int) -> None:
+        """What is written is written."""
+
+    def resume(self) -> None:
+        """Nothing that is kept blocks.
+
+        Raises:
+            LocalProtocolError: always.
+        """
+        raise LocalProtocolError(f"subpartition {self.first} is not blocked; resume follows a blocking event, once")
+
+    def time_out_barrier(self) -> None:
+        """There are no barriers."""
+
+    def acknowledge_end_of_data(self) -> None:
+        """The producer does not wait for it."""
+
+    def release(self) -> None:
+        """The consumer will read no more; idempotent."""
+        if not self._released:
+            self._released = True
+            self._notify = None
+            self._drop_ready()
+            self._store.on_view_released(self)
+
+    @property
+    def failure(self) -> str | None:
+        """Why it cannot be read, or why the producer failed."""
+        return str(self._error) if self._error is not None else self._store.failure
+
+    @property
+    def failure_code(self) -> ErrorCode:
+        """Which of the two."""
+        return ErrorCode.PRODUCER_FAILED if self._error is None else ErrorCode.PARTITION_DAMAGED
+
+    @property
+    def is_released(self) -> bool:
+        """Whether it, or the partition behind it, is gone."""
+        return self._released or self._error is not None or self._store.is_released
+
+    # Inside.
+
+    def _from_files(self) -> Buffer:
+        ready = self._ready
+        page, block = ready.popleft()
+        self._ready_bytes -= len(page.memory)
+        if page.data_type is not _DATA:
+            return self._event(page.data_type, page.memory, block)
+        if self._packaging is Packaging.PLAIN:
+            if not page.original_bytes:
+                return Buffer(page.memory, len(page.memory), _DATA, block)
+            try:
+                data = decompress(page.memory, self._store.page_bytes)
+            finally:
+                block.drop()
+            return Buffer(memoryview(data), len(data), _DATA, None)
+        if self._packaging is Packaging.COMPRESSED and not page.original_bytes:
+            return Buffer(page.memory, len(page.memory), _DATA, block)
+        parts = [page.memory]
+        size = len(page.memory)
+        is_compressed = bool(page.original_bytes)
+        while is_compressed and ready and len(parts) < MAX_PARTS and self._is_glued:
+            page, other = ready[0]
+            size += len(page.memory)
+            if other is not block or not page.original_bytes or size > self._store.page_bytes:
+                break
+            ready.popleft()
+            self._ready_bytes -= len(page.memory)
+            other.drop()  # the whole has one reference
+            parts.append(page.memory)
+        return self._stored(tuple(parts), _STORED, block, is_compressed=is_compressed)
+
+    @property
+    def _is_glued(self) -> bool:
+        return self._packaging is not Packaging.GLUED or not self.files.own_files
+
+    def _stored(
+        self, parts: tuple[memoryview, ...], data_type: DataType, owner: BufferOwner | None, *, is_compressed: bool
+    ) -> StoredBuffer:
+        return StoredBuffer(
+            parts,
+            data_type,
+            owner,
+            is_compressed=is_compressed,
+            is_glued=not self.files.own_files,
+            is_range=self.count > 1,
+        )
+
+    def _event(self, data_type: DataType, memory: memoryview, block: Block | None) -> Buffer:
+        if self._packaging is Packaging.GLUED:
+            return self._stored((memory,), data_type, block, is_compressed=False)
+        return Buffer(memory, len(memory), data_type, block)
+
+    def _from_memory(self) -> Buffer | None:
+        """The next buffer of the step at hand, if that is still in memory."""
+        whole = self._peek()
+        if whole is None:
+            return None
+        self._taken_items += 1
+        if whole.data_type is _DATA:
+            self._taken_bytes += whole.length
+        else:
+            self._taken_events += 1
+        buffer: Buffer
+        if whole.data_type is not _DATA:
+            buffer = self._event(whole.data_type, whole.contiguous(), None)
+        elif self._packaging is Packaging.GLUED:
+            buffer = self._stored((whole.contiguous(),), _STORED, _Shared(whole), is_compressed=False)
+        else:
+            buffer = Buffer(whole.memory, whole.length, _DATA, _Shared(whole), whole.segment)
+            buffer.pieces = whole.pieces
+        self._store.on_taken(*self._steps[0], self)
+        return buffer
+
+    def _peek(self) -> Buffer | None:
+        """The next buffer in memory. Goes over to the next step when one is through, and to the files when it must."""
+        if not self._is_live:
+            return None
+        store = self._store
+        while not self._extents and not self._is_reading:
+            if not self._steps and not self._find_steps():
+                return None
+            region, subpartition = self._steps[0]
+            items = store.items(region, subpartition)
+            if items is None:  # written, and no more in memory
+                self._go_to_files()
+                continue
+            if self._taken_items < len(items):
+                return items[self._taken_items]
+            if not store.is_cut(region):
+                return None
+            self._steps.popleft()
+            self._taken_items = self._taken_bytes = self._taken_events = 0
+        return None
+
+    def _find_steps(self) -> bool:
+        """The next group of regions, in the order in which it is read. Returns whether there is one."""
+        group = self._store.next_group(self._next_region, alone=self.count == 1)
+        if not group:
+            return False
+        self._next_region = group[-1] + 1
+        for subpartition in range(self.first, self.first + self.count):
+            self._steps.extend((region, subpartition) for region in group)
+        return True
+
+    def _go_to_files(self) -> None:
+        """Extents for this step and those behind it that are on disk too."""
+        store = self._store
+        self._skip_bytes, self._skip_events = self._taken_bytes, self._taken_events
+        self._taken_items = self._taken_bytes = self._taken_events = 0
+        found: list[Extent] = []
+        while (self._steps or self._find_steps()) and store.items(*self._steps[0]) is None:
+            extent = store.index.extent(*self._steps.popleft())
+            if extent is not None:
+                found.append(extent)
+        self._extents.extend(merge(found))
+        self._pages_left += sum(extent.pages for extent in found)
+        self._ask()
+
+    def forget_taken(self) -> None:
+        """What was taken of the region at hand was dropped from it: its buffers are counted from here."""
+        self._taken_items = self._taken_bytes = self._taken_events = 0
+
+    @property
+    def region(self) -> int:
+        """Where it is."""
+        return self._steps[0][0] if self._steps else self._next_region
+
+    @property
+    def taken_items(self) -> int:
+        """Of the part of the region at hand."""
+        return self._taken_items
+
+    def _following(self) -> DataType | None:
+        """Data, or which event, `poll` would give now; None if nothing."""
+        if self._ready:
+            return self._ready[0][0].data_type
+        if self._extents or self._is_reading:
+            return None
+        whole = self._peek()
+        if whole is not None:
+            return whole.data_type
+        if self._extents or self._is_reading or not self._at_end():
+            return None
+        return DataType.END_OF_DATA if self._ends_left == 2 else DataType.END_OF_PARTITION
+
+    def _at_end(self) -> bool:
+        """Whether only the ends are left to hand out."""
+        if not self._ends_left or not self._is_loaded or self._is_reading or not self._store.is_sealed:
+            return False
+        return not self._is_live or (not self._steps and self._next_region >= self._store.regions)
+
+    def _end(self) -> Buffer:
+        event = EndOfData(self._store.drain) if self._ends_left == 2 else EndOfPartition()
+        data_type = DataType.END_OF_DATA if self._ends_left == 2 else DataType.END_OF_PARTITION
+        self._ends_left -= 1
+        memory = memoryview(encode_event(event))
+        if self._packaging is Packaging.GLUED:
+            return self._stored((memory,) * self.count, data_type, None, is_compressed=False)
+        return Buffer(memory, len(memory), data_type, None)
+
+    def _ask(self) -> None:
+        """Asks for a block, if it is time."""
+        if self._is_reading or not self._extents or self._released or self._error is not None:
+            return
+        if not self._ready or (
+            (self._credit is None or self._credit.available > 0)
+            and self._ready_bytes < self._store.read_ahead_bytes
+        ):
+            self._store.want_block(self)
+
+    def _drop_ready(self) -> None:
+        ready, self._ready = self._ready, deque()
+        self._ready_bytes = 0
+        for _, block in ready:
+            block.drop()
+
+    def _tell(self) -> None:
+        if self._notify is not None:
+            self._notify()
+
+
+def _rest_of(page: Page, skip_bytes: int, max_bytes: int) -> Page:
+    """A page without its first records' bytes, which were handed out before."""
+    memory = memoryview(decompress(page.memory, max_bytes)) if page.original_bytes else page.memory
+    return Page(_DATA, memory[skip_bytes:], 0, page.file, -1)
