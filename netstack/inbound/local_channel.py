@@ -45,7 +45,8 @@ class LocalInputChannel:
         "withdraw",
     )
 
-    def __init__(self, gate: SingleInputGate, index: int, *, partition_id: str, subpartition: int, subpartitions: int = 1
+    def __init__(
+        self, gate: SingleInputGate, index: int, *, partition_id: str, subpartition: int, subpartitions: int = 1
     ) -> None:
         """Args: its gate and place in it; what it reads: the first subpartition, and how many."""
         self.index = index

@@ -291,9 +291,7 @@ class ChannelReceiver:
         channel = self._channels.get(number)
         if channel is not None:
             credit = channel.credit.announced
-            self._send(
-                OpenChannel(number, channel.partition_id, channel.subpartition, credit, channel.subpartitions)
-            )
+            self._send(OpenChannel(number, channel.partition_id, channel.subpartition, credit, channel.subpartitions))
 
     def _retry(self, channel: RemoteInputChannel) -> bool:
         """Whether a channel whose partition was not found will ask again; not if it was there, and is gone now."""

@@ -23,7 +23,7 @@ from ..events import CheckpointBarrier, EndOfData, EndOfPartition, Event, data_t
 from ..ids import PartitionId, ResultPartitionType
 from ..waits import WaitMeter, WaitStatistics
 from .subpartition import ResultSubpartition
-from .subpartition_view import SubpartitionStatistics, SubpartitionView
+from .subpartition_view import SubpartitionStatistics
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,9 +35,7 @@ class KeptPartitions:
         self._config = config
         self._network = network
         self.quota = DiskQuota(config.shuffle_disk_bytes)
-        self._folder = ShuffleFolder(
-            config.shuffle_directory, f"{FOLDER_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
-        )
+        self._folder = ShuffleFolder(config.shuffle_directory, f"{FOLDER_PREFIX}{os.getpid()}-{secrets.token_hex(4)}")
         self._disk = DiskDriver(nursery, self._folder.make)
         self.reads = ReadScheduler(
             self._disk, memory_bytes=config.read_memory_bytes, page_bytes=config.segment_size_bytes
@@ -130,9 +128,7 @@ class KeptPartitions:
         taken = self._network.take_unpooled(required, purpose)
         size = config.segment_size_bytes // cells
         cut = [
-            Segment(segment.array[start : start + size])
-            for segment in taken
-            for start in range(0, size * cells, size)
+            Segment(segment.array[start : start + size]) for segment in taken for start in range(0, size * cells, size)
         ]
         network = self._network
         small = NetworkBufferPool(len(cut), size, cut, lambda: network.recycle_unpooled(taken))

@@ -121,9 +121,7 @@ class NetworkEnvironment:
         if subpartitions < 1:
             raise ConfigError(f"partition {name!r}: subpartitions={subpartitions}; the least is 1")
         if kind is ResultPartitionType.PIPELINED_APPROXIMATE:
-            raise ConfigError(
-                f"partition {name!r}: {kind.name} cannot be written; give PIPELINED or PIPELINED_BOUNDED"
-            )
+            raise ConfigError(f"partition {name!r}: {kind.name} cannot be written; give PIPELINED or PIPELINED_BOUNDED")
         if self._registry.find(name) is not None:
             raise LocalProtocolError(f"partition {name!r} exists already in this TaskManager; choose another name")
         if kind.is_released_by_scheduler:

@@ -135,9 +135,7 @@ class PartitionRegistry:
 
     def _serve(self, partition: ResultPartition, request: _Request) -> None:
         try:
-            view = partition.create_view(
-                request.subpartition, request.notify, request.subpartitions, request.packaging
-            )
+            view = partition.create_view(request.subpartition, request.notify, request.subpartitions, request.packaging)
         except ChannelFailed as error:
             request.on_failed(error)
         else:

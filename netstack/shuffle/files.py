@@ -188,7 +188,9 @@ class PartitionFiles:
             rows = file.read(count * step)
         return decode_rows(head, rows, first, count, path, own_files=self.own_files)
 
-    def read_block(self, block: memoryview, extents: Sequence[Extent], max_bytes: int) -> tuple[list[Page], list[Extent]]:
+    def read_block(
+        self, block: memoryview, extents: Sequence[Extent], max_bytes: int
+    ) -> tuple[list[Page], list[Extent]]:
         """Fills a block with the first of some extents. Returns their pages, and what is left to be read.
 
         Args:

@@ -179,9 +179,7 @@ def merge(extents: Iterable[Extent]) -> Iterator[Extent]:
         yield last
 
 
-def _in_order(
-    columns: list[npt.NDArray[np.void]], flags: bytes, first: int, *, own_files: bool
-) -> Iterator[Extent]:
+def _in_order(columns: list[npt.NDArray[np.void]], flags: bytes, first: int, *, own_files: bool) -> Iterator[Extent]:
     group: list[int] = []
     for region in range(len(flags)):
         group.append(region)

@@ -205,12 +205,16 @@ class StoredView:
         """The next buffer; see `BufferSource`."""
         if self._error is not None or self._released or self._store.is_released:
             return None
-        buffer = self._from_files() if self._ready else self._from_memory()
-        if buffer is None:
-            if self._ready or self._extents or not self._at_end():
-                self._ask()
-                return None
-            buffer = self._end()
+        if self._ready:
+            buffer = self._from_files()
+        else:
+            found = self._from_memory()
+            if found is None:
+                if self._extents or not self._at_end():
+                    self._ask()
+                    return None
+                found = self._end()
+            buffer = found
         parts = len(buffer.parts) if isinstance(buffer, StoredBuffer) else 1
         buffer.sequence = self._sequence
         self._sequence += parts
@@ -462,8 +466,7 @@ class StoredView:
         if self._is_reading or not self._extents or self._released or self._error is not None:
             return
         if not self._ready or (
-            (self._credit is None or self._credit.available > 0)
-            and self._ready_bytes < self._store.read_ahead_bytes
+            (self._credit is None or self._credit.available > 0) and self._ready_bytes < self._store.read_ahead_bytes
         ):
             self._store.want_block(self)
 

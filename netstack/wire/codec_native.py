@@ -13,8 +13,8 @@ import functools
 import struct
 from typing import Final, assert_never, final
 
-from ..errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from ..buffer.stored import Packaging, StoredBuffer, decompress
+from ..errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from ..events import DataType
 from .codec import Codec, FrameKind, HeaderFields, Parts
 from .frames import (
@@ -52,8 +52,8 @@ _CODE: Final = struct.Struct(">H")
 _TOKEN: Final = struct.Struct(">Q")
 _NUMBER: Final = struct.Struct(">I")
 
-_NOT_SENT: Final = (DataType.ANNOUNCEMENT, DataType.BLOCKING_EVENT)
-_DATA_TYPES: Final = frozenset(int(data_type) for data_type in DataType if data_type not in _NOT_SENT)
+NOT_SENT: Final = (DataType.ANNOUNCEMENT, DataType.BLOCKING_EVENT, DataType.STORED_DATA)
+_DATA_TYPES: Final = frozenset(int(data_type) for data_type in DataType if data_type not in NOT_SENT)
 
 
 class Kind(enum.IntEnum):
@@ -281,7 +281,7 @@ def _decode_control(kind: Kind, channel: int, payload: bytes) -> Frame:
             return Pong(_TOKEN.unpack(payload)[0])
         case Kind.GOODBYE:
             return _empty(Goodbye(), payload)
-        case Kind.BUFFER:
+        case Kind.BUFFER | Kind.COMPRESSED:
             raise ValueError("a buffer is no control frame")
         case _:
             assert_never(kind)

@@ -12,6 +12,7 @@ from netstack.errors import (
     ConfigError,
     ErrorCode,
     NetstackError,
+    PartitionDamaged,
     PartitionNotFound,
     ProducerFailed,
     RecordError,
@@ -50,6 +51,7 @@ def test_the_most_specific_class(code: ErrorCode) -> None:
     expected = {
         ErrorCode.PARTITION_NOT_FOUND: PartitionNotFound,
         ErrorCode.SUBPARTITION_OUT_OF_RANGE: PartitionNotFound,
+        ErrorCode.PARTITION_DAMAGED: PartitionDamaged,
         ErrorCode.PRODUCER_FAILED: ProducerFailed,
     }.get(code, ChannelFailed)
     error = channel_error(code, "why", channel="c")

@@ -22,6 +22,7 @@ from netstack import events as in_band
 from netstack.buffer.buffer import BufferSource, Notify
 from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.buffer.segment import Segment, allocate_segments
+from netstack.buffer.stored import PART_HEADER, Packaging, StoredBuffer, compress, part_crc32
 from netstack.errors import ChannelFailed, ErrorCode, RemoteProtocolError
 from netstack.events import Alignment, DataType, data_type_of, decode_event, encode_event
 from netstack.ids import PartitionId, ResultPartitionType
@@ -36,7 +37,8 @@ from netstack.record.framing import frame as framed
 from netstack.record.spill import SpillDirectory
 from netstack.wire import frames
 from netstack.wire.assembler import FrameAssembler
-from netstack.wire.codec_native import MAX_TEXT_BYTES, PROTOCOL_VERSION, Kind, NativeCodec
+from netstack.wire.codec import Inflate
+from netstack.wire.codec_native import MAX_TEXT_BYTES, NOT_SENT, PROTOCOL_VERSION, Kind, NativeCodec
 from netstack.wire.connection import FEATURE_CHECKSUM, Connection
 from netstack.wire.frames import Frame, Goodbye, Hello
 
@@ -82,6 +84,15 @@ class Buffer(NamedTuple):
     payload: bytes
 
 
+class Compressed(NamedTuple):
+    """A COMPRESSED frame, as a sink sees it."""
+
+    channel: int
+    sequence: int
+    backlog: int
+    parts: tuple[bytes, ...]
+
+
 class Vector(NamedTuple):
     kind: str
     name: str
@@ -94,6 +105,8 @@ def vector(lines: list[str]) -> Vector:
     data = unhex(lines[1:])
     kind, name = next(iter(fields.items()))
     del fields[kind]
+    if kind == "compressed":
+        return Vector(kind, "COMPRESSED", Compressed(parts=tuple(map(bytes.fromhex, name)), **fields), data)
     if "payload" in fields:
         fields["payload"] = bytes.fromhex(fields["payload"])
     if "alignment" in fields:
@@ -125,7 +138,7 @@ class Recorder:
     """A sink that keeps every segment it is given and hands out a free one, as channels do."""
 
     def __init__(self) -> None:
-        self.got: list[Frame | Buffer] = []
+        self.got: list[Frame | Buffer | Compressed] = []
 
     def on_buffer(
         self, channel: int, sequence: int, backlog: int, segment: Segment, length: int, checksum: int
@@ -137,11 +150,25 @@ class Recorder:
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         self.got.append(Buffer(channel, data_type, sequence, backlog, 0, payload))
 
+    def on_parts(
+        self,
+        channel: int,
+        sequence: int,
+        backlog: int,
+        body: memoryview,
+        sizes: tuple[int, ...],
+        inflate: Inflate | None,
+    ) -> None:
+        assert inflate is not None
+        ends = list(itertools.accumulate(sizes, initial=0))
+        parts = tuple(inflate(body[start:stop]) for start, stop in itertools.pairwise(ends))
+        self.got.append(Compressed(channel, sequence, backlog, parts))
+
     def on_frame(self, frame: Frame) -> None:
         self.got.append(frame)
 
 
-def assembled(pieces: Iterable[bytes]) -> list[Frame | Buffer]:
+def assembled(pieces: Iterable[bytes]) -> list[Frame | Buffer | Compressed]:
     """What an assembler makes of these reads."""
     recorder = Recorder()
     assembler = FrameAssembler(CODEC, recorder, allocate_segments(4, SEGMENT_BYTES), SEGMENT_BYTES)
@@ -165,6 +192,16 @@ def feed(windows: Callable[[], list[memoryview]], advance: Callable[[int], None]
 
 
 def encoded(meaning: Any) -> bytes:
+    if isinstance(meaning, Compressed):
+        parts = []
+        for data in meaning.parts:
+            block = compress(data)
+            assert block is not None
+            parts.append(memoryview(PART_HEADER.pack(len(data), part_crc32(block, len(data))) + block))
+        stored = StoredBuffer(
+            tuple(parts), DataType.STORED_DATA, None, is_compressed=True, is_glued=True, is_range=False
+        )
+        return b"".join(CODEC.encode_stored(meaning.channel, meaning.sequence, meaning.backlog, stored))
     if not isinstance(meaning, Buffer):
         return CODEC.encode_control(meaning)
     header = CODEC.encode_buffer_header(
@@ -242,7 +279,7 @@ def test_numbers_of_kinds() -> None:
 
 def test_numbers_of_data_types() -> None:
     table = {int(cells[0]): cells for cells in rows(section(5)) if len(cells) == 5}
-    on_the_wire = [kind for kind in DataType if kind not in (DataType.ANNOUNCEMENT, DataType.BLOCKING_EVENT)]
+    on_the_wire = [kind for kind in DataType if kind not in NOT_SENT]
     assert {number: cells[1] for number, cells in table.items()} == {kind.value: kind.name for kind in on_the_wire}
     for data_type in on_the_wire:
         cells = table[data_type.value]
@@ -351,6 +388,8 @@ class OnePartition:
         notify: Notify,
         on_view: Callable[[BufferSource], None],
         on_failed: Callable[[ChannelFailed], None],
+        subpartitions: int = 1,
+        packaging: Packaging = Packaging.PLAIN,
     ) -> Callable[[], None]:
         assert partition_id == self.partition.partition_id
         on_view(self.partition.create_view(subpartition, notify))

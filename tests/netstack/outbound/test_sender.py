@@ -13,6 +13,7 @@ from netstack.buffer.elements import EventBuffer
 from netstack.buffer.lent import LentBuffer
 from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.buffer.segment import allocate_segments
+from netstack.buffer.stored import Packaging
 from netstack.errors import ChannelFailed, ErrorCode, PartitionNotFound, RemoteProtocolError
 from netstack.events import CheckpointBarrier, DataType, EndOfData, Event, UserEvent, data_type_of, encode_event
 from netstack.outbound.sender import ChannelSender
@@ -44,6 +45,7 @@ class Provider:
         self.waiting: dict[str, tuple[Notify, Callable[[BufferSource], None], Callable[[ChannelFailed], None]]] = {}
         self.withdrawn: list[str] = []
         self.log: list[str] = []
+        self.ranges: list[tuple[str, int, int, Packaging]] = []
 
     def open_view(
         self,
@@ -52,7 +54,10 @@ class Provider:
         notify: Notify,
         on_view: Callable[[BufferSource], None],
         on_failed: Callable[[ChannelFailed], None],
+        subpartitions: int = 1,
+        packaging: Packaging = Packaging.PLAIN,
     ) -> Callable[[], None]:
+        self.ranges.append((partition_id, subpartition, subpartitions, packaging))
         found = self.subpartitions.get(partition_id)
         if found is None:
             self.waiting[partition_id] = (notify, on_view, on_failed)
@@ -557,12 +562,9 @@ def test_a_size_for_a_channel_that_left_is_ignored_and_for_one_that_never_was_is
 # What another dialect brings.
 
 
-def test_several_subpartitions_in_one_channel_are_refused(stage: Stage) -> None:
-    stage.sender.on_frame(OpenChannel(7, "a", 0, 2, 3))
-    (refused,) = stage.sent
-    assert isinstance(refused, ChannelError)
-    assert (refused.channel, refused.code) == (7, ErrorCode.SUBPARTITION_OUT_OF_RANGE)
-    assert "3 subpartitions in one channel" in refused.text
+def test_several_subpartitions_in_one_channel_are_asked_for(stage: Stage) -> None:
+    stage.sender.on_frame(OpenChannel(7, "c", 1, 2, 3))
+    assert stage.provider.ranges[-1] == ("c", 1, 3, Packaging.COMPRESSED)
 
 
 def test_a_task_event_nobody_takes_is_the_channels_error(stage: Stage) -> None:

@@ -14,14 +14,13 @@ from netstack.buffer.segment import Segment, allocate_segments
 from netstack.errors import ErrorCode, RemoteProtocolError
 from netstack.events import DataType
 from netstack.wire.assembler import STAGING_BYTES, FrameAssembler
-from netstack.wire.codec_native import NativeCodec
+from netstack.wire.codec_native import NOT_SENT, NativeCodec
 from netstack.wire.frames import AddCredit, Frame, Goodbye, Ping
 
 CODEC = NativeCodec()
 HEADER = CODEC.header_bytes
 FULL = 64  # bytes of a segment: small, so that every cut can be tried
 UNKNOWN = 3  # a channel whose buffers are dropped
-NOT_SENT = (DataType.ANNOUNCEMENT, DataType.BLOCKING_EVENT)
 
 
 class Data(NamedTuple):

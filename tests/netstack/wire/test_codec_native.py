@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from netstack.errors import ErrorCode, RemoteProtocolError
 from netstack.events import DataType
 from netstack.wire.codec import FrameKind
-from netstack.wire.codec_native import MAGIC, MAX_TEXT_BYTES, Kind, NativeCodec, explain_foreign_bytes
+from netstack.wire.codec_native import MAGIC, MAX_TEXT_BYTES, NOT_SENT, Kind, NativeCodec, explain_foreign_bytes
 from netstack.wire.frames import (
     Acknowledge,
     AddCredit,
@@ -54,7 +54,6 @@ control_frames: st.SearchStrategy[Frame] = st.one_of(
     st.just(Goodbye()),
 )
 
-NOT_SENT = (DataType.ANNOUNCEMENT, DataType.BLOCKING_EVENT)
 ON_THE_WIRE = [data_type for data_type in DataType if data_type not in NOT_SENT]
 
 
@@ -111,7 +110,9 @@ def test_any_control_payload_is_a_frame_or_malformed(kind: int, channel: int, pa
 @given(st.binary(min_size=HEADER, max_size=HEADER))
 def test_any_header_is_parsed_or_malformed(data: bytes) -> None:
     kind, data_type, reserved = struct.unpack_from(">BBH", data, 4)
-    if kind != Kind.BUFFER or (not reserved and data_type in ON_THE_WIRE):
+    is_buffer = kind == Kind.BUFFER and not reserved and data_type in ON_THE_WIRE
+    is_compressed = kind == Kind.COMPRESSED and 1 <= reserved <= 1024 and data_type == DataType.DATA
+    if is_buffer or is_compressed or kind not in (Kind.BUFFER, Kind.COMPRESSED):
         CODEC.parse_header(memoryview(data), 0)
         return
     with pytest.raises(RemoteProtocolError) as caught:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from netstack.buffer.buffer import Buffer, BufferSource, Notify
 from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.buffer.segment import Segment, allocate_segments
+from netstack.buffer.stored import Packaging
 from netstack.errors import ChannelFailed, ConnectionLost, ErrorCode, NetstackError, RemoteProtocolError
 from netstack.events import DataType
 from netstack.ids import PartitionId, ResultPartitionType
@@ -623,6 +624,8 @@ class Producer:
         notify: Notify,
         on_view: Callable[[BufferSource], None],
         on_failed: Callable[[ChannelFailed], None],
+        subpartitions: int = 1,
+        packaging: Packaging = Packaging.PLAIN,
     ) -> Callable[[], None]:
         on_view(self.partition.create_view(subpartition, notify))
         return lambda: None
