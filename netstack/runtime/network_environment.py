@@ -125,7 +125,7 @@ class NetworkEnvironment:
         if self._registry.find(name) is not None:
             raise LocalProtocolError(f"partition {name!r} exists already in this TaskManager; choose another name")
         if kind.is_released_by_scheduler:
-            kept = self.kept.create(
+            kept = self.kept.factory.create(
                 checked,
                 kind,
                 subpartitions,

@@ -265,7 +265,7 @@ class PartitionStore:
 
     def is_cut(self, region: int) -> bool:
         """Whether nothing more comes to a region."""
-        return region < self._open.number
+        return region < self._open.number or self._is_sealing
 
     def items(self, region: int, subpartition: int) -> list[Buffer] | None:
         """What a region has in memory for a subpartition; None if it is on disk."""

@@ -563,8 +563,8 @@ def test_a_size_for_a_channel_that_left_is_ignored_and_for_one_that_never_was_is
 
 
 def test_several_subpartitions_in_one_channel_are_asked_for(stage: Stage) -> None:
-    stage.sender.on_frame(OpenChannel(7, "c", 1, 2, 3))
-    assert stage.provider.ranges[-1] == ("c", 1, 3, Packaging.COMPRESSED)
+    stage.sender.on_frame(OpenChannel(7, "late", 1, 2, 3))
+    assert stage.provider.ranges[-1] == ("late", 1, 3, Packaging.COMPRESSED)
 
 
 def test_a_task_event_nobody_takes_is_the_channels_error(stage: Stage) -> None:

@@ -43,7 +43,7 @@ async def test_is_written_sealed_and_read_by_any_number(tmp_path: Path, subparti
     ):
         partition = producer.create_partition("p", subpartitions=subpartitions, kind=BLOCKING)
         writer = RecordWriter(partition, selector=None)
-        records = [b"%06d" % index * (1 + index % 7) for index in range(20_000)]
+        records = [b"%06d" % index * (1 + index % 7) for index in range(6_000)]
         for record in records:
             await writer.emit(record)
         await writer.finish()

@@ -1,0 +1,390 @@
+"""What is kept is read as it was written: any kind, any sizes, any ranges, by readers that come and go at any time.
+
+The disk is a list of jobs that are done when the law says so; the files are real.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import shutil
+import struct
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netstack.buffer.buffer import Buffer
+from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.buffer.stored import Packaging, StoredBuffer, decompress
+from netstack.config import NetworkConfig
+from netstack.errors import ChannelFailed, ErrorCode, NetstackError
+from netstack.events import DataType, UserEvent, decode_event
+from netstack.ids import ResultPartitionType, partition_id
+from netstack.outbound.partition import ResultPartition
+from netstack.outbound.selector import BroadcastSelector, ChannelSelector
+from netstack.outbound.writer import PartitionWriter
+from netstack.record.formats import format_named
+from netstack.shuffle.partition import KeptPartitionFactory
+from netstack.wire.credit import SendCredit
+
+SEGMENT = 1024
+HEAD = struct.Struct(">II")
+KINDS = [
+    ResultPartitionType.BLOCKING,
+    ResultPartitionType.BLOCKING_PERSISTENT,
+    ResultPartitionType.HYBRID_FULL,
+    ResultPartitionType.HYBRID_SELECTIVE,
+]
+
+
+class Jobs:
+    """A disk whose jobs are done when somebody says so, in any order."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Callable[[], Any], Callable[[Any, NetstackError | None], None]]] = []
+
+    def submit(self, work: Callable[[], Any], done: Callable[[Any, NetstackError | None], None]) -> None:
+        self.waiting.append((work, done))
+
+    def run(self, index: int = 0) -> bool:
+        """One of them; False if there is none."""
+        if not self.waiting:
+            return False
+        work, done = self.waiting.pop(index % len(self.waiting))
+        try:
+            result = work()
+        except NetstackError as error:
+            done(None, error)
+        else:
+            done(result, None)
+        return True
+
+    def run_all(self) -> None:
+        while self.run():
+            pass
+
+
+class Host:
+    def now(self) -> float:
+        return 0.0
+
+    ticks = now
+
+    def kick(self) -> None: ...
+
+    settle = kick
+
+    def call_at(self, deadline_s: float, callback: Callable[[], None]) -> None:
+        raise AssertionError("nothing that is kept is flushed")
+
+
+class ByHead(ChannelSelector):
+    """A record says where it goes."""
+
+    def select(self, record: Any) -> int:
+        return int(HEAD.unpack_from(record)[0])
+
+    def select_batch(self, array: Any) -> int:
+        raise NotImplementedError
+
+
+class Refused(Exception):
+    pass
+
+
+class Reader:
+    """One channel's view, taken as a connection or a local channel takes it."""
+
+    def __init__(self, world: World, first: int, count: int, packaging: Packaging) -> None:
+        self.first, self.count, self.packaging = first, count, packaging
+        self.data: list[bytes] = []
+        self.events: list[tuple[int, Any]] = []
+        self.ended = 0
+        self.sequence = 0
+        self.told = 0
+        self.has_left = False
+        self.credit = SendCredit(2)
+        self.held: list[Buffer] = []
+        self.view = world.partition.create_view(first, self.notify, count, packaging)
+        if packaging is not Packaging.PLAIN:
+            self.view.attach_credit(self.credit)
+
+    def notify(self) -> None:
+        self.told += 1
+
+    @property
+    def is_done(self) -> bool:
+        return self.ended == 2
+
+    def poll(self, *, keep: bool = False) -> bool:
+        """Takes a buffer, if it may. Returns whether it did."""
+        is_remote = self.packaging is not Packaging.PLAIN
+        if not self.view.is_available(has_credit=not is_remote or self.credit.available > 0):
+            return False
+        buffer = self.view.poll()
+        assert buffer is not None
+        assert buffer.sequence == self.sequence
+        self.sequence += len(buffer.parts) if isinstance(buffer, StoredBuffer) else 1
+        if buffer.data_type in (DataType.DATA, DataType.STORED_DATA):
+            if is_remote:
+                self.credit.available -= 1
+            self.data.extend(self.bytes_of(buffer))
+        else:
+            memory = buffer.parts[0] if isinstance(buffer, StoredBuffer) else buffer.memory
+            if buffer.data_type in (DataType.END_OF_DATA, DataType.END_OF_PARTITION):
+                self.ended += 1
+                assert buffer.data_type is (None, DataType.END_OF_DATA, DataType.END_OF_PARTITION)[self.ended]
+                if self.packaging is Packaging.GLUED:
+                    assert isinstance(buffer, StoredBuffer)
+                    assert len(buffer.parts) == self.count
+            else:
+                assert not self.ended
+                self.events.append((sum(map(len, self.data)), decode_event(memory)))
+        if keep:
+            self.held.append(buffer)
+        else:
+            buffer.recycle()
+        return True
+
+    def bytes_of(self, buffer: Buffer) -> Iterator[bytes]:
+        assert buffer.length <= SEGMENT
+        if not isinstance(buffer, StoredBuffer):
+            yield bytes(buffer.contiguous())
+            return
+        assert self.packaging is not Packaging.PLAIN
+        assert buffer.is_compressed or self.packaging is Packaging.GLUED
+        for part in buffer.parts:
+            yield decompress(part, SEGMENT) if buffer.is_compressed else bytes(part)
+
+    def give_back(self) -> None:
+        for buffer in self.held:
+            buffer.recycle()
+        self.held.clear()
+
+    def leave(self) -> None:
+        self.give_back()
+        self.has_left = True
+        self.view.release()
+
+    def records(self) -> list[bytes]:
+        stream = b"".join(self.data)
+        found = []
+        position = 0
+        while position < len(stream):
+            length = int.from_bytes(stream[position : position + 4], "big")
+            found.append(stream[position + 4 : position + 4 + length])
+            assert len(found[-1]) == length
+            position += 4 + length
+        return found
+
+
+class World:
+    """One kept partition, its writer and its readers."""
+
+    def __init__(self, kind: ResultPartitionType, subpartitions: int, folder: str, **settings: Any) -> None:
+        broadcast = settings.pop("broadcast", False)
+        self.config = NetworkConfig(
+            segment_size_bytes=SEGMENT,
+            memory_bytes=2048 * SEGMENT,
+            sort_buffer_bytes=64 * 1024,
+            **settings,
+        )
+        self.network = NetworkBufferPool(self.config.total_segments, SEGMENT)
+        self.disk = Jobs()
+        self.folder = folder
+        self.factory = KeptPartitionFactory(self.config, self.network, self.disk, folder)
+        self.readable = 0
+        self.partition = self.factory.create(
+            partition_id("p"),
+            kind,
+            subpartitions,
+            on_released=lambda partition: None,
+            on_readable=self.on_readable,
+            host=Host(),
+        )
+        self.writer = PartitionWriter(
+            self.partition,
+            selector=BroadcastSelector() if broadcast else ByHead(),
+            format=format_named("bytes"),
+            buffer_timeout_s=None,
+            refuse=Refused,
+        )
+        self.partition.on_release = self.writer.abandon
+        self.written: list[list[bytes]] = [[] for _ in range(subpartitions)]
+        self.numbers = itertools.count()
+        self.readers: list[Reader] = []
+        self.subpartitions = subpartitions
+        self.is_broadcast = broadcast
+
+    def on_readable(self, partition: ResultPartition) -> None:
+        self.readable += 1
+
+    def emit(self, subpartition: int, size: int, fill: bytes) -> None:
+        record = HEAD.pack(subpartition, next(self.numbers)) + (fill * (size // len(fill) + 1))[:size]
+        if not self.writer.try_emit(record):
+            slot, emission = self.writer.plan_record(record)
+            while not emission.advance():
+                assert self.disk.run(), "the writer waits for memory, and nothing is under way that would bring any"
+                for reader in self.readers:  # what is read once is waited for, as any consumer is
+                    reader.give_back()
+            self.writer.buffers.after_write(slot)
+        for index in range(self.subpartitions) if self.is_broadcast else [subpartition]:
+            self.written[index].append(record)
+
+    def open(self, first: int, count: int, packaging: Packaging) -> Reader | None:
+        try:
+            reader = Reader(self, first, count, packaging)
+        except ChannelFailed as error:
+            if error.code not in (ErrorCode.PARTITION_NOT_FOUND, ErrorCode.SUBPARTITION_CONSUMED):
+                raise
+            return None
+        self.readers.append(reader)
+        return reader
+
+    def finish(self) -> None:
+        self.writer.end(drain=True)
+        while not self.partition.all_acknowledged:
+            assert self.disk.run()
+
+    def read_out(self, reader: Reader) -> None:
+        """Everything that is left, with a credit for each buffer that came."""
+        for _ in range(1_000_000):
+            if reader.is_done:
+                break
+            reader.credit.available = max(reader.credit.available, 2)
+            if not reader.poll():
+                for other in self.readers:
+                    other.give_back()
+                assert self.disk.run(), "the reader waits, and nothing is being read"
+        assert not reader.poll()
+
+    def check(self, reader: Reader) -> None:
+        """A reader that has read it all has read what was written."""
+        found = reader.records()
+        if self.is_broadcast:
+            assert sorted(found) == sorted(self.written[reader.first] * reader.count)
+            return
+        by_subpartition: dict[int, list[bytes]] = {index: [] for index in range(self.subpartitions)}
+        for record in found:
+            by_subpartition[HEAD.unpack_from(record)[0]].append(record)
+        for index in range(self.subpartitions):
+            inside = reader.first <= index < reader.first + reader.count
+            assert by_subpartition[index] == (self.written[index] if inside else [])
+
+    def close(self) -> None:
+        """Everything comes back, and nothing is left."""
+        for reader in self.readers:
+            reader.leave()
+        self.partition.release()
+        self.disk.run_all()
+        assert os.listdir(self.folder) == []
+        assert self.factory.quota.used_bytes == 0
+        assert self.network.free_segments == self.config.total_segments
+
+
+NOISE = random.Random(13).randbytes(200_000)  # no compression makes it smaller
+packagings = st.sampled_from(Packaging)
+fills = st.sampled_from(
+    [b"a", b"abc", bytes(range(256)), os.urandom(0) or bytes((i * i * 7 + i * 13) & 255 for i in range(4096))]
+)
+sizes = st.one_of(st.integers(0, 100), st.integers(0, 3 * SEGMENT), st.integers(50_000, 150_000))
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> list[tuple[Any, ...]]:
+    step = st.one_of(
+        st.tuples(st.just("emit"), st.integers(0, 999), sizes, fills, st.integers(1, 40)),
+        st.tuples(st.just("emit"), st.integers(0, 999), sizes, fills, st.integers(1, 40)),
+        st.tuples(st.just("event"), st.integers(0, 999)),
+        st.tuples(st.just("disk"), st.integers(0, 9)),
+        st.tuples(st.just("open"), st.integers(0, 999), st.integers(1, 9), packagings),
+        st.tuples(st.just("poll"), st.integers(0, 9), st.integers(1, 20), st.booleans()),
+        st.tuples(st.just("grant"), st.integers(0, 9), st.integers(1, 4)),
+        st.tuples(st.just("give back"), st.integers(0, 9)),
+        st.tuples(st.just("leave"), st.integers(0, 9)),
+    )
+    return draw(st.lists(step, max_size=40))
+
+
+@given(
+    st.sampled_from(KINDS),
+    st.sampled_from([1, 2, 3, 5, 9, 40, 200]),
+    steps(),
+    steps(),
+    st.sampled_from(["lz4", "none"]),
+    st.sampled_from([1, 4]),
+    st.booleans(),
+)
+def test_what_is_read_is_what_was_written(
+    kind: ResultPartitionType,
+    subpartitions: int,
+    before: list[tuple[Any, ...]],
+    after: list[tuple[Any, ...]],
+    compression: str,
+    sort_min: int,
+    broadcast: bool,
+) -> None:
+    folder = tempfile.mkdtemp()
+    try:
+        world = World(
+            kind,
+            subpartitions,
+            folder,
+            shuffle_compression=compression,
+            sort_min_subpartitions=sort_min,
+            broadcast=broadcast and subpartitions < 10,
+        )
+        events = 0
+        for is_finished, step in [
+            *((False, one) for one in before),
+            (False, ("finish",)),
+            *((True, one) for one in after),
+        ]:
+            match step:
+                case ("finish",):
+                    world.finish()
+                    is_finished = True
+                case ("emit", where, size, fill, times) if not is_finished:
+                    for _ in range(times if size < 1000 else 1):
+                        world.emit(where % subpartitions, size, fill)
+                case ("event", number) if not is_finished:
+                    world.writer.broadcast_event(UserEvent(str(number)))
+                    events += 1
+                case ("disk", index):
+                    world.disk.run(index)
+                case ("open", first, count, packaging):
+                    first %= subpartitions
+                    world.open(first, min(count, subpartitions - first), packaging)
+                case ("poll", index, times, keep) if world.readers:
+                    reader = world.readers[index % len(world.readers)]
+                    for _ in range(times):
+                        if reader.has_left or not reader.poll(keep=keep and len(reader.held) < 3):
+                            break
+                case ("grant", index, count) if world.readers:
+                    world.readers[index % len(world.readers)].credit.available += count
+                case ("give back", index) if world.readers:
+                    world.readers[index % len(world.readers)].give_back()
+                case ("leave", index) if world.readers:
+                    world.readers[index % len(world.readers)].leave()
+        framed = [sum(len(record) + 4 for record in written) for written in world.written]
+        assert list(world.partition.bytes_per_subpartition) == framed
+        if not kind.is_blocking and not kind.is_reconsumable:
+            taken = {i for reader in world.readers for i in range(reader.first, reader.first + reader.count)}
+            for index in set(range(subpartitions)) - taken:
+                world.open(index, 1, Packaging.COMPRESSED)
+        else:
+            world.open(0, subpartitions, Packaging.COMPRESSED)
+            world.open(subpartitions // 2, 1, Packaging.PLAIN)
+        for reader in world.readers:
+            if not reader.has_left:
+                world.read_out(reader)
+                world.check(reader)
+                assert len(reader.events) == events * reader.count
+        assert world.readable == 1
+        world.close()
+    finally:
+        shutil.rmtree(folder)
