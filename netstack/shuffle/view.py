@@ -437,14 +437,18 @@ class StoredView:
         """Data, or which event, `poll` would give now; None if nothing."""
         if self._ready:
             return self._ready[0][0].data_type
-        if self._extents or self._is_reading:
+        if self._is_busy():
             return None
         whole = self._peek()
         if whole is not None:
             return whole.data_type
-        if self._extents or self._is_reading or not self._at_end():
+        if self._is_busy() or not self._at_end():
             return None
         return DataType.END_OF_DATA if self._ends_left == 2 else DataType.END_OF_PARTITION
+
+    def _is_busy(self) -> bool:
+        """Whether something is to come from the files."""
+        return bool(self._extents) or self._is_reading
 
     def _at_end(self) -> bool:
         """Whether only the ends are left to hand out."""
