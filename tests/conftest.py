@@ -11,6 +11,9 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -70,3 +73,15 @@ def chromium() -> str:
     path = _chromium_path()
     assert path is not None, "mark the test with pytest.mark.browser, so that it is skipped without a browser"
     return path
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One session of local mode with two slots, for all tests of the group "spark"; its own output goes to a file."""
+    from bench.spark.session import open_session
+    from bench.spark.settings import SparkSettings
+
+    log: Path = tmp_path_factory.mktemp("spark") / "spark.log"
+    settings = SparkSettings(master="local[2]", app_name="netstack-tests", log_file=str(log))
+    with open_session(settings) as session:
+        yield session

@@ -13,6 +13,8 @@ from functools import partial
 from typing import Any, Final, final
 
 from netstack.runtime.authentication import Secret
+from netstack.spark.failures import spark_errors
+from netstack.spark.ship import imports_from_zip
 
 from ..mesh.matrix import Matrix
 from ..processes import MeasurementFailed
@@ -21,9 +23,7 @@ from ..sweep import PlaceUnusable
 from .failures import failure_of, first_failure
 from .jobs import JobTooSlow, run_job
 from .node import HOST_LATENCIES, LOST, SETUP, NodeJob, Row, build, run_node
-from .session import spark_errors
 from .settings import SparkSettings
-from .ship import imports_from_zip
 from .spec import SparkSpec
 
 _UNTIMED_S: Final = 600.0  # a run of so many records takes as long as it takes

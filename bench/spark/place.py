@@ -17,13 +17,15 @@ from typing import Any, Final
 from rich.console import Console
 from rich.markup import escape
 
+from netstack.spark.failures import spark_errors
+
 from ..places import Bar
 from ..store import Store
 from ..sweep import Progress, RunOnce
 from .engine import SparkEngine
 from .failures import failure_of
 from .jobs import JobTooSlow, run_job
-from .session import open_session, spark_errors
+from .session import open_session
 from .settings import SparkSettings
 from .sweep import Recorder, write_nodes, write_settings
 

@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from netstack.errors import ConfigError
+from netstack.spark.failures import spark_errors
+from netstack.spark.ship import ship
 
 from ..processes import MeasurementFailed
 from .jobs import Apart
 from .settings import SparkSettings
-from .ship import ship
 
 _JAVA_AT_LEAST: Final = 17
 _JVM_START_S: Final = 30.0
@@ -212,14 +213,6 @@ def quiet_py4j() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-
-
-def spark_errors() -> tuple[type[BaseException], ...]:
-    """What calls into Spark raise."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    return Py4JError, PySparkException
 
 
 def _java() -> str | None:

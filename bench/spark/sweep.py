@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from netstack.errors import ConfigError
+from netstack.spark.ship import ship
 
 from ..grid import Grid, PlannedRun
 from ..store import Row, Store, StoreError
@@ -37,7 +38,6 @@ from ..sweep import run_sweep as run_grid
 from .engine import SparkEngine
 from .frames import node_frame, node_table, per_setting, with_sweep, write_partition
 from .settings import SparkSettings
-from .ship import ship
 from .spec import SparkSpec
 
 NODES_JOURNAL: Final = "nodes.jsonl"

@@ -20,11 +20,11 @@ from bench.spark.engine import SparkEngine
 from bench.spark.frames import KEYS, NODE_SCHEMA, UPPER_NS, column_names, node_frame, per_setting
 from bench.spark.jobs import JobTooSlow
 from bench.spark.settings import SparkSettings
-from bench.spark.ship import imports_from_zip
 from bench.spark.spec import SparkSpec
 from bench.spark.sweep import NODES, SETTINGS, Recorder, run_sweep, write_nodes, write_settings
 from bench.store import Store
 from netstack.errors import ConfigError
+from netstack.spark.ship import imports_from_zip
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]  # one JVM for all of them
 

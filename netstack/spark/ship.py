@@ -24,8 +24,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from netstack.errors import ConfigError
-from netstack.parts import PARTS
+from ..errors import ConfigError
+from ..parts import PARTS
 
 PACKAGES: Final = ("netstack", *PARTS)
 _SAFE_PATH: Final = "PYTHONSAFEPATH"

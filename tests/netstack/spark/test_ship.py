@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.spark.ship import ship, zip_bytes
+from netstack.spark.ship import ship, zip_bytes
 
 PROBE = """
 import sys

@@ -1,0 +1,321 @@
+"""One task of an exchange: sends each row of its partition to the task that owns its key, and gives what others send.
+
+Takes: Arrow batches, an `ExchangeJob`. Gives: Arrow batches, of the same schema.
+
+In order: listen, exchange addresses once, open the gate. Then two threads: this one yields what comes, as Spark asks
+for it; another reads Spark's input and writes. So neither waits for the other, and a task whose rows nobody takes holds
+its producers up by their credit. What netstack needs of trio runs in a third (`netstack.blocking`).
+
+Rules: rows are cut by owner in large pieces and travel as columns. What goes wrong before addresses are exchanged
+travels with them, so that every task says the same. A task that only lost a peer waits a moment before it says so: the
+peer's own error is the one that Spark should hear first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, final
+
+from .. import blocking
+from ..buffer.requirements import GatePlan, PartitionPlan, required_buffers
+from ..config import NetworkConfig
+from ..errors import ConfigError, NetstackError
+from ..ids import ChannelDescriptor
+from ..outbound.keygroups import default_max_parallelism, group_owners
+from ..outbound.selector import ChannelSelector
+from ..runtime.authentication import Secret
+from ..runtime.causes import is_secondary, root_cause, told
+from .barrier import BarrierTask
+from .exchange_statistics import ExchangeTask, channels_of, waits_of
+from .keys import owners_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+RecordBatch = Any
+
+_BLAME_S: Final = 1.5  # a peer that failed is heard of by then
+_GATHER_AT_MOST_BYTES: Final = 32 * 1024 * 1024
+_SPARE_SEGMENTS: Final = 16
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeJob:
+    """What every task is given.
+
+    Attributes:
+        keys: columns, by name.
+        into: how many tasks get rows; None is all of them.
+        max_parallelism: key groups; None is Flink's default for `into`.
+        buffer_timeout_s: longest a row waits for its network buffer to fill; None waits for full ones.
+        batch_bytes: about how large the batches are that travel.
+        network: of `NetworkConfig`, without its memory.
+        token: shared by the tasks of this exchange only.
+        ports: first and last port a task may listen on; None is any.
+        setup_timeout_s: to open the gate.
+    """
+
+    keys: tuple[str, ...]
+    into: int | None = None
+    max_parallelism: int | None = None
+    buffer_timeout_s: float | None = 0.1
+    batch_bytes: int = 256 * 1024
+    network: dict[str, Any] = field(default_factory=dict)
+    token: bytes = b""
+    ports: tuple[int, int] | None = None
+    setup_timeout_s: float = 30.0
+
+    def config(self, tasks: int, into: int, *, has_gate: bool) -> NetworkConfig:
+        """A task's settings, with memory for every buffer it may use."""
+        config = NetworkConfig(**self.network)
+        gates = {"in": GatePlan(tasks, local=1)} if has_gate else {}
+        plan = required_buffers(
+            gates=gates, partitions={"out": PartitionPlan(into)}, connections=tasks - 1, config=config
+        )
+        assert plan.maximum is not None, "an exchange writes a bounded partition"
+        segments = plan.maximum + _SPARE_SEGMENTS
+        return dataclasses.replace(config, memory_bytes=segments * config.segment_size_bytes)
+
+
+def exchange_batches(
+    job: ExchangeJob, tell: Callable[[list[Any]], None], batches: Iterable[RecordBatch]
+) -> Iterator[RecordBatch]:
+    """What `mapInArrow` is given.
+
+    Args:
+        job: as every task has it.
+        tell: takes rows of statistics when the task has ended well.
+        batches: the partition's rows.
+    """
+    yield from Exchanger(job, BarrierTask.current(), tell).run(batches)
+
+
+@final
+class TargetSelector(ChannelSelector):
+    """Whatever is written goes where the writer's owner said before.
+
+    Attributes:
+        target: the subpartition.
+    """
+
+    target = 0
+
+    def select(self, record: Any) -> int:
+        """The target."""
+        return self.target
+
+    def select_batch(self, array: npt.NDArray[Any]) -> int:
+        """The target, for the whole array."""
+        return self.target
+
+
+@final
+class Exchanger:
+    """One task.
+
+    Args:
+        job: as every task has it.
+        task: which one this is.
+        tell: see `exchange_batches`.
+    """
+
+    def __init__(self, job: ExchangeJob, task: BarrierTask, tell: Callable[[list[Any]], None]) -> None:
+        self._job = job
+        self._task = task
+        self._tell = tell
+        self._into = job.into or task.tasks
+        self._rows_in = 0
+        self._failure: BaseException | None = None
+        self._stopped = threading.Event()
+
+    def run(self, batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
+        """The rows this task owns, as they come.
+
+        Raises:
+            ConfigError: the settings do not fit the stage.
+            NetstackError: a task failed; of several errors the root.
+        """
+        with ExitStack() as stack:
+            manager, peers = self._meet(stack)
+            try:
+                yield from self._exchange(manager, peers, batches)
+            except BaseException as error:
+                root = root_cause(error if self._failure is None or not is_secondary(error) else self._failure)
+                if isinstance(root, NetstackError) and is_secondary(root):
+                    time.sleep(_BLAME_S)
+                raise root from None
+
+    def _meet(self, stack: ExitStack) -> tuple[blocking.TaskManager, Sequence[str]]:
+        """Listens, and learns where everybody does."""
+        manager: blocking.TaskManager | None = None
+        hello: dict[str, Any] = {"host": self._task.host, "address": "", "error": self._problem()}
+        if not hello["error"]:
+            try:
+                manager = stack.enter_context(self._listen())
+                hello["address"] = manager.address
+                self._partition = manager.create_partition(f"exchange-{self._task.rank}", subpartitions=self._into)
+            except (NetstackError, OSError) as error:
+                hello["error"] = f"it cannot listen at {self._task.host}: {told(error)}"
+        peers = self._task.meet(hello)
+        for rank, peer in enumerate(peers):
+            if peer["error"]:
+                raise ConfigError(f"exchange: task {rank} on {peer['host']}: {peer['error']}")
+        assert manager is not None
+        return manager, [str(peer["address"]) for peer in peers]
+
+    def _problem(self) -> str:
+        if self._into > self._task.tasks:
+            return (
+                f"into={self._into}, and the stage has {self._task.tasks} tasks, one for each partition of the"
+                " DataFrame: give at most as many"
+            )
+        return ""
+
+    def _listen(self) -> blocking.TaskManager:
+        config = self._job.config(self._task.tasks, self._into, has_gate=self._task.rank < self._into)
+        first, last = self._job.ports or (0, 0)
+        for port in range(first, last + 1):
+            try:
+                return blocking.open_task_manager(
+                    f"tcp://{self._task.host}:{port}", config, secret=Secret(self._job.token)
+                )
+            except OSError:
+                if port == last:
+                    raise
+        raise AssertionError("the loop returns or raises")
+
+    def _exchange(
+        self, manager: blocking.TaskManager, peers: Sequence[str], batches: Iterable[RecordBatch]
+    ) -> Iterator[RecordBatch]:
+        task, began_s = self._task, time.monotonic()
+        selector = TargetSelector()
+        writer = blocking.RecordWriter(
+            self._partition, selector=selector, format="arrow", buffer_timeout_s=self._job.buffer_timeout_s
+        )
+        gate = reader = None
+        if task.rank < self._into:
+            channels = [ChannelDescriptor(address, f"exchange-{rank}", task.rank) for rank, address in enumerate(peers)]
+            gate = manager.open_gate(channels, timeout_s=self._job.setup_timeout_s)
+            reader = blocking.RecordReader(gate, format="arrow")
+        feeder = threading.Thread(
+            target=self._feed, args=(batches, writer, selector, reader), name="netstack feeder", daemon=True
+        )
+        feeder.start()
+        counts = [[0, 0] for _ in peers]
+        try:
+            while reader is not None and (found := reader.next_records()) is not None:
+                count = counts[reader.channel_index]
+                for batch in found:
+                    count[0] += batch.num_rows
+                    count[1] += 1
+                    yield batch
+            feeder.join()
+            if self._failure is not None:
+                raise self._failure
+            writer.wait_consumed()
+        finally:
+            self._stopped.set()
+        gate_statistics = None if gate is None else gate.statistics()
+        partition_statistics, totals = self._partition.statistics(), manager.statistics()
+        rows: list[Any] = [
+            ExchangeTask(
+                stage=task.stage,
+                attempt=task.attempt,
+                task=task.rank,
+                host=task.host,
+                rows_in=self._rows_in,
+                rows_out=sum(rows for rows, _ in counts),
+                seconds=time.monotonic() - began_s,
+                **waits_of(partition_statistics, gate_statistics),
+                memory_bytes=manager.config.memory_bytes,
+                bytes_sent=totals.bytes_sent,
+                bytes_received=totals.bytes_received,
+            )
+        ]
+        if gate_statistics is not None:
+            pairs = [(rows_of, batches_of) for rows_of, batches_of in counts]
+            rows += channels_of(gate_statistics, task.stage, task.attempt, task.rank, pairs)
+        self._tell(rows)
+
+    def _feed(
+        self,
+        batches: Iterable[RecordBatch],
+        writer: blocking.RecordWriter,
+        selector: TargetSelector,
+        reader: blocking.RecordReader | None,
+    ) -> None:
+        """Writes the partition's rows, in a thread of its own."""
+        try:
+            for owner, piece in self._pieces(batches):
+                selector.target = owner
+                writer.emit_batch(piece)
+            writer.finish()
+        except BaseException as error:
+            if self._stopped.is_set():
+                return  # the task has ended; what it left open is what failed here
+            self._failure = error
+            try:
+                self._partition.fail(told(root_cause(error)))
+                if reader is not None:
+                    reader.close()
+            except NetstackError:
+                pass  # closed meanwhile
+
+    def _pieces(self, batches: Iterable[RecordBatch]) -> Iterator[tuple[int, RecordBatch]]:
+        """(owner, rows) in pieces of about `batch_bytes`; the rows of an owner in their order."""
+        import numpy as np
+        import pyarrow as pa
+
+        into, size = self._into, self._job.batch_bytes
+        owners = group_owners(into, self._job.max_parallelism or default_max_parallelism(into))
+        for batch in _gathered(batches, min(size * into, _GATHER_AT_MOST_BYTES)):
+            self._rows_in += batch.num_rows
+            if into == 1:
+                yield from ((0, piece) for piece in _slices(batch, size))
+                continue
+            chosen = owners_of([_column(batch, key) for key in self._job.keys], owners)
+            sorted_rows = batch.take(pa.array(np.argsort(chosen, kind="stable")))
+            ends = np.cumsum(np.bincount(chosen, minlength=into)).tolist()
+            for owner, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+                if end > start:
+                    yield from ((owner, piece) for piece in _slices(sorted_rows.slice(start, end - start), size))
+
+
+def _column(batch: RecordBatch, key: str) -> Any:
+    index = batch.schema.get_field_index(key)
+    assert index >= 0, "the driver looked for it"
+    return batch.column(index)
+
+
+def _gathered(batches: Iterable[RecordBatch], size_bytes: int) -> Iterator[RecordBatch]:
+    """The same rows in batches of about that size at least, as far as there are rows."""
+    import pyarrow as pa
+
+    waiting: list[RecordBatch] = []
+    waiting_bytes = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        waiting.append(batch)
+        waiting_bytes += batch.nbytes
+        if waiting_bytes >= size_bytes:
+            yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
+            waiting, waiting_bytes = [], 0
+    if waiting:
+        yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
+
+
+def _slices(batch: RecordBatch, size_bytes: int) -> Iterator[RecordBatch]:
+    """Rows in pieces of about that size at most; a row of more is a piece of its own."""
+    rows = max(1, batch.num_rows * size_bytes // max(1, batch.nbytes))
+    if batch.num_rows <= rows + rows // 4:
+        yield batch
+        return
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)

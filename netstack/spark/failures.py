@@ -1,0 +1,135 @@
+"""What went wrong in a Spark job, in one sentence.
+
+Takes: what Spark raised, six kilobytes of two languages. Gives: `Explanation`, and `plain_errors`, a block in which it
+is raised as `SparkFailed`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, final
+
+from ..errors import NetstackError
+
+_FINAL: Final[tuple[tuple[str, str], ...]] = (
+    (
+        "SPARK-24819",
+        "the barrier stage needs {tasks} slots at once and the cluster has fewer: start more workers, or {fewer}",
+    ),
+    ("SPARK-24942", "barrier stages do not work with spark.dynamicAllocation.enabled: turn it off for this session"),
+    (
+        "PYTHON_VERSION_MISMATCH",
+        "a worker runs another Python than the driver: set PYSPARK_PYTHON to an equal one ({python} is no such)",
+    ),
+    ("Cannot run program", "a worker has no Python at {python}: set PYSPARK_PYTHON to one that every worker has"),
+    ("SparkContext was shut down", "the application was ended: the cluster's master is gone, or somebody killed it"),
+    ("stopped SparkContext", "the application was ended: the cluster's master is gone, or somebody killed it"),
+)
+"""What Spark says where every other attempt would fail alike."""
+
+_KNOWN: Final[tuple[tuple[str, str], ...]] = (
+    ("JOB_CANCELLED", "the job was cancelled"),
+    ("Not receiving heartbeat", "a worker was lost: its host is down or cut off from the network"),
+    (
+        "ExecutorLostFailure",
+        "an executor was lost in the middle of the run (its process was killed or its host went)",
+    ),
+    ("Worker lost", "a worker was lost: its process was killed or its host went"),
+    ("Python worker exited unexpectedly", "the Python process of a {task} ended in the middle of the run (killed?)"),
+    ("Could not get the barrier", "a {task} did not arrive in time"),
+)
+_MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_LAST_LINE: Final = re.compile(r"^(\w[\w.]*(?:Error|Exception|Failed|Lost|Refused|NotFound)): (.+)$", re.MULTILINE)
+
+
+class SparkFailed(NetstackError):
+    """A Spark job failed; the message is one sentence, the cause what Spark said."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What went wrong.
+
+    Attributes:
+        text: one sentence.
+        is_final: whether every other attempt would fail alike.
+    """
+
+    text: str
+    is_final: bool
+
+
+def spark_errors() -> tuple[type[BaseException], ...]:
+    """What calls into Spark raise."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return Py4JError, PySparkException
+
+
+def explain(
+    error: BaseException,
+    *,
+    tasks: int | str,
+    python: str,
+    task: str = "task",
+    fewer: str = "give the stage fewer partitions",
+) -> Explanation:
+    """What Spark raised, for people.
+
+    Args:
+        error: anything that py4j or pyspark raised.
+        tasks: how many the stage has.
+        python: the workers' interpreter.
+        task: what one of them is called.
+        fewer: what to do when there are too few slots.
+    """
+    text = _text(error)
+    facts = {"tasks": tasks, "python": python, "task": task, "fewer": fewer}
+    missing = _MISSING.search(text)
+    if missing:
+        return Explanation(
+            f"a worker's Python, {python}, has no package {missing[1]!r}: install netstack with its"
+            " dependencies there, or set PYSPARK_PYTHON to an environment on every worker that has them",
+            is_final=True,
+        )
+    for mark, known in _FINAL:
+        if mark in text:
+            return Explanation(known.format(**facts), is_final=True)
+    for mark, known in _KNOWN:
+        if mark in text:
+            return Explanation(known.format(**facts), is_final=False)
+    found = _LAST_LINE.findall(text.partition(" SQLSTATE")[0])
+    if found:
+        kind, said = found[-1]
+        return Explanation(f"a {task} failed: {kind.rpartition('.')[2]}: {said}", is_final=False)
+    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    return Explanation(f"Spark: {first}", is_final=False)
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """A block in which what Spark raises becomes one sentence.
+
+    Raises:
+        SparkFailed: an action failed.
+    """
+    try:
+        yield
+    except spark_errors() as error:
+        from pyspark import SparkContext
+
+        context = SparkContext._active_spark_context
+        python = context.pythonExec if context is not None else "PYSPARK_PYTHON"
+        raise SparkFailed(explain(error, tasks="all its", python=str(python)).text) from error
+
+
+def _text(error: BaseException) -> str:
+    java = getattr(error, "java_exception", None)
+    if java is not None:
+        return f"{java.toString()}\n{java.getMessage()}"
+    return str(error)

@@ -1,0 +1,147 @@
+"""The key of every row of a columnar batch, hashed as `keygroups.stable_hash` hashes one.
+
+Takes: Arrow columns. Gives: an array of 32-bit hashes, and from them the subpartition of every row.
+
+Rules: a row's subpartition is that of its key as a Python value: `key_group(stable_hash(key))` of Flink, whatever
+brought it here. One column is the key itself, several are a tuple of them. NULL hashes to 0. Types that `stable_hash`
+does not know count as Java's: a decimal as BigDecimal, a date as its day and a timestamp as its microseconds since
+1970. Everything is an array operation: text too, a few nanoseconds a character.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
+
+from ..errors import RecordError
+from ..outbound.keygroups import hash_array, owner_array
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Hashes = NDArray[np.int32]
+
+_DECIMAL_WORDS: Final = 4  # of 32 bits
+
+
+def owners_of(columns: Sequence[Any], owners: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.unsignedinteger[Any]]:
+    """The subpartition of every row.
+
+    Args:
+        columns: the key's, equally long `pyarrow.Array`s.
+        owners: of `keygroups.group_owners`.
+
+    Raises:
+        RecordError: see `hash_columns`.
+    """
+    return owner_array(hash_columns(columns), owners)
+
+
+def hash_columns(columns: Sequence[Any]) -> Hashes:
+    """The hash of every row's key.
+
+    Raises:
+        RecordError: a column of a type that cannot be a key, or text that is not UTF-8.
+    """
+    if len(columns) == 1:
+        return hash_column(columns[0])
+    value = np.zeros(len(columns[0]), np.int32)
+    for column in columns:
+        value *= np.int32(31)
+        value += hash_column(column)
+    return value
+
+
+def hash_column(column: Any) -> Hashes:
+    """The hash of every value; errors as `hash_columns`."""
+    import pyarrow as pa
+    from pyarrow import compute, types
+
+    kind = column.type
+    if types.is_null(kind):
+        return np.zeros(len(column), np.int32)
+    if types.is_dictionary(kind):
+        return hash_column(column.dictionary_decode())
+    nulls = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
+    if types.is_string(kind) or types.is_large_string(kind):
+        hashes = _hash_text(compute.fill_null(column, "") if nulls is not None else column)
+    elif types.is_binary(kind) or types.is_large_binary(kind):
+        hashes = _hash_bytes(compute.fill_null(column, b"") if nulls is not None else column)
+    elif types.is_decimal128(kind):
+        hashes = _hash_decimals(column, kind.scale)
+    else:
+        if types.is_date32(kind):
+            column = column.cast(pa.int32())
+        elif types.is_timestamp(kind):
+            column = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
+        if not (types.is_integer(column.type) or types.is_floating(column.type) or types.is_boolean(column.type)):
+            raise RecordError(f"a column of type {kind} cannot be a key; name one of numbers, text, bytes, dates")
+        if nulls is not None:
+            column = compute.fill_null(column, pa.scalar(False if types.is_boolean(kind) else 0, column.type))
+        hashes = cast("Hashes", hash_array(column.to_numpy(zero_copy_only=False)))
+    if nulls is not None:
+        hashes[nulls] = 0
+    return hashes
+
+
+def _hash_text(column: Any) -> Hashes:
+    """Java's String.hashCode, over UTF-16 units."""
+    starts, data = _variable(column)
+    if not len(data) or int(data.max()) < 0x80:
+        return _polynomials(0, data.astype(np.uint32), starts)
+    try:
+        text = data.tobytes().decode()
+    except UnicodeDecodeError as error:
+        raise RecordError(f"a key is not text in UTF-8 ({error}); make it a binary column") from error
+    # A character begins at every byte that continues none; the four-byte ones are two units long.
+    units_at = np.zeros(len(data) + 1, np.int64)
+    np.cumsum(((data & 0xC0) != 0x80).astype(np.int64) + (data >= 0xF0), out=units_at[1:])
+    units = np.frombuffer(text.encode("utf-16-le"), "<u2")
+    return _polynomials(0, units.astype(np.uint32), units_at[starts])
+
+
+def _hash_bytes(column: Any) -> Hashes:
+    """Java's Arrays.hashCode of bytes, which are signed there."""
+    starts, data = _variable(column)
+    return _polynomials(1, data.view(np.int8).astype(np.int32).view(np.uint32), starts)
+
+
+def _variable(column: Any) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+    """Where each value starts (and the last one ends) among the bytes of all."""
+    _, offsets, data = column.buffers()
+    width = np.int64 if str(column.type).startswith("large") else np.int32
+    starts = np.frombuffer(offsets, width)[column.offset : column.offset + len(column) + 1]
+    taken = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    return starts - starts[0], taken[starts[0] : starts[-1]]
+
+
+def _polynomials(begin: int, units: NDArray[np.uint32], starts: NDArray[Any]) -> Hashes:
+    """`31 * h + unit` over the units of every value: the sum of each unit by its power of 31, counted from the end."""
+    lengths = np.diff(starts)
+    longest = int(lengths.max(initial=0))
+    powers = np.full(longest + 1, 31, np.uint32)
+    powers[0] = 1
+    np.cumprod(powers, dtype=np.uint32, out=powers)
+    value = np.uint32(begin) * powers[lengths]
+    if len(units):
+        places = np.repeat(starts[1:], lengths) - 1 - np.arange(len(units))
+        filled = lengths > 0
+        value[filled] += np.add.reduceat(units * powers[places], starts[:-1][filled], dtype=np.uint32)
+    return value.view(np.int32)
+
+
+def _hash_decimals(column: Any, scale: int) -> Hashes:
+    """Java's BigDecimal.hashCode: 31 times that of the unscaled number, plus the scale."""
+    halves = np.frombuffer(column.buffers()[1], "<u8").reshape(-1, 2)[column.offset : column.offset + len(column)]
+    low, high = halves[:, 0], halves[:, 1]
+    negative = high >> np.uint64(63) == 1
+    low = np.where(negative, ~low + np.uint64(1), low)
+    high = np.where(negative, ~high + (low == 0), high)
+    words = np.stack([low, high], axis=1).view(np.uint32)
+    value = np.zeros(len(column), np.uint32)
+    for word in range(_DECIMAL_WORDS - 1, -1, -1):
+        value = value * np.uint32(31) + words[:, word]
+    value = np.where(negative, ~value + np.uint32(1), value)
+    return (value * np.uint32(31) + np.uint32(scale)).view(np.int32)

@@ -1,0 +1,171 @@
+"""Exchanges of real DataFrames in a real session: the rows, their places, and what is left after a failure."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netstack.errors import ConfigError
+from netstack.outbound.keygroups import key_group, operator_index
+from netstack.spark import ExchangeStatistics, SparkFailed, exchange, plain_errors
+
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]  # one JVM for all of them
+
+EVERY_TYPE = (
+    "id",
+    "if(id % 11 = 0, null, concat('Schlüssel-', id % 97)) as user",
+    "cast(id % 5 as tinyint) as small",
+    "cast(id * 1.25 as float) as ratio",
+    "id % 2 = 0 as even",
+    "cast(if(id % 3 = 0, null, id / 7) as decimal(20, 4)) as price",
+    "cast(cast(id as string) as binary) as raw",
+    "timestamp_seconds(id * 3607) as at",
+    "timestamp_ntz'2026-11-22 10:00:00' + make_dt_interval(0, 0, 0, id) as naive",
+    "date_add(date'2026-01-01', cast(id % 365 as int)) as day",
+    "if(id % 4 = 0, null, array(id, null, id + 1)) as list",
+    "map('k', id, 'l', null) as pairs",
+    "named_struct('a', id, 'b', named_struct('c', cast(id as string), 'd', if(id % 2 = 0, null, id))) as nested",
+    "repeat('x', cast(id % 300 as int)) as text",
+)
+
+
+def checksums(frame: Any, key: str) -> dict[Any, tuple[int, int]]:
+    """Count and sum of hashes of the rows of each key: independent of order."""
+    from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+    columns = [F.to_json(F.struct(name)) if name == "pairs" else F.col(name) for name in frame.columns]
+    hashed = F.sum(F.xxhash64(*columns).cast("decimal(38,0)"))
+    rows = frame.groupBy(key).agg(F.count("*").alias("n"), hashed.alias("s")).collect()
+    return {row[key]: (row["n"], int(row["s"])) for row in rows}
+
+
+def python_workers() -> list[int]:
+    """Processes that the Python daemon of this session forked for tasks."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    (daemon, *_) = children_of(gateway.proc.pid) or [0]
+    return children_of(daemon)
+
+
+def children_of(parent: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit():
+                facts = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(facts[1]) == parent and facts[0] != "Z":
+                    found.append(int(entry.name))
+    return sorted(found)
+
+
+def listening() -> set[str]:
+    """Loopback ports in the state LISTEN that Python workers hold."""
+    sockets = set()
+    for pid in python_workers():
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                sockets.add(os.readlink(entry))
+    found = set()
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        facts = line.split()
+        if facts[3] == "0A" and f"socket:[{facts[9]}]" in sockets:
+            found.add(facts[1])
+    return found
+
+
+def test_every_type_arrives_whole_in_the_partition_of_its_key(spark: Any) -> None:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    df = spark.range(0, 6_000, 1, 2).selectExpr(*EVERY_TYPE)
+    told = ExchangeStatistics(spark)
+    out = exchange(
+        df, key="user", statistics=told, buffer_timeout_s=None, exclusive_buffers_per_channel=1, checksum=True
+    )
+    assert out.schema == df.schema
+    with plain_errors():
+        assert checksums(out, "user") == checksums(df.repartition(2, "user"), "user")
+    channels, tasks = told.channels(), told.tasks()
+    assert [(each.producer, each.consumer, each.is_local) for each in channels] == [
+        (0, 0, True),
+        (0, 1, False),
+        (1, 0, False),
+        (1, 1, True),
+    ]
+    assert sum(each.rows for each in channels) == sum(each.rows_out for each in tasks) == 6_000
+    assert told.frame().where("not is_local and announced_credit > 0").count() == 2
+    with plain_errors():
+        places = out.select("user", F.spark_partition_id().alias("p")).distinct().collect()
+    assert len(places) == 98  # every key is in one
+    assert all(row["p"] == operator_index(key_group(row["user"], 128), 2, 128) for row in places)
+    assert told.channels()[0].stage != channels[0].stage  # an action runs the exchange again
+
+
+def test_several_keys_into_one_partition_without_credit(spark: Any) -> None:
+    df = spark.range(0, 3000, 1, 2).selectExpr("id % 7 as a", "cast(id % 3 as decimal(9, 2)) as b", "id")
+    out = exchange(df, key=("a", "b"), into=1, credit_based=False, heartbeat_interval_s=None, buffer_timeout_s=0.0)
+    with plain_errors():
+        assert checksums(out, "a") == checksums(df, "a")
+        assert [len(rows) for rows in out.rdd.glom().collect()] == [3000, 0]
+
+
+def test_what_cannot_work_is_refused_before_anything_runs(spark: Any) -> None:
+    df = spark.range(0, 10, 1, 2).selectExpr("id", "array(id) as list")
+    for refused, says in (
+        ({"key": "user"}, "no column 'user'"),
+        ({"key": "list"}, "cannot be a key"),
+        ({"key": "id", "into": 3}, "into=3, and the DataFrame has 2 partitions"),
+        ({"key": "id", "credit": False}, "no setting 'credit'"),
+        ({"key": "id", "segment_size_bytes": 1}, "segment_size_bytes=1"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            exchange(df, **refused)
+    with pytest.raises(ConfigError, match="200 partitions and the session 2 slots"):
+        exchange(spark.range(0, 10, 1, 200), key="id")
+    with pytest.raises(ConfigError, match="straight from another exchange"):
+        exchange(exchange(df, key="id").where("id > 1"), key="id")
+
+
+def test_a_failed_task_a_killed_one_and_a_cancelled_job_leave_nothing_and_say_one_sentence(spark: Any) -> None:
+    context = spark.sparkContext
+    fails = spark.range(0, 1000, 1, 2).selectExpr("id", "raise_error(concat('no number: ', id)) as x")
+    with pytest.raises(SparkFailed, match="no number: ") as caught, plain_errors():
+        exchange(fails, key="id").collect()
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+    endless = exchange(spark.range(0, 10**11, 1, 2), key="id")
+
+    def in_the_middle(action: Any) -> threading.Thread:
+        def act() -> None:
+            until_s = time.monotonic() + 30
+            while len(listening()) < 2 and time.monotonic() < until_s:
+                time.sleep(0.1)
+            time.sleep(0.5)
+            action()
+
+        thread = threading.Thread(target=act)
+        thread.start()
+        return thread
+
+    for action, says in (
+        (lambda: os.kill(python_workers()[-1], signal.SIGKILL), "ended in the middle of the run|ConnectionLost"),
+        (lambda: context.cancelAllJobs(), "cancelled"),
+    ):
+        thread = in_the_middle(action)
+        with pytest.raises(SparkFailed, match=says) as caught, plain_errors():
+            endless.write.format("noop").mode("overwrite").save()
+        thread.join()
+        assert "\n" not in str(caught.value)
+    until_s = time.monotonic() + 10
+    while listening() and time.monotonic() < until_s:
+        time.sleep(0.1)
+    assert listening() == set()
+    with plain_errors():
+        assert exchange(spark.range(0, 100, 1, 2), key="id").count() == 100
