@@ -146,7 +146,7 @@ class Exchanger:
             try:
                 yield from self._exchange(manager, peers, batches)
             except BaseException as error:
-                root = root_cause(error if self._failure is None or not is_secondary(error) else self._failure)
+                root = root_cause(error if self._failure is None else self._failure)  # the reader ends with the feeder
                 if isinstance(root, NetstackError) and is_secondary(root):
                     time.sleep(_BLAME_S)
                 raise root from None
@@ -280,7 +280,8 @@ class Exchanger:
                 yield from ((0, piece) for piece in _slices(batch, size))
                 continue
             chosen = owners_of([_column(batch, key) for key in self._job.keys], owners)
-            sorted_rows = batch.take(pa.array(np.argsort(chosen, kind="stable")))
+            order = np.argsort(chosen, kind="stable")
+            sorted_rows = batch.take(pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)]))
             ends = np.cumsum(np.bincount(chosen, minlength=into)).tolist()
             for owner, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
                 if end > start:

@@ -56,34 +56,52 @@ def hash_columns(columns: Sequence[Any]) -> Hashes:
 
 def hash_column(column: Any) -> Hashes:
     """The hash of every value; errors as `hash_columns`."""
-    import pyarrow as pa
-    from pyarrow import compute, types
+    from pyarrow import types
 
     kind = column.type
-    if types.is_null(kind):
-        return np.zeros(len(column), np.int32)
+    if column.null_count:
+        hashes = np.zeros(len(column), np.int32)
+        if not types.is_null(kind):
+            hashes[_fixed(column.is_valid())] = hash_column(column.drop_null())
+        return hashes
     if types.is_dictionary(kind):
         return hash_column(column.dictionary_decode())
-    nulls = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
     if types.is_string(kind) or types.is_large_string(kind):
-        hashes = _hash_text(compute.fill_null(column, "") if nulls is not None else column)
-    elif types.is_binary(kind) or types.is_large_binary(kind):
-        hashes = _hash_bytes(compute.fill_null(column, b"") if nulls is not None else column)
-    elif types.is_decimal128(kind):
-        hashes = _hash_decimals(column, kind.scale)
-    else:
-        if types.is_date32(kind):
-            column = column.cast(pa.int32())
-        elif types.is_timestamp(kind):
-            column = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
-        if not (types.is_integer(column.type) or types.is_floating(column.type) or types.is_boolean(column.type)):
-            raise RecordError(f"a column of type {kind} cannot be a key; name one of numbers, text, bytes, dates")
-        if nulls is not None:
-            column = compute.fill_null(column, pa.scalar(False if types.is_boolean(kind) else 0, column.type))
-        hashes = cast("Hashes", hash_array(column.to_numpy(zero_copy_only=False)))
-    if nulls is not None:
-        hashes[nulls] = 0
-    return hashes
+        return _hash_text(column)
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return _hash_bytes(column)
+    if types.is_decimal128(kind):
+        return _hash_decimals(column, kind.scale)
+    return _hash_numbers(column)
+
+
+def _hash_numbers(column: Any) -> Hashes:
+    import pyarrow as pa
+    from pyarrow import types
+
+    kind = column.type
+    if types.is_date32(kind):
+        column = column.cast(pa.int32())
+    elif types.is_timestamp(kind):
+        column = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
+    elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+        raise RecordError(f"a column of type {kind} cannot be a key; name one of numbers, text, bytes, dates")
+    return cast("Hashes", hash_array(_fixed(column)))
+
+
+def _fixed(column: Any) -> NDArray[Any]:
+    """Values without nulls, where they lie. Not by `to_numpy`, which imports pandas, and that takes a second."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    if types.is_boolean(column.type):  # bits
+        return _fixed(column.cast(pa.uint8())).view(np.bool_)
+    kind: Any = "f" if types.is_floating(column.type) else str(column.type)[0]  # halffloat, float, double; int, uint
+    dtype = np.dtype(f"{kind}{column.type.bit_width // 8}")
+    data = column.buffers()[1]
+    if data is None:
+        return np.empty(0, dtype)
+    return np.frombuffer(data, dtype)[column.offset : column.offset + len(column)]
 
 
 def _hash_text(column: Any) -> Hashes:
