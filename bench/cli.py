@@ -1,4 +1,4 @@
-"""The command line `netstack-bench`: run, sweep, report, compare, isolate, channels, checkpoints, recover, scheduler.
+"""The command line `netstack-bench`: run, sweep, report, compare, and what else is measured.
 
 Takes: arguments. Gives: an exit code; results on standard output, everything else on standard error.
 
@@ -43,6 +43,7 @@ from .report import Sweep, findings, together
 from .run_table import peer_rows, print_run
 from .runners import Runners
 from .scheduler.command import scheduler
+from .spark.exchange_command import exchange
 from .spec import RunSpec
 from .store import Row, Store, StoreError, read_rows, require_pyarrow
 from .sweep import (
@@ -271,6 +272,7 @@ cli.add_command(channels)
 cli.add_command(checkpoints)
 cli.add_command(recover)
 cli.add_command(scheduler)
+cli.add_command(exchange)
 
 
 def _where(runners: Runners, settings: dict[str, Any]) -> tuple[dict[str, Any] | None, _RunOnce]:

@@ -68,6 +68,7 @@ class ExchangeTask:
         hard_backpressured_s: likewise, in the middle of a record.
         idle_s: its reader waited for data.
         memory_bytes: network buffers it could use.
+        peak_process_bytes: the most its Python process ever had in memory, whatever for.
         bytes_sent: over TCP.
         bytes_received: likewise.
     """
@@ -83,6 +84,7 @@ class ExchangeTask:
     hard_backpressured_s: float
     idle_s: float
     memory_bytes: int
+    peak_process_bytes: int
     bytes_sent: int
     bytes_received: int
 

@@ -14,6 +14,7 @@ peer's own error is the one that Spark should hear first.
 from __future__ import annotations
 
 import dataclasses
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -234,6 +235,7 @@ class Exchanger:
                 seconds=time.monotonic() - began_s,
                 **waits_of(partition_statistics, gate_statistics),
                 memory_bytes=manager.config.memory_bytes,
+                peak_process_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
                 bytes_sent=totals.bytes_sent,
                 bytes_received=totals.bytes_received,
             )

@@ -1,0 +1,145 @@
+"""Measures `netstack.spark.exchange` beside Spark's own shuffle, and proves that both give the same rows.
+
+Takes: an `ExchangeSpec`. Gives: one document: for each size of rows the seconds of both, by turns in one session.
+
+Rules: both read the same DataFrame and end in a sink that drops the rows (`noop`). Neither's plan is cached. That the
+rows are the same is proven once for each size, by their number and the sum of their hashes for every key. The first
+pass of each warms up and does not count.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, final
+
+from netstack.errors import ConfigError
+from netstack.spark import ExchangeStatistics, exchange, plain_errors
+
+from ..host import host_facts, version
+
+LEAST_BYTES: Final = 16  # a key and a number, 8 bytes each
+KINDS: Final = ("exchange", "repartition")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeSpec:
+    """What is measured.
+
+    Attributes:
+        rows: of the DataFrame.
+        most_bytes: rows are fewer where they would be more than this together.
+        record_sizes: bytes of a row.
+        keys: how many different ones.
+        partitions: in and out; tasks that run at once.
+        buffer_timeout_s: of the exchange; None waits for full buffers.
+        repeats: of each, after the first.
+    """
+
+    rows: int = 2_000_000
+    most_bytes: int = 512 * 1024 * 1024
+    record_sizes: tuple[int, ...] = (16, 128, 1024)
+    keys: int = 10_000
+    partitions: int = 2
+    buffer_timeout_s: float | None = 0.1
+    repeats: int = 3
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot be, naming the flag."""
+        for flag, value, least in (
+            ("--rows", self.rows, 1),
+            ("--record-sizes", min(self.record_sizes, default=0), LEAST_BYTES),
+            ("--keys", self.keys, 1),
+            ("--partitions", self.partitions, 1),
+            ("--repeats", self.repeats, 1),
+        ):
+            if value < least:
+                raise ConfigError(f"{flag} {value}: the least is {least}")
+
+    def rows_of(self, record_bytes: int) -> int:
+        """How many rows of a size."""
+        return max(1, min(self.rows, self.most_bytes // record_bytes))
+
+
+def measure(spark: Any, spec: ExchangeSpec, on_progress: Callable[[str], None] = lambda what: None) -> dict[str, Any]:
+    """Everything, in one session.
+
+    Args:
+        spark: the session; it needs a slot for each partition.
+        spec: the settings.
+        on_progress: told what is under way.
+
+    Raises:
+        SparkFailed: in one sentence.
+    """
+    sizes = []
+    with plain_errors():
+        for record_bytes in spec.record_sizes:
+            sizes.append(_measure(spark, spec, record_bytes, on_progress))
+    return {
+        "settings": asdict(spec),
+        "sizes": sizes,
+        "delivered": all(size["delivered"] for size in sizes),
+        "spark": {"master": str(spark.sparkContext.master), "version": str(spark.version)},
+        "host": host_facts(),
+        "version": version(),
+    }
+
+
+def _measure(spark: Any, spec: ExchangeSpec, record_bytes: int, on_progress: Callable[[str], None]) -> dict[str, Any]:
+    rows = spec.rows_of(record_bytes)
+    df = _frame(spark, spec, rows, record_bytes)
+    told = ExchangeStatistics(spark)
+    ours = exchange(df, key="key", buffer_timeout_s=spec.buffer_timeout_s, statistics=told)
+    frames = {"exchange": ours, "repartition": df.repartition(spec.partitions, "key")}
+    on_progress(f"proving {rows:,} rows of {record_bytes} B")
+    delivered = len({frozenset(_checksums(frame).items()) for frame in frames.values()}) == 1
+    seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    for turn in range(spec.repeats + 1):
+        on_progress(f"{rows:,} rows of {record_bytes} B, pass {turn} of {spec.repeats}")
+        for kind in KINDS if turn % 2 else KINDS[::-1]:
+            began_s = time.monotonic()
+            frames[kind].write.format("noop").mode("overwrite").save()
+            if turn:
+                seconds[kind].append(time.monotonic() - began_s)
+    tasks, channels = told.tasks(), told.channels()
+    figures: dict[str, Any] = {
+        kind: {
+            "seconds": statistics.median(each),
+            "spread_s": [min(each), max(each)],
+            "rows_per_s": rows / statistics.median(each),
+            "payload_mb_per_s": rows * record_bytes / statistics.median(each) / 1e6,
+        }
+        for kind, each in seconds.items()
+    }
+    return {
+        "record_bytes": record_bytes,
+        "rows": rows,
+        "delivered": delivered and sum(each.rows for each in channels) == rows,
+        **figures,
+        "ratio": figures["exchange"]["rows_per_s"] / figures["repartition"]["rows_per_s"],
+        "tasks_s": max(each.seconds for each in tasks),
+        "network_memory_bytes": max(each.memory_bytes for each in tasks),
+        "peak_process_bytes": max(each.peak_process_bytes for each in tasks),
+        "channels": [asdict(each) for each in channels],
+    }
+
+
+def _frame(spark: Any, spec: ExchangeSpec, rows: int, record_bytes: int) -> Any:
+    columns = [f"pmod(xxhash64(id), {spec.keys}) as key", "id"]
+    rest = record_bytes - LEAST_BYTES
+    if rest:
+        columns.append(f"cast(rpad(cast(id as string), {rest}, 'payload ') as binary) as payload")
+    return spark.range(0, rows, 1, spec.partitions).selectExpr(*columns)
+
+
+def _checksums(frame: Any) -> Mapping[int, tuple[int, int]]:
+    """Rows of each key, and the sum of their hashes: independent of order."""
+    from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+    hashed = F.sum(F.xxhash64(*frame.columns).cast("decimal(38,0)"))
+    found = frame.groupBy("key").agg(F.count("*").alias("n"), hashed.alias("s")).collect()
+    return {row["key"]: (row["n"], int(row["s"])) for row in found}

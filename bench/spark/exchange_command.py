@@ -1,0 +1,81 @@
+"""The command `netstack-bench exchange`.
+
+Takes: flags. Gives: a table, or one JSON document, on standard output; an exit code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from netstack.cli.values import COUNT, DURATION, SIZE, SIZES
+from netstack.units import format_count, format_size, three_digits
+
+from .. import console
+from ..flags import json_flag
+
+
+@click.command(short_help="A DataFrame through netstack's channels, beside Spark's own shuffle.")
+@click.option("--rows", type=COUNT, default=2_000_000, show_default=True, help="Of the DataFrame.")
+@click.option(
+    "--most-bytes",
+    type=SIZE,
+    default="512MiB",
+    show_default=True,
+    help="Fewer rows where they would be more.",
+)
+@click.option("--record-sizes", type=SIZES, default="16,128,1KiB", show_default=True, help="Bytes of a row.")
+@click.option("--keys", type=COUNT, default=10_000, show_default=True, help="Different ones.")
+@click.option("--buffer-timeout", "buffer_timeout_s", type=DURATION, default="100ms", show_default=True)
+@click.option("--repeats", type=COUNT, default=3, show_default=True, help="Of each, by turns, after one that warms up.")
+@click.option("--master", metavar="URL", default="local[2]", show_default=True, help="Spark's.")
+@click.option("--partitions", type=COUNT, help="In and out; N of local[N], else 2.")
+@json_flag
+def exchange(master: str, partitions: int | None, as_json: bool, **settings: Any) -> int:
+    """Moves the rows of a DataFrame to the partitions of their keys: by netstack, and by Spark's repartition.
+
+    Exit code 1 when the two do not give the same rows.
+    """
+    from .exchange import ExchangeSpec, measure
+    from .session import open_session
+    from .settings import SparkSettings
+
+    where = SparkSettings(master=master, nodes=partitions, shared_hosts=True)
+    spec = ExchangeSpec(**settings, partitions=where.node_count)
+    errors = console.err()
+    with open_session(where) as spark:
+        result = measure(spark, spec, lambda what: errors.print(what, soft_wrap=True))
+    if as_json:
+        console.print_json(result)
+    else:
+        print_exchange(result, console.out())
+    return 0 if result["delivered"] else 1
+
+
+def print_exchange(result: Mapping[str, Any], console: Console) -> None:
+    """The figures as a table."""
+    settings, spark = result["settings"], result["spark"]
+    console.print(
+        f"Spark {spark['version']} at {spark['master']}, {settings['partitions']} partitions,"
+        f" {settings['keys']:,} keys, medians of {settings['repeats']}",
+        soft_wrap=True,
+    )
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("row", "rows", "exchange rows/s", "repartition rows/s", "ratio", "buffers", "Python at most", "equal"):
+        table.add_column(name, justify="left" if name == "row" else "right")
+    for size in result["sizes"]:
+        table.add_row(
+            format_size(size["record_bytes"], space=" "),
+            f"{size['rows']:,}",
+            format_count(size["exchange"]["rows_per_s"]),
+            format_count(size["repartition"]["rows_per_s"]),
+            f"{three_digits(size['ratio'])} x",
+            format_size(size["network_memory_bytes"], space=" "),
+            f"{size['peak_process_bytes'] / 1e6:,.0f} MB",
+            "yes" if size["delivered"] else "[red]NO[/]",
+        )
+    console.print(table)
