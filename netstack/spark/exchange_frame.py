@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from ..config import NetworkConfig
 from ..errors import ConfigError
-from ..outbound.keygroups import check_parallelism, default_max_parallelism
+from ..keygroups import check_parallelism, default_max_parallelism
 from ..runtime.authentication import Secret
 from .exchange_statistics import ExchangeStatistics
 from .exchange_task import ExchangeJob, exchange_batches

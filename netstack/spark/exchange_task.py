@@ -27,7 +27,7 @@ from ..buffer.requirements import GatePlan, PartitionPlan, required_buffers
 from ..config import NetworkConfig
 from ..errors import ConfigError, NetstackError
 from ..ids import ChannelDescriptor
-from ..outbound.keygroups import default_max_parallelism, group_owners
+from ..keygroups import default_max_parallelism, group_owners
 from ..outbound.selector import ChannelSelector
 from ..runtime.authentication import Secret
 from ..runtime.causes import is_secondary, root_cause, told
@@ -143,32 +143,32 @@ class Exchanger:
             NetstackError: a task failed; of several errors the root.
         """
         with ExitStack() as stack:
-            manager, peers = self._meet(stack)
+            network, peers = self._meet(stack)
             try:
-                yield from self._exchange(manager, peers, batches)
+                yield from self._exchange(network, peers, batches)
             except BaseException as error:
                 root = root_cause(error if self._failure is None else self._failure)  # the reader ends with the feeder
                 if isinstance(root, NetstackError) and is_secondary(root):
                     time.sleep(_BLAME_S)
                 raise root from None
 
-    def _meet(self, stack: ExitStack) -> tuple[blocking.TaskManager, Sequence[str]]:
+    def _meet(self, stack: ExitStack) -> tuple[blocking.NetworkEnvironment, Sequence[str]]:
         """Listens, and learns where everybody does."""
-        manager: blocking.TaskManager | None = None
+        network: blocking.NetworkEnvironment | None = None
         hello: dict[str, Any] = {"host": self._task.host, "address": "", "error": self._problem()}
         if not hello["error"]:
             try:
-                manager = stack.enter_context(self._listen())
-                hello["address"] = manager.address
-                self._partition = manager.create_partition(f"exchange-{self._task.rank}", subpartitions=self._into)
+                network = stack.enter_context(self._listen())
+                hello["address"] = network.address
+                self._partition = network.create_partition(f"exchange-{self._task.rank}", subpartitions=self._into)
             except (NetstackError, OSError) as error:
                 hello["error"] = f"it cannot listen at {self._task.host}: {told(error)}"
         peers = self._task.meet(hello)
         for rank, peer in enumerate(peers):
             if peer["error"]:
                 raise ConfigError(f"exchange: task {rank} on {peer['host']}: {peer['error']}")
-        assert manager is not None
-        return manager, [str(peer["address"]) for peer in peers]
+        assert network is not None
+        return network, [str(peer["address"]) for peer in peers]
 
     def _problem(self) -> str:
         if self._into > self._task.tasks:
@@ -178,7 +178,7 @@ class Exchanger:
             )
         return ""
 
-    def _listen(self) -> blocking.TaskManager:
+    def _listen(self) -> blocking.NetworkEnvironment:
         config = self._job.config(self._task.tasks, self._into, has_gate=self._task.rank < self._into)
         first, last = self._job.ports or (0, 0)
         for port in range(first, last + 1):
@@ -192,7 +192,7 @@ class Exchanger:
         raise AssertionError("the loop returns or raises")
 
     def _exchange(
-        self, manager: blocking.TaskManager, peers: Sequence[str], batches: Iterable[RecordBatch]
+        self, network: blocking.NetworkEnvironment, peers: Sequence[str], batches: Iterable[RecordBatch]
     ) -> Iterator[RecordBatch]:
         task, began_s = self._task, time.monotonic()
         selector = TargetSelector()
@@ -202,7 +202,7 @@ class Exchanger:
         gate = reader = None
         if task.rank < self._into:
             channels = [ChannelDescriptor(address, f"exchange-{rank}", task.rank) for rank, address in enumerate(peers)]
-            gate = manager.open_gate(channels, timeout_s=self._job.setup_timeout_s)
+            gate = network.open_gate(channels, timeout_s=self._job.setup_timeout_s)
             reader = blocking.RecordReader(gate, format="arrow")
         feeder = threading.Thread(
             target=self._feed, args=(batches, writer, selector, reader), name="netstack feeder", daemon=True
@@ -223,7 +223,7 @@ class Exchanger:
         finally:
             self._stopped.set()
         gate_statistics = None if gate is None else gate.statistics()
-        partition_statistics, totals = self._partition.statistics(), manager.statistics()
+        partition_statistics, totals = self._partition.statistics(), network.statistics()
         rows: list[Any] = [
             ExchangeTask(
                 stage=task.stage,
@@ -234,7 +234,7 @@ class Exchanger:
                 rows_out=sum(rows for rows, _ in counts),
                 seconds=time.monotonic() - began_s,
                 **waits_of(partition_statistics, gate_statistics),
-                memory_bytes=manager.config.memory_bytes,
+                memory_bytes=network.config.memory_bytes,
                 peak_process_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
                 bytes_sent=totals.bytes_sent,
                 bytes_received=totals.bytes_received,

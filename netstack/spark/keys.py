@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 
 from ..errors import RecordError
-from ..outbound.keygroups import hash_array, owner_array
+from ..keygroups import hash_array, owner_array
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

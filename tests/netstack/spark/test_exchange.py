@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from netstack.errors import ConfigError
-from netstack.outbound.keygroups import key_group, operator_index
+from netstack.keygroups import key_group, operator_index
 from netstack.spark import ExchangeStatistics, SparkFailed, exchange, plain_errors
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]  # one JVM for all of them
@@ -47,12 +47,11 @@ def checksums(frame: Any, key: str) -> dict[Any, tuple[int, int]]:
 
 
 def python_workers() -> list[int]:
-    """Processes that the Python daemon of this session forked for tasks."""
+    """Processes that the Python daemons of this session, one for each environment, forked for tasks."""
     from pyspark import SparkContext
 
     gateway: Any = SparkContext._gateway
-    (daemon, *_) = children_of(gateway.proc.pid) or [0]
-    return children_of(daemon)
+    return [worker for daemon in children_of(gateway.proc.pid) for worker in children_of(daemon)]
 
 
 def children_of(parent: int) -> list[int]:
@@ -66,19 +65,29 @@ def children_of(parent: int) -> list[int]:
     return sorted(found)
 
 
-def listening() -> set[str]:
-    """Loopback ports in the state LISTEN that Python workers hold."""
-    sockets = set()
+def listening() -> dict[str, int]:
+    """Ports in the state LISTEN that Python workers hold, and which worker."""
+    sockets = {}
     for pid in python_workers():
-        for entry in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(OSError):
-                sockets.add(os.readlink(entry))
-    found = set()
+        with contextlib.suppress(OSError):  # it has ended
+            for entry in Path(f"/proc/{pid}/fd").iterdir():
+                sockets[os.readlink(entry)] = pid
+    found = {}
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         facts = line.split()
         if facts[3] == "0A" and f"socket:[{facts[9]}]" in sockets:
-            found.add(facts[1])
+            found[facts[1]] = sockets[f"socket:[{facts[9]}]"]
     return found
+
+
+def silent(within_s: float = 20.0) -> bool:
+    """Whether no worker listens any more: Spark ends those of a failed job within some seconds."""
+    until_s = time.monotonic() + within_s
+    while listening():
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(0.1)
+    return True
 
 
 def test_every_type_arrives_whole_in_the_partition_of_its_key(spark: Any) -> None:
@@ -148,24 +157,26 @@ def test_a_failed_task_a_killed_one_and_a_cancelled_job_leave_nothing_and_say_on
             while len(listening()) < 2 and time.monotonic() < until_s:
                 time.sleep(0.1)
             time.sleep(0.5)
-            action()
+            try:
+                action()
+            except BaseException:
+                context.cancelAllJobs()  # else it would never end
+                raise
 
         thread = threading.Thread(target=act)
         thread.start()
         return thread
 
     for action, says in (
-        (lambda: os.kill(python_workers()[-1], signal.SIGKILL), "ended in the middle of the run|ConnectionLost"),
+        (lambda: os.kill(max(listening().values()), signal.SIGKILL), "ended in the middle of the run|ConnectionLost"),
         (lambda: context.cancelAllJobs(), "cancelled"),
     ):
+        assert silent()
         thread = in_the_middle(action)
         with pytest.raises(SparkFailed, match=says) as caught, plain_errors():
             endless.write.format("noop").mode("overwrite").save()
         thread.join()
         assert "\n" not in str(caught.value)
-    until_s = time.monotonic() + 20
-    while listening() and time.monotonic() < until_s:
-        time.sleep(0.1)
-    assert listening() == set()
+    assert silent()
     with plain_errors():
         assert exchange(spark.range(0, 100, 1, 2), key="id").count() == 100

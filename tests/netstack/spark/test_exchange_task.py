@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netstack.errors import ConfigError, ProducerFailed
-from netstack.outbound.keygroups import default_max_parallelism, key_group, operator_index
+from netstack.keygroups import default_max_parallelism, key_group, operator_index
 from netstack.spark.barrier import BarrierTask, host_of
 from netstack.spark.exchange_statistics import ExchangeChannel, ExchangeTask
 from netstack.spark.exchange_task import ExchangeJob, Exchanger

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.errors import RecordError
-from netstack.outbound.keygroups import group_owners, key_group, operator_index, stable_hash
+from netstack.keygroups import group_owners, key_group, operator_index, stable_hash
 from netstack.spark.keys import hash_column, hash_columns, owners_of
 
 KINDS = {
