@@ -52,7 +52,7 @@ from ..schedule import events, instructions
 from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..schedule.execution.execution_states import ExecutionState, JobState
 from ..schedule.inbox import Inbox
-from ..schedule.scheduler import Scheduler
+from ..schedule.scheduler import NO_SLOT, Scheduler
 from ..schedule.slots.slots import PhysicalSlot
 from .blame import PATIENCE_S, Blame
 from .checkpoints import CheckpointReport, CheckpointRequest, InThread, JobCheckpoints
@@ -400,7 +400,7 @@ class JobMaster:
             case instructions.Continue():
                 self._post(events.Proceed(0.0))
             case instructions.EndJob():
-                self.end = instruction
+                self.end = self._explained(instruction)
             case instructions.AskHeartbeats():
                 pass  # links have signs of life of their own
 
@@ -455,6 +455,22 @@ class JobMaster:
                 await self._all_closed.wait()
         self._note("job", f"{end.state.value}{f': {end.reason}' if end.reason else ''}")
         self.ended.set()
+
+    def _explained(self, end: instructions.EndJob) -> instructions.EndJob:
+        """A job that got too few slots says how many it needs, and what there was."""
+        if NO_SLOT in end.reason:
+            return replace(end, reason=f"{end.reason}; {self.slots_needed()}; {self._cluster.describe_slots()}")
+        return end
+
+    def slots_needed(self) -> str:
+        """How many slots the job takes when all of it runs, by slot sharing group, in words."""
+        job = self.scheduler.topology.job
+        needed: dict[str, int] = {}
+        for vertex in job.vertices:
+            name = job.slot_sharing_groups[vertex.slot_sharing_group].name
+            needed[name] = max(needed.get(name, 0), vertex.parallelism)
+        groups = ", ".join(f"{count} of group {name}" for name, count in needed.items())
+        return f"all of it takes {sum(needed.values())} slots ({groups})"
 
     # ------------------------------------------------------------------------------------------------------- reports
 

@@ -49,6 +49,9 @@ from .topology.topology import Topology
 
 __all__ = ["Scheduler", "SchedulerSettings", "SchedulerStatistics"]
 
+NO_SLOT: Final = "got no slot within"
+"""What the cause of a failure says when slots were missing: whoever knows the cluster can say more."""
+
 _REPORTABLE: Final = frozenset(
     {ExecutionInput.INITIALIZE, ExecutionInput.RUN, ExecutionInput.FINISH, ExecutionInput.CANCELED}
 )
@@ -248,7 +251,7 @@ class Scheduler:
         late = allocation.timed_out(now_s)
         if late.size:
             wait_s = self._settings.slots.request_timeout_s
-            self._recovery.fail_tasks(late, f"{late.size} tasks got no slot within {wait_s} s; add TaskManagers")
+            self._recovery.fail_tasks(late, f"{late.size} tasks {NO_SLOT} {wait_s} s; add TaskManagers")
         allocation.advance(now_s)
         idle = allocation.idle(now_s)
         if idle:
