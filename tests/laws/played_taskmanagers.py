@@ -1,8 +1,8 @@
 """A whole cluster around a real JobManager, in virtual time: TaskManagers only play their tasks, and all goes wrong.
 
 They speak the real protocol over real links (memory transport). Tasks take their time, fail, and miss partitions that
-are gone; TaskManagers die, with a word or without one, and others come; the JobManager is killed and opened again on its
-folder. What must always hold is asserted as it happens.
+are gone; TaskManagers die, with a word or without one, and others come; the JobManager is killed and opened again on
+its folder. What must always hold is asserted as it happens.
 """
 
 from __future__ import annotations
@@ -232,8 +232,8 @@ class PlayedTaskManager:
             if self.world.is_stormy and chance.random() < weather.task_fails:
                 self._fail(link, key, "it broke", "")
                 return
-            while self.unknown.get(key):  # there is something it has not read
-                await trio.sleep(1.0)  # noqa: ASYNC110  # one event for each set would be more than the play needs
+            while self.unknown.get(key):  # noqa: ASYNC110  # there is something it has not read
+                await trio.sleep(1.0)
             for partition in descriptor.partitions:
                 self.world.partitions[partition.name].is_complete = True
             produced = tuple((1000,) * partition.subpartitions for partition in descriptor.partitions)

@@ -72,7 +72,7 @@ async def test_a_job_that_gets_no_slots_fails_and_says_what_there_was() -> None:
         assert end["state"] == "failed"
         assert "no slot within 5.0 s" in end["reason"]
         assert (
-            "all of it takes 2 slots (2 of group default); 1 slots are there, 1 of them free: small 1" in end["reason"]
+            "all of it takes 2 slots (2 of group default); 1 slots are there, 0 of them free: small 1" in end["reason"]
         )
 
 
