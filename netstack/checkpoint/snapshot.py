@@ -34,6 +34,7 @@ import msgpack
 
 from ..errors import CheckpointError, CheckpointStorageError, LocalProtocolError
 from ..shown import shown, shown_error
+from .plain_data import misfit
 
 ChannelKey: TypeAlias = tuple[str, int]
 """A channel by what it reads: the partition's name, which is unique in the job, and the subpartition."""
@@ -163,7 +164,7 @@ def encode_snapshot(checkpoint_id: int, snapshot: TaskSnapshot) -> tuple[list[by
     try:
         body = lz4.frame.compress(_packed(document))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        why = "it is nested too deep" if "recursion" in str(error) else error
+        why = "it is nested too deep" if "recursion" in str(error) else misfit(snapshot.operator) or error
         raise CheckpointError(
             f"checkpoint {checkpoint_id}: the state of {snapshot.task}-{snapshot.subtask} cannot be stored: {why};"
             " keep None, bool, int of 64 bits, float, str, bytes, and lists, tuples and dicts of these"

@@ -263,3 +263,11 @@ def test_a_manifest_has_one_file_for_each_subtask(parallelism: dict[str, int], w
         replace(MANIFEST, parallelism=parallelism)
     with pytest.raises(LocalProtocolError, match="not so: source-0"):
         replace(MANIFEST, files=(*MANIFEST.files, MANIFEST.files[0]))
+
+
+def test_the_way_to_what_cannot_be_stored_is_told() -> None:
+    snapshot = TaskSnapshot("sink", 0, {"a": [1, (2, {"b": {3}})]})
+    with pytest.raises(CheckpointError, match=r"\['a'\]\[1\]\[1\]\['b'\]: \{3\} is of type builtins.set"):
+        encode_snapshot(1, snapshot)
+    with pytest.raises(CheckpointError, match=r"a key of \['a'\]: \{1\} is of type builtins.frozenset"):
+        encode_snapshot(1, TaskSnapshot("sink", 0, {"a": {frozenset((1,)): 2}}))

@@ -206,3 +206,41 @@ class Unstorable:
 
     def snapshot(self) -> Any:
         return {"deep": [1, {"bad": {1, 2}}]}
+
+
+def pair_key(pair: list[Any]) -> str:
+    side: str = pair[0]
+    return side
+
+
+class CountPairs:
+    def open(self, context: OperatorContext) -> None:
+        self.counts = context.keyed_state("counts", 0)
+
+    def process(self, pair: list[Any], out: Output) -> None:
+        self.counts[pair[0]] += 1
+
+    def finish(self) -> list[list[Any]]:
+        return [[key, count] for key, count in sorted(self.counts.items())]
+
+
+class Committed:
+    """A sink that is told of complete checkpoints."""
+
+    def __init__(self) -> None:
+        self.complete: list[int] = []
+
+    def process(self, record: Any) -> None:
+        pass
+
+    def checkpoint_completed(self, checkpoint_id: int) -> None:
+        self.complete.append(checkpoint_id)
+
+    def finish(self) -> list[int]:
+        return self.complete
+
+
+class Slow:
+    async def process(self, record: Any, out: Output) -> None:
+        await trio.sleep(0.001)
+        out.collect(record)

@@ -1,0 +1,219 @@
+"""Checkpoints of chains: exactly once through restarts, with other parallelism and chains; ends, stops, refusals."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from task_functions import Collect, CountAtEnd, Join, SlowNumbers, Unstorable, double, is_even, key_of, numbers
+from tasks import Run, run_to_its_end, running, virtual
+
+from netstack.checkpoint.finals import FinalStates
+from netstack.checkpoint.instructions import CheckpointSettings
+from netstack.checkpoint.storage import CheckpointStorage
+from netstack.errors import CheckpointError, ConfigError
+from netstack.schedule import StreamEnvironment, StreamSettings
+
+MODES = pytest.mark.parametrize("unaligned", [False, True], ids=["aligned", "unaligned"])
+COUNT = 200
+
+
+def environment(
+    folder: Path, *, is_chained: bool = True, parallelism: int = 2, unaligned: bool = False
+) -> StreamEnvironment:
+    settings = StreamSettings(
+        is_chaining_enabled=is_chained,
+        checkpoints=CheckpointSettings(unaligned=unaligned),
+        checkpoint_folder=str(folder),
+    )
+    return StreamEnvironment("job", parallelism=parallelism, max_parallelism=64, settings=settings)
+
+
+def counting(folder: Path, *, sources: int = 2, counters: int = 2, **options: Any) -> StreamEnvironment:
+    """Numbers of 0 to COUNT per source, counted by key; every record that was processed is in the keyed state."""
+    job = environment(folder, **options)
+    stream = (
+        job.source(SlowNumbers, name="source", parameters={"count": COUNT})
+        .set_parallelism(sources)
+        .map(double)
+        .set_parallelism(sources)
+    )
+    counted = stream.key_by(key_of).process(CountAtEnd, name="count").set_parallelism(counters)
+    counted.sink(Collect, name="sink").set_parallelism(counters)
+    return job
+
+
+def expected(sources: int = 2) -> Counter[int]:
+    return Counter(key_of(2 * (1_000_000 * source + number)) for source in range(sources) for number in range(COUNT))
+
+
+def counts(run: Run) -> Counter[int]:
+    found: Counter[int] = Counter()
+    for part in run.result("count"):
+        for key, count in part:
+            assert key not in found
+            found[key] = count
+    return found
+
+
+@MODES
+@pytest.mark.parametrize("counters", [1, 2, 3])
+@virtual
+async def test_a_restart_counts_every_record_once(tmp_path: Path, unaligned: bool, counters: int) -> None:
+    async with running(counting(tmp_path, unaligned=unaligned)) as run:
+        await trio.sleep(0.01)
+        await run.checkpoint(1, unaligned=unaligned)
+        await trio.sleep(0.005)
+    run = await run_to_its_end(counting(tmp_path, unaligned=unaligned, counters=counters), restore=1)
+    assert counts(run) == expected()
+
+
+@virtual
+async def test_many_checkpoints_and_restarts(tmp_path: Path) -> None:
+    last = None
+    for checkpoint_id in itertools.count(1):
+        async with running(counting(tmp_path, unaligned=True, counters=1 + checkpoint_id % 3), restore=last) as run:
+            await trio.sleep(0.007)
+            if run.outcomes or checkpoint_id == 9:
+                break
+            await run.checkpoint(checkpoint_id, unaligned=True)
+            last = checkpoint_id
+            await trio.sleep(0.003)
+    run = await run_to_its_end(counting(tmp_path), restore=last)
+    assert counts(run) == expected()
+
+
+@virtual
+async def test_a_savepoint_survives_other_chains_and_another_parallelism(tmp_path: Path) -> None:
+    async with running(counting(tmp_path, is_chained=True)) as run:
+        await trio.sleep(0.006)
+        await run.checkpoint(1)
+    async with running(counting(tmp_path, is_chained=False, counters=5), restore=1) as run:
+        assert len(run.tasks) == 4 + 10
+        await trio.sleep(0.006)
+        await run.checkpoint(2)
+    run = await run_to_its_end(counting(tmp_path, is_chained=True, counters=1), restore=2)
+    assert counts(run) == expected()
+
+
+@virtual
+async def test_stop_with_savepoint_ends_without_finish_and_goes_on_elsewhere(tmp_path: Path) -> None:
+    async with running(counting(tmp_path)) as run:
+        await trio.sleep(0.02)
+        await run.checkpoint(1, stops=True)
+        await run.wait()
+        assert run.result("count") == []  # finish was not called: the job is not over
+        assert all(outcome.final is not None for outcome in run.outcomes.values())
+    run = await run_to_its_end(counting(tmp_path, counters=3), restore=1)
+    assert counts(run) == expected()
+
+
+@virtual
+async def test_a_failed_stop_goes_on(tmp_path: Path) -> None:
+    async with running(counting(tmp_path)) as run:
+        await trio.sleep(0.02)
+        run.trigger(1, stops=True)
+        await trio.sleep(1.0)
+        before = [task.statistics().records_out for task in run.tasks.values()]
+        await trio.sleep(1.0)
+        assert [task.statistics().records_out for task in run.tasks.values()] == before
+        for task in run.tasks.values():
+            task.abort_checkpoint(1)
+        await run.wait()
+        assert counts(run) == expected()
+
+
+@MODES
+@virtual
+async def test_a_task_that_has_ended_leaves_its_last_state(tmp_path: Path, unaligned: bool) -> None:
+    def two(folder: Path) -> StreamEnvironment:
+        job = environment(folder, unaligned=unaligned)
+        short = job.source(SlowNumbers, name="short", parameters={"count": 5})
+        long = job.source(SlowNumbers, name="long", parameters={"count": COUNT})
+        short.key_by(key_of).connect(long.key_by(key_of), Join).key_by("task_functions:pair_key").process(
+            "task_functions:CountPairs", name="count"
+        )
+        return job
+
+    async with running(two(tmp_path)) as run:
+        await run.until(lambda: ("short", 0) in run.outcomes and ("short", 1) in run.outcomes)
+        finals = FinalStates(tmp_path)
+        assert run.storage is not None
+        for key in (("short", 0), ("short", 1)):
+            final = run.outcomes[key].final
+            assert final is not None
+            run.files.setdefault(1, {})[key] = finals.copy(final, 1, run.storage)
+        await run.checkpoint(1, unaligned=unaligned)
+    run = await run_to_its_end(two(tmp_path), restore=1)
+    found = {key: count for part in run.result("count") for key, count in part}
+    assert found == {"left": 10, "right": 2 * COUNT}
+
+
+@virtual
+async def test_state_that_cannot_be_stored_fails_the_task_with_its_path(tmp_path: Path) -> None:
+    job = environment(tmp_path, parallelism=1)
+    job.source(SlowNumbers).process(Unstorable, name="odd")
+    async with running(job) as run:
+        await trio.sleep(0.01)
+        run.trigger(1)
+        with pytest.raises(CheckpointError, match=r"'odd'\]\['own'\]\['deep'\]\[1\]\['bad'\]: .* builtins.set"):
+            await run.wait()
+
+
+@virtual
+async def test_operators_hear_that_a_checkpoint_is_complete(tmp_path: Path) -> None:
+    job = environment(tmp_path, parallelism=1)
+    job.source(SlowNumbers).sink("task_functions:Committed", name="sink")
+    async with running(job) as run:
+        for checkpoint_id in (1, 2):
+            await trio.sleep(0.01)
+            await run.checkpoint(checkpoint_id)
+        await run.wait()
+        assert run.result("sink") == [[1, 2]]
+
+
+@virtual
+async def test_in_flight_records_on_an_edge_that_is_chained_now_are_refused(tmp_path: Path) -> None:
+    def slow(*, is_chained: bool) -> StreamEnvironment:
+        job = environment(tmp_path, parallelism=1, is_chained=is_chained, unaligned=True)
+        source = job.source(SlowNumbers, name="source", parameters={"pause_s": 0.0001, "at_once": 100})
+        source.process("task_functions:Slow", name="slow")
+        return job
+
+    async with running(slow(is_chained=False)) as run:
+        await trio.sleep(0.05)
+        await run.checkpoint(1, unaligned=True)
+    assert any(snapshot.inputs or snapshot.outputs for snapshot in CheckpointStorage(tmp_path).read(1))
+    with pytest.raises(CheckpointError, match=r"source -> slow, and this edge is inside of a chain now.*savepoint"):
+        await run_to_its_end(slow(is_chained=True), restore=1)
+
+
+@virtual
+async def test_a_function_source_keeps_its_place_and_its_parallelism(tmp_path: Path) -> None:
+    def job_of(parallelism: int) -> StreamEnvironment:
+        job = environment(tmp_path, parallelism=parallelism)
+        source = job.source(numbers, name="source", parameters={"count": 300}).filter(is_even)
+        source.process("task_functions:Slow", name="slow").sink(Collect, name="sink")
+        return job
+
+    async with running(job_of(1)) as run:
+        await trio.sleep(0.05)
+        await run.checkpoint(1)
+    run = await run_to_its_end(job_of(1), restore=1)
+    assert run.result("sink") == [[*range(0, 300, 2)]]
+    with pytest.raises(ConfigError, match="keep its parallelism 1"):
+        await run_to_its_end(job_of(2), restore=1)
+
+
+@virtual
+async def test_state_of_an_operator_that_is_gone_is_refused(tmp_path: Path) -> None:
+    async with running(counting(tmp_path)) as run:
+        await run.checkpoint(1)
+    job = environment(tmp_path)
+    job.source(SlowNumbers, name="source").sink(Collect, name="sink")
+    with pytest.raises(CheckpointError, match="holds state of operator 'count', which job 'job' does not have"):
+        await run_to_its_end(job, restore=1)
