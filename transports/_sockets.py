@@ -145,7 +145,10 @@ class SocketListener(Listener):
                 elif error.errno not in DIED_IN_QUEUE:
                     raise
                 continue
-            return self._accepted(sock)
+            try:
+                return self._accepted(sock)
+            except OSError:  # gone between accepting and the first setting
+                sock.close()
 
     def close(self) -> None:
         """Stops accepting."""

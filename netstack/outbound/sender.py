@@ -209,11 +209,14 @@ class ChannelSender:
             case Resume(number):
                 channel = self._find(number)
                 if channel is not None and channel.view is not None:
-                    if channel.credit.is_on_demand:
-                        channel.credit.forget()
+                    credit = channel.credit
+                    before = credit.available, credit.granted
+                    if credit.is_on_demand:
+                        credit.forget()
                     try:
                         channel.view.resume()
                     except LocalProtocolError as error:
+                        credit.available, credit.granted = before  # nothing was blocked, so nothing is void
                         if self._codec.blames_connection:
                             self._blame(ErrorCode.UNEXPECTED_FRAME, str(error))
                         else:
@@ -309,10 +312,11 @@ class ChannelSender:
                 continue
             credit = channel.credit
             if buffer.data_type is _DATA or buffer.data_type is _STORED:
-                if credit.available <= 0:
+                try:
+                    credit.spend()
+                except LocalProtocolError:
                     buffer.recycle()
-                    raise LocalProtocolError(f"channel {channel.number} sent data without credit")
-                credit.available -= 1
+                    raise
                 channel.buffers += 1
             if buffer.more_available and (credit.available > 0 or buffer.next_is_event):
                 channel.is_registered = True

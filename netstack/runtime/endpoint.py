@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import Final, final
@@ -24,7 +25,9 @@ from ..config import NetworkConfig
 from ..errors import AuthenticationFailed, ConnectionLost, NetstackError, RemoteProtocolError
 from ..inbound.receiver import ChannelReceiver
 from ..inbound.uncredited import UncreditedReceiver
+from ..limited_log import LimitedLog
 from ..outbound.sender import ChannelSender, ViewProvider
+from ..shown import shown_error, shown_text
 from ..transport import ByteStream, Listener, transport_for
 from ..version import __version__
 from ..wire.codec_native import PROTOCOL_VERSION
@@ -36,6 +39,11 @@ from .authentication import Secret, prove_dialler
 from .buffers import wait_unpooled
 from .pump import Pump
 from .statistics import AcceptedStatistics, DialledStatistics
+from .turns import turns
+
+LOGGER: Final = logging.getLogger("netstack")
+CONNECTION_S: Final = 0.001
+"""What a new connection costs in the tasks that serve it, about."""
 
 SOFTWARE: Final = f"netstack {__version__}"
 KNOWN_FEATURES: Final = FEATURE_CHECKSUM
@@ -104,6 +112,7 @@ class NetworkEndpoint:
         self._closing = False
         self._past_sent = 0
         self._past_received = 0
+        self._log = LimitedLog(LOGGER, trio.current_time)
 
     # For producers.
 
@@ -123,22 +132,32 @@ class NetworkEndpoint:
 
     async def serve(self, listener: Listener) -> None:
         """Accepts until cancelled, or until the listener is closed."""
+        line = turns()
         with contextlib.suppress(trio.ClosedResourceError):
             while True:
                 stream = await listener.accept()
+                start = line.clock()
                 if self._admission is None:
                     self.accept(stream)
                 else:
                     self._nursery.start_soon(self._admit, stream, self._admission)
+                # Its tasks will work as well: who dials without end stands in line with who sends without end.
+                await line.pass_on(CONNECTION_S + line.clock() - start)
 
     async def _admit(self, stream: ByteStream, admission: Admission) -> None:
-        with contextlib.suppress(AuthenticationFailed):  # closed, and counted by its reason
+        try:
             await admission.admit(stream)
-            if self._closing:
-                stream.close()
-                admission.left()
-            else:
-                self.accept(stream)
+        except AuthenticationFailed as error:  # closed, and counted by its reason
+            self._log.log(logging.INFO, error.reason.name, f"refused: {shown_error(error)}")
+            return
+        except Exception as error:  # of a stranger, who ends nobody but himself
+            self._log_mistake(f"meeting {shown_text(stream.peer)} failed: {shown_error(error)}", error)
+            return
+        if self._closing:
+            stream.close()
+            admission.left()
+        else:
+            self.accept(stream)
 
     def accept(self, stream: ByteStream) -> None:
         """Produces on a connected stream, which has been admitted."""
@@ -165,7 +184,7 @@ class NetworkEndpoint:
             return connection
 
         made: list[ChannelSender] = []
-        pump = Pump(stream, connect, on_dirty=self._mark_dirty, on_closed=self._on_pump_closed, answers=True)
+        pump = self._pump(stream, connect, answers=True)
         self._accepted[pump] = made[0]
         self._start(pump)
 
@@ -292,9 +311,22 @@ class NetworkEndpoint:
             return connection
 
         made: list[ChannelReceiver] = []
-        pump = Pump(stream, connect, on_dirty=self._mark_dirty, on_closed=self._on_pump_closed, answers=False)
+        pump = self._pump(stream, connect, answers=False)
         self._start(pump)
         return pump, made[0]
+
+    def _pump(self, stream: ByteStream, connect: Callable[[Callable[[], None]], Connection], *, answers: bool) -> Pump:
+        return Pump(
+            stream,
+            connect,
+            on_dirty=self._mark_dirty,
+            on_closed=self._on_pump_closed,
+            on_mistake=self._log_mistake,
+            answers=answers,
+        )
+
+    def _log_mistake(self, text: str, error: Exception) -> None:
+        self._log.log(logging.ERROR, "mistake", text, error=error)
 
     def _leave(self, address: str, entry: _Dialled) -> None:
         if self._dialled.get(address) is entry:
@@ -367,8 +399,11 @@ class NetworkEndpoint:
         pump.abort(ConnectionLost(f"{pump.stream.peer} said no hello within {self._config.handshake_timeout_s:g} s"))
 
     def _on_pump_closed(self, pump: Pump, error: Exception | None) -> None:
-        if self._accepted.pop(pump, None) is not None and self._on_accepted_end is not None:
-            self._on_accepted_end()
+        if self._accepted.pop(pump, None) is not None:
+            if isinstance(error, RemoteProtocolError):  # a consumer's mistake, which nobody here is told else
+                self._log.log(logging.WARNING, error.code.name, f"connection closed: {shown_error(error)}")
+            if self._on_accepted_end is not None:
+                self._on_accepted_end()
         self._pumps.pop(pump, None)
         self._dirty.pop(pump, None)
         self._past_sent += pump.connection.bytes_sent

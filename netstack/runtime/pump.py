@@ -8,8 +8,10 @@ Rules (measured; see bench/ and DESIGN.md, "Try first"):
   out of buffers has its finished ones sent on the spot, a reader that ran out of data looks at the socket itself. Under
   load neither side then switches tasks per read or write. The pump's own tasks cover the rest: a socket that is full,
   data that comes while nobody asks.
-- No exception of the stream or the peer escapes into a caller: the pump closes, and channels and partitions learn of
-  it.
+- No exception of the stream, of the peer or of our own handling of it escapes into a caller: the pump closes, and
+  channels and partitions learn of it. What one peer says ends that peer and nothing else.
+- A peer that has us work without end stands in line with its like (`turns`). How much one read takes in follows from
+  how many control frames the last ones brought.
 - A producer may have sent everything and gone while we still announce credit: a consumer's write that fails ends only
   its writing; what has arrived is read first.
 """
@@ -17,27 +19,45 @@ Rules (measured; see bench/ and DESIGN.md, "Try first"):
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
 from collections.abc import Awaitable, Callable
+from time import perf_counter
 from typing import Final, final
 
 import trio
 
 from ..buffer.segment import Segment
 from ..errors import ConnectionLost, NetstackError, RemoteProtocolError
+from ..shown import shown_error, shown_text
 from ..transport import ByteStream
 from ..wire.connection import Connection, OutgoingBatch
 from ..wire.frames import Goodbye
 from ..wire.states import State
 from .signal import Signal
+from .turns import TURN_S, WorkAccount, turns
 
 READS_A_TURN: Final = 8
-"""Reads before the reader task lets others run: 8 x 256 KiB is about 300 us of work."""
+"""Reads before the reader task lets others run: 8 x 256 KiB is about 300 us of work. `TURN_S` bounds it, too."""
+
+FRAMES_A_READ: Final = 256
+"""Control frames that one read should bring, as far as the reads before it tell: below a millisecond of work."""
+
+MIN_READ_BYTES: Final = 4 * 1024
+"""The first read of a connection, and the shortest."""
 
 DRAIN_S: Final = 1.0
 """How long a consumer that can no longer write waits for the end of what it reads; a broken stream ends at once."""
 
 SHORT_READ_BYTES: Final = 16 * 1024
 """A read that brings less has emptied the socket, as a rule."""
+
+
+LOGGER: Final = logging.getLogger("netstack")
+
+
+def _log_mistake(text: str, error: Exception) -> None:
+    LOGGER.error("%s", text, exc_info=error)
 
 
 @final
@@ -51,6 +71,7 @@ class Pump:
         *,
         on_dirty: Callable[[Pump], None],
         on_closed: Callable[[Pump, Exception | None], None],
+        on_mistake: Callable[[str, Exception], None] = _log_mistake,
         answers: bool,
     ) -> None:
         """Queues our hello.
@@ -60,6 +81,7 @@ class Pump:
             connect: makes the connection, given what to call when there is something to write.
             on_dirty: told when there is something to write.
             on_closed: told once, when the connection is over.
+            on_mistake: told of an error that is neither the peer's nor the stream's.
             answers: whether what was read is answered at once, in the same turn: credit by data. Data is not answered
                 by credit at once: its consumer announces for all it takes (`poke`).
         """
@@ -73,12 +95,14 @@ class Pump:
         """The segments payloads landed in, once the connection is over; whoever lent them takes them back."""
         self._on_dirty = on_dirty
         self._on_closed = on_closed
+        self._on_mistake = on_mistake
         self._answers = answers
         self._batch: OutgoingBatch | None = None
         self._is_full = False
         self._is_writing = False
         self._is_reading = False
         self._is_paused = False
+        self._read_bytes = MIN_READ_BYTES
         self._leaving = False
         self._said_goodbye = False
         self._ended = False
@@ -122,6 +146,8 @@ class Pump:
             self._stop_writing(error)
         except NetstackError as error:
             self._fail(error)
+        except Exception as error:
+            self._contain(error, "writing to")
         finally:
             self._is_writing = False
 
@@ -133,8 +159,12 @@ class Pump:
         if not self._is_reading:
             self.write_now()
 
-    def read_now(self, reads: int = 1) -> int:
+    def read_now(self, reads: int = 1, until: float | None = None) -> int:
         """Takes in what has arrived, with at most `reads` system calls.
+
+        Args:
+            reads: system calls at most.
+            until: by `time.perf_counter`, when no further one begins.
 
         Returns:
             The bytes the last call brought; with `SHORT_READ_BYTES` or more there may be more.
@@ -146,7 +176,13 @@ class Pump:
         received = 0
         try:
             for _ in range(reads):
-                count = self.stream.try_receive_into(connection.windows())
+                if until is not None and received and perf_counter() >= until:
+                    break
+                windows = connection.windows()
+                if len(windows[-1]) > self._read_bytes and len(windows) <= 2:
+                    windows[-1] = windows[-1][: self._read_bytes]
+                frames = connection.control_frames
+                count = self.stream.try_receive_into(windows)
                 if count is None:
                     received = 0
                     break
@@ -158,10 +194,17 @@ class Pump:
                     return 0
                 connection.advance(count, trio.current_time())
                 received = count
-                if count < SHORT_READ_BYTES or self._is_paused:
+                is_full = count >= self._read_bytes
+                self._adapt(count, connection.control_frames - frames)
+                if (count < SHORT_READ_BYTES and not is_full) or self._is_paused:
                     break  # there is no more, or readiness will tell: asking once more costs as much as reading
+                if is_full:
+                    received = max(received, SHORT_READ_BYTES)
         except NetstackError as error:
             self._fail(error)
+            return 0
+        except Exception as error:
+            self._contain(error, "handling what came from")
             return 0
         finally:
             self._is_reading = False
@@ -207,14 +250,21 @@ class Pump:
                     nursery.start_soon(self._until_closed, self._writer)
                     nursery.start_soon(self._until_closed, self._reader)
                     if heartbeat_interval_s is not None:
-                        nursery.start_soon(self._heart, heartbeat_interval_s, heartbeat_timeout_s)
+                        heart = functools.partial(self._heart, heartbeat_interval_s, heartbeat_timeout_s)
+                        nursery.start_soon(self._until_closed, heart)
         finally:
             self._close(ConnectionLost(f"the connection to {self.stream.peer} was closed by this TaskManager"))
 
     async def _until_closed(self, task: Callable[[], Awaitable[None]]) -> None:
         """`close` wakes whoever waits for the stream with ClosedResourceError: that is how its tasks end."""
-        with contextlib.suppress(trio.ClosedResourceError):
+        try:
             await task()
+        except trio.ClosedResourceError:
+            pass
+        except NetstackError as error:
+            self._fail(error)
+        except Exception as error:
+            self._contain(error, "the task that serves")
 
     async def _writer(self) -> None:
         while True:
@@ -237,12 +287,23 @@ class Pump:
                 await self._work.wait()
 
     async def _reader(self) -> None:
+        line = turns()
+        connection = self.connection
+        account = WorkAccount(perf_counter())
         while True:
             await self.stream.wait_readable()
             while self._is_paused:
                 await self._resumed.wait()
-            while self.read_now(READS_A_TURN) >= SHORT_READ_BYTES:
-                await trio.lowlevel.checkpoint()
+            while True:
+                start = perf_counter()
+                is_more = self.read_now(READS_A_TURN, start + TURN_S) >= SHORT_READ_BYTES
+                moved = connection.bytes_received + connection.bytes_sent
+                if account.owes(start, perf_counter(), moved):
+                    await line.pass_on(account.settle())
+                elif is_more:
+                    await trio.lowlevel.checkpoint()
+                if not is_more:
+                    break
 
     async def _heart(self, interval_s: float, timeout_s: float) -> None:
         while True:
@@ -253,6 +314,21 @@ class Pump:
                 self._fail(ConnectionLost(str(error)))
 
     # Inside.
+
+    def _adapt(self, count: int, frames: int) -> None:
+        """How much the next read takes in: less when it is control frames, ever more when it is not."""
+        if frames > FRAMES_A_READ:
+            self._read_bytes = max(MIN_READ_BYTES, count * FRAMES_A_READ // frames)
+        elif frames < FRAMES_A_READ // 2 and count >= self._read_bytes:
+            self._read_bytes = 2 * count
+
+    def _contain(self, error: Exception, doing: str) -> None:
+        """A mistake of ours, whatever it is, ends this connection and no other."""
+        text = f"{doing} {shown_text(self.stream.peer)} failed: {shown_error(error)}"
+        self._on_mistake(f"{text}; the connection is closed", error)
+        failure = ConnectionLost(text)
+        failure.__cause__ = error
+        self._close(failure)
 
     def _say_goodbye(self) -> None:
         """Our last frame: goes out behind everything that was ready, nothing may follow it."""
@@ -296,7 +372,13 @@ class Pump:
         batch, self._batch = self._batch, None
         if batch is not None:
             batch.release()
-        self.landing = self.connection.close(error)
+        try:
+            self.landing = self.connection.close(error)
+        except Exception as mistake:  # of a callback: the stream is closed, and others are told, all the same
+            self._on_mistake(
+                f"ending the connection to {shown_text(self.stream.peer)}: {shown_error(mistake)}", mistake
+            )
+            self.landing = self.connection.take_landing()
         self.stream.close()
         self.opened.set()
         self._scope.cancel()

@@ -231,8 +231,11 @@ class Connection:
         self.bytes_sent = 0
         self.sends = 0
         self.receives = 0
+        self.control_frames = 0
+        """Frames that moved no data, events included: what a peer may send without end."""
         self._closed_told = False
         self._has_left = False
+        self._has_greeted = not codec.has_hello
         if codec.has_hello:
             self._control.append(codec.encode_control(hello))
         else:
@@ -305,11 +308,12 @@ class Connection:
         """What to write now, or None. The batch's buffers must be released by the caller."""
         batch = OutgoingBatch()
         control = self._control
-        while control and batch.has_room:
-            batch.add_control(control.popleft())
-        if self._pong is not None:
+        if self._pong is not None and self._has_greeted:  # a heartbeat waits for nothing but our hello
             batch.add_control(self._codec.encode_control(self._pong))
             self._pong = None
+        while control and batch.has_room:
+            batch.add_control(control.popleft())
+        self._has_greeted = True
         if self.state in _SENDING:
             try:
                 self._endpoint.collect(batch)
@@ -350,6 +354,10 @@ class Connection:
             self._endpoint.on_closed(error)
         return self._assembler.take_landing()
 
+    def take_landing(self) -> list[Segment]:
+        """Gives up the landing segments of a connection whose `close` failed."""
+        return self._assembler.take_landing()
+
     def statistics(self) -> ConnectionStatistics:
         """A snapshot; O(1)."""
         return ConnectionStatistics(
@@ -372,6 +380,7 @@ class Connection:
 
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         """An in-band event."""
+        self.control_frames += 1
         if self.state is not State.OPEN:
             raise self._unexpected(f"an event ({data_type.name})")
         self._endpoint.on_event(channel, sequence, backlog, data_type, payload)
@@ -392,6 +401,7 @@ class Connection:
 
     def on_frame(self, frame: Frame) -> None:
         """A control frame."""
+        self.control_frames += 1
         match frame:
             case Hello():
                 self._greet(frame)

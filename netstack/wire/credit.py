@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import final
 
-from ..errors import ErrorCode, RemoteProtocolError
+from ..errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 
 MAX_CREDIT = 1 << 31
 """No receiver has more buffers than this; a larger sum is a broken or hostile peer."""
@@ -43,6 +43,16 @@ class SendCredit:
             )
         self.available += count
         self.granted += count
+
+    def spend(self) -> None:
+        """A data buffer goes out.
+
+        Raises:
+            LocalProtocolError: there is no credit for it.
+        """
+        if self.available <= 0:
+            raise LocalProtocolError(f"a buffer without credit: {self.granted} were granted, and all are spent")
+        self.available -= 1
 
     def forget(self) -> None:
         """What is left is void: while the channel was blocked, its receiver gave the buffers to others."""

@@ -83,12 +83,14 @@ class Provider:
 
 
 class Stage:
-    def __init__(self, *, max_channels: int = 100) -> None:
+    def __init__(self, *, max_channels: int = 100, blames_connection: bool = False) -> None:
         self.provider = Provider()
         self.pool = NetworkBufferPool(128, 16).create_pool(100, 100)
         self.sent: list[Frame] = []
         self.wanted = 0
         self.codec = NativeCodec()
+        if blames_connection:
+            self.codec.blames_connection = True  # type: ignore[misc]
         self.sender = ChannelSender(
             self.codec,
             self.provider,
@@ -470,6 +472,21 @@ def test_a_resume_out_of_turn_fails_that_channel_alone(stage: Stage) -> None:
     assert (error.channel, error.code) == (0, ErrorCode.UNEXPECTED_FRAME)
     assert "not blocked" in error.text
     assert stage.provider.log == ["a consumed"]
+
+
+@pytest.mark.parametrize("credit", [0, 2])
+def test_a_resume_out_of_turn_voids_no_credit_where_it_blames_the_connection(credit: int) -> None:
+    stage = Stage(blames_connection=True)
+    stage.provider.create("d")
+    stage.open(9, "d", credit=credit)
+    stage.sender.on_frame(AddCredit(((9, 3),)))
+    stage.add("d", b"0", b"1", b"2")  # in line, with credit
+    stage.sender.on_frame(Resume(9))
+    assert stage.credit(9) == credit + 3
+    batch = OutgoingBatch()
+    stage.sender.collect(batch)
+    batch.release()
+    assert stage.credit(9) == credit
 
 
 def test_acknowledgements_reach_the_partition(stage: Stage) -> None:

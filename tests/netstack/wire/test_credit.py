@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.errors import ErrorCode, RemoteProtocolError
+from netstack.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from netstack.wire.credit import MAX_CREDIT, ReceiveCredit, SendCredit
 
 
@@ -17,6 +17,22 @@ def test_a_grant_no_receiver_can_give_is_refused_and_changes_nothing(count: int)
         credit.grant(count)
     assert caught.value.code is ErrorCode.CREDIT_VIOLATION
     assert (credit.available, credit.granted) == (1, 1)
+
+
+@given(st.integers(0, 5), st.lists(st.integers(0, 3)))
+def test_what_is_spent_never_exceeds_what_was_granted(initial: int, steps: list[int]) -> None:
+    credit, left = SendCredit(initial), initial
+    for step in steps:
+        if step:
+            credit.grant(step)
+            left += step
+        elif left:
+            credit.spend()
+            left -= 1
+        else:
+            with pytest.raises(LocalProtocolError, match="a buffer without credit"):
+                credit.spend()
+        assert credit.available == left
 
 
 def test_the_largest_sum_is_accepted() -> None:
