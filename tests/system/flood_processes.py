@@ -32,11 +32,11 @@ def frame(kind: int, payload: bytes = b"", *, channel: int = 0) -> bytes:
 
 
 def hello() -> bytes:
-    return frame(HELLO, struct.pack(">8sHIIB", b"netstack", 2, SEGMENT, 1, 3) + b"raw")
+    return frame(HELLO, struct.pack(">8sHIIB", b"netstack", 3, SEGMENT, 1, 3) + b"raw")
 
 
 def opening(channel: int, name: bytes) -> bytes:
-    return frame(OPEN, struct.pack(">IIB", 0, 4, len(name)) + name, channel=channel)
+    return frame(OPEN, struct.pack(">IIIB", 0, 1, 4, len(name)) + name, channel=channel)
 
 
 async def produce() -> None:

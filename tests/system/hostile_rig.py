@@ -74,12 +74,12 @@ def buffer(
     return HEADER.pack(len(payload), BUFFER, data_type, 0, channel, sequence, backlog, checksum) + payload
 
 
-def hello(version: int = 2, segment: int = SEGMENT, features: int = 1) -> bytes:
+def hello(version: int = 3, segment: int = SEGMENT, features: int = 1) -> bytes:
     return frame(HELLO, struct.pack(">8sHIIB", b"netstack", version, segment, features, 3) + b"raw")
 
 
 def opening(channel: int, name: str, subpartition: int = 0, credit: int = 100) -> bytes:
-    return frame(OPEN, struct.pack(">IIB", subpartition, credit, len(name)) + name.encode(), channel=channel)
+    return frame(OPEN, struct.pack(">IIIB", subpartition, 1, credit, len(name)) + name.encode(), channel=channel)
 
 
 def credit(channel: int, count: int) -> bytes:

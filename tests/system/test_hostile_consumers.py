@@ -112,7 +112,7 @@ async def test_another_version() -> None:
         code, text = await raw.connection_error()
         assert code is ErrorCode.VERSION_MISMATCH
         names_peer(text)
-        assert "(raw) speaks protocol version 1, we speak 2; run the same netstack release on both sides" in text
+        assert "(raw) speaks protocol version 1, we speak 3; run the same netstack release on both sides" in text
 
 
 @attack
@@ -152,7 +152,7 @@ WRONG = {
     "an unknown kind": (frame(77), ErrorCode.MALFORMED_FRAME, "type 77"),
     "credit for nobody": (frame(CREDIT), ErrorCode.MALFORMED_FRAME, "no channel in it"),
     "a name that is no text": (
-        frame(OPEN, struct.pack(">IIB", 0, 1, 2) + b"\xff\xfe"),
+        frame(OPEN, struct.pack(">IIIB", 0, 1, 1, 2) + b"\xff\xfe"),
         ErrorCode.MALFORMED_FRAME,
         "utf-8",
     ),

@@ -113,7 +113,7 @@ async def attacked(config: NetworkConfig = CONFIG, features: int = 1) -> AsyncIt
             await raw.expect(HELLO)
             for number in range(2):
                 got = await raw.expect(OPEN, number)
-                assert got.payload == struct.pack(">IIB", number, CONFIG.exclusive_buffers_per_channel, 1) + b"p"
+                assert got.payload == struct.pack(">IIIB", number, 1, CONFIG.exclusive_buffers_per_channel, 1) + b"p"
         async with raw.stream:
             reader = RecordReader(gates[0])
             yield Attacked(raw, manager, gates[0], reader, hostile.address)
