@@ -1,6 +1,7 @@
 # Every entry makes .venv by itself; all it needs is a Python of 3.11 or newer. The first run takes a minute, later ones none.
 #
 #   make sweep     measure throughput and latency against the buffer timeout, on Spark's local mode, and write report.html
+#   make compiled  compile the data path (a minute); a sweep does so by itself, if there is a C compiler
 #   make test      everything a change has to pass: lint, types, tests
 #
 # More arguments: make sweep ARGS="--help"    make test PYTEST_ARGS="-k credit -x"
@@ -11,10 +12,12 @@ ARGS ?=
 PYTEST_ARGS ?=
 BIN := .venv/bin
 
-.PHONY: sweep test lint types pytest format clean
+.PHONY: sweep compiled test lint types pytest format clean
 
-sweep: .venv/.installed
+sweep: .venv/.compiled
 	@$(BIN)/netstack-bench sweep $(ARGS)
+
+compiled: .venv/.compiled
 
 test: lint types pytest
 
@@ -33,7 +36,7 @@ format: .venv/.installed-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv netstack/_compiled .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 # The stamp is newer than pyproject.toml once everything in it is installed. `--group` needs pip 25.1.
 .venv/.installed: pyproject.toml
@@ -41,7 +44,13 @@ clean:
 	@echo "Setting up .venv (once) ..." >&2
 	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[arrow,peers,spark]'
+	@NETSTACK_PURE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[arrow,peers,spark]'
+	@touch $@
+
+# Compiles nothing when what is there is that of the sources, and leaves Python where there is no C compiler.
+.venv/.compiled: .venv/.installed $(wildcard netstack/*.py netstack/*/*.py) tools/compile_core.py
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group compile
+	@$(BIN)/python tools/compile_core.py
 	@touch $@
 
 .venv/.installed-dev: .venv/.installed

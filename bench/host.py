@@ -12,6 +12,7 @@ import resource
 from pathlib import Path
 from typing import Any, Final
 
+from netstack import build
 from netstack.version import __version__
 
 _PACKAGES: Final = (
@@ -59,6 +60,7 @@ def host_facts() -> dict[str, Any]:
         "implementation": platform.python_implementation(),
         "load_average": list(os.getloadavg()),
         "congestion_control": congestion_control(),
+        "netstack_build": build.kind,
         "packages": {name: _version_of(name) for name in _PACKAGES},
     }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
+from . import build as build  # at once: it chooses what the data path is loaded from
 from . import parts as _parts
 from .version import __version__ as __version__
 

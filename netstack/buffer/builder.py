@@ -46,7 +46,7 @@ class BufferBuilder:
         "segment",
     )
 
-    def __init__(self, segment: Segment, pool: LocalBufferPool, subpartition: int) -> None:
+    def __init__(self, segment: Segment, pool: LocalBufferPool | None, subpartition: int) -> None:
         self.segment = segment
         self.memory = segment.memory
         self.position = 0
@@ -112,7 +112,8 @@ class BufferBuilder:
         """One reader fewer; the last one returns the segment."""
         self._references -= 1
         if self._references == 0:
-            self._pool.recycle(self.segment, self._subpartition)
+            if self._pool is not None:
+                self._pool.recycle(self.segment, self._subpartition)
         elif self._references < 0:
             raise LocalProtocolError("a BufferBuilder's segment was released twice")
 

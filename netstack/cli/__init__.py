@@ -17,6 +17,7 @@ from itertools import pairwise
 
 import click
 
+from .. import build
 from ..errors import ConfigError, NetstackError
 from .buffers import buffers
 from .consume import consume
@@ -29,7 +30,9 @@ from .top import top
 
 
 @click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(metadata.version("netstack"), prog_name="netstack")
+@click.version_option(
+    metadata.version("netstack"), prog_name="netstack", message=f"%(prog)s, version %(version)s ({build.describe()})"
+)
 def cli() -> None:
     """Records between tasks over TCP: what a TaskManager needs, before it is started."""
 

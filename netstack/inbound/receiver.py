@@ -45,7 +45,7 @@ FIRST_RETRY_S = 0.1
 LONGEST_RETRY_S = 10.0
 
 
-def _never(delay_s: float, callback: Callable[[], None]) -> None:
+def never(delay_s: float, callback: Callable[[], None]) -> None:
     """Nothing is asked for twice."""
 
 
@@ -62,7 +62,7 @@ class ChannelReceiver:
         on_empty: Callable[[], None],
         write_now: Callable[[], None],
         retries: int = 0,
-        call_later: Callable[[float, Callable[[], None]], None] = _never,
+        call_later: Callable[[float, Callable[[], None]], None] = never,
     ) -> None:
         """Starts without channels.
 

@@ -14,28 +14,56 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 from ..buffer.segment import Segment
 from ..events import DataType
+from ..wire.codec import Codec
 from ..wire.frames import Frame
 from .channel import RemoteInputChannel
-from .receiver import ChannelReceiver
+from .receiver import ChannelReceiver, never
 
 
 @final
 class UncreditedReceiver(ChannelReceiver):
     """All channels of one dialled connection that is stopped by any of them."""
 
-    def __init__(self, *arguments: Any, on_pause: Callable[[bool], None], **keywords: Any) -> None:
+    def __init__(
+        self,
+        codec: Codec,
+        *,
+        peer: str,
+        on_write_wanted: Callable[[], None],
+        send: Callable[[Frame], None],
+        on_empty: Callable[[], None],
+        write_now: Callable[[], None],
+        on_pause: Callable[[bool], None],
+        retries: int = 0,
+        call_later: Callable[[float, Callable[[], None]], None] = never,
+    ) -> None:
         """As `ChannelReceiver`.
 
         Args:
-            arguments: see there.
+            codec: see there, as of all the others.
+            peer: see there.
+            on_write_wanted: see there.
+            send: see there.
+            on_empty: see there.
+            write_now: see there.
             on_pause: told True when the socket must not be read from, False when it may again.
-            keywords: see there.
+            retries: see there.
+            call_later: see there.
         """
-        super().__init__(*arguments, **keywords)
+        super().__init__(
+            codec,
+            peer=peer,
+            on_write_wanted=on_write_wanted,
+            send=send,
+            on_empty=on_empty,
+            write_now=write_now,
+            retries=retries,
+            call_later=call_later,
+        )
         self._on_pause = on_pause
         self._staged: deque[_Staged | Callable[[], None]] = deque()
         self._waiter: _Waiter | None = None

@@ -12,7 +12,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ..buffer.builder import BufferBuilder
 from ..buffer.lent import LentBuffer
 from ..record.framing import LENGTH
 from .open_buffers import KICK_BUFFERS, OpenBuffers
@@ -176,7 +175,6 @@ class Emission:
         there is no buffer for the rest (`OpenBuffers.grow`).
         """
         builder = self._buffers.builders[self._slot]
-        assert isinstance(builder, BufferBuilder)
         position = builder.position
         if not position:
             builder.trim(max(builder.capacity, self._record_left(offset)))

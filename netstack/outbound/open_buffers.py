@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, final
 
+import numpy as np
+
 from ..buffer.builder import BufferBuilder
 from ..buffer.segment import Segment
 from .partition import ResultPartition
@@ -30,17 +32,14 @@ KICK_BUFFERS: Final = 16
 """Finished buffers after which the connections are asked to send: one gathering write takes 16 of 32 KiB."""
 
 
-class _NoBuilder:
-    """Stands where a slot has no open buffer, so that the per-record path needs no test for it."""
-
-    __slots__ = ()
-    position = 0
-    limit = -1
-    capacity = 0
-    memory = memoryview(b"")
+def _no_builder() -> BufferBuilder:
+    """Stands where a slot has no open buffer, so that the per-record path needs no test for it: full at position 0."""
+    builder = BufferBuilder(Segment(np.empty(0, np.uint8)), None, 0)
+    builder.finish()
+    return builder
 
 
-_NONE: Final = _NoBuilder()
+_NONE: Final = _no_builder()
 
 
 @final
@@ -82,7 +81,7 @@ class OpenBuffers:
         self.on_lent_back: Callable[[], None] | None = None
         self._broadcast_slot = len(partition.subpartitions)
         slots = self._broadcast_slot + 1
-        self.builders: list[BufferBuilder | _NoBuilder] = [_NONE] * slots
+        self.builders: list[BufferBuilder] = [_NONE] * slots
         self._open_slots = 0
         self._broadcasting = False
         self._timeout_s = buffer_timeout_s
@@ -159,13 +158,13 @@ class OpenBuffers:
         because a writer is held back between records: the wish stays in force under back-pressure.
         """
         builder = self.builders[slot]
-        if isinstance(builder, BufferBuilder) and not self.partition.pool.is_available:
+        if builder is not _NONE and not self.partition.pool.is_available:
             builder.trim(end)
 
     def finish(self, slot: int, *, by_event: bool = False) -> None:
         """Finishes a slot's buffer, if it has one, and announces it."""
         builder = self.builders[slot]
-        if not isinstance(builder, BufferBuilder):
+        if builder is _NONE:
             return
         self.builders[slot] = _NONE
         self._deadline_of[slot] = 0.0
@@ -200,7 +199,7 @@ class OpenBuffers:
     def after_write(self, slot: int) -> None:
         """Arms the flush of what was written last to a slot, and sends what has become full."""
         builder = self.builders[slot]
-        if isinstance(builder, BufferBuilder) and builder.limit < builder.position:  # there is something to flush
+        if builder is not _NONE and builder.limit < builder.position:  # there is something to flush
             builder.limit = builder.capacity
             timeout = self._timeout_s
             if timeout is not None:
@@ -262,7 +261,7 @@ class OpenBuffers:
             self.finish_all(by_event=True)
             return
         for slot, builder in enumerate(self.builders):
-            if isinstance(builder, BufferBuilder):
+            if builder is not _NONE:
                 self.builders[slot] = _NONE
                 builder.finish()
                 builder.close()

@@ -13,8 +13,7 @@ from __future__ import annotations
 import abc
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, final
 
 from ..buffer.stored import Packaging, StoredBuffer
 from ..events import DataType
@@ -43,9 +42,11 @@ Inflate: TypeAlias = Callable[[memoryview], bytes]
 """Decompresses one buffer; a `RemoteProtocolError` if that cannot be done within its bounds."""
 
 
-@dataclass(frozen=True, slots=True)
+@final
 class Parts:
     """A composite frame taken apart: buffers, or events, that came glued together.
+
+    A plain class: compiled, a dataclass cannot have a field of type memoryview.
 
     Attributes:
         body: all of them; a view that is valid until the next bytes are read.
@@ -53,9 +54,12 @@ class Parts:
         inflate: what decompresses each of them; None if they are as they are.
     """
 
-    body: memoryview
-    sizes: tuple[int, ...]
-    inflate: Inflate | None
+    __slots__ = ("body", "inflate", "sizes")
+
+    def __init__(self, body: memoryview, sizes: tuple[int, ...], inflate: Inflate | None) -> None:
+        self.body = body
+        self.sizes = sizes
+        self.inflate = inflate
 
 
 class Codec(abc.ABC):
@@ -92,12 +96,14 @@ class Codec(abc.ABC):
     repeats_cancel: bool = False
     """Whether a producer may overlook a cancel, so that what comes for a channel that left is answered by another."""
 
+    @property
+    def packaging(self) -> Packaging:
+        """How what was kept in files is sent."""
+        return Packaging.PLAIN
+
     @abc.abstractmethod
     def encode_control(self, frame: Frame) -> bytes:
         """Whole control frames: mostly one; none (no bytes) for what this dialect does not say."""
-
-    packaging: Packaging = Packaging.PLAIN
-    """How what was kept in files is sent."""
 
     def encode_stored(
         self, channel: int, sequence: int, backlog: int, buffer: StoredBuffer

@@ -38,14 +38,14 @@ MAX_EVENT_BYTES: Final = 16 * 1024
 class FlinkCodec(Codec):
     """What both sides have in common: the table of channels, and sessions without ceremony."""
 
-    control_header_bytes = PREFIX.size
-    max_event_bytes = MAX_EVENT_BYTES
     has_hello = False
     has_heartbeat = False
     has_goodbye = False
 
     def __init__(self) -> None:
         """Knows no channel."""
+        self.control_header_bytes = PREFIX.size
+        self.max_event_bytes = MAX_EVENT_BYTES
         self.ids = ChannelIds()
         """The names of the channels, by number."""
 

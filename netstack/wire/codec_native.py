@@ -90,21 +90,24 @@ _CONTROL_FRAME: Final = FrameKind.CONTROL
 class NativeCodec(Codec):
     """See the module."""
 
-    header_bytes = _HEADER.size
-    control_header_bytes = _HEADER.size
-    max_control_bytes = 16 * 1024
-    max_event_bytes = 16 * 1024
-    max_credit_pairs = max_control_bytes // _PAIR.size
-    max_split_bytes = 4096  # 4 a compressed buffer
-    packaging = Packaging.COMPRESSED
-
     def __init__(self, segment_size_bytes: int = 1 << 24) -> None:
         """Keeps nothing of any connection.
 
         Args:
             segment_size_bytes: what a compressed buffer may become.
         """
+        self.header_bytes = _HEADER.size
+        self.control_header_bytes = _HEADER.size
+        self.max_control_bytes = 16 * 1024
+        self.max_event_bytes = 16 * 1024
+        self.max_credit_pairs = self.max_control_bytes // _PAIR.size
+        self.max_split_bytes = 4096  # 4 a compressed buffer
         self._inflate = functools.partial(decompress, max_bytes=segment_size_bytes)
+
+    @property
+    def packaging(self) -> Packaging:
+        """Compressed buffers as they are."""
+        return Packaging.COMPRESSED
 
     def encode_buffer_header(
         self, channel: int, data_type: DataType, sequence: int, backlog: int, length: int, checksum: int

@@ -73,9 +73,6 @@ _MAX_KNOWN: Final = 4096  # pairs of channel and length whose headers are rememb
 class FlinkConsumerCodec(FlinkCodec):
     """Of a connection on which we consume: writes requests, reads buffers."""
 
-    header_bytes = _BUFFER_BYTES
-    max_control_bytes = MAX_ERROR_BYTES
-    max_split_bytes = MAX_PARTS * INT.size
     repeats_cancel = True
 
     def __init__(self, new_id: Callable[[], bytes], segment_size_bytes: int) -> None:
@@ -86,6 +83,9 @@ class FlinkConsumerCodec(FlinkCodec):
             segment_size_bytes: what a compressed buffer may become.
         """
         super().__init__()
+        self.header_bytes = _BUFFER_BYTES
+        self.max_control_bytes = MAX_ERROR_BYTES
+        self.max_split_bytes = MAX_PARTS * INT.size
         self._new_id = new_id
         self._inflate = functools.partial(inflate, max_bytes=segment_size_bytes)
         self._by_route: dict[bytes, int] = {}

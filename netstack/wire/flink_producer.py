@@ -63,9 +63,7 @@ _pack_known: Final = KNOWN_BUFFER.pack
 class FlinkProducerCodec(FlinkCodec):
     """Of a connection on which we produce: reads requests, writes buffers."""
 
-    header_bytes = PREFIX.size
     blames_connection = True
-    max_control_bytes = INT.size + MAX_EVENT_BYTES + TASK_EVENT_TARGET.size
 
     def __init__(self, segment_size_bytes: int) -> None:
         """Knows no channel.
@@ -74,6 +72,8 @@ class FlinkProducerCodec(FlinkCodec):
             segment_size_bytes: what most buffers are filled to.
         """
         super().__init__()
+        self.header_bytes = PREFIX.size
+        self.max_control_bytes = INT.size + MAX_EVENT_BYTES + TASK_EVENT_TARGET.size
         self._whole_bytes = segment_size_bytes
         self._whole_tail = tail_of(segment_size_bytes)
         self._heads: dict[int, bytes] = {}  # by channel: how the headers of all of its whole buffers begin

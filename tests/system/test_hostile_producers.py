@@ -67,6 +67,7 @@ from netstack import (
     open_task_manager,
 )
 from netstack.events import encode_event
+from netstack.inbound.channel import EVENT_OVERHEAD_BYTES, MAX_WAITING_EVENT_BYTES
 from netstack.inbound.gate import SingleInputGate
 
 
@@ -225,17 +226,19 @@ async def test_garbage_events(name: str) -> None:
 
 
 @attack
-async def test_a_flood_of_events_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_flood_of_events_that_nobody_reads() -> None:
     """Events cost no credit: a bound of their own stands between a producer and the consumer's memory."""
-    monkeypatch.setattr("netstack.inbound.channel.MAX_WAITING_EVENT_BYTES", 20 * 1100)
-    event = encode_event(UserEvent("x", bytes(997)))
+    large = UserEvent("x", bytes(16_000))
+    event = encode_event(large)
+    most = MAX_WAITING_EVENT_BYTES // (len(event) + EVENT_OVERHEAD_BYTES)
     async with attacked() as rig:
         await rig.raw.send(*(buffer(0, number, event, EVENT) for number in range(20)))
         for _ in range(20):
-            assert await rig.record_of(0) == UserEvent("x", bytes(997))
-        await rig.raw.send(*(buffer(0, 20 + number, event, (EVENT, PRIORITY)[number % 2]) for number in range(200)))
+            assert await rig.record_of(0) == large
+        kinds = EVENT, PRIORITY
+        await rig.raw.send(*(buffer(0, 20 + number, event, kinds[number % 2]) for number in range(most + 1)))
         await rig.raw.expect(CANCEL, 0)
-        for _ in range(20):
+        for _ in range(most):
             await rig.record_of(0)
         error = await rig.channel_fails()
         assert error.code is ErrorCode.CREDIT_VIOLATION

@@ -21,12 +21,12 @@ from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.receiver import ChannelReceiver
 from netstack.outbound.partition import ResultPartition
 from netstack.outbound.sender import ChannelSender
-from netstack.wire import connection as connection_module
 from netstack.wire.codec_native import PROOF_MAGIC, PROTOCOL_VERSION, NativeCodec
 from netstack.wire.connection import (
     FEATURE_CHECKSUM,
     GATHER_BYTES,
     GATHER_FRAMES,
+    MAX_PENDING_CONTROL,
     Connection,
     OutgoingBatch,
 )
@@ -451,16 +451,16 @@ def test_a_flood_of_pings_costs_nothing() -> None:
 # Memory is bounded.
 
 
-def test_control_frames_that_nobody_reads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "MAX_PENDING_CONTROL", 10)
+def test_control_frames_that_nobody_reads_are_bounded() -> None:
     rig = rig_in(State.OPEN)
     collected(rig.connection)
-    for number in range(10):
+    for number in range(MAX_PENDING_CONTROL):
         rig.connection.send(ChannelError(number, ErrorCode.UNKNOWN_CHANNEL, ""))
     with pytest.raises(RemoteProtocolError, match="tcp://peer:1 causes answers faster than it reads them") as caught:
-        rig.connection.send(ChannelError(10, ErrorCode.UNKNOWN_CHANNEL, ""))
+        rig.connection.send(ChannelError(1, ErrorCode.UNKNOWN_CHANNEL, ""))
     assert caught.value.code is ErrorCode.UNEXPECTED_FRAME
-    assert len(collected(rig.connection)) == 10 * len(CODEC.encode_control(ChannelError(0, ErrorCode.INTERNAL, "")))
+    one = len(CODEC.encode_control(ChannelError(0, ErrorCode.INTERNAL, "")))
+    assert len(collected(rig.connection)) == MAX_PENDING_CONTROL * one
 
 
 def test_one_write_is_bounded() -> None:
