@@ -19,6 +19,7 @@ from typing import Final, Protocol, final
 
 from ..buffer.buffer import Buffer
 from ..buffer.local_pool import LocalBufferPool
+from ..config import NetworkConfig
 from ..errors import LocalProtocolError, NetstackError
 from ..events import DataType, EndOfData, decode_event
 from ..waits import WaitMeter
@@ -106,6 +107,8 @@ class SingleInputGate(ClosedByLeaving):
         self.idle = WaitMeter(now())
         """Its reader waits because there is nothing to poll; shared by the gates of a union."""
         self.records = 0
+        self.config: NetworkConfig | None = None
+        """Of the NetworkEnvironment that opened it, where its readers find what nobody told them otherwise."""
         self.debloater: BufferDebloater | None = None
         """What sizes its producers' buffers, if anything does."""
         self.on_data: Callable[[], None] | None = None

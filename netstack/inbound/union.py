@@ -34,6 +34,7 @@ class UnionInputGate(ClosedByLeaving):
         if len(gates) < 2 or len(set(map(id, gates))) != len(gates):
             raise LocalProtocolError(f"a UnionInputGate needs at least 2 distinct gates, got {len(gates)}")
         self.on_available: Callable[[], None] | None = None
+        self.config = gates[0].config
         self.now = gates[0].now
         self.idle = gates[0].idle
         """Its reader waits because there is nothing to poll in any gate: the time of each of them."""

@@ -17,6 +17,7 @@ import struct
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 from ..errors import ConfigError, RecordError
+from .arrow_bounds import check_inflated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,7 +130,7 @@ class ArrowFormat:
         try:
             batch = self._read(data)
             batch.validate(full=True)
-        except (pa.ArrowException, OSError, EOFError, MemoryError, ValueError, StopIteration) as error:
+        except (pa.ArrowException, OSError, EOFError, MemoryError, ValueError, IndexError, StopIteration) as error:
             reason = str(error) or type(error).__name__
             raise RecordError(
                 f"{data.size} bytes are not one Arrow schema and one RecordBatch: {reason};"
@@ -186,11 +187,17 @@ class ArrowFormat:
             self._schemas[key] = schema
         source = pa.BufferReader(data)
         if schema is None:
+            source.seek(end)
+            while source.tell() < len(head) and bytes(head[source.tell() :]) != _END_OF_STREAM:
+                check_inflated(pa.ipc.read_message(source))
+            source.seek(0)
             reader = pa.ipc.open_stream(source)
             batch = reader.read_next_batch()
         else:
             source.seek(end)
-            batch = pa.ipc.read_record_batch(pa.ipc.read_message(source), schema)
+            message = pa.ipc.read_message(source)
+            check_inflated(message)
+            batch = pa.ipc.read_record_batch(message, schema)
         used = source.tell()
         if used != len(head) and bytes(head[used:]) != _END_OF_STREAM:
             raise ValueError(f"{len(head) - used} bytes follow the batch")

@@ -95,6 +95,11 @@ class Secret:
         """The secret itself, for whoever hands it to another process."""
         return self._value
 
+    @property
+    def metrics_token(self) -> str:
+        """What a scraper shows to read metrics: made of the secret, which cannot be had from it."""
+        return self.proof(b"netstack metrics", b"", b"").hex()
+
     def proof(self, label: bytes, first: bytes, second: bytes) -> bytes:
         """HMAC-SHA256 over a label and two nonces."""
         return hmac.digest(self._value, label + first + second, "sha256")

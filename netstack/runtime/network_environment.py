@@ -210,6 +210,7 @@ class NetworkEnvironment:
 
         name = self._gate_name(descriptors)
         gate = SingleInputGate(pool, poke=poke, on_closed=forget, now=self.now, name=name)
+        gate.config = config
         self._gates[gate] = None
         self._memory_watch.check(self._pool.statistics())
         try:
@@ -339,7 +340,9 @@ async def open_task_manager(
             whoever reaches the address reads what is produced here. That is allowed at any address; at one that is not
             of this host alone the network must then keep strangers out.
         metrics_address: `host:port` at which Prometheus may read `/metrics`; port 0 picks a free one (see
-            `NetworkEnvironment.metrics_address`). None serves nothing, and needs no prometheus_client.
+            `NetworkEnvironment.metrics_address`). None serves nothing, and needs no prometheus_client. With a secret,
+            and at an address that is not of this host alone, a scraper must send `Secret.metrics_token` as its bearer
+            token.
         detailed_metrics: serves the shortest, longest and average queues, and the credit of every channel too.
 
     Raises:
@@ -360,7 +363,7 @@ async def open_task_manager(
         if metrics_address is not None:
             from .prometheus import bind_metrics  # only who asks for it needs prometheus_client
 
-            metrics = await bind_metrics(metrics_address, detailed=detailed_metrics)
+            metrics = await bind_metrics(metrics_address, detailed=detailed_metrics, secret=secret)
         async with network_environment_on(
             listener, settings, secret=secret, admission=admission, metrics=metrics
         ) as manager:

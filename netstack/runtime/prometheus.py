@@ -9,18 +9,22 @@ not wait for it: threads that are still busy then find nothing to ask, answer wi
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import hmac
+import ipaddress
 import logging
 import socket
 import socketserver
-from collections.abc import Callable, Iterator
-from typing import Any, Final, final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, TypeAlias, final
 from urllib.parse import urlsplit
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import trio
 
 from ..errors import ConfigError
+from .authentication import Secret
 from .metrics import samples
 from .statistics import NetworkStatistics
 
@@ -37,6 +41,10 @@ LOGGER: Final = logging.getLogger("netstack")
 REQUEST_TIMEOUT_S: Final = 5.0
 """How long a scraper may take to send its request or to take the answer; it occupies a thread meanwhile."""
 
+MAX_SCRAPES: Final = 4
+"""At once; each has a thread."""
+
+_Application: TypeAlias = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 Family = CounterMetricFamily | GaugeMetricFamily
 
 
@@ -64,12 +72,14 @@ class MetricsServer:
         self._server.server_close()
 
 
-async def bind_metrics(address: str, *, detailed: bool) -> MetricsServer:
+async def bind_metrics(address: str, *, detailed: bool, secret: Secret | None = None) -> MetricsServer:
     """Starts to listen; nothing is answered before `MetricsServer.serve`.
 
     Args:
         address: `host:port`; port 0 picks a free one.
         detailed: whether detailed metrics are served too.
+        secret: whose `metrics_token` a scraper must show, unless only this host reaches the address. None asks for
+            nothing.
 
     Raises:
         ConfigError: the address is none.
@@ -87,7 +97,10 @@ async def bind_metrics(address: str, *, detailed: bool) -> MetricsServer:
 
     def listen() -> _Server:
         server = _Server((host, port), _Handler)
-        server.set_app(make_wsgi_app(registry))
+        app = make_wsgi_app(registry)
+        if secret is not None and not _is_loopback(server):
+            app = _for_holders_of(secret.metrics_token, app)
+        server.set_app(app)
         return server
 
     try:
@@ -126,14 +139,49 @@ class _Collector(Collector):
         yield from families.values()
 
 
+def _is_loopback(server: _Server) -> bool:
+    return ipaddress.ip_address(str(server.server_address[0])).is_loopback
+
+
+def _for_holders_of(token: str, app: _Application) -> _Application:
+    """An application that answers only who shows the token."""
+    expected = f"Bearer {token}".encode()
+
+    def checked(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        given = str(environ.get("HTTP_AUTHORIZATION", "")).encode("latin-1", "replace")
+        if hmac.compare_digest(given, expected):
+            return app(environ, start_response)
+        start_response("401 Unauthorized", [("WWW-Authenticate", "Bearer"), ("Content-Type", "text/plain")])
+        return [b"send the metrics token of this cluster's secret as bearer token\n"]
+
+    return checked
+
+
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
     daemon_threads = True  # a scraper that says nothing must not keep the process
     allow_reuse_port = False  # two servers at one address would share the scrapes
 
     def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._scrapes: dict[Any, None] = {}  # oldest first; threads remove their own
         super().__init__(address, handler)
         self.socket.setblocking(False)  # a scraper may be gone before it is accepted
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Begins a scrape; when too many are under way, the one that takes longest gives way."""
+        while len(self._scrapes) >= MAX_SCRAPES:
+            with contextlib.suppress(StopIteration, RuntimeError):  # it has ended, or one did meanwhile
+                oldest = next(iter(self._scrapes))
+                self._scrapes.pop(oldest, None)
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # whoever reads or writes it is told
+        self._scrapes[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """A scrape has ended."""
+        self._scrapes.pop(request, None)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         LOGGER.debug("a scrape from %s broke off", client_address, exc_info=True)

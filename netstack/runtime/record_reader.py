@@ -145,9 +145,10 @@ class RecordReader(_Reader, Generic[T]):
         Args:
             gate: from `NetworkEnvironment.open_gate`; one reader a gate.
             format: as given to the `RecordWriter`.
-            config: where and from which size on spanning records go through a temporary file.
+            config: where and from which size on spanning records go through a temporary file; None is that of the
+                NetworkEnvironment that opened the gate.
         """
-        settings = config or NetworkConfig()
+        settings = config or gate.config or NetworkConfig()
         self._waiter = _Waiter(gate)
         made = format_named(format) if isinstance(format, str) else format
         spill = SpillDirectory(None if settings.spill_directory is None else [settings.spill_directory])

@@ -107,11 +107,10 @@ class _Reader:
             raise ValueError(f"it repeats what is {distance} bytes before, after {len(out)}")
         self._room_for(length)
         start = len(out) - distance
-        while length > 0:  # what is repeated may overlap what is written
-            piece = out[start : start + min(length, distance)]
-            out += piece
-            start += len(piece)
-            length -= len(piece)
+        piece = out[start : start + length]
+        if length > distance:  # what is repeated overlaps what is written: a pattern, again and again
+            piece = (piece * (length // distance + 1))[:length]
+        out += piece
 
     def _room_for(self, count: int) -> None:
         if len(self._out) + count > self._size:

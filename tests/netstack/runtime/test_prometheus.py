@@ -21,6 +21,7 @@ from netstack.config import NetworkConfig
 from netstack.errors import ConfigError
 from netstack.ids import ChannelDescriptor
 from netstack.runtime import prometheus
+from netstack.runtime.authentication import Secret
 from netstack.runtime.catalogue import CATALOGUE
 from netstack.runtime.metrics import samples
 from netstack.runtime.network_environment import NetworkEnvironment, open_task_manager
@@ -262,3 +263,54 @@ def test_without_prometheus_client_the_error_says_what_to_install() -> None:
         "trio.run(main)"
     )
     assert found == "metrics_address needs the package prometheus_client: pip install 'prometheus_client>=0.20'"
+
+
+def status(address: str, **headers: str) -> int:
+    with contextlib.closing(http.client.HTTPConnection(address, timeout=5)) as connection:
+        connection.request(
+            "GET", "/metrics", headers={name.replace("_", "-"): value for name, value in headers.items()}
+        )
+        with connection.getresponse() as response:
+            response.read()
+            return response.status
+
+
+@real
+async def test_beyond_this_host_a_scraper_shows_the_token_of_the_secret() -> None:
+    secret = Secret.generate()
+    async with open_task_manager(url(), CONFIG, secret=secret, metrics_address="0.0.0.0:0") as manager:
+        assert manager.metrics_address is not None
+        address = manager.metrics_address.replace("0.0.0.0", "127.0.0.1")
+        right = f"Bearer {secret.metrics_token}"
+        for given in ("", "Bearer ", "Bearer x", right[:-1], right + "0", secret.metrics_token, "Bearer \xff"):
+            assert await trio.to_thread.run_sync(functools.partial(status, address, Authorization=given)) == 401
+        assert await trio.to_thread.run_sync(functools.partial(status, address)) == 401
+        assert await trio.to_thread.run_sync(functools.partial(status, address, Authorization=right)) == 200
+        assert secret.reveal().hex() not in right
+    async with open_task_manager(url(), CONFIG, secret=secret, metrics_address="127.0.0.1:0") as manager:
+        assert manager.metrics_address is not None
+        assert await trio.to_thread.run_sync(status, manager.metrics_address) == 200
+
+
+@real
+async def test_slow_scrapers_use_up_neither_threads_nor_descriptors_and_keep_nobody_out() -> None:
+    async with open_task_manager(url(), CONFIG, metrics_address="127.0.0.1:0") as manager:
+        assert manager.metrics_address is not None
+        host, _, port = manager.metrics_address.rpartition(":")
+        threads = threading.active_count()
+        slow = [await trio.open_tcp_stream(host, int(port)) for _ in range(90)]
+        try:
+            for stream in slow:
+                await stream.send_all(b"GET /metrics HTTP/1.1\r\nX: ")
+            await trio.to_thread.run_sync(get, manager.metrics_address)
+            assert threading.active_count() <= threads + 2 * prometheus.MAX_SCRAPES + 1
+            given_up = 0
+            for stream in slow[: -prometheus.MAX_SCRAPES]:
+                with trio.move_on_after(2), contextlib.suppress(trio.BrokenResourceError):
+                    while await stream.receive_some():
+                        pass
+                    given_up += 1
+            assert given_up == len(slow) - prometheus.MAX_SCRAPES
+        finally:
+            for stream in slow:
+                await stream.aclose()

@@ -206,13 +206,15 @@ async def test_a_closed_gate_ends_the_reader() -> None:
         await reader.__anext__()
 
 
-def test_a_large_record_goes_through_a_file_that_does_not_outlive_the_reader(tmp_path: Path) -> None:
+@pytest.mark.parametrize("from_gate", [False, True])
+def test_a_large_record_goes_through_a_file_that_does_not_outlive_the_reader(tmp_path: Path, from_gate: bool) -> None:
     config = NetworkConfig(spill_threshold_bytes=100 * 1024, spill_directory=str(tmp_path))
 
     async def scenario() -> None:
         stage = Stage()
         record = bytes(range(256)) * 800
-        reader = RecordReader(stage.gate, config=config)
+        stage.gate.config = config if from_gate else NetworkConfig(spill_directory="/nowhere")
+        reader = RecordReader(stage.gate, config=None if from_gate else config)
         stage.put(LENGTH.pack(len(record)) + record[:150_000])
         with trio.move_on_after(1):
             await reader.__anext__()

@@ -100,3 +100,22 @@ def test_blocks_that_lie(block: bytes, size: int, text: str) -> None:
 def test_any_bytes_are_read_within_bounds_or_refused(block: bytes, size: int) -> None:
     with contextlib.suppress(ValueError):
         assert len(decompress(block, size)) == size
+
+
+@pytest.mark.parametrize("distance", [1, 2, 3, 100])
+def test_a_long_repetition_of_a_short_pattern_is_no_work(distance: int) -> None:
+    pattern = bytes(range(1, distance + 1))
+    zeros, rest = divmod((8 << 20) - 31 - 2, 255)
+    block = bytes([17 + distance]) + pattern if distance > 3 else bytes([0, 17]) + bytes(range(1, 36))
+    if distance <= 3:
+        pattern = bytes(range(36 - distance, 36))
+        written = bytes(range(1, 36))
+    else:
+        written = pattern
+    if not rest:
+        zeros, rest = zeros - 1, 255
+    block += bytes([32]) + bytes(zeros) + bytes([rest]) + ((distance - 1) << 2).to_bytes(2, "little")
+    size = len(written) + (8 << 20)
+    block += bytes([17, 0, 0])
+    expected = written + (pattern * ((8 << 20) // distance + 1))[: 8 << 20]
+    assert decompress(block, size) == expected
