@@ -77,6 +77,21 @@ class CheckpointFenced(CheckpointStorageError):
     """Another master has the folder of checkpoints: this one cannot complete any. Its job cannot go on."""
 
 
+class OperatorFailed(NetstackError):
+    """A function or a class of the user's raised an error while the job ran.
+
+    Attributes:
+        operator: whose.
+        cause: what it raised.
+    """
+
+    def __init__(self, operator: str, cause: BaseException) -> None:
+        text = str(cause)
+        super().__init__(f"operator {operator!r}: {type(cause).__name__}{': ' if text else ''}{text}")
+        self.operator = operator
+        self.cause = cause
+
+
 class InsufficientBuffers(NetstackError):
     """Not enough network buffers; the message says what is missing, what to raise and by how much."""
 

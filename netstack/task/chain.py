@@ -15,7 +15,6 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain as flattened
 from typing import Any, Final, final
 
 import numpy as np
@@ -334,7 +333,10 @@ def _all(targets: Sequence[Target]) -> Target:
 
 
 def _entry(operator: ChainedOperator) -> Target:
-    """What takes an operator's records."""
+    """What takes an operator's records.
+
+    No `map` and no `filter` of Python's own: they take a StopIteration of the user's for the end of the records.
+    """
     if operator.waits:
         return _entry_of_waiting(operator)
     function = operator.bound.process
@@ -348,7 +350,7 @@ def _entry(operator: ChainedOperator) -> Target:
                 out(function(record))
 
             def push_all_mapped(records: Records) -> None:
-                out_batch(list(map(function, listed(records))))
+                out_batch([function(record) for record in listed(records)])
 
             return Target(push_mapped, push_all_mapped)
         case OperatorKind.FILTER:
@@ -358,7 +360,7 @@ def _entry(operator: ChainedOperator) -> Target:
                     out(record)
 
             def push_all_chosen(records: Records) -> None:
-                out_batch(list(filter(function, listed(records))))
+                out_batch([record for record in listed(records) if function(record)])
 
             return Target(push_chosen, push_all_chosen)
         case OperatorKind.FLAT_MAP:
@@ -368,7 +370,7 @@ def _entry(operator: ChainedOperator) -> Target:
                     out(each)
 
             def push_all_parts(records: Records) -> None:
-                out_batch(list(flattened.from_iterable(map(function, listed(records)))))
+                out_batch([each for record in listed(records) for each in function(record)])
 
             return Target(push_parts, push_all_parts)
     return _called(function, operator.out if operator.bound.wants_output else None)

@@ -37,7 +37,7 @@ from ..checkpoint.instructions import CheckpointSettings
 from ..checkpoint.snapshot import TaskFile, TaskSnapshot
 from ..checkpoint.storage import CheckpointStorage
 from ..control.codec import Plain
-from ..errors import ConfigError, LocalProtocolError, PoolDestroyed, RecordError
+from ..errors import ConfigError, LocalProtocolError, OperatorFailed, PoolDestroyed, RecordError
 from ..events import CheckpointBarrier
 from ..outbound.selector import (
     BroadcastSelector,
@@ -50,7 +50,6 @@ from ..outbound.selector import (
     RescaleSelector,
     ShuffleSelector,
 )
-from ..record.formats import format_named
 from ..runtime.causes import root_cause
 from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.record_writer import RecordWriter
@@ -58,6 +57,7 @@ from ..schedule.descriptors.descriptors import MaybeOffloaded, PartitionDescript
 from ..schedule.descriptors.information import JobInformation, OutputInformation, TaskInformation
 from ..schedule.descriptors.shuffle import ShuffleDescriptors
 from ..waits import WaitMeter
+from .blame import blamed
 from .chain import Chain, ChainedOperator
 from .checkpoints import InThread, TaskCheckpoints
 from .context import OperatorContext
@@ -178,8 +178,7 @@ class ChainTask:
         try:
             for made, told_output in zip(descriptor.partitions, task.outputs, strict=True):
                 writers.append(self._writer(made, told_output))
-            takes_arrays = [_takes_arrays(told_output.format) for told_output in task.outputs]
-            self._output = TaskOutput(writers, takes_arrays, self._mailbox, self._environment.now)
+            self._output = TaskOutput(writers, task.outputs, self._mailbox, self._environment.now)
             self._chain = Chain(task, self._bound, self._output)
         except BaseException:
             for writer in writers:
@@ -258,7 +257,7 @@ class ChainTask:
                 except trio.Cancelled:
                     raise
                 except BaseException as error:  # leaves as it is, not inside this nursery's group
-                    failure = error
+                    failure = blamed(error, self._bound.values())
                     nursery.cancel_scope.cancel()
         except BaseExceptionGroup as group:  # a snapshot could not be stored
             root = root_cause(group)
@@ -266,7 +265,7 @@ class ChainTask:
                 raise
             failure = failure or root
         if failure is not None:
-            raise failure
+            raise failure from (failure.cause if isinstance(failure, OperatorFailed) else failure.__cause__)
         return TaskOutcome(self._produced(), self._results, await self._store_final())
 
     async def close(self, failure: str = "") -> None:
@@ -654,11 +653,6 @@ class ChainTask:
             tuple(each.bytes_sent + each.queued_bytes for each in partition.statistics().subpartitions)
             for partition in self._output.partitions
         )
-
-
-def _takes_arrays(format: str) -> bool:
-    made = format_named(format)
-    return made.name == "bytes" or made.numpy_dtype is not None
 
 
 def _selector(

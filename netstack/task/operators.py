@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import numpy as np
 
-from ..errors import CheckpointError, ConfigError
+from ..errors import CheckpointError, ConfigError, NetstackError, OperatorFailed
 from ..schedule.descriptors.information import OperatorInformation
 from ..schedule.graph.job_graph import OperatorKind
 from .context import OperatorContext
@@ -111,7 +111,12 @@ class BoundOperator:
         parameters = dict(information.parameters)
         if inspect.isclass(found):
             _check_call(self.name, found, parameters)
-            self._object = found(**parameters)
+            try:
+                self._object = found(**parameters)
+            except NetstackError:
+                raise
+            except Exception as error:
+                raise OperatorFailed(self.name, error) from error
             self._find_methods()
         else:
             self._object = None
@@ -170,8 +175,13 @@ class BoundOperator:
         found = getattr(self._object, method, None)
         if found is None:
             return None
-        result = found(*arguments)
-        return await result if isinstance(result, Awaitable) else result
+        try:
+            result = found(*arguments)
+            return await result if isinstance(result, Awaitable) else result
+        except NetstackError:
+            raise
+        except Exception as error:
+            raise OperatorFailed(self.name, error) from error
 
     async def finish(self, out: Output) -> Any:
         """Every record was processed: `finish`, with the output if it takes that."""

@@ -18,11 +18,14 @@ import numpy.typing as npt
 import trio
 
 from ..buffer.local_pool import LocalBufferPool
+from ..errors import RecordError
 from ..events import EndOfData, Event
 from ..outbound.partition import ResultPartition
 from ..outbound.selector import records_of
+from ..record.formats import format_named
 from ..runtime.record_writer import RecordWriter
 from ..runtime.signal import Signal
+from ..schedule.descriptors.information import OutputInformation
 from ..waits import WaitMeter
 from .mailbox import Mailbox
 
@@ -87,7 +90,7 @@ class TaskOutput:
     def __init__(
         self,
         writers: Sequence[RecordWriter[Any]],
-        takes_arrays: Sequence[bool],
+        told: Sequence[OutputInformation],
         mailbox: Mailbox,
         now: Callable[[], float],
     ) -> None:
@@ -95,14 +98,14 @@ class TaskOutput:
 
         Args:
             writers: one for each partition.
-            takes_arrays: of each, whether its format is one for arrays.
+            told: what goes into each.
             mailbox: whom to wake when there is room.
             now: monotonic seconds.
         """
         self.partitions: tuple[ResultPartition, ...] = tuple(writer.partition for writer in writers)
         self.kept: list[tuple[RecordWriter[Any], bool, Any]] = []
         self._writers = tuple(writers)
-        self.edges = tuple(_edge(writer, self.kept, takes) for writer, takes in zip(writers, takes_arrays, strict=True))
+        self.edges = tuple(_edge(writer, self.kept, each) for writer, each in zip(writers, told, strict=True))
         pools = tuple(partition.pool for partition in self.partitions)
         self.room: HasRoom = pools[0] if len(pools) == 1 else _Pools(pools)
         self.backpressured = WaitMeter(now())
@@ -208,8 +211,12 @@ class TaskOutput:
             partition.fail(cause)
 
 
-def _edge(writer: RecordWriter[Any], kept: list[tuple[RecordWriter[Any], bool, Any]], takes_arrays: bool) -> Target:
+def _edge(
+    writer: RecordWriter[Any], kept: list[tuple[RecordWriter[Any], bool, Any]], told: OutputInformation
+) -> Target:
     """Functions, because an attribute less is to be looked up for every record."""
+    format = format_named(told.format)
+    takes_arrays = format.name == "bytes" or format.numpy_dtype is not None
     emit_nowait, keep = writer.emit_nowait, kept.append
 
     def push(record: Any) -> None:
@@ -220,6 +227,8 @@ def _edge(writer: RecordWriter[Any], kept: list[tuple[RecordWriter[Any], bool, A
             emit_nowait(record)
         except trio.WouldBlock:
             keep((writer, False, record))
+        except RecordError as error:
+            raise RecordError(f"edge {told.edge}: {error}") from error
 
     def push_batch(records: Records) -> None:
         if isinstance(records, np.ndarray):

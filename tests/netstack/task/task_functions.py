@@ -244,3 +244,39 @@ class Slow:
     async def process(self, record: Any, out: Output) -> None:
         await trio.sleep(0.001)
         out.collect(record)
+
+
+def fail(number: int) -> Any:
+    return 1 // (number - number)
+
+
+def fail_with_output(number: int, out: Output) -> Any:
+    return 1 // (number - number)
+
+
+def stop_in_the_middle(number: int) -> int:
+    return next(iter([])) if number == 500 else number
+
+
+class Fails:
+    """A source that raises in one of its methods."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self._at("made")
+
+    def _at(self, where: str) -> None:
+        if self.where == where:
+            raise RuntimeError(f"in {where}")
+
+    def open(self, context: OperatorContext) -> None:
+        self._at("open")
+
+    def read(self) -> None:
+        self._at("read")
+
+    def snapshot(self, unsent: int) -> None:
+        pass
+
+    def finish(self) -> None:
+        self._at("finish")

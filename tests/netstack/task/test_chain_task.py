@@ -29,7 +29,7 @@ from task_functions import (
 )
 from tasks import Run, run_to_its_end, running, virtual
 
-from netstack.errors import ConfigError, RecordError
+from netstack.errors import ConfigError, OperatorFailed, RecordError
 from netstack.keygroups import key_group, operator_index
 from netstack.schedule import ChainingStrategy, DataStream, StreamEnvironment, StreamSettings
 from netstack.schedule.graph.job_graph import OperatorKind
@@ -268,7 +268,34 @@ class TestRefusals:
     async def test_a_record_that_does_not_fit_its_format(self) -> None:
         job = environment(is_chained=False)
         job.source(numbers).with_format("str").sink(Collect)
-        with pytest.raises(RecordError):
+        with pytest.raises(RecordError, match="edge source -> sink: record 0 of type int does not fit format str"):
+            await run_to_its_end(job)
+
+    @CHAINED
+    @pytest.mark.parametrize("kind", ["map", "filter", "flat_map", "process", "sink"])
+    @virtual
+    async def test_an_operator_that_raises_is_named(self, is_chained: bool, kind: str) -> None:
+        job = environment(is_chained=is_chained)
+        stream = job.source(numbers).map(double).flat_map(twice)
+        function = "task_functions:fail_with_output" if kind == "process" else "task_functions:fail"
+        getattr(stream, kind)(function, name="bad")
+        with pytest.raises(OperatorFailed, match="operator 'bad': ZeroDivisionError: ") as caught:
+            await run_to_its_end(job)
+        assert isinstance(caught.value.cause, ZeroDivisionError)
+
+    @pytest.mark.parametrize("where", ["made", "open", "finish", "read"])
+    @virtual
+    async def test_a_method_that_raises_is_its_operators(self, where: str) -> None:
+        job = environment()
+        job.source("task_functions:Fails", name="bad", parameters={"where": where})
+        with pytest.raises(OperatorFailed, match=f"operator 'bad': RuntimeError: in {where}"):
+            await run_to_its_end(job)
+
+    @virtual
+    async def test_a_function_that_runs_out_of_something_ends_no_stream(self) -> None:
+        job = environment()
+        job.source(Arrays).map("task_functions:stop_in_the_middle", name="bad").sink(Collect)
+        with pytest.raises(OperatorFailed, match="operator 'bad': StopIteration"):
             await run_to_its_end(job)
 
 
