@@ -1,4 +1,4 @@
-"""Where a sweep is measured: two processes of this machine, daemons on hosts, nodes of a Spark cluster.
+"""Where a sweep is measured: two processes of this machine, TaskManagers on hosts, nodes of a Spark cluster.
 
 Takes: the flags that say where. Gives: a `Place`: the grid with what its runs have besides, and what makes a run while
 the place is open.

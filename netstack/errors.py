@@ -163,6 +163,7 @@ class ChannelFailed(NetstackError):
     Attributes:
         code: why; `PARTITION_NOT_FOUND` and `PRODUCER_FAILED` have classes of their own.
         channel: the channel as text, for messages.
+        partition: the id of the partition it was to read, once the channel has heard of the error.
     """
 
     def __init__(self, code: ErrorCode, text: str, *, channel: str = "") -> None:
@@ -170,6 +171,7 @@ class ChannelFailed(NetstackError):
         self.code = code
         self.text = text
         self.channel = channel
+        self.partition = ""
 
 
 class PartitionNotFound(ChannelFailed):

@@ -1,1 +1,1 @@
-"""The benchmark over any number of hosts: sources and sinks all-to-all, deployed on `netstack taskmanager` daemons."""
+"""The benchmark over any number of hosts: sources and sinks all-to-all, deployed on TaskManagers."""

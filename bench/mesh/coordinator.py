@@ -1,7 +1,7 @@
 """Leads one run over daemons: opens it everywhere, starts all tasks at one moment, hears them out, closes everything.
 
-Takes: a `MeshSpec`, a `DaemonClient` for each of its hosts. Gives: the document of the run (`bench.mesh.result`), or
-`MeasurementFailed` with the host, the task and the cause.
+Takes: a `MeshSpec`, a `TaskManagerClient` for each of its hosts. Gives: the document of the run (`bench.mesh.result`),
+or `MeasurementFailed` with the host, the task and the cause.
 
 Rules:
 - Two phases: the run is opened on every daemon before anything is deployed on one; a daemon without a free slot costs
@@ -25,9 +25,8 @@ from typing import Any, Final, final
 import numpy as np
 import trio
 
-from netstack.daemon.client import DaemonClient, RemoteRun
-from netstack.daemon.messages import TaskEnded, TaskFailed, TaskSaid
 from netstack.errors import LocalProtocolError, NetstackError
+from netstack.taskmanager.client import Ended, Failed, JobEvent, RemoteJob, TaskManagerClient
 
 from ..processes import MeasurementFailed
 from ..runner import DEFAULT_SECONDS, OnProgress, Progress
@@ -62,7 +61,7 @@ class MeshDeadlines:
 
 async def run_mesh(
     spec: MeshSpec,
-    daemons: Sequence[DaemonClient],
+    daemons: Sequence[TaskManagerClient],
     on_progress: OnProgress | None = None,
     *,
     engine_kind: str = "hosts",
@@ -85,7 +84,7 @@ async def run_mesh(
 
 async def measure_mesh(
     spec: MeshSpec,
-    daemons: Sequence[DaemonClient],
+    daemons: Sequence[TaskManagerClient],
     on_progress: OnProgress | None = None,
     *,
     deadlines: MeshDeadlines | None = None,
@@ -113,7 +112,7 @@ async def measure_mesh(
         spec = dataclasses.replace(spec, seconds=DEFAULT_SECONDS)
     limits = deadlines or MeshDeadlines()
     matrix = Matrix(spec)
-    runs: list[RemoteRun] = []
+    runs: list[RemoteJob] = []
     try:
         try:
             with trio.fail_after(limits.setup_s):
@@ -129,14 +128,14 @@ async def measure_mesh(
     return outcome
 
 
-async def _deploy(matrix: Matrix, daemons: Sequence[DaemonClient], runs: list[RemoteRun]) -> None:
+async def _deploy(matrix: Matrix, daemons: Sequence[TaskManagerClient], runs: list[RemoteJob]) -> None:
     """Opens the run everywhere, then deploys everywhere; opened runs are in `runs`, whatever happens."""
-    run_id = secrets.token_hex(8)
+    job_id = secrets.token_hex(8)
 
-    def opening(host: int) -> Callable[[], Awaitable[RemoteRun]]:
-        async def open_run() -> RemoteRun:
-            run = await daemons[host].open_run(
-                run_id, name=f"bench {run_id[:4]}", slots=matrix.slots(host), config=matrix.config(host)
+    def opening(host: int) -> Callable[[], Awaitable[RemoteJob]]:
+        async def open_run() -> RemoteJob:
+            run = await daemons[host].open_job(
+                job_id, name=f"bench {job_id[:4]}", slots=matrix.slots(host), network=matrix.config(host)
             )
             runs.append(run)
             return run
@@ -144,7 +143,7 @@ async def _deploy(matrix: Matrix, daemons: Sequence[DaemonClient], runs: list[Re
         return open_run
 
     def deploying(host: int) -> Callable[[], Awaitable[None]]:
-        return lambda: opened[host].deploy(matrix.descriptors(host, addresses))
+        return lambda: opened[host].deploy(matrix.tasks(host, addresses))
 
     opened = await on_all([opening(host) for host in range(len(daemons))])
     runs[:] = opened
@@ -154,8 +153,8 @@ async def _deploy(matrix: Matrix, daemons: Sequence[DaemonClient], runs: list[Re
 
 async def _lead(
     matrix: Matrix,
-    daemons: Sequence[DaemonClient],
-    runs: Sequence[RemoteRun],
+    daemons: Sequence[TaskManagerClient],
+    runs: Sequence[RemoteJob],
     on_progress: OnProgress | None,
     limits: MeshDeadlines,
 ) -> Outcome:
@@ -183,8 +182,8 @@ class _Conversation:
     def __init__(
         self,
         matrix: Matrix,
-        daemons: Sequence[DaemonClient],
-        runs: Sequence[RemoteRun],
+        daemons: Sequence[TaskManagerClient],
+        runs: Sequence[RemoteJob],
         on_progress: OnProgress | None,
         limits: MeshDeadlines,
     ) -> None:
@@ -194,9 +193,7 @@ class _Conversation:
         self._runs = runs
         self._on_progress = on_progress
         self._limits = limits
-        self._inbox, self._news = trio.open_memory_channel[
-            tuple[int, TaskSaid | TaskEnded | TaskFailed | NetstackError]
-        ](math.inf)
+        self._inbox, self._news = trio.open_memory_channel[tuple[int, JobEvent | NetstackError]](math.inf)
         self._places = {(each.task, each.subtask): each for each in matrix.placements}
         self._ready: set[Placement] = set()
         self._stopped: dict[int, dict[str, Any]] = {}  # by source
@@ -208,7 +205,7 @@ class _Conversation:
         self._start_ns = 0
         self._moved_at_s = trio.current_time()
 
-    async def hear(self, host: int, run: RemoteRun) -> None:
+    async def hear(self, host: int, run: RemoteJob) -> None:
         """Passes on what a daemon says, until it is gone."""
         try:
             while True:
@@ -310,11 +307,11 @@ class _Conversation:
             else:
                 raise self._failed(f"no record arrived for {self._patience_s():g} s: {self._waiting_for()}")
 
-    async def _take(self, host: int, news: TaskSaid | TaskEnded | TaskFailed | NetstackError) -> None:
-        if isinstance(news, TaskFailed | NetstackError):
+    async def _take(self, host: int, news: JobEvent | NetstackError) -> None:
+        if isinstance(news, Failed | NetstackError):
             raise await self._root_cause(host, news)
         place = self._places[news.task, news.subtask]
-        if isinstance(news, TaskEnded):
+        if isinstance(news, Ended):
             self._results[place] = news.result
         else:
             self._said(place, news.message)
@@ -335,16 +332,16 @@ class _Conversation:
             self._arrived[place.subtask] = message["records"]
             self._moved_at_s = trio.current_time()
 
-    async def _root_cause(self, host: int, news: TaskFailed | NetstackError) -> MeasurementFailed:
+    async def _root_cause(self, host: int, news: Failed | NetstackError) -> MeasurementFailed:
         """What began it, after listening for a moment to what else is told."""
         found = [(host, news)]
         with trio.move_on_after(_GRACE_S):
             while min(cause_rank(each) for _, each in found):
                 other, more = await self._news.receive()
-                if isinstance(more, TaskFailed | NetstackError):
+                if isinstance(more, Failed | NetstackError):
                     found.append((other, more))
         cause_host, cause = min(found, key=lambda each: cause_rank(each[1]))
-        if isinstance(cause, TaskFailed):
+        if isinstance(cause, Failed):
             address = self._daemons[cause_host].address
             return self._failed(f"{cause.task}-{cause.subtask} on {address}: {cause.kind}: {cause.text}")
         return self._failed(str(cause))

@@ -11,9 +11,9 @@ from typing import Any
 
 import trio
 
-from netstack.daemon.client import open_daemon
 from netstack.errors import NetstackError
 from netstack.runtime.authentication import Secret
+from netstack.taskmanager.client import open_client
 
 from ..runner import OnProgress
 from .coordinator import run_mesh
@@ -47,7 +47,7 @@ async def _run(spec: MeshSpec, secret: Secret | None, on_progress: OnProgress | 
     async with AsyncExitStack() as stack:
         try:
             daemons = [
-                await stack.enter_async_context(open_daemon(host.address, secret=secret)) for host in spec.parsed_hosts
+                await stack.enter_async_context(open_client(host.address, secret=secret)) for host in spec.parsed_hosts
             ]
             document = await run_mesh(spec, daemons, on_progress)
         except NetstackError as error:  # leaves as it is, not inside the groups of the connections' nurseries

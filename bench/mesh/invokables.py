@@ -1,6 +1,6 @@
 """What daemons run for the benchmark: a source, a relay, a sink; only netstack's public calls in between.
 
-Takes: a deployed `Task` (parameters: the settings; where a sink's channels come from). Gives: records, and each
+Takes: an `InvokableTask` (parameters: the settings; where a sink's channels come from). Gives: records, and each
 task's side of the conversation with the coordinator:
 
     task         ready                                  gate open, or partition there
@@ -24,9 +24,9 @@ import numpy.typing as npt
 import trio
 
 from netstack import ArrayReader, RecordReader, RecordWriter
-from netstack.daemon.task import Task
 from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.selector import ChannelSelector
+from netstack.task.invokable import InvokableTask
 
 from ..arrivals import Int64s, warm_ns
 from ..engine import emit_all, take_all
@@ -41,7 +41,7 @@ from .verify import GroupVerifier, SinkVerifier
 _SPREAD: Final = 2_654_435_761  # of Knuth: its multiples modulo anything small come in no pattern
 
 
-async def source(task: Task) -> dict[str, Any]:
+async def source(task: InvokableTask) -> dict[str, Any]:
     """Writes until the run is over, then waits until all of it has been consumed."""
     spec = _spec_of(task)
     (partition,) = task.partitions
@@ -56,7 +56,7 @@ async def source(task: Task) -> dict[str, Any]:
     async with telling(task, meter):
         await emit_all(spec, io, writer)
     waits = meter.sample()
-    congestion_control = task.manager.tcp_facts().get("congestion_control")  # while the connections are there
+    congestion_control = task.environment.tcp_facts().get("congestion_control")  # while the connections are there
     task.send(
         {
             "event": "stopped",
@@ -79,7 +79,7 @@ async def source(task: Task) -> dict[str, Any]:
     }
 
 
-async def relay(task: Task) -> dict[str, Any]:
+async def relay(task: InvokableTask) -> dict[str, Any]:
     """Returns what it reads of each source to the sink beside that source, in the same order."""
     spec = _spec_of(task)
     (partition,) = task.partitions
@@ -99,7 +99,7 @@ async def relay(task: Task) -> dict[str, Any]:
     return {"waits": waits, **_host_facts(task, meter)}
 
 
-async def sink(task: Task) -> dict[str, Any]:
+async def sink(task: InvokableTask) -> dict[str, Any]:
     """Reads until every channel has ended, and proves what came."""
     spec = _spec_of(task)
     verifier = SinkVerifier(spec, spec.lanes, task.parameters["lane_bases"])
@@ -262,7 +262,7 @@ def _warm_from_ns(spec: MeshSpec, start_ns: int) -> int:
     return warm_ns(start_ns, start_ns + int(seconds * 1e9), spec.warmup_s)
 
 
-async def _go(task: Task) -> dict[str, Any]:
+async def _go(task: InvokableTask) -> dict[str, Any]:
     """Says that this task is set up, and waits until shortly before the start."""
     task.send({"event": "ready"})
     message = await task.receive()
@@ -270,9 +270,9 @@ async def _go(task: Task) -> dict[str, Any]:
     return message
 
 
-def _host_facts(task: Task, meter: Meter) -> dict[str, Any]:
+def _host_facts(task: InvokableTask, meter: Meter) -> dict[str, Any]:
     """What all tasks of a host share; the last of them to end has the final figures."""
-    statistics = task.manager.statistics()
+    statistics = task.environment.statistics()
     return {
         "cpu_s": meter.cpu_s(),
         "bytes_sent": statistics.bytes_sent,
@@ -280,5 +280,5 @@ def _host_facts(task: Task, meter: Meter) -> dict[str, Any]:
     }
 
 
-def _spec_of(task: Task) -> MeshSpec:
+def _spec_of(task: InvokableTask) -> MeshSpec:
     return MeshSpec(**task.parameters["spec"])

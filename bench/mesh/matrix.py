@@ -1,6 +1,6 @@
 """Which subtask sits where, and what each of them reads and writes.
 
-Takes: a `MeshSpec`, the address of every host's data. Gives: `Placement`s; a `TaskDescriptor` for each subtask; how
+Takes: a `MeshSpec`, the address of every host's data. Gives: `Placement`s; a `RemoteTask` for each subtask; how
 much memory and how many slots a host needs.
 
 Sources, relays and sinks are numbered host by host, in the order of `--hosts`. Every source writes one partition with
@@ -17,9 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from netstack import GatePlan, NetworkConfig, PartitionPlan, required_buffers
-from netstack.daemon.messages import TaskDescriptor
-from netstack.ids import ChannelDescriptor
-from netstack.schedule.descriptors.descriptors import PartitionDescriptor
+from netstack.taskmanager.client import RemoteGate, RemotePartition, RemoteTask
 
 from ..engine import SPARE_SEGMENTS, config_of
 from .spec import MeshSpec
@@ -99,18 +97,18 @@ class Matrix:
         """Settings of a host's TaskManager, with memory for every buffer its subtasks may use."""
         config = config_of(self.spec)
         gates, partitions = {}, {}
-        addresses = [str(index) for index in range(len(self._hosts))]
         for each in self.on_host(host):
-            for index, gate in enumerate(self._gates(each, addresses)):
-                local = sum(channel.address == addresses[host] for channel in gate)
-                gates[f"{each}.{index}"] = GatePlan(len(gate), local)
-            for partition in self._partitions(each):
-                partitions[partition.name] = PartitionPlan(partition.subpartitions, partition.type)
+            producers = self._producers(each)
+            if producers:
+                local = sum(producer.host == host for producer in producers)
+                gates[f"{each}.0"] = GatePlan(len(producers) * self.spec.channels, local * self.spec.channels)
+            if subpartitions := self._subpartitions(each):
+                partitions[str(each)] = PartitionPlan(subpartitions)
         plan = required_buffers(gates=gates, partitions=partitions, connections=len(self._hosts) - 1, config=config)
         assert plan.maximum is not None, "benchmarks write bounded partitions"
         return dataclasses.replace(config, memory_bytes=(plan.maximum + SPARE_SEGMENTS) * config.segment_size_bytes)
 
-    def descriptors(self, host: int, addresses: Sequence[str]) -> list[TaskDescriptor]:
+    def tasks(self, host: int, addresses: Sequence[str]) -> list[RemoteTask]:
         """What to deploy on a host.
 
         Args:
@@ -118,13 +116,13 @@ class Matrix:
             addresses: where each host's data is read.
         """
         return [
-            TaskDescriptor(
-                task=each.task,
-                subtask=each.subtask,
-                invokable=f"{_MODULE}:{each.task}",
-                parameters=self._parameters(each),
-                partitions=self._partitions(each),
-                gates=self._gates(each, addresses),
+            RemoteTask(
+                each.task,
+                each.subtask,
+                f"{_MODULE}:{each.task}",
+                self._parameters(each),
+                self._subpartitions(each),
+                self._gates(each, addresses),
             )
             for each in self.on_host(host)
         ]
@@ -146,24 +144,25 @@ class Matrix:
             parameters["group_hosts"] = [producer.host for producer in self.upstream()]
         return parameters
 
-    def _partitions(self, each: Placement) -> tuple[PartitionDescriptor, ...]:
+    def _subpartitions(self, each: Placement) -> int:
         if each.task == SINK:
-            return ()
-        consumers = self.spec.sources if each.task == RELAY else self.spec.sinks
-        return (PartitionDescriptor(str(each), consumers * self.spec.channels),)
+            return 0
+        return (self.spec.sources if each.task == RELAY else self.spec.sinks) * self.spec.channels
 
-    def _gates(self, each: Placement, addresses: Sequence[str]) -> tuple[tuple[ChannelDescriptor, ...], ...]:
+    def _producers(self, each: Placement) -> list[Placement]:
+        """Whose partitions a subtask reads."""
         if each.task == SOURCE:
+            return []
+        return self.upstream() if each.task == SINK else self.of_task(SOURCE)
+
+    def _gates(self, each: Placement, addresses: Sequence[str]) -> tuple[RemoteGate, ...]:
+        producers = self._producers(each)
+        if not producers:
             return ()
-        producers = self.upstream() if each.task == SINK else self.of_task(SOURCE)
-        first = each.subtask * self.spec.channels
-        return (
-            tuple(
-                ChannelDescriptor(addresses[producer.host], str(producer), first + channel)
-                for producer in producers
-                for channel in range(self.spec.channels)
-            ),
+        partitions = tuple(
+            RemotePartition(addresses[producer.host], producer.task, producer.subtask) for producer in producers
         )
+        return (RemoteGate(partitions, each.subtask * self.spec.channels, self.spec.channels),)
 
 
 def _placed(task: str, counts: Iterable[int]) -> list[Placement]:

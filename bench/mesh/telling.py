@@ -13,9 +13,9 @@ from typing import Any, Final, final
 
 import trio
 
-from netstack.daemon.task import Task
 from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.partition import ResultPartition
+from netstack.task.invokable import InvokableTask
 
 from ..host import cpu_seconds
 from ..pacing import clock_ns
@@ -83,7 +83,7 @@ class Meter:
 
 
 @asynccontextmanager
-async def telling(task: Task, meter: Meter) -> AsyncIterator[None]:
+async def telling(task: InvokableTask, meter: Meter) -> AsyncIterator[None]:
     """Tells how far a task is while the block runs.
 
     Cancellation: nothing is left behind.
@@ -94,7 +94,7 @@ async def telling(task: Task, meter: Meter) -> AsyncIterator[None]:
         nursery.cancel_scope.cancel()
 
 
-async def _tell(task: Task, meter: Meter) -> None:
+async def _tell(task: InvokableTask, meter: Meter) -> None:
     while True:
         began = time.perf_counter()
         task.send({"event": "progress", **meter.sample()})

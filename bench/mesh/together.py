@@ -10,15 +10,15 @@ from typing import TypeVar
 
 import trio
 
-from netstack.daemon.messages import TaskFailed
 from netstack.errors import NetstackError
+from netstack.taskmanager.client import Failed
 
 _Got = TypeVar("_Got")
 
 
-def cause_rank(news: TaskFailed | NetstackError) -> int:
+def cause_rank(news: Failed | NetstackError) -> int:
     """What is told first is the smaller: a task's own error (0), a daemon that is gone, a timeout, what others lost."""
-    if not isinstance(news, TaskFailed):
+    if not isinstance(news, Failed):
         return 1
     if news.is_secondary:
         return 3

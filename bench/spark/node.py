@@ -1,4 +1,4 @@
-"""One node of a run: a TaskManager daemon inside a task of a barrier stage; the first also leads the run.
+"""One node of a run: a TaskManager inside a task of a barrier stage; the first also leads the run.
 
 Takes: the job as plain data, an `allGather`. Gives: one row a node, also when something failed.
 
@@ -24,12 +24,12 @@ from typing import Any, Final, final
 import trio
 
 from netstack.config import MIB
-from netstack.daemon.build import build_of, own_build
-from netstack.daemon.client import DaemonClient, open_daemon
-from netstack.daemon.daemon import DaemonConfig, TaskManagerDaemon, open_taskmanager_daemon
+from netstack.control.build import build_of, own_build
 from netstack.errors import NetstackError
 from netstack.runtime.authentication import Secret
 from netstack.runtime.causes import is_secondary, root_cause, told
+from netstack.taskmanager.client import TaskManagerClient, open_client
+from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
 
 from ..mesh.coordinator import measure_mesh
 from ..mesh.result import document_of, host_latencies
@@ -43,6 +43,8 @@ OK: Final = "ok"
 LOST: Final = "lost"
 KINDS: Final = (SETUP, FAULT, TIMEOUT, PEER, LOST, OK)
 """How a node ended, the likelier root cause first; of one that is lost there is no word."""
+
+INVOKABLES: Final = ("netstack.bench.mesh.invokables:",)
 
 HOST_LATENCIES: Final = "host_latencies"
 """Histograms of hosts, in the order of ranks: on their way to the driver they are in the document."""
@@ -133,7 +135,7 @@ class Node:
     async def work(self) -> Row:
         """The node's row: always one, whatever happened after the addresses were exchanged."""
         async with AsyncExitStack() as stack:
-            daemon: TaskManagerDaemon | None = None
+            daemon: TaskManager | None = None
             try:
                 daemon = await self._listen(stack)
             except (NetstackError, OSError) as error:
@@ -146,18 +148,19 @@ class Node:
                 await self._run(daemon, [str(peer["address"]) for peer in peers])
         return self._row
 
-    async def _listen(self, stack: AsyncExitStack) -> TaskManagerDaemon:
+    async def _listen(self, stack: AsyncExitStack) -> TaskManager:
         first, last = self._job.ports or (0, 0)
         for port in range(first, last + 1):
-            config = DaemonConfig(
+            config = TaskManagerConfig(
                 listen=f"tcp://{self._host}:{port}",
                 name=self._host if self._job.needs_distinct_hosts else f"node {self._rank}",
                 slots=max(self._job.sources, self._job.sinks, 1),
                 memory_bytes=self._job.memory_bytes,
                 secret=Secret(self._job.token),
+                allow=INVOKABLES,  # what is shipped declares nothing
             )
             try:
-                return await stack.enter_async_context(open_taskmanager_daemon(config))
+                return await stack.enter_async_context(open_taskmanager(config))
             except OSError as error:
                 if port < last:
                     continue
@@ -166,7 +169,7 @@ class Node:
                 raise
         raise AssertionError("the loop returns or raises")
 
-    async def _meet(self, daemon: TaskManagerDaemon | None) -> list[Row]:
+    async def _meet(self, daemon: TaskManager | None) -> list[Row]:
         """Exchanges who everybody is."""
         place = "" if daemon is None else daemon.address.partition("://")[2]
         hello = {name: self._row[name] for name in ("rank", "host", "hostname", "python", "build", "error")}
@@ -203,7 +206,7 @@ class Node:
             )
         return ""
 
-    async def _run(self, daemon: TaskManagerDaemon, addresses: Sequence[str]) -> None:
+    async def _run(self, daemon: TaskManager, addresses: Sequence[str]) -> None:
         job = self._job
         try:
             with trio.fail_after(job.setup_timeout_s + job.deadline_s):
@@ -225,9 +228,9 @@ class Node:
         hosts = tuple(f"{address}={job.sources}/{job.sinks}" for address in addresses)
         spec = MeshSpec(**job.settings, hosts=hosts, relay=job.relay)
         async with AsyncExitStack() as stack:
-            daemons: list[DaemonClient] = []
+            daemons: list[TaskManagerClient] = []
             for address in addresses:
-                client = open_daemon(
+                client = open_client(
                     address,
                     secret=Secret(job.token),
                     name="node 0",

@@ -1,7 +1,7 @@
-"""The command `netstack taskmanager`: a daemon that serves runs until it is stopped.
+"""The command `netstack taskmanager`: a TaskManager that serves jobs until it is stopped.
 
 Takes: flags, or a TOML file with the same names. Gives: a line with the addresses on standard output when it listens;
-what comes and goes on standard error. SIGINT and SIGTERM close every run and end it with exit code 0.
+what comes and goes on standard error. SIGINT and SIGTERM close every job and end it with exit code 0.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import Any, Final
 import click
 import trio
 
-from ..daemon.daemon import DaemonConfig, TaskManagerDaemon, open_taskmanager_daemon
+from ..config import NetworkConfig
 from ..errors import ConfigError
 from ..runtime.authentication import Secret
+from ..taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
 from .values import COUNT, LENGTH, SIZE, Parsed
 
 _KINDS: Final[dict[str, Parsed]] = {
@@ -30,6 +31,7 @@ _KINDS: Final[dict[str, Parsed]] = {
     "max_unproven": COUNT,
     "handshake_timeout_s": LENGTH,
     "heartbeat_timeout_s": LENGTH,
+    "segment_size_bytes": SIZE,
 }
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "slots": (int,),
@@ -39,24 +41,43 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "handshake_timeout_s": (int, float),
     "heartbeat_timeout_s": (int, float),
     "allow": (str, list),
+    "allow_submitted": (bool,),
+    "segment_size_bytes": (int,),
 }
-_FILE_NAMES: Final = {"memory": "memory_bytes", "handshake_timeout": "handshake_timeout_s"} | {
-    "heartbeat_timeout": "heartbeat_timeout_s"
-}
+_FILE_NAMES: Final = {
+    "memory": "memory_bytes",
+    "segment_size": "segment_size_bytes",
+    "handshake_timeout": "handshake_timeout_s",
+} | {"heartbeat_timeout": "heartbeat_timeout_s"}
 
 
-@click.command(short_help="A daemon that serves runs.")
+@click.command(short_help="Runs tasks of jobs.")
 @click.option("--listen", metavar="tcp://ADDR:PORT", help="Where it is reached; tcp://127.0.0.1:6121 if not given.")
 @click.option("--control", metavar="ADDR:PORT", help="A port of its own for control; else control comes to --listen.")
+@click.option(
+    "--jobmanager",
+    metavar="ADDR:PORT",
+    help="Register there, and again whenever it comes back; else serve who dials in.",
+)
+@click.option("--name", help="In reports; the host's name if not given.")
 @click.option("--slots", type=COUNT, help="Subtasks of each task it runs at once; the number of CPUs if not given.")
-@click.option("--memory", "memory_bytes", type=SIZE, help="Network buffers of all runs together; 256MiB if not given.")
+@click.option("--memory", "memory_bytes", type=SIZE, help="Network buffers of all jobs together; 256MiB if not given.")
 @click.option("--metrics", metavar="ADDR:PORT", help="Serve Prometheus metrics there.")
 @click.option(
     "--secret-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Shared with everybody who may come in; needed for any address but loopback.",
 )
-@click.option("--allow", multiple=True, metavar="PACKAGE.", help="Run invokables of this package too; repeatable.")
+@click.option(
+    "--allow", multiple=True, metavar="PACKAGE.", help="Run functions of this package too; repeatable. '*': any."
+)
+@click.option("--allow-submitted", is_flag=True, default=None, help="Run packages that jobs bring along.")
+@click.option(
+    "--segment-size",
+    "segment_size_bytes",
+    type=SIZE,
+    help="Size of a network buffer of the network that jobs share; 32KiB.",
+)
 @click.option(
     "--heartbeat-timeout", "heartbeat_timeout_s", type=LENGTH, help="Silence after which a peer is gone; 10s."
 )
@@ -68,15 +89,15 @@ _FILE_NAMES: Final = {"memory": "memory_bytes", "handshake_timeout": "handshake_
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as one JSON document.")
 def taskmanager(config_file: Path | None, as_json: bool, **flags: Any) -> int:
-    """A long-lived daemon, one per host: serves any number of runs, several at once within its slots.
+    """A long-lived process, one per host: runs tasks of any number of jobs, several at once within its slots.
 
-    Runs come from netstack-bench run|sweep --hosts, or from whoever uses netstack.daemon. A run whose coordinator dies
-    is closed, and everything of it is released.
+    Jobs come from the JobManager it registers at, from netstack-bench run|sweep --hosts, or from whoever uses
+    netstack.taskmanager.client. A job whose driver dies is closed, and everything of it is released.
     """
     settings = {} if config_file is None else read_config(config_file)
     settings |= {name: value for name, value in flags.items() if value is not None and value != ()}
     metrics = settings.pop("metrics", None)
-    config = daemon_config(settings)
+    config = taskmanager_config(settings)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     trio.run(_serve, config, metrics, as_json)
     return 0
@@ -92,7 +113,8 @@ def read_config(path: Path) -> dict[str, Any]:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
-    known = {field.name for field in dataclasses.fields(DaemonConfig)} - {"secret"} | {"secret_file", "metrics"}
+    known = {field.name for field in dataclasses.fields(TaskManagerConfig)} - {"secret", "network", "link_in_thread"}
+    known |= {"secret_file", "metrics", "segment_size_bytes"}
     settings = {}
     for name, value in found.items():
         field = _FILE_NAMES.get(name.replace("-", "_"), name.replace("-", "_"))
@@ -111,8 +133,8 @@ def read_config(path: Path) -> dict[str, Any]:
     return settings
 
 
-def daemon_config(settings: dict[str, Any]) -> DaemonConfig:
-    """The daemon's settings from those of flags and file.
+def taskmanager_config(settings: dict[str, Any]) -> TaskManagerConfig:
+    """The TaskManager's settings from those of flags and file.
 
     Raises:
         ConfigError: one of them cannot work.
@@ -121,35 +143,38 @@ def daemon_config(settings: dict[str, Any]) -> DaemonConfig:
     secret_file = chosen.pop("secret_file", None)
     if secret_file is not None:
         chosen["secret"] = Secret.from_file(secret_file)
+    segment_size_bytes = chosen.pop("segment_size_bytes", None)
+    if segment_size_bytes is not None:
+        chosen["network"] = NetworkConfig(segment_size_bytes=segment_size_bytes, memory_bytes=4 * segment_size_bytes)
     for name in ("listen", "control"):
         if chosen.get(name) and "://" not in chosen[name]:
             chosen[name] = f"tcp://{chosen[name]}"
     allow = chosen.pop("allow", ())
     chosen["allow"] = (allow,) if isinstance(allow, str) else tuple(allow)
-    return DaemonConfig(**chosen)
+    return TaskManagerConfig(**chosen)
 
 
-async def _serve(config: DaemonConfig, metrics: str | None, as_json: bool) -> None:
+async def _serve(config: TaskManagerConfig, metrics: str | None, as_json: bool) -> None:
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with open_taskmanager_daemon(config, metrics_address=metrics) as daemon:
-            _announce(daemon, as_json)
+        async with open_taskmanager(config, metrics_address=metrics) as manager:
+            _announce(manager, as_json)
             async for _ in signals:
                 break
 
 
-def _announce(daemon: TaskManagerDaemon, as_json: bool) -> None:
+def _announce(manager: TaskManager, as_json: bool) -> None:
     addresses = {
-        "address": daemon.address,
-        "control": daemon.control_address,
-        "metrics": daemon.metrics_address,
-        "slots": daemon.slots.slots,
-        "memory_bytes": daemon.slots.memory_bytes,
-        "pid": daemon.facts()["pid"],
+        "address": manager.address,
+        "control": manager.control_address,
+        "metrics": manager.metrics_address,
+        "slots": manager.slots.slots,
+        "memory_bytes": manager.slots.memory_bytes,
+        "pid": manager.facts()["pid"],
     }
     with contextlib.suppress(BrokenPipeError):
         if as_json:
             click.echo(json.dumps({"kind": "ready", **addresses}))
         else:
             shown = "".join(f", {name} at {addresses[name]}" for name in ("metrics",) if addresses[name])
-            control = "" if daemon.control_address == daemon.address else f", control at {daemon.control_address}"
-            click.echo(f"listening at {daemon.address}{control}{shown}; {daemon.slots.slots} slots")
+            control = "" if manager.control_address == manager.address else f", control at {manager.control_address}"
+            click.echo(f"listening at {manager.address}{control}{shown}; {manager.slots.slots} slots")

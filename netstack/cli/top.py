@@ -1,7 +1,7 @@
-"""The command `netstack top`: running daemons, live, in a terminal; or one snapshot, or documents for programs.
+"""The command `netstack top`: running TaskManagers, live, in a terminal; or one snapshot, or documents for programs.
 
-Takes: addresses of daemons. Gives: a view that is renewed every interval, until Ctrl-C. A daemon that is gone is shown
-as gone, with the reason, and tried again.
+Takes: addresses of TaskManagers. Gives: a view that is renewed every interval, until Ctrl-C. A TaskManager that is gone
+is shown as gone, with the reason, and tried again.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from ..daemon.client import open_daemon
 from ..errors import ConfigError, NetstackError
 from ..runtime.authentication import Secret
+from ..taskmanager.client import open_client
 from ..units import format_count
-from .top_view import DaemonHistory, DaemonView, History, RunView, snapshot_document, sparkline
+from .top_view import History, JobView, TaskManagerHistory, TaskManagerView, snapshot_document, sparkline
 from .values import LENGTH
 
 HEARTBEAT_TIMEOUT_S: Final = 5.0
-_FIXED_WIDTH: Final = 58  # of a line of a run, without its sparkline
+_FIXED_WIDTH: Final = 58  # of a line of a job, without its sparkline
 _ADDRESS: Final = re.compile(r"(?:[a-z+]+://)?(?:\[[^\]\s]+\]|[^\s:\[\]]+):\d{1,5}")
 
 
-@click.command(short_help="A live view of running daemons.")
+@click.command(short_help="A live view of running TaskManagers.")
 @click.argument("addresses", metavar="ADDR...", nargs=-1, required=True)
 @click.option(
     "--secret-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Shared with the daemons; needed for those that have one.",
+    help="Shared with the TaskManagers; needed for those that have one.",
 )
 @click.option("--interval", "interval_s", type=LENGTH, default="1s", show_default=True, help="Between two looks.")
 @click.option("--once", is_flag=True, help="Look twice, an interval apart, print one snapshot and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print each snapshot as one JSON document in a line.")
 def top(addresses: tuple[str, ...], secret_file: Path | None, interval_s: float, once: bool, as_json: bool) -> int:
-    """Shows daemons (HOST:PORT of their control ports), their runs, and how the last minute went.
+    """Shows TaskManagers (HOST:PORT of their control ports), their jobs, and how the last minute went.
 
     Ctrl-C ends it. Where standard output is no terminal, one snapshot is printed, as with --once; exit code 1 if a
-    daemon is gone then.
+    TaskManager is gone then.
     """
     for address in addresses:
         if not _ADDRESS.fullmatch(address):
@@ -55,7 +55,7 @@ def top(addresses: tuple[str, ...], secret_file: Path | None, interval_s: float,
     if not interval_s:
         raise ConfigError("--interval 0 would never rest; give 100ms or more")
     secret = None if secret_file is None else Secret.from_file(secret_file)
-    histories = {address: DaemonHistory(address) for address in addresses}
+    histories = {address: TaskManagerHistory(address) for address in addresses}
     once = once or not (as_json or sys.stdout.isatty())
     try:
         return trio.run(_watch, histories, secret, interval_s, once, as_json)
@@ -65,7 +65,7 @@ def top(addresses: tuple[str, ...], secret_file: Path | None, interval_s: float,
 
 
 async def _watch(
-    histories: dict[str, DaemonHistory], secret: Secret | None, interval_s: float, once: bool, as_json: bool
+    histories: dict[str, TaskManagerHistory], secret: Secret | None, interval_s: float, once: bool, as_json: bool
 ) -> int:
     failure: BrokenPipeError | None = None
     code = 0
@@ -92,26 +92,26 @@ async def _end_on(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
         scope.cancel()
 
 
-async def _follow(address: str, history: DaemonHistory, secret: Secret | None, interval_s: float) -> None:
-    """Looks at one daemon, whatever happens to it."""
+async def _follow(address: str, history: TaskManagerHistory, secret: Secret | None, interval_s: float) -> None:
+    """Looks at one TaskManager, whatever happens to it."""
     while True:
         try:
-            async with open_daemon(
+            async with open_client(
                 address,
                 secret=secret,
                 name="netstack top",
                 heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
                 connect_timeout_s=HEARTBEAT_TIMEOUT_S,
-            ) as daemon:
+            ) as client:
                 while True:
-                    history.saw(await daemon.statistics(), trio.current_time())
+                    history.saw(await client.statistics(), trio.current_time())
                     await trio.sleep(interval_s)
         except NetstackError as error:
             history.lost(str(error))
         await trio.sleep(interval_s)
 
 
-async def _show_once(histories: dict[str, DaemonHistory], interval_s: float, as_json: bool) -> int:
+async def _show_once(histories: dict[str, TaskManagerHistory], interval_s: float, as_json: bool) -> int:
     with trio.move_on_after(2 * HEARTBEAT_TIMEOUT_S + interval_s):
         while True:
             await trio.sleep(interval_s / 10)
@@ -126,7 +126,7 @@ async def _show_once(histories: dict[str, DaemonHistory], interval_s: float, as_
     return 1 if any(view.gone for view in views) else 0
 
 
-async def _show(histories: dict[str, DaemonHistory], interval_s: float, as_json: bool) -> None:
+async def _show(histories: dict[str, TaskManagerHistory], interval_s: float, as_json: bool) -> None:
     if as_json:
         while True:
             await trio.sleep(interval_s)
@@ -138,58 +138,58 @@ async def _show(histories: dict[str, DaemonHistory], interval_s: float, as_json:
             await trio.sleep(interval_s)
 
 
-def _views(histories: dict[str, DaemonHistory]) -> list[DaemonView]:
+def _views(histories: dict[str, TaskManagerHistory]) -> list[TaskManagerView]:
     return [history.view(trio.current_time()) for history in histories.values()]
 
 
-def _print_document(views: list[DaemonView]) -> None:
+def _print_document(views: list[TaskManagerView]) -> None:
     click.echo(json.dumps(snapshot_document(views)))
 
 
-def rendered(views: Iterable[DaemonView], width: int) -> Group:
+def rendered(views: Iterable[TaskManagerView], width: int) -> Group:
     """What a terminal of this width shows."""
-    return Group(*(line for view in views for line in _daemon_lines(view, width)))
+    return Group(*(line for view in views for line in _taskmanager_lines(view, width)))
 
 
-def _daemon_lines(view: DaemonView, width: int) -> list[Text]:
+def _taskmanager_lines(view: TaskManagerView, width: int) -> list[Text]:
     name = Text.assemble((view.address, "bold"), f"  {view.hostname}" if view.hostname else "")
     if view.gone:
         return [_line(name, ("  gone, trying again", "bold red")), Text(f"  {view.gone}", style="red"), Text("")]
     cpu = "" if view.cpu_percent is None else f"  CPU {view.cpu_percent:.0f} % of {100 * view.cpus} %"
     facts = f"  up {_clock(view.uptime_s)}  slots {view.used_slots}/{view.slots}{cpu}"
     memory = (
-        f"  buffers {_bytes(view.used_memory_bytes)} in use, {_bytes(view.held_memory_bytes)} held by runs,"
+        f"  buffers {_bytes(view.used_memory_bytes)} in use, {_bytes(view.held_memory_bytes)} held by jobs,"
         f" of {_bytes(view.memory_bytes)}"
     )
     lines = [_line(name, facts), _line(memory)]
-    for run in view.runs:
-        lines += _run_lines(run, width)
-    if not view.runs:
-        lines.append(Text("  no runs", style="dim"))
+    for job in view.jobs:
+        lines += _job_lines(job, width)
+    if not view.jobs:
+        lines.append(Text("  no jobs", style="dim"))
     return [*lines, Text("")]
 
 
-def _run_lines(run: RunView, width: int) -> list[Text]:
-    tasks = ", ".join(f"{count} {state}" for state, count in run.tasks.items() if count) or "no tasks yet"
-    head = f"  {_clock(run.age_s)}  {run.slots} slot{'s' * (run.slots != 1)}  "
-    if not run.is_open:
-        return [_line("  ", (run.name, "cyan"), head, ("waits for its slots", "yellow"))]
-    used = f"  buffers {_percent(run.used_memory_bytes / max(1, run.memory_bytes))}"
-    style = "red" if run.tasks["failed"] else ""
-    lines = [_line("  ", (run.name, "cyan"), head, (tasks, style), used)]
+def _job_lines(job: JobView, width: int) -> list[Text]:
+    tasks = ", ".join(f"{count} {state}" for state, count in job.tasks.items() if count) or "no tasks yet"
+    head = f"  {_clock(job.age_s)}  {job.slots} slot{'s' * (job.slots != 1)}  "
+    if not job.is_open:
+        return [_line("  ", (job.name, "cyan"), head, ("waits for its slots", "yellow"))]
+    used = f"  buffers {_percent(job.used_memory_bytes / job.memory_bytes)}" if job.memory_bytes else ""
+    style = "red" if job.tasks["failed"] else ""
+    lines = [_line("  ", (job.name, "cyan"), head, (tasks, style), used)]
     bars = max(8, width - _FIXED_WIDTH)
-    waits = f"backpressured {run.backpressured_ms_per_s:4.0f} ms/s"
-    lines.append(_flow("out", run.out_bytes_per_s, run.out_records_per_s, run.out_history, bars, waits))
-    waits = f"idle          {run.idle_ms_per_s:4.0f} ms/s"
-    lines.append(_flow("in", run.in_bytes_per_s, run.in_records_per_s, run.in_history, bars, waits))
+    waits = f"backpressured {job.backpressured_ms_per_s:4.0f} ms/s"
+    lines.append(_flow("out", job.out_bytes_per_s, job.out_records_per_s, job.out_history, bars, waits))
+    waits = f"idle          {job.idle_ms_per_s:4.0f} ms/s"
+    lines.append(_flow("in", job.in_bytes_per_s, job.in_records_per_s, job.in_history, bars, waits))
     lines.append(
         _line(
-            f"    pool usage out {_percent(run.out_pool_usage)}, in {_percent(run.in_pool_usage)};",
-            f" network out {_rate(run.sent_bytes_per_s, 'B/s')}, in {_rate(run.received_bytes_per_s, 'B/s')}",
+            f"    pool usage out {_percent(job.out_pool_usage)}, in {_percent(job.in_pool_usage)};",
+            f" network out {_rate(job.sent_bytes_per_s, 'B/s')}, in {_rate(job.received_bytes_per_s, 'B/s')}",
         )
     )
-    most = max((credit for channel in run.channels for _, _, credit in channel.credits), default=0.0)
-    for channel in run.channels:
+    most = max((credit for channel in job.channels for _, _, credit in channel.credits), default=0.0)
+    for channel in job.channels:
         label = f"{channel.partition}[{channel.subpartition}] to {channel.peer.partition('://')[2] or channel.peer}"
         style = "red" if channel.credit == 0 else ""
         lines.append(
@@ -200,7 +200,7 @@ def _run_lines(run: RunView, width: int) -> list[Text]:
                 f"  {label}",
             )
         )
-    more = run.channel_count - len(run.channels)
+    more = job.channel_count - len(job.channels)
     if more > 0:
         lines.append(_line((f"    and {more:,} channels with as much credit or more", "dim")))
     return lines

@@ -1,9 +1,9 @@
-"""What `netstack top` shows, without a terminal: daemons, their runs, and how the last minute went.
+"""What `netstack top` shows, without a terminal: TaskManagers, their jobs, and how the last minute went.
 
-Takes: what daemons say of themselves (`TaskManagerDaemon.statistics`), and when. Gives: frozen views, and sparklines.
+Takes: what TaskManagers say of themselves (`TaskManager.statistics`), and when. Gives: frozen views, and sparklines.
 
 Counters become rates between two looks; a counter that fell (a partition was released) counts as standing still. What a
-look is worth covers the time since the look before it, so a daemon that was gone leaves a gap.
+look is worth covers the time since the look before it, so a TaskManager that was gone leaves a gap.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ History: TypeAlias = tuple[tuple[float, float, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class ChannelView:
-    """One channel that a run of this daemon writes to.
+    """One channel that a job of this TaskManager writes to.
 
     Attributes:
         peer: who reads it.
@@ -45,11 +45,11 @@ class ChannelView:
 
 
 @dataclass(frozen=True, slots=True)
-class RunView:
-    """One run on one daemon. Rates are None at the first look.
+class JobView:
+    """One job on one TaskManager. Rates are None at the first look.
 
     Attributes:
-        run_id: its id.
+        job_id: its id.
         name: for people.
         slots: that it holds, or waits for.
         is_open: whether it has its slots.
@@ -67,13 +67,13 @@ class RunView:
         idle_ms_per_s: of the gate that waits most.
         out_pool_usage: of the fullest partition's pool; above 1 with overdraft.
         in_pool_usage: of the fullest gate's.
-        memory_bytes: of its network buffers.
+        memory_bytes: of its network buffers; 0 if it uses those that jobs share.
         used_memory_bytes: of them, lent out.
         channel_count: in all.
         channels: those with the least credit.
     """
 
-    run_id: str
+    job_id: str
     name: str
     slots: int
     is_open: bool
@@ -98,8 +98,8 @@ class RunView:
 
 
 @dataclass(frozen=True, slots=True)
-class DaemonView:
-    """One daemon.
+class TaskManagerView:
+    """One TaskManager.
 
     Attributes:
         address: as it was given.
@@ -108,13 +108,13 @@ class DaemonView:
         version: of netstack.
         uptime_s: since it was started.
         slots: in all.
-        used_slots: held by runs.
+        used_slots: held by jobs.
         memory_bytes: of network buffers in all.
-        held_memory_bytes: reserved by runs.
+        held_memory_bytes: reserved by jobs.
         used_memory_bytes: lent to their tasks and connections.
         cpu_percent: of one CPU, since the look before; None at the first.
         cpus: of its host.
-        runs: on it.
+        jobs: on it.
     """
 
     address: str
@@ -129,37 +129,37 @@ class DaemonView:
     used_memory_bytes: int
     cpu_percent: float | None
     cpus: int
-    runs: tuple[RunView, ...]
+    jobs: tuple[JobView, ...]
 
 
-def snapshot_document(daemons: Sequence[DaemonView]) -> dict[str, Any]:
-    """All daemons as plain JSON."""
-    return {"daemons": [dataclasses.asdict(daemon) for daemon in daemons]}
+def snapshot_document(taskmanagers: Sequence[TaskManagerView]) -> dict[str, Any]:
+    """All TaskManagers as plain JSON."""
+    return {"taskmanagers": [dataclasses.asdict(each) for each in taskmanagers]}
 
 
 @final
-class DaemonHistory:
-    """What was seen of one daemon."""
+class TaskManagerHistory:
+    """What was seen of one TaskManager."""
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._gone = _NOT_YET
         self._document: Mapping[str, Any] = {}
         self._cpu = _Rate()
-        self._runs: dict[str, _RunHistory] = {}
+        self._jobs: dict[str, _JobHistory] = {}
 
     def saw(self, document: Mapping[str, Any], now_s: float) -> None:
-        """The daemon said this of itself."""
+        """The TaskManager said this of itself."""
         if self._gone or document["pid"] != self._document.get("pid"):
             self._cpu = _Rate()  # nobody knows what was in between
-            self._runs = {}
+            self._jobs = {}
         self._gone = ""
         self._document = document
         self._cpu.add(document["cpu_s"], now_s)
-        rows = {row["run_id"]: row for row in document["runs"]}
-        self._runs = {run_id: self._runs.get(run_id) or _RunHistory() for run_id in rows}
-        for run_id, row in rows.items():
-            self._runs[run_id].saw(row, now_s)
+        rows = {row["job_id"]: row for row in document["jobs"]}
+        self._jobs = {job_id: self._jobs.get(job_id) or _JobHistory() for job_id in rows}
+        for job_id, row in rows.items():
+            self._jobs[job_id].saw(row, now_s)
 
     @property
     def is_known(self) -> bool:
@@ -170,13 +170,13 @@ class DaemonHistory:
         """It cannot be seen."""
         self._gone = why or "gone"
 
-    def view(self, now_s: float) -> DaemonView:
+    def view(self, now_s: float) -> TaskManagerView:
         """All of it, with histories as of now."""
         document = self._document
-        runs = [] if self._gone else [history.view(now_s) for history in self._runs.values()]
-        held = [run for run in runs if run.is_open]
+        jobs = [] if self._gone else [history.view(now_s) for history in self._jobs.values()]
+        held = [job for job in jobs if job.is_open]
         slots, memory_bytes = int(document.get("slots", 0)), int(document.get("memory_bytes", 0))
-        return DaemonView(
+        return TaskManagerView(
             address=self._address,
             gone=self._gone,
             hostname=str(document.get("hostname", "")),
@@ -186,10 +186,10 @@ class DaemonHistory:
             used_slots=slots - int(document.get("free_slots", slots)),
             memory_bytes=memory_bytes,
             held_memory_bytes=memory_bytes - int(document.get("free_memory_bytes", memory_bytes)),
-            used_memory_bytes=sum(run.used_memory_bytes for run in held),
+            used_memory_bytes=sum(job.used_memory_bytes for job in held) + int(document.get("shared_used_bytes", 0)),
             cpu_percent=None if self._cpu.last is None else 100 * self._cpu.last,
             cpus=int(document.get("cpus", 0)),
-            runs=tuple(runs),
+            jobs=tuple(jobs),
         )
 
 
@@ -224,8 +224,8 @@ _RATES: Final = {
 }
 
 
-class _RunHistory:
-    """What was seen of one run."""
+class _JobHistory:
+    """What was seen of one job."""
 
     def __init__(self) -> None:
         self._row: Mapping[str, Any] = {}
@@ -236,7 +236,7 @@ class _RunHistory:
     def saw(self, row: Mapping[str, Any], now_s: float) -> None:
         self._row = row
         metrics = row.get("metrics")
-        if not metrics:  # it waits for its slots, or the daemon says only the most important things
+        if not metrics:  # it waits for its slots, or the TaskManager says only the most important things
             return
         for name, counters in _RATES.items():
             self._rates[name].add(sum(sum(_values(metrics, counter)) for counter in counters), now_s)
@@ -248,17 +248,17 @@ class _RunHistory:
             _remember(found[key], since_s, now_s, float(channel["credit"]))
         self._credits, self._seen_s = found, now_s
 
-    def view(self, now_s: float) -> RunView:
+    def view(self, now_s: float) -> JobView:
         row, rates = self._row, self._rates
         metrics = row.get("metrics", {})
         counts = Counter(row["tasks"].values())
-        return RunView(
-            run_id=row["run_id"],
+        return JobView(
+            job_id=row["job_id"],
             name=row["name"],
             slots=row["slots"],
             is_open="metrics" in row,
             age_s=row["age_s"],
-            tasks={state: counts[state] for state in ("running", "ended", "failed")},
+            tasks={state: counts[state] for state in ("running", "finished", "failed")},
             out_bytes_per_s=rates["out_bytes"].last,
             in_bytes_per_s=rates["in_bytes"].last,
             out_records_per_s=rates["out_records"].last,
@@ -272,7 +272,7 @@ class _RunHistory:
             out_pool_usage=max(_values(metrics, "netstack_output_pool_usage_ratio"), default=0.0),
             in_pool_usage=max(_values(metrics, "netstack_input_pool_usage_ratio"), default=0.0),
             memory_bytes=row["memory_bytes"],
-            used_memory_bytes=int(sum(_values(metrics, "netstack_memory_used_bytes"))),
+            used_memory_bytes=int(sum(_values(metrics, "netstack_memory_used_bytes"))) if row["memory_bytes"] else 0,
             channel_count=row.get("channel_count", 0),
             channels=tuple(self._channel(channel, now_s) for channel in row.get("channels", ())[:CHANNELS_SHOWN]),
         )

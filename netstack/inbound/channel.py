@@ -385,6 +385,8 @@ class RemoteInputChannel:
         """The channel is broken: the next poll raises. Only the first error counts."""
         if self._error is None and not self.is_released and not self.is_finished:
             self._error = error
+            if isinstance(error, ChannelFailed):
+                error.partition = self.partition_id
             self._gate.enqueue(self)
 
     # From the gate.

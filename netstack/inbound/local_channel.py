@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, final
 
 from ..buffer.buffer import Buffer, BufferSource
-from ..errors import ErrorCode, channel_error
+from ..errors import ChannelFailed, ErrorCode, channel_error
 from ..events import Alignment, CheckpointBarrier, DataType, decode_event
 from .capture import InputCapture
 from .gate import SingleInputGate
@@ -97,6 +97,8 @@ class LocalInputChannel:
         """The channel is broken: the next poll raises."""
         if self._error is None and not self._released:
             self._error = error
+            if isinstance(error, ChannelFailed):
+                error.partition = self.partition_id
             self._gate.enqueue(self)
 
     def poll(self) -> Buffer | None:
@@ -116,8 +118,11 @@ class LocalInputChannel:
             if view.is_released and not self._released:
                 failure = view.failure
                 if failure is not None:
-                    raise channel_error(view.failure_code, failure, channel=str(self))
-                raise channel_error(ErrorCode.PARTITION_NOT_FOUND, "the partition was released", channel=str(self))
+                    gone = channel_error(view.failure_code, failure, channel=str(self))
+                else:
+                    gone = channel_error(ErrorCode.PARTITION_NOT_FOUND, "the partition was released", channel=str(self))
+                gone.partition = self.partition_id
+                raise gone
             return None
         if buffer.data_type is _DATA:
             self._buffers += 1

@@ -40,7 +40,7 @@ _PROOF_BYTES: Final = hashlib.sha256().digest_size
 _DIALLER: Final = b"netstack dialler"
 _ACCEPTOR: Final = b"netstack acceptor"
 _ROUTES: Final = (b"NSDC", b"NSDR")
-"""What a connection to a daemon begins with when no secret is proven (`daemon/routing`)."""
+"""What a connection to a service begins with when no secret is proven (`control/routing`)."""
 _FLINK_MAGIC: Final = bytes.fromhex("badc0ffe")
 
 

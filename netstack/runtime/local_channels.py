@@ -55,6 +55,7 @@ def open_local_channel(gate: SingleInputGate, index: int, descriptor: ChannelDes
 
     def on_failed(error: ChannelFailed) -> None:
         if at_once:
+            error.partition = descriptor.partition_id
             failed.append(error)
         else:
             channel.fail(error)

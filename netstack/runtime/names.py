@@ -2,7 +2,7 @@
 
 Takes: a name (see `function_names`), or what it would stand for. Gives: something to call.
 
-Rules: the module is imported, so whoever takes names from others asks first what may be (`daemon.invokables`).
+Rules: the module is imported, so whoever takes names from others asks first what may be (`taskmanager.code`).
 """
 
 from __future__ import annotations

@@ -63,6 +63,7 @@ class NetworkEnvironment:
         self.config = config
         self.address = listener.address
         """The URL consumers dial."""
+        self._addresses = {self.address}
         self.metrics_address: str | None = None
         """`host:port` at which Prometheus finds the metrics; None if they are not served."""
         self._flusher = Flusher()
@@ -174,7 +175,7 @@ class NetworkEnvironment:
         if not descriptors:
             raise ConfigError("a gate needs at least one ChannelDescriptor")
         addresses = {descriptor.address for descriptor in descriptors}
-        local = {address for address in addresses if is_same_address(self.address, address)}
+        local = {address for address in addresses if any(is_same_address(mine, address) for mine in self._addresses)}
         remote = sum(descriptor.address not in local for descriptor in descriptors)
         config = self.config
         buffers = gate_buffers(remote, config)
@@ -257,6 +258,10 @@ class NetworkEnvironment:
                 self._pool.recycle_unpooled(exclusive)
         return gate
 
+    def add_address(self, address: str) -> None:
+        """Another URL by which others know this environment: what they say is there is here."""
+        self._addresses.add(address)
+
     def release_partition(self, name: str) -> None:
         """Drops a partition and everything in it; unknown names are ignored."""
         partition = self._registry.find(name)
@@ -277,6 +282,11 @@ class NetworkEnvironment:
             bytes_received=received,
             admission=None if self._admission is None else self._admission.statistics(),
         )
+
+    @property
+    def used_memory_bytes(self) -> int:
+        """Of its network buffers, those that are lent out."""
+        return (self.config.total_segments - self._pool.free_segments) * self.config.segment_size_bytes
 
     def tcp_facts(self) -> dict[str, str | int]:
         """What the kernel says of the first connection (congestion control, buffer sizes), for reports."""

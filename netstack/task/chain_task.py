@@ -63,6 +63,7 @@ from .checkpoints import InThread, TaskCheckpoints
 from .context import OperatorContext
 from .gates import TaskGates
 from .input import TaskInput
+from .invokable import InvokableTask
 from .mailbox import Mailbox
 from .operators import BoundOperator
 from .output import Records, TaskOutput
@@ -700,6 +701,9 @@ def make_task(
     Raises:
         RemoteProtocolError: the descriptor tells of too few producers.
     """
+    if task.is_invokable:
+        gates = [gate.gate(read).channels for gate in descriptor.gates]
+        return InvokableTask(descriptor, task, environment, reports, gates=gates, load=load)
     return ChainTask(
         descriptor,
         job,

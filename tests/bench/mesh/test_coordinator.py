@@ -12,10 +12,10 @@ from bench.mesh.spec import MeshSpec
 from bench.processes import MeasurementFailed
 from bench.runner import Progress
 from netstack.bench.mesh import invokables
-from netstack.daemon.client import DaemonClient, open_daemon
-from netstack.daemon.daemon import DaemonConfig, TaskManagerDaemon, open_taskmanager_daemon
-from netstack.daemon.task import Task
 from netstack.errors import LocalProtocolError, RequestRefused
+from netstack.task.invokable import InvokableTask
+from netstack.taskmanager.client import TaskManagerClient, open_client
+from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
 
 FAST = MeshDeadlines(setup_s=10, stalled_s=0.5, overall_s=10)
 
@@ -23,7 +23,7 @@ FAST = MeshDeadlines(setup_s=10, stalled_s=0.5, overall_s=10)
 class Hosts:
     """Daemons of one process, each with a client."""
 
-    def __init__(self, daemons: list[TaskManagerDaemon], clients: list[DaemonClient]) -> None:
+    def __init__(self, daemons: list[TaskManager], clients: list[TaskManagerClient]) -> None:
         self.daemons, self.clients = daemons, clients
 
     def spec(self, counts: Sequence[str] = (), **settings: Any) -> MeshSpec:
@@ -36,17 +36,17 @@ class Hosts:
 
     def check_released(self) -> None:
         """Nothing of any run is left."""
-        assert not any(daemon.statistics()["runs"] for daemon in self.daemons)
+        assert not any(daemon.statistics()["jobs"] for daemon in self.daemons)
         assert [daemon.slots.free_slots for daemon in self.daemons] == [4] * len(self.daemons)
 
 
 @contextlib.asynccontextmanager
 async def hosts_open(count: int) -> Any:
     async with contextlib.AsyncExitStack() as stack:
-        config = DaemonConfig(listen="tcp://127.0.0.1:0", slots=4, allow=("tests.",))
-        daemons = [await stack.enter_async_context(open_taskmanager_daemon(config)) for _ in range(count)]
+        config = TaskManagerConfig(listen="tcp://127.0.0.1:0", slots=4, allow=("tests.",))
+        daemons = [await stack.enter_async_context(open_taskmanager(config)) for _ in range(count)]
         clients = [
-            await stack.enter_async_context(open_daemon(daemon.address.partition("://")[2])) for daemon in daemons
+            await stack.enter_async_context(open_client(daemon.address.partition("://")[2])) for daemon in daemons
         ]
         yield Hosts(daemons, clients)
 
@@ -151,7 +151,7 @@ def test_a_timed_run_has_a_window_a_timeline_and_progress() -> None:
     on_hosts(2, work)
 
 
-async def failing(task: Task) -> None:
+async def failing(task: InvokableTask) -> None:
     task.send({"event": "ready"})
     await task.receive()
     raise ValueError("no more paper")
@@ -185,7 +185,7 @@ def test_a_daemon_without_room_refuses_and_costs_the_others_nothing() -> None:
 
 @pytest.mark.slow
 def test_records_that_do_not_move_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def asleep(task: Task) -> None:
+    async def asleep(task: InvokableTask) -> None:
         await task.open_gate()
         task.send({"event": "ready"})
         await trio.sleep_forever()
@@ -203,7 +203,7 @@ def test_records_that_do_not_move_end_the_run(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.slow
 def test_a_task_that_never_gets_ready_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def asleep(task: Task) -> None:
+    async def asleep(task: InvokableTask) -> None:
         await trio.sleep_forever()
 
     async def work(hosts: Hosts) -> None:
@@ -219,7 +219,7 @@ def test_a_task_that_never_gets_ready_is_named(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.slow
 def test_a_daemon_that_vanishes_is_named() -> None:
     async def main() -> None:
-        config = DaemonConfig(listen="tcp://127.0.0.1:0", slots=4, allow=("tests.",))
+        config = TaskManagerConfig(listen="tcp://127.0.0.1:0", slots=4, allow=("tests.",))
         places: list[str] = []
         async with hosts_open(2) as hosts, trio.open_nursery() as nursery:
             doomed = trio.CancelScope()
@@ -227,14 +227,14 @@ def test_a_daemon_that_vanishes_is_named() -> None:
 
             async def daemon() -> None:
                 with doomed:
-                    async with open_taskmanager_daemon(config) as made:
+                    async with open_taskmanager(config) as made:
                         places.append(made.address.partition("://")[2])
                         listening.set()
                         await trio.sleep_forever()
 
             nursery.start_soon(daemon)
             await listening.wait()
-            async with open_daemon(places[0]) as client:
+            async with open_client(places[0]) as client:
                 hosts.clients.append(client)
 
                 def kill_it(progress: Progress) -> None:
@@ -279,7 +279,7 @@ def test_interrupting_releases_everything() -> None:
 
 
 def test_a_delivery_that_is_not_whole_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def forgetful(task: Task) -> dict[str, Any]:
+    async def forgetful(task: InvokableTask) -> dict[str, Any]:
         result = await honest(task)
         if task.subtask == 1:
             result["deliveries"][0]["records"] -= 1

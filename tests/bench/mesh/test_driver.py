@@ -14,9 +14,9 @@ import trio
 from bench.cli import main
 from bench.mesh.driver import run_over_hosts
 from bench.mesh.spec import MeshSpec
-from netstack.daemon.daemon import DaemonConfig, open_taskmanager_daemon
 from netstack.errors import ConnectionLost, NetstackError
 from netstack.runtime.authentication import Secret
+from netstack.taskmanager.service import TaskManagerConfig, open_taskmanager
 
 
 @pytest.fixture(name="secret_file", scope="module")
@@ -35,8 +35,8 @@ def _hosts(secret_file: Path) -> Iterator[str]:
     stop: list[Any] = []
 
     async def serve() -> None:
-        config = DaemonConfig(listen="tcp://127.0.0.1:0", slots=2, secret=Secret.from_file(secret_file))
-        async with open_taskmanager_daemon(config) as one, open_taskmanager_daemon(config) as other:
+        config = TaskManagerConfig(listen="tcp://127.0.0.1:0", slots=2, secret=Secret.from_file(secret_file))
+        async with open_taskmanager(config) as one, open_taskmanager(config) as other:
             places.extend(daemon.address.partition("://")[2] for daemon in (one, other))
             scope = trio.CancelScope()
             stop.extend((trio.lowlevel.current_trio_token(), scope))

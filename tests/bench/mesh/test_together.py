@@ -5,16 +5,16 @@ import trio
 from trio.testing import MockClock
 
 from bench.mesh.together import cause_rank, on_all
-from netstack.daemon.messages import TaskFailed
 from netstack.errors import ConnectionLost, NetstackError
+from netstack.taskmanager.client import Failed
 
 
-def failed(kind: str, *, is_secondary: bool = False) -> TaskFailed:
-    return TaskFailed("0123456789abcdef", "sink", 0, kind, "text", is_secondary)
+def failed(kind: str, *, is_secondary: bool = False) -> Failed:
+    return Failed("sink", 0, kind, "text", is_secondary)
 
 
 def test_the_cause_is_told_before_its_consequences() -> None:
-    news: list[TaskFailed | NetstackError] = [
+    news: list[Failed | NetstackError] = [
         failed("ConnectionLost", is_secondary=True),
         failed("TooSlowError"),
         ConnectionLost("a:1 is gone"),

@@ -123,12 +123,12 @@ def test_nobody_gets_in_without_the_token(monkeypatch: pytest.MonkeyPatch) -> No
     whole = coordinator.measure_mesh
 
     async def with_a_stranger(spec: Any, daemons: Any, **kwargs: Any) -> dict[str, Any]:
-        from netstack.daemon.client import open_daemon
         from netstack.errors import AuthenticationFailed
         from netstack.runtime.authentication import Secret
+        from netstack.taskmanager.client import open_client
 
         with pytest.raises(AuthenticationFailed):
-            async with open_daemon(daemons[1].address, secret=Secret(b"x" * 32)):
+            async with open_client(daemons[1].address, secret=Secret(b"x" * 32)):
                 raise AssertionError("a stranger came in")
         return await whole(spec, daemons, **kwargs)
 

@@ -17,14 +17,11 @@ import pytest
 import trio
 
 from netstack.cli import main
-from netstack.cli.taskmanager import daemon_config, read_config, taskmanager
+from netstack.cli.taskmanager import read_config, taskmanager, taskmanager_config
 from netstack.config import NetworkConfig
-from netstack.daemon.client import RemoteRun, open_daemon
-from netstack.daemon.messages import TaskDescriptor
 from netstack.errors import ConfigError, ConnectionLost
-from netstack.ids import ChannelDescriptor
 from netstack.runtime.authentication import Secret
-from netstack.schedule.descriptors.descriptors import PartitionDescriptor
+from netstack.taskmanager.client import RemoteGate, RemoteJob, RemotePartition, RemoteTask, open_client
 
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=1 << 20)
 RUN_ID = "00000000000000aa"
@@ -46,13 +43,12 @@ async def read(task):
 COORDINATOR = """
 import sys, trio
 from netstack.config import NetworkConfig
-from netstack.daemon.client import open_daemon
-from netstack.daemon.messages import TaskDescriptor
+from netstack.taskmanager.client import open_client
 
 async def main():
-    async with open_daemon(sys.argv[1]) as client:
-        run = await client.open_run(
-            "00000000000000bb", name="doomed", slots=2, config=NetworkConfig(memory_bytes=1 << 20)
+    async with open_client(sys.argv[1]) as client:
+        run = await client.open_job(
+            "00000000000000bb", name="doomed", slots=2, network=NetworkConfig(memory_bytes=1 << 20)
         )
         print("open", flush=True)
         await trio.sleep_forever()
@@ -75,7 +71,7 @@ def test_flags_have_units() -> None:
         ["--slots", "3", "--memory", "1GiB", "--heartbeat-timeout", "500ms", "--allow", "a.", "--allow", "b:"]
     )
     assert found == {"slots": 3, "memory_bytes": 1 << 30, "heartbeat_timeout_s": 0.5, "allow": ("a.", "b:")}
-    config = daemon_config({**found, "control": "127.0.0.1:7000", "listen": "127.0.0.1:7001"})
+    config = taskmanager_config({**found, "control": "127.0.0.1:7000", "listen": "127.0.0.1:7001"})
     assert (config.control, config.listen, config.allow) == (
         "tcp://127.0.0.1:7000",
         "tcp://127.0.0.1:7001",
@@ -116,7 +112,7 @@ def test_a_file_has_the_same_settings_and_flags_go_first(tmp_path: Path, monkeyp
     ("text", "said"),
     [
         ("slots = ", "daemon.toml: "),
-        ("colour = 1", "there is no setting 'colour'; known are allow, control,"),
+        ("colour = 1", "there is no setting 'colour'; known are allow, allow_submitted, control,"),
         ('memory = "lots"', "daemon.toml: memory: "),
         ('slots = "many"', "daemon.toml: slots: "),
         ("slots = 1.5", "slots = 1.5 is of the wrong type"),
@@ -150,7 +146,7 @@ def test_a_secret_file_that_others_may_read_is_refused(tmp_path: Path, capsys: p
     assert main(["taskmanager", "--secret-file", str(path)]) == 2
     assert f"chmod 600 {path}" in capsys.readouterr().err
     path.chmod(0o600)
-    assert daemon_config({"secret_file": path, "listen": "0.0.0.0:0"}).secret is not None
+    assert taskmanager_config({"secret_file": path, "listen": "0.0.0.0:0"}).secret is not None
 
 
 def test_an_address_that_is_taken_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,7 +158,7 @@ def test_an_address_that_is_taken_is_told(capsys: pytest.CaptureFixture[str]) ->
 
 def test_what_is_unknown_is_a_setting_error() -> None:
     with pytest.raises(ConfigError):
-        daemon_config({"slots": 0})
+        taskmanager_config({"slots": 0})
 
 
 # --------------------------------------------------------------------------------------------------- as a process
@@ -215,7 +211,7 @@ def scraped(place: str) -> str:
         return text
 
 
-async def drained(run: RemoteRun) -> None:
+async def drained(run: RemoteJob) -> None:
     """Hears a run out, until it fails."""
     while True:
         await run.next_event()
@@ -231,15 +227,13 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-async def _start(runs: list[RemoteRun]) -> None:
+async def _start(runs: list[RemoteJob]) -> None:
     """A writer on the first, a reader on every one of them."""
     first = runs[0]
-    await first.deploy(
-        [TaskDescriptor("write", 0, "clijobs:write", partitions=(PartitionDescriptor("out", len(runs)),))]
-    )
+    await first.deploy([RemoteTask("write", 0, "clijobs:write", subpartitions=len(runs))])
     for place, run in enumerate(runs):
-        gate = (ChannelDescriptor(first.data_address, "out", place),)
-        await run.deploy([TaskDescriptor("read", place, "clijobs:read", gates=(gate,))])
+        gate = RemoteGate((RemotePartition(first.data_address, "write", 0),), place)
+        await run.deploy([RemoteTask("read", place, "clijobs:read", gates=(gate,))])
 
 
 @pytest.mark.slow
@@ -258,15 +252,17 @@ def test_two_daemons_over_tcp_end_with_0_while_runs_are_open(package: Path, tmp_
             secret = Secret.from_file(secret_file)
             with trio.fail_after(30):
                 async with (
-                    open_daemon(ready["address"], secret=secret) as a,
-                    open_daemon(second["address"], secret=secret) as b,
+                    open_client(ready["address"], secret=secret) as a,
+                    open_client(second["address"], secret=secret) as b,
                 ):
-                    runs = [await each.open_run(RUN_ID, name="r", slots=1, config=CONFIG) for each in (a, b)]
+                    runs = [await each.open_job(RUN_ID, name="r", slots=1, network=CONFIG) for each in (a, b)]
                     await _start(runs)
                     heard = {json.dumps((await run.next_event()).message) for run in (runs[0], runs[0], runs[1])}
                     assert heard == {'{"wrote": 1}', '{"read": "a word"}'}
-                    assert (await a.statistics())["runs"][0]["bytes_sent"] > 0
-                    assert 'partition="r/out"' in await trio.to_thread.run_sync(scraped, ready["metrics"])
+                    assert (await a.statistics())["jobs"][0]["bytes_sent"] > 0
+                    assert f'partition="r/{RUN_ID}/write/0.0"' in await trio.to_thread.run_sync(
+                        scraped, ready["metrics"]
+                    )
                     for process in (one, other):
                         process.send_signal(signal.SIGTERM)
                     for run in runs:
@@ -277,7 +273,7 @@ def test_two_daemons_over_tcp_end_with_0_while_runs_are_open(package: Path, tmp_
         for process in (one, other):
             assert process.wait(10) == 0
         assert one.stderr is not None
-        assert "(r) closed: the daemon is stopping" in one.stderr.read()
+        assert "(r) closed: the TaskManager is stopping" in one.stderr.read()
 
 
 @pytest.mark.slow
@@ -286,11 +282,11 @@ def test_a_killed_coordinator_releases_its_run(package: Path) -> None:
 
         async def follow() -> None:
             with trio.fail_after(10):
-                async with open_daemon(ready["address"]) as client:
+                async with open_client(ready["address"]) as client:
                     assert (await client.statistics())["free_slots"] == 0
                     process.kill()
-                    run = await client.open_run(RUN_ID, name="next", slots=2, config=CONFIG, slot_timeout_s=5)
-                    assert [row["name"] for row in (await client.statistics())["runs"]] == ["next"]
+                    run = await client.open_job(RUN_ID, name="next", slots=2, network=CONFIG, slot_timeout_s=5)
+                    assert [row["name"] for row in (await client.statistics())["jobs"]] == ["next"]
                     await run.close()
 
         trio.run(follow)
@@ -302,9 +298,9 @@ def test_a_stopped_coordinator_is_silent_and_releases_its_run_within_the_heartbe
 
         async def follow() -> None:
             with trio.fail_after(10):
-                async with open_daemon(ready["address"]) as client:
+                async with open_client(ready["address"]) as client:
                     process.send_signal(signal.SIGSTOP)
-                    run = await client.open_run(RUN_ID, name="next", slots=2, config=CONFIG, slot_timeout_s=5)
+                    run = await client.open_job(RUN_ID, name="next", slots=2, network=CONFIG, slot_timeout_s=5)
                     await run.close()
 
         trio.run(follow)

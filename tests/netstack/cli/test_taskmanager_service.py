@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from netstack.cli.taskmanager import daemon_config, taskmanager
-from netstack.daemon.daemon import DaemonConfig
+from netstack.cli.taskmanager import taskmanager, taskmanager_config
 from netstack.runtime.authentication import Secret
+from netstack.taskmanager.service import TaskManagerConfig
 
 TOOLS = Path(__file__).parents[3] / "tools"
 
@@ -45,7 +45,7 @@ def container() -> dict[str, list[str]]:
     return found
 
 
-def parsed(words: list[str], secret: Path) -> DaemonConfig:
+def parsed(words: list[str], secret: Path) -> TaskManagerConfig:
     """The daemon's settings, from its flags, with a secret at hand."""
     secret.write_bytes(Secret.generate().reveal())
     secret.chmod(0o600)
@@ -56,7 +56,7 @@ def parsed(words: list[str], secret: Path) -> DaemonConfig:
             key: value for key, value in context.params.items() if value not in (None, (), False)
         }
     settings.pop("metrics", None)
-    return daemon_config(settings)
+    return taskmanager_config(settings)
 
 
 def test_the_unit_starts_the_daemon(tmp_path: Path) -> None:

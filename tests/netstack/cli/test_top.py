@@ -22,18 +22,18 @@ from rich.console import Console
 
 from netstack.cli import main
 from netstack.cli import top as _command  # noqa: F401
-from netstack.cli.top_view import DaemonHistory
+from netstack.cli.top_view import TaskManagerHistory
 from netstack.config import NetworkConfig
-from netstack.daemon.client import open_daemon
-from netstack.daemon.daemon import DaemonConfig, TaskManagerDaemon, open_taskmanager_daemon
+from netstack.taskmanager.client import open_client
+from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
 
 TOP = sys.modules["netstack.cli.top"]
 COMMAND = [sys.executable, "-c", "import sys; from netstack.cli import main; sys.exit(main())", "top"]
 
 
-def busy() -> DaemonHistory:
+def busy() -> TaskManagerHistory:
     """A daemon with a run that is under way, one that failed, and one that waits."""
-    history = DaemonHistory("10.0.0.1:6121")
+    history = TaskManagerHistory("10.0.0.1:6121")
     for second in range(61):
         channels = [
             {"peer": "tcp://10.0.0.2:40000", "partition": "source-0", "subpartition": place, "credit": place * second}
@@ -45,7 +45,7 @@ def busy() -> DaemonHistory:
             "netstack_output_pool_usage_ratio": {"p": 1.31},
         }
         run = {
-            "run_id": "a",
+            "job_id": "a",
             "name": "bench 1234",
             "slots": 2,
             "memory_bytes": 4 << 20,
@@ -55,7 +55,7 @@ def busy() -> DaemonHistory:
             "channel_count": 1006,
             "channels": channels,
         }
-        waiting = {"run_id": "b", "name": "next", "slots": 1, "memory_bytes": 1 << 20, "age_s": 5.0, "tasks": {}}
+        waiting = {"job_id": "b", "name": "next", "slots": 1, "memory_bytes": 1 << 20, "age_s": 5.0, "tasks": {}}
         document = {
             "hostname": "host-a",
             "version": "0.3.0",
@@ -67,13 +67,13 @@ def busy() -> DaemonHistory:
             "free_slots": 6,
             "memory_bytes": 256 << 20,
             "free_memory_bytes": 252 << 20,
-            "runs": [run, waiting],
+            "jobs": [run, waiting],
         }
         history.saw(document, float(second))
     return history
 
 
-def shown(histories: list[DaemonHistory], width: int) -> list[str]:
+def shown(histories: list[TaskManagerHistory], width: int) -> list[str]:
     console = Console(file=io.StringIO(), width=width, highlight=False)
     console.print(TOP.rendered([history.view(60.0) for history in histories], width))
     assert isinstance(console.file, io.StringIO)
@@ -81,11 +81,11 @@ def shown(histories: list[DaemonHistory], width: int) -> list[str]:
 
 
 def test_a_daemon_at_80_columns() -> None:
-    gone = DaemonHistory("10.0.0.2:6121")
+    gone = TaskManagerHistory("10.0.0.2:6121")
     gone.lost("Connection refused")
     assert shown([busy(), gone], 80) == [
         "10.0.0.1:6121  host-a  up 1 d 1:01:01  slots 2/8  CPU 150 % of 400 %",
-        "  buffers 0 B in use, 4.19 MB held by runs, of 268 MB",
+        "  buffers 0 B in use, 4.19 MB held by jobs, of 268 MB",
         "  bench 1234  1:02:05  2 slots  1 running, 1 failed  buffers 0 %",
         "    out   119 MB/s      0 rec/s ▁▁▁▂▂▃▃▃▄▄▄▅▅▆▆▆▇▇▇███  backpressured  999 ms/s",
         "    in       0 B/s      0 rec/s ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁  idle             0 ms/s",
@@ -136,39 +136,39 @@ def test_nobody_there_is_told_with_exit_code_1(capsys: pytest.CaptureFixture[str
     assert main(["top", "127.0.0.1:1", "--interval", "50ms"]) == 1  # standard output is no terminal: one snapshot
     assert "127.0.0.1:1  gone, trying again" in capsys.readouterr().out
     assert main(["top", "127.0.0.1:1", "--once", "--interval", "50ms", "--json"]) == 1
-    (daemon,) = json.loads(capsys.readouterr().out)["daemons"]
+    (daemon,) = json.loads(capsys.readouterr().out)["taskmanagers"]
     assert "Connection refused" in daemon["gone"]
 
 
 async def _with_a_run(work: Any) -> None:
     with trio.fail_after(30):
         async with (
-            open_taskmanager_daemon(DaemonConfig(listen="tcp://127.0.0.1:0", slots=4)) as daemon,
-            open_daemon(daemon.address) as client,
+            open_taskmanager(TaskManagerConfig(listen="tcp://127.0.0.1:0", slots=4)) as daemon,
+            open_client(daemon.address) as client,
         ):
             config = NetworkConfig(segment_size_bytes=1024, memory_bytes=1 << 20)
-            await client.open_run("00000000000000cc", name="shown", slots=3, config=config)
+            await client.open_job("00000000000000cc", name="shown", slots=3, network=config)
             await work(daemon)
 
 
 @pytest.mark.slow
 def test_once_prints_exactly_one_document_of_a_running_daemon() -> None:
-    async def work(daemon: TaskManagerDaemon) -> None:
+    async def work(daemon: TaskManager) -> None:
         place = daemon.address.partition("://")[2]
         command = [*COMMAND, place, "--once", "--json", "--interval", "100ms"]
         process = await trio.run_process(command, capture_stdout=True)
         (document,) = map(json.loads, process.stdout.splitlines())
-        (view,) = document["daemons"]
+        (view,) = document["taskmanagers"]
         assert (view["address"], view["gone"], view["used_slots"], view["slots"]) == (place, "", 3, 4)
         assert view["cpu_percent"] >= 0
-        assert [run["name"] for run in view["runs"]] == ["shown"]
+        assert [run["name"] for run in view["jobs"]] == ["shown"]
 
     trio.run(_with_a_run, work)
 
 
 @pytest.mark.slow
 def test_documents_come_until_the_reader_goes_away() -> None:
-    async def work(daemon: TaskManagerDaemon) -> None:
+    async def work(daemon: TaskManager) -> None:
         async with trio.open_nursery() as nursery:
             process: trio.Process = await nursery.start(
                 partial(
@@ -182,7 +182,7 @@ def test_documents_come_until_the_reader_goes_away() -> None:
             text = b""
             while text.count(b"\n") < 3:
                 text += await process.stdout.receive_some()
-            assert all("daemons" in json.loads(line) for line in text.splitlines()[:3])
+            assert all("taskmanagers" in json.loads(line) for line in text.splitlines()[:3])
             await process.stdout.aclose()
             assert process.stderr is not None
             assert await process.stderr.receive_some() == b""

@@ -17,7 +17,7 @@ import sys
 sys.path.insert(0, {zip!r})
 import netstack, bench.mesh.invokables, transports.tcp
 from netstack.transport import transport_for
-from netstack.daemon.build import build_of, own_build
+from netstack.control.build import build_of, own_build
 assert netstack.__file__.startswith({zip!r}), netstack.__file__
 print(type(transport_for("tcp://127.0.0.1:0")).__module__, own_build(), build_of("netstack.bench"))
 """
@@ -37,7 +37,7 @@ def test_equal_source_makes_an_equal_zip() -> None:
     data = zip_bytes()
     assert zip_bytes() == data
     names = zipfile.ZipFile(io.BytesIO(data)).namelist()
-    assert "netstack/daemon/daemon.py" in names
+    assert "netstack/taskmanager/service.py" in names
     assert not [name for name in names if "__pycache__" in name or name.startswith("/")]
 
 
@@ -50,7 +50,7 @@ def test_a_session_is_sent_it_once() -> None:
 
 @pytest.mark.slow
 def test_it_runs_from_the_zip_and_says_the_same_build(tmp_path: Path) -> None:
-    from netstack.daemon.build import build_of, own_build
+    from netstack.control.build import build_of, own_build
 
     path = tmp_path / "sent.zip"
     path.write_bytes(zip_bytes())

@@ -1,11 +1,14 @@
-"""A blob travels once to a TaskManager; memory first, files second, the shared store last."""
+"""A blob travels once to a TaskManager; memory first, its own store second, the link last."""
 
 from __future__ import annotations
 
+from typing import final
+
 import pytest
+import trio
 
 from netstack.errors import ConfigError
-from netstack.schedule.descriptors.blob_store import BlobError, BlobStore, MemoryBlobStore
+from netstack.schedule.descriptors.blob_store import BlobError, MemoryBlobStore
 from netstack.schedule.descriptors.descriptors import BlobKey
 from netstack.schedule.descriptors.shuffle import ShuffleDescriptors, TaskManagerLocation, compress
 from netstack.taskmanager.blob_reader import BlobReader
@@ -19,68 +22,89 @@ LIST = compress(
 KEY = BlobKey("shuffle-0")
 
 
-class CountingStore(BlobStore):
+@final
+class Link:
+    """Brings the list, after some failures, when it is let."""
+
     def __init__(self, failures: int = 0) -> None:
-        super().__init__()
         self.failures = failures
         self.reads = 0
 
-    def put(self, job: str, key: BlobKey, data: bytes) -> None:
-        raise AssertionError(key)
-
-    def get(self, job: str, key: BlobKey) -> bytes:
+    async def fetch(self, key: BlobKey) -> bytes:
         self.reads += 1
+        await trio.lowlevel.checkpoint()
         if self.reads <= self.failures:
             raise BlobError("try again")
         return LIST
 
-    def delete(self, job: str, key: BlobKey) -> None:
-        raise AssertionError(key)
 
-    def keys(self, job: str) -> list[BlobKey]:
-        return []
+def descriptors(reader: BlobReader, link: Link, now_s: float, *, job: str = "job") -> ShuffleDescriptors:
+    fetched = trio.run(reader.fetch_all, job, [KEY], link.fetch)
+    return reader.shuffle_descriptors(job, KEY, fetched, now_s)
 
 
 def test_the_second_task_finds_the_value() -> None:
-    shared = CountingStore()
-    reader = BlobReader(shared, MemoryBlobStore())
-    first = reader.shuffle_descriptors("job", KEY, 0.0)
-    assert reader.shuffle_descriptors("job", KEY, 299.0) is first
-    again = reader.shuffle_descriptors("job", KEY, 700.0)
+    link, reader = Link(), BlobReader(MemoryBlobStore())
+    first = descriptors(reader, link, 0.0)
+    assert descriptors(reader, link, 299.0) is first
+    again = descriptors(reader, link, 700.0)
     assert again is not first
-    assert shared.reads == 1
+    assert link.reads == 1
     reader.job_left("job")
-    reader.shuffle_descriptors("job", KEY, 700.0)
-    assert shared.reads == 2
+    descriptors(reader, link, 700.0)
+    assert link.reads == 2
 
 
-def test_inline_lists_are_not_remembered() -> None:
-    reader = BlobReader(CountingStore(), MemoryBlobStore())
-    assert reader.shuffle_descriptors("job", LIST, 0.0) is not reader.shuffle_descriptors("job", LIST, 0.0)
+def test_a_list_that_came_inline_is_read_once_for_all_consumers() -> None:
+    reader = BlobReader(MemoryBlobStore())
+    first = reader.shuffle_descriptors("job", LIST, {}, 0.0)
+    assert reader.shuffle_descriptors("job", bytes(bytearray(LIST)), {}, 0.0) is first
 
 
 def test_a_fetch_is_repeated() -> None:
-    assert BlobReader(CountingStore(5), MemoryBlobStore()).fetch("job", KEY) == LIST
-    shared = CountingStore(7)
+    assert trio.run(BlobReader(MemoryBlobStore()).fetch, "job", KEY, Link(5).fetch) == LIST
+    link = Link(7)
     with pytest.raises(BlobError, match="again"):
-        BlobReader(shared, MemoryBlobStore()).fetch("job", KEY)
-    assert shared.reads == 6
+        trio.run(BlobReader(MemoryBlobStore()).fetch, "job", KEY, link.fetch)
+    assert link.reads == 6
     with pytest.raises(ConfigError, match="retries=-1"):
-        BlobReader(shared, MemoryBlobStore(), retries=-1)
+        BlobReader(MemoryBlobStore(), retries=-1)
+
+
+def test_those_who_ask_at_one_time_share_one_journey_and_a_cancelled_one_is_taken_over() -> None:
+    link, reader = Link(), BlobReader(MemoryBlobStore())
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            scopes = []
+
+            async def read() -> None:
+                with trio.CancelScope() as scope:
+                    scopes.append(scope)
+                    assert await reader.fetch("job", KEY, link.fetch) == LIST
+
+            for _ in range(10):
+                nursery.start_soon(read)
+            while not link.reads:
+                await trio.lowlevel.checkpoint()
+            scopes[0].cancel()
+
+    trio.run(main)
+    assert link.reads <= 2
 
 
 def test_files_make_room() -> None:
-    files = MemoryBlobStore()
-    reader = BlobReader(CountingStore(), files, tracker=BlobTracker(2 * len(LIST)))
+    files, link = MemoryBlobStore(), Link()
+    reader = BlobReader(files, tracker=BlobTracker(2 * len(LIST)))
     for number in (0, 1, 0, 2):
-        reader.fetch("job", BlobKey(f"shuffle-{number}"))
+        trio.run(reader.fetch, "job", BlobKey(f"shuffle-{number}"), link.fetch)
     assert sorted(files.keys("job")) == ["shuffle-0", "shuffle-2"]
 
 
 def test_a_file_that_vanished_is_fetched_again() -> None:
-    files = MemoryBlobStore()
-    reader = BlobReader(CountingStore(), files)
-    reader.fetch("job", KEY)
+    files, link = MemoryBlobStore(), Link()
+    reader = BlobReader(files)
+    trio.run(reader.fetch, "job", KEY, link.fetch)
     files.delete("job", KEY)
-    assert reader.fetch("job", KEY) == LIST
+    assert trio.run(reader.fetch, "job", KEY, link.fetch) == LIST
     assert files.keys("job") == [KEY]

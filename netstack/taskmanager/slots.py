@@ -1,10 +1,11 @@
-"""Slots and memory of a daemon: who holds how much, who waits for it.
+"""Slots and memory of a TaskManager: who holds how much, who waits for it.
 
 Takes: requests. Gives: leases, in the order of the requests.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import final
 
@@ -16,7 +17,7 @@ from ..units import format_size
 
 @final
 class SlotPool:
-    """What a daemon has to give.
+    """What a TaskManager has to give.
 
     Attributes:
         slots: in all.
@@ -41,14 +42,14 @@ class SlotPool:
         """
         if not timeout_s >= 0:
             raise ConfigError(f"a slot timeout of {timeout_s} s; give 0 or more")
-        if slots < 1 or slots > self.slots:
+        if not 0 <= slots <= self.slots:
             raise RequestRefused(
-                f"{slots} slots were asked for, and this daemon has {self.slots}: start it with --slots {slots}, or"
-                " lower the parallelism"
+                f"{slots} slots were asked for, and this TaskManager has {self.slots}: start it with --slots {slots},"
+                " or lower the parallelism"
             )
         if memory_bytes > self.memory_bytes:
             raise RequestRefused(
-                f"{format_size(memory_bytes)} of network buffers were asked for, and this daemon has"
+                f"{format_size(memory_bytes)} of network buffers were asked for, and this TaskManager has"
                 f" {format_size(self.memory_bytes)}: start it with more --memory, or use fewer or smaller buffers"
             )
         entry = (slots, memory_bytes, trio.Event())
@@ -72,6 +73,22 @@ class SlotPool:
         )
         self._withdraw(entry)
         raise refusal
+
+    async def acquire_rest(self, least_bytes: int) -> int:
+        """Waits for its turn and for memory, then takes all that is free.
+
+        Args:
+            least_bytes: that it waits for; less if there is less in all.
+
+        Returns:
+            How much it is, to be given to `release`.
+
+        Cancellation: nothing is held.
+        """
+        least_bytes = min(least_bytes, self.memory_bytes)
+        await self.acquire(0, least_bytes, timeout_s=math.inf)
+        rest_bytes, self.free_memory_bytes = self.free_memory_bytes, 0
+        return least_bytes + rest_bytes
 
     def release(self, slots: int, memory_bytes: int) -> None:
         """Gives back what was acquired."""

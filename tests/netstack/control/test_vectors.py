@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemonworld import virtual
+from trio_runs import virtual
 
 from netstack.control.frames import pack, unpack
-from netstack.daemon.link import DaemonLink
-from netstack.daemon.messages import GREETING, Message, config_of, decode, encode
-from netstack.daemon.routing import read_route, write_route
+from netstack.control.link import CLIENT, TASKMANAGER, ControlLink
+from netstack.control.messages import CODEC, GREETING, VERSION, Message, OpenJob
+from netstack.control.routing import read_route, write_route
+from netstack.taskmanager.network_settings import config_of
 from netstack.transport import transport_for
 
 SPEC = (Path(__file__).resolve().parents[3] / "netstack/wire/SPEC.md").read_text(encoding="utf-8")
@@ -36,13 +37,15 @@ DOCUMENTS: list[tuple[bytes, list[Any]]] = [
 
 @pytest.mark.parametrize(("frame", "document"), DOCUMENTS, ids=[document[0] for _, document in DOCUMENTS])
 def test_every_document_is_what_the_page_says(frame: bytes, document: list[Any]) -> None:
+    if document[0] == "OpenJob":
+        document = [*document[:-1], document[-1].encode()]  # bytes, which JSON has not
     assert pack(document) == frame
     assert unpack(frame[4:]) == document
     if document[0] != GREETING:
-        message = decode(document)
-        assert encode(message) == document
-        if document[0] == "OpenRun":
-            config_of(message.config)  # type: ignore[union-attr]
+        message = CODEC.decode(document)
+        assert pack(CODEC.encode(message)) == frame
+        if isinstance(message, OpenJob) and message.network is not None:
+            config_of(message.network)
 
 
 @virtual
@@ -60,8 +63,8 @@ async def test_a_connection_begins_as_the_page_says() -> None:
     assert await read_route(theirs) is None
     greeting, _ = DOCUMENTS[0]
     mine.try_send([greeting])
-    said = await DaemonLink(theirs, heartbeat_timeout_s=1.0).greet("0.3.0+0123456789ab", "host b", {})
-    assert (said.version, said.build, said.name) == (1, "0.3.0+0123456789ab", "host a")
+    said = await ControlLink(theirs, heartbeat_timeout_s=1.0).greet("0.4.0+0123456789ab", "host b", TASKMANAGER, {})
+    assert (said.version, said.build, said.name, said.role) == (VERSION, "0.4.0+0123456789ab", "host a", CLIENT)
     assert mine.try_receive_into([window]) is not None
 
 

@@ -13,5 +13,5 @@ sys.path.insert(0, str(INSTALLED))  # before the tests are imported
 
 @pytest.fixture
 def installed() -> Path:
-    """The folder of `daemonjobs`, for another process's path."""
+    """The folder of `userjobs`, for another process's path."""
     return INSTALLED

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from daemonworld import virtual
 from hypothesis import given
 from hypothesis import strategies as st
+from taskmanagerworld import virtual
 
-from netstack.daemon.slots import SlotPool
 from netstack.errors import ConfigError, RequestRefused
+from netstack.taskmanager.slots import SlotPool
 
 SLOTS, MEMORY = 4, 100
 
@@ -119,11 +119,11 @@ async def test_one_that_gives_up_lets_the_next_one_in() -> None:
 @virtual
 async def test_what_can_never_be_is_refused_at_once() -> None:
     pool = SlotPool(2, 1 << 20)
-    with pytest.raises(RequestRefused, match="3 slots were asked for, and this daemon has 2: start it with --slots 3"):
+    with pytest.raises(RequestRefused, match="3 slots were asked for, and this TaskManager has 2: start it"):
         await pool.acquire(3, 0, timeout_s=0)
-    with pytest.raises(RequestRefused, match="0 slots were asked for"):
-        await pool.acquire(0, 0, timeout_s=0)
-    with pytest.raises(RequestRefused, match="2MiB of network buffers were asked for, and this daemon has 1MiB"):
+    with pytest.raises(RequestRefused, match="-1 slots were asked for"):
+        await pool.acquire(-1, 0, timeout_s=0)
+    with pytest.raises(RequestRefused, match="2MiB of network buffers were asked for, and this TaskManager has 1MiB"):
         await pool.acquire(1, 2 << 20, timeout_s=0)
     with pytest.raises(ConfigError, match="slot timeout of -1"):
         await pool.acquire(1, 0, timeout_s=-1)
@@ -152,3 +152,25 @@ async def test_cancelled_at_the_very_moment_it_is_served() -> None:
         if not scope.cancelled_caught:
             pool.release(1, 10)
         assert (pool.free_slots, pool.free_memory_bytes) == (1, 10)
+
+
+@virtual
+async def test_the_rest_is_all_that_is_free_when_there_is_enough() -> None:
+    pool = SlotPool(2, 1 << 20)
+    await pool.acquire(1, 1 << 19, timeout_s=0)
+    assert await pool.acquire_rest(1 << 18) == 1 << 19
+    assert pool.free_memory_bytes == 0
+    found: list[int] = []
+
+    async def wait() -> None:
+        found.append(await pool.acquire_rest(1 << 30))  # as much as there is in all
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not found
+        pool.release(0, 1 << 19)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not found
+        pool.release(1, 1 << 19)
+    assert found == [1 << 20]

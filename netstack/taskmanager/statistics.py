@@ -1,6 +1,6 @@
-"""What a daemon says of itself, as plain data: for `netstack top`, for reports, and all runs together for Prometheus.
+"""What a TaskManager says of itself, as plain data: for `netstack top`, for reports; all jobs together for Prometheus.
 
-Takes: the daemon's runs. Gives: a document, and one `NetworkStatistics` of all of them.
+Takes: the jobs that are open. Gives: a document, and one `NetworkStatistics` of all of them.
 """
 
 from __future__ import annotations
@@ -11,74 +11,82 @@ from typing import Any, Final
 
 from ..buffer.statistics import NetworkBufferPoolStatistics
 from ..config import NetworkConfig
+from ..control.codec import Plain
 from ..ids import PartitionId
 from ..runtime.admission import AdmissionStatistics
 from ..runtime.metrics import as_dict
+from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.statistics import NetworkStatistics
-from .messages import Plain
-from .run import DaemonRun
+from .job_scope import JobScope
 
 DEFAULT_SEGMENT_BYTES: Final = NetworkConfig().segment_size_bytes
 CHANNELS_AT_MOST: Final = 256
-"""Channels of a run that are listed, those with the least credit first: more than that nobody reads."""
+"""Channels of a job that are listed, those with the least credit first: more than that nobody reads."""
 
 
-def run_document(run: DaemonRun, now_s: float) -> Plain:
-    """One run.
+def job_document(scope: JobScope, now_s: float) -> Plain:
+    """One job.
 
     Returns:
-        `run_id`, `name`, `slots`, `memory_bytes`, `age_s`, `tasks` ({name-subtask: state}); and once it has its slots
-        and memory: `metrics` (as in `METRICS.md`, by partition and gate), `bytes_sent`, `bytes_received`,
-        `channel_count`, `channels` (peer, partition, subpartition, credit, buffers sent).
+        `job_id`, `name`, `slots`, `memory_bytes` (of a network of its own, else 0), `age_s`, `tasks`
+        ({name-subtask: state}); and once it has its slots and a network of its own: `metrics` (as in `METRICS.md`, by
+        partition and gate), `bytes_sent`, `bytes_received`, `channel_count`, `channels` (peer, partition, subpartition,
+        credit, buffers sent). A job in the shared network has those of its own partitions.
     """
     document: Plain = {
-        "run_id": run.run_id,
-        "name": run.name,
-        "slots": run.slots,
-        "memory_bytes": run.config.memory_bytes,
-        "age_s": now_s - run.began_s,
-        "tasks": {f"{task}-{subtask}": state for (task, subtask), state in run.tasks.items()},
+        "job_id": scope.job_id,
+        "name": scope.name,
+        "slots": scope.slots,
+        "memory_bytes": 0 if scope.network is None else scope.network.memory_bytes,
+        "age_s": now_s - scope.began_s,
+        "tasks": scope.task_states(),
     }
-    if run.manager is not None:
-        document |= _manager_document(run.manager.statistics())
+    if scope.environment is not None:
+        document |= _network_document(scope.statistics_of(scope.environment))
     return document
 
 
 def shortened(document: Plain) -> Plain:
-    """What a daemon says of itself, without what grows with partitions, channels and tasks; says so: `is_shortened`."""
-    runs = [{**run, "tasks": {}, "metrics": {}, "channels": []} for run in document["runs"]]
-    return {**document, "is_shortened": True, "runs": runs}
+    """The same without what grows with partitions, channels and tasks; says so: `is_shortened`."""
+    jobs = [{**job, "tasks": {}, "metrics": {}, "channels": []} for job in document["jobs"]]
+    return {**document, "is_shortened": True, "jobs": jobs}
 
 
 def merged(
-    runs: Iterable[DaemonRun], memory_bytes: int, admission: AdmissionStatistics | None = None
+    scopes: Iterable[JobScope],
+    shared: NetworkEnvironment | None,
+    memory_bytes: int,
+    admission: AdmissionStatistics | None = None,
 ) -> NetworkStatistics:
-    """All runs as if they were one TaskManager; partitions and gates are named `run/name`.
+    """All networks as if they were one; partitions and gates of a job with one of its own are named `job/name`.
 
     Args:
-        runs: of the daemon; of several of one name all but the first are named `name#run_id`.
-        memory_bytes: of the daemon.
-        admission: of the daemon.
+        scopes: of the TaskManager; of several of one name all but the first are named `name#job_id`.
+        shared: the network that the other jobs share, if it is open.
+        memory_bytes: of the TaskManager.
+        admission: of the TaskManager.
     """
     found: list[tuple[str, NetworkStatistics]] = []
     names: set[str] = set()
-    for run in runs:
-        if run.manager is not None:
-            name = run.name if run.name not in names else f"{run.name}#{run.run_id}"
+    if shared is not None:
+        found.append(("", shared.statistics()))
+    for scope in scopes:
+        if scope.environment is not None and scope.network is not None:
+            name = scope.name if scope.name not in names else f"{scope.name}#{scope.job_id}"
             names.add(name)
-            found.append((name, run.manager.statistics()))
+            found.append((f"{name}/", scope.environment.statistics()))
     each = [statistics for _, statistics in found]
     return NetworkStatistics(
         pool=_pool([statistics.pool for statistics in each], memory_bytes),
         partitions=tuple(
-            dataclasses.replace(partition, partition_id=PartitionId(f"{name}/{partition.partition_id}"))
+            dataclasses.replace(partition, partition_id=PartitionId(f"{name}{partition.partition_id}"))
             for name, statistics in found
             for partition in statistics.partitions
         ),
         accepted=tuple(connection for statistics in each for connection in statistics.accepted),
         dialled=tuple(connection for statistics in each for connection in statistics.dialled),
         gates=tuple(
-            dataclasses.replace(gate, name=f"{name}/{gate.name}")
+            dataclasses.replace(gate, name=f"{name}{gate.name}")
             for name, statistics in found
             for gate in statistics.gates
         ),
@@ -88,7 +96,7 @@ def merged(
     )
 
 
-def _manager_document(statistics: NetworkStatistics) -> Plain:
+def _network_document(statistics: NetworkStatistics) -> Plain:
     channels: list[Plain] = [
         {
             "peer": connection.peer,
@@ -112,7 +120,7 @@ def _manager_document(statistics: NetworkStatistics) -> Plain:
 
 
 def _pool(pools: list[NetworkBufferPoolStatistics], memory_bytes: int) -> NetworkBufferPoolStatistics:
-    """All pools as one, in segments of the largest size; memory that no run holds is free."""
+    """All pools as one, in segments of the largest size; memory that no network holds is free."""
     size = max((pool.segment_size_bytes for pool in pools), default=DEFAULT_SEGMENT_BYTES)
 
     def segments(of_pool: Callable[[NetworkBufferPoolStatistics], int]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from daemonworld import SLOW_IMPORT_BEGAN, SLOW_IMPORT_MAY_END
+from taskmanagerworld import SLOW_IMPORT_BEGAN, SLOW_IMPORT_MAY_END
 
 SLOW_IMPORT_BEGAN.set()
 SLOW_IMPORT_MAY_END.wait(20)

@@ -7,29 +7,30 @@ from typing import Any
 
 import pytest
 import trio
-from daemonworld import daemon_open, is_empty, job, open_run, real, until, virtual
 from hypothesis import given
 from hypothesis import strategies as st
+from taskmanagerworld import is_empty, open_job, real, task, taskmanager_open, until, virtual
 
 from netstack import __version__
 from netstack.config import NetworkConfig
+from netstack.control.build import own_build
 from netstack.control.frames import FrameStream, pack
-from netstack.daemon.build import own_build
-from netstack.daemon.client import open_daemon
-from netstack.daemon.daemon import TaskManagerDaemon
-from netstack.daemon.messages import GREETING, VERSION, config_document
-from netstack.daemon.routing import CONTROL, DATA, write_route
+from netstack.control.messages import GREETING, VERSION
+from netstack.control.routing import CONTROL, DATA, write_route
 from netstack.errors import ConnectionLost, RemoteProtocolError
 from netstack.runtime.authentication import Secret
+from netstack.taskmanager.client import open_client
+from netstack.taskmanager.network_settings import config_document
+from netstack.taskmanager.service import TaskManager
 from netstack.transport import ByteStream, transport_for
 
 ROUTE = CONTROL + bytes(16)
-HELLO = pack([GREETING, VERSION, f"{__version__}+{own_build()}", "a stranger", {}])
+HELLO = pack([GREETING, VERSION, f"{__version__}+{own_build()}", "a stranger", "client", {}])
 CONFIG = config_document(NetworkConfig(segment_size_bytes=1024, memory_bytes=1 << 20))
-OPEN = ["OpenRun", "0123456789abcdef", "name", 1, 5.0, "memory://x", CONFIG]
+OPEN = ["OpenJob", "0123456789abcdef", "name", 1, 5.0, "memory://x", CONFIG, b""]
 
 
-async def dial(daemon: TaskManagerDaemon, data: bytes = b"") -> ByteStream:
+async def dial(daemon: TaskManager, data: bytes = b"") -> ByteStream:
     stream = await transport_for(daemon.address).connect(daemon.address)
     stream.try_send([data])
     return stream
@@ -47,11 +48,11 @@ async def end_of(stream: ByteStream) -> None:
         stream.close()
 
 
-async def works(daemon: TaskManagerDaemon) -> None:
+async def works(daemon: TaskManager) -> None:
     """The next run does."""
-    async with open_daemon(daemon.address, secret=daemon.config.secret) as client:
-        run = await open_run(client)
-        await run.deploy([job("result", parameters={"what": "plain"})])
+    async with open_client(daemon.address, secret=daemon.config.secret) as client:
+        run = await open_job(client)
+        await run.deploy([task("result", parameters={"what": "plain"})])
         await run.next_event()
         await run.close()
 
@@ -71,9 +72,9 @@ async def works(daemon: TaskManagerDaemon) -> None:
         ROUTE + HELLO + b"\xff\xff\xff\xff",
         ROUTE + HELLO + pack(["Nonsense", 1]),
         ROUTE + HELLO + pack([[]]),
-        ROUTE + HELLO + pack(["OpenRun"]),
-        ROUTE + HELLO + pack(["RunOpened", "0123456789abcdef"]),
-        ROUTE + HELLO + pack(["OpenRun", "0123456789abcdef", "n", 1, -1.0, "x", {}]),
+        ROUTE + HELLO + pack(["OpenJob"]),
+        ROUTE + HELLO + pack(["Ask", 1, "jobs", {}]),
+        ROUTE + HELLO + pack(["OpenJob", "0123456789abcdef", "n", 1, -1.0, "x", {}, b""]),
         ROUTE + HELLO + struct.pack(">I", 600) + b"\x91" * 600,
         DATA + b"0123456789abcdef",
         DATA + b"0123456789abcde\n",
@@ -81,7 +82,7 @@ async def works(daemon: TaskManagerDaemon) -> None:
 )
 @virtual
 async def test_bytes_that_end_the_connection_and_nothing_else(data: bytes) -> None:
-    async with daemon_open() as daemon:
+    async with taskmanager_open() as daemon:
         await end_of(await dial(daemon, data))
         await until(lambda: is_empty(daemon))
         await works(daemon)
@@ -91,7 +92,7 @@ async def test_bytes_that_end_the_connection_and_nothing_else(data: bytes) -> No
 def test_whatever_comes_the_daemon_goes_on(data: bytes, has_route: bool, has_hello: bool) -> None:
     @virtual
     async def main() -> None:
-        async with daemon_open() as daemon:
+        async with taskmanager_open() as daemon:
             stream = await dial(daemon, ROUTE * has_route + HELLO * has_hello + data)
             await trio.sleep(0.1)
             stream.close()
@@ -102,7 +103,7 @@ def test_whatever_comes_the_daemon_goes_on(data: bytes, has_route: bool, has_hel
 
 @virtual
 async def test_half_of_anything_is_given_up_after_a_while() -> None:
-    async with daemon_open() as daemon:
+    async with taskmanager_open() as daemon:
         began = trio.current_time()
         for data in (b"", ROUTE[:10], ROUTE, ROUTE + HELLO[:20]):
             await end_of(await dial(daemon, data))
@@ -117,7 +118,7 @@ async def test_half_of_anything_is_given_up_after_a_while() -> None:
 @virtual
 async def test_silent_strangers_keep_nobody_out() -> None:
     secret = Secret(b"a secret of all who belong")
-    async with daemon_open(secret=secret, max_unproven=4, max_connections=8) as daemon:
+    async with taskmanager_open(secret=secret, max_unproven=4, max_connections=8) as daemon:
         strangers = []
         for _ in range(50):
             strangers.append(await dial(daemon))
@@ -133,7 +134,7 @@ async def test_silent_strangers_keep_nobody_out() -> None:
 @virtual
 async def test_no_more_connections_than_allowed() -> None:
     # Nobody is given up meanwhile, however far the clock jumps.
-    async with daemon_open(max_connections=3, handshake_timeout_s=1e6, heartbeat_timeout_s=1e6) as daemon:
+    async with taskmanager_open(max_connections=3, handshake_timeout_s=1e6, heartbeat_timeout_s=1e6) as daemon:
         held = [await dial(daemon, ROUTE + HELLO) for _ in range(3)]
         await until(lambda: daemon.statistics()["connections"] == 3)
         await end_of(await dial(daemon, ROUTE))
@@ -162,22 +163,22 @@ async def test_no_more_connections_than_allowed() -> None:
 )
 @virtual
 async def test_settings_of_a_stranger_end_that_run_at_most(config: dict[str, Any]) -> None:
-    async with daemon_open() as daemon:
+    async with taskmanager_open() as daemon:
         stream = await transport_for(daemon.address).connect(daemon.address)
         await write_route(stream, None)
         peer = FrameStream(stream)
-        peer.send([GREETING, VERSION, f"{__version__}+{own_build()}", "a stranger", {}])
+        peer.send([GREETING, VERSION, f"{__version__}+{own_build()}", "a stranger", "client", {}])
         for number in range(3):
-            peer.send([*OPEN[:1], f"{number:016x}", *OPEN[2:-1], config])
-            peer.send(["CloseRun", f"{number:016x}"])
-        peer.send(["Deploy", "0123456789abcdef", {}, []])
-        peer.send(["ToTask", "0123456789abcdef", "t", 0, {}])
+            peer.send([*OPEN[:1], f"{number + 1:016x}", *OPEN[2:-2], config, b""])
+            peer.send(["CloseJob", f"{number + 1:016x}"])
+        peer.send(["SubmitTasks", "0123456789abcdef", [b"nothing"]])
+        peer.send(["TellTask", "0123456789abcdef", [0, 0, 0], {}])
         peer.send(["AskStatistics", 7])
         await peer.flush()
         kinds = []
         while not kinds or kinds[-1] != "Statistics":
             kinds.append((await peer.receive())[0])
-        assert set(kinds[1:-1]) <= {"RunRefused", "RunClosed", "RunOpened"}
+        assert set(kinds[1:-1]) <= {"JobRefused", "JobClosed", "JobOpened"}
         peer.close()
         await until(lambda: is_empty(daemon))
         await works(daemon)
@@ -185,19 +186,19 @@ async def test_settings_of_a_stranger_end_that_run_at_most(config: dict[str, Any
 
 @virtual
 async def test_a_deployment_before_its_run_is_open_ends_the_run() -> None:
-    async with daemon_open(slots=1) as daemon, open_daemon(daemon.address) as client:
-        await open_run(client)
-        stream = await dial(daemon, ROUTE + HELLO + pack(OPEN) + pack(["Deploy", OPEN[1], {}, []]))
+    async with taskmanager_open(slots=1) as daemon, open_client(daemon.address) as client:
+        await open_job(client)
+        stream = await dial(daemon, ROUTE + HELLO + pack(OPEN) + pack(["SubmitTasks", OPEN[1], [b""]]))
         peer = FrameStream(stream)
         found = [await peer.receive() for _ in range(2)]
-        assert found[1] == ["RunRefused", OPEN[1], "run 'name' is not open yet; deploy when it is"]
+        assert found[1] == ["JobRefused", OPEN[1], "job 'name' is not open yet; submit tasks when it is"]
         stream.close()
 
 
 @pytest.mark.slow
 @virtual
 async def test_a_peer_that_does_not_read_is_given_up() -> None:
-    async with daemon_open() as daemon:
+    async with taskmanager_open() as daemon:
         stream = await dial(daemon, ROUTE + HELLO)
         ask = pack(["AskStatistics", 1]) * 1000
         with pytest.raises((ConnectionLost, trio.TooSlowError)):
@@ -216,10 +217,10 @@ async def _ask_without_end(stream: ByteStream, ask: bytes) -> None:
 
 @real
 async def test_nonsense_in_the_middle_of_a_run_closes_it() -> None:
-    async with daemon_open() as daemon:
+    async with taskmanager_open() as daemon:
         stream = await dial(daemon, ROUTE + HELLO + pack(OPEN))
         peer = FrameStream(stream)
-        assert [(await peer.receive())[0] for _ in range(2)] == [GREETING, "RunOpened"]
+        assert [(await peer.receive())[0] for _ in range(2)] == [GREETING, "JobOpened"]
         stream.try_send([b"\xff\xff\xff\xff"])
         with pytest.raises((ConnectionLost, RemoteProtocolError)):
             await peer.receive()

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
+from operator import itemgetter
 from typing import Any
 
 import trio
 from trio import sleep_forever as imported  # noqa: F401  # what an allowed module imports is not allowed by that
 
 from netstack import RecordReader, RecordWriter
-from netstack.daemon.task import Task
+from netstack.task.invokable import InvokableTask
+
+by_first = itemgetter(0)
+"""A key function that is a value."""
 
 
-async def words(task: Task) -> int:
+async def words(task: InvokableTask) -> int:
     """Writes as many words as it is told, and waits until they were read."""
     (partition,) = task.partitions
     writer = RecordWriter(partition, format="str", buffer_timeout_s=0)
@@ -23,14 +27,14 @@ async def words(task: Task) -> int:
     return task.parameters["count"]
 
 
-async def count(task: Task) -> dict[str, Any]:
+async def count(task: InvokableTask) -> dict[str, Any]:
     """Reads everything."""
     gate = await task.open_gate()
     found = [word async for word in RecordReader(gate, format="str")]
     return {"words": len(found), "gates": task.gate_count, "last": found[-1] if found else None}
 
 
-async def echo(task: Task) -> str:
+async def echo(task: InvokableTask) -> str:
     """Says what it is told, until it is told to stop."""
     while True:
         message = await task.receive()
@@ -39,7 +43,7 @@ async def echo(task: Task) -> str:
         task.send({"heard": message})
 
 
-async def hold(task: Task) -> None:
+async def hold(task: InvokableTask) -> None:
     """Writes one word, says so, and never ends."""
     for partition in task.partitions:
         await RecordWriter(partition, format="str", buffer_timeout_s=0).emit("a word")
@@ -47,18 +51,18 @@ async def hold(task: Task) -> None:
     await trio.sleep_forever()
 
 
-async def read_forever(task: Task) -> None:
+async def read_forever(task: InvokableTask) -> None:
     """Reads what never ends; tells of the first record."""
     gate = await task.open_gate()
     async for word in RecordReader(gate, format="str"):
         task.send({"word": word})
 
 
-async def leave_open(task: Task) -> None:
+async def leave_open(task: InvokableTask) -> None:
     """Returns without finishing what it produces."""
 
 
-async def fail(task: Task) -> None:
+async def fail(task: InvokableTask) -> None:
     """Raises what it is told to."""
     match task.parameters["how"]:
         case "error":
@@ -81,7 +85,7 @@ async def fail(task: Task) -> None:
             await _stale_cancellation()
 
 
-async def result(task: Task) -> Any:
+async def result(task: InvokableTask) -> Any:
     """Returns what cannot travel, or can."""
     return {
         "object": task,
@@ -93,7 +97,7 @@ async def result(task: Task) -> Any:
     }[task.parameters["what"]]
 
 
-async def says(task: Task) -> None:
+async def says(task: InvokableTask) -> None:
     """Sends what is no dict of plain data."""
     for message in ([1], None, {"a": object()}, {"a": b"x" * (5 << 20)}, {"a": {(1,): 2}}):
         try:
@@ -104,7 +108,7 @@ async def says(task: Task) -> None:
             task.send({"refused": "not at all"})
 
 
-async def flood(task: Task) -> None:
+async def flood(task: InvokableTask) -> None:
     """Says more than anybody takes."""
     for number in range(task.parameters["count"]):
         task.send({"number": number})
@@ -113,7 +117,7 @@ async def flood(task: Task) -> None:
     await trio.sleep_forever()
 
 
-def ordinary(task: Task) -> None:
+def ordinary(task: InvokableTask) -> None:
     """Is no async function."""
 
 

@@ -1,0 +1,197 @@
+"""A vertex that is one function of the user's, which does everything itself: opens gates, writes partitions, talks.
+
+Takes: a `TaskDeploymentDescriptor` and the network environment it runs in. Gives: `InvokableTask` to the function.
+
+An invokable is `async def invokable(task: InvokableTask) -> Any`; what it returns is plain data for whoever drives the
+job. It runs in the TaskManager's event loop, beside others: what computes for long holds them up and belongs into a
+thread. It takes no checkpoints.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Final, final
+
+import msgpack
+import trio
+
+from ..control.codec import Plain, check_plain
+from ..errors import ConfigError
+from ..events import CheckpointBarrier
+from ..ids import ChannelDescriptor
+from ..inbound.gate import SingleInputGate
+from ..outbound.partition import ResultPartition
+from ..runtime.network_environment import NetworkEnvironment
+from ..schedule.descriptors.descriptors import PartitionDescriptor, TaskDeploymentDescriptor
+from ..schedule.descriptors.information import TaskInformation
+from ..schedule.descriptors.shuffle import ShuffleDescriptors
+from .reports import TaskOutcome, TaskReports, TaskStatistics
+
+INBOX_MESSAGES: Final = 4096
+"""What whoever drives the job may say to a task before it listens."""
+
+INBOX_BYTES: Final = 16 << 20
+"""And how much of it."""
+
+
+@final
+class InvokableTask:
+    """One subtask, from the inside (a `RunnableTask`).
+
+    Attributes:
+        name: of its vertex.
+        subtask: which of its subtasks, from 0.
+        parameters: as deployed.
+        environment: the network it lives in; its statistics are those of all tasks there.
+        partitions: what it produces, ready to be written; those left unfinished when it ends are failed, so that
+            consumers learn of it.
+    """
+
+    def __init__(
+        self,
+        descriptor: TaskDeploymentDescriptor,
+        task: TaskInformation,
+        environment: NetworkEnvironment,
+        reports: TaskReports,
+        *,
+        gates: Sequence[Sequence[ChannelDescriptor]],
+        load: Callable[[str], Any],
+    ) -> None:
+        """Nothing is taken yet.
+
+        Args:
+            descriptor: whose attempt, and what it produces.
+            task: of its vertex.
+            environment: see above.
+            reports: hears of it.
+            gates: the channels of every gate.
+            load: what a name stands for.
+        """
+        (operator,) = task.operators
+        self.name = task.name
+        self.subtask = descriptor.attempt.subtask
+        self.parameters: Plain = dict(operator.parameters)
+        self.environment = environment
+        self.partitions: tuple[ResultPartition, ...] = ()
+        self._operator = operator.name
+        self._function = operator.function
+        self._produced: Sequence[PartitionDescriptor] = descriptor.partitions
+        self._gates = gates
+        self._open: list[SingleInputGate] = []
+        self._reports = reports
+        self._load = load
+        self._inbox, self._messages = trio.open_memory_channel[tuple[Plain, int]](INBOX_MESSAGES)
+        self._inbox_bytes = 0
+
+    def __str__(self) -> str:
+        return f"{self.name}-{self.subtask}"
+
+    @property
+    def gate_count(self) -> int:
+        """How many gates it reads."""
+        return len(self._gates)
+
+    async def open_gate(self, index: int = 0) -> SingleInputGate:
+        """Opens one of its gates; it is closed when the task ends.
+
+        Raises:
+            ConfigError: it has no such gate.
+            NetstackError: see `NetworkEnvironment.open_gate`.
+
+        Cancellation: see `NetworkEnvironment.open_gate`.
+        """
+        if not 0 <= index < len(self._gates):
+            raise ConfigError(f"task {self} has {len(self._gates)} gates, so none of index {index}")
+        gate = await self.environment.open_gate(self._gates[index])
+        self._open.append(gate)
+        return gate
+
+    def send(self, message: Plain) -> None:
+        """Tells whoever drives the job something; never waits.
+
+        Raises:
+            ConfigError: it is no dict of plain data, or more than a frame holds.
+        """
+        self._reports.said(check_plain(message))
+
+    async def receive(self) -> Plain:
+        """The next message of whoever drives the job. Cancellation: nothing is lost."""
+        message, size_bytes = await self._messages.receive()
+        self._inbox_bytes -= size_bytes
+        return message
+
+    # For the TaskManager: see `RunnableTask`.
+
+    def create(self) -> None:
+        """Creates the partitions. Raises as `NetworkEnvironment.create_partition`."""
+        created = []
+        try:
+            for partition in self._produced:
+                created.append(
+                    self.environment.create_partition(
+                        partition.name, subpartitions=partition.subpartitions, kind=partition.type
+                    )
+                )
+        except BaseException:
+            for partition_made in created:
+                partition_made.release()
+            raise
+        self.partitions = tuple(created)
+
+    async def run(self) -> TaskOutcome:
+        """Calls the function."""
+        function = self._load(self._function)
+        if not inspect.iscoroutinefunction(function):
+            raise ConfigError(
+                f"{self._function!r} is no `async def`; an invokable is `async def attribute(task: InvokableTask)`"
+            )
+        self._reports.initializing()
+        self._reports.running()
+        result = await function(self)
+        produced = tuple(
+            tuple(each.bytes_sent + each.queued_bytes for each in partition.statistics().subpartitions)
+            for partition in self.partitions
+        )
+        return TaskOutcome(produced, {self._operator: result})
+
+    def told(self, message: Plain) -> None:
+        """Takes what whoever drives the job says."""
+        size_bytes = len(msgpack.packb(message))
+        if self._inbox_bytes + size_bytes > INBOX_BYTES:
+            raise trio.WouldBlock
+        self._inbox.send_nowait((message, size_bytes))
+        self._inbox_bytes += size_bytes
+
+    def trigger_checkpoint(self, barrier: CheckpointBarrier, *, is_savepoint: bool, stops: bool) -> None:
+        """It takes none."""
+        self._reports.declined(barrier.checkpoint_id, f"task {self} is an invokable, which takes no checkpoints")
+
+    def abort_checkpoint(self, checkpoint_id: int) -> None:
+        """Nothing to undo."""
+
+    def checkpoint_completed(self, checkpoint_id: int) -> None:
+        """Nothing to do."""
+
+    def update_gate(self, gate: int, descriptors: ShuffleDescriptors) -> None:
+        """Its gates are told whole.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(f"task {self} is an invokable, which opens its gates itself: deploy it when all is known")
+
+    async def close(self, failure: str = "") -> None:
+        """Closes its gates; fails partitions that are unfinished; those that are finished live until consumed."""
+        for gate in self._open:
+            gate.close()
+        for partition in self.partitions:
+            if partition.is_finished:
+                partition.close()
+            else:
+                partition.fail(failure or f"task {self} ended and left it unfinished")
+        await trio.lowlevel.cancel_shielded_checkpoint()
+
+    def statistics(self) -> TaskStatistics:
+        """How far it is."""
+        return TaskStatistics(0, sum(partition.counters.records for partition in self.partitions))

@@ -1,0 +1,203 @@
+"""Which code a TaskManager runs: what its allow list names, what installed packages declare, what a job brought along.
+
+Takes: `package.module:attribute`. Gives: the function or class behind it, imported once.
+
+Three ways lead in. `--allow PREFIX` names packages or modules; `*` is everything. A package that is installed declares
+modules of its own by the entry-point group `netstack.invokables`. And where `--allow-submitted` was given, a job may
+ship packages as zip files, which are checked by their SHA-256 and found before what is installed; two jobs at once may
+not ship different files for one package, since a process has each package once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Final, final
+
+from ..control.build import build_of
+from ..errors import ConfigError
+from ..parts import PARTS
+from ..runtime.names import load
+from ..shown import shown, shown_error, shown_text
+
+GROUP: Final = "netstack.invokables"
+"""Entry points of this group name modules whose functions every TaskManager runs."""
+
+EVERYTHING: Final = "*"
+
+
+@final
+class AllowList:
+    """Names that may be run.
+
+    Args:
+        prefixes: such as `mypackage.` or `mypackage.jobs:`; each ends where a name may go on. `*` is everything.
+
+    Raises:
+        ConfigError: a prefix would let in more than it says.
+    """
+
+    def __init__(self, prefixes: Iterable[str] = ()) -> None:
+        self.prefixes = (*sorted({f"{entry.value}:" for entry in entry_points(group=GROUP)}), *prefixes)
+        self._is_open = EVERYTHING in self.prefixes
+        for prefix in self.prefixes:
+            if prefix != EVERYTHING and (not prefix.endswith((".", ":")) or prefix[0] in ".:"):
+                raise ConfigError(
+                    f"--allow {prefix!r}: end it with '.' (all modules of a package) or ':' (all of a module),"
+                    " such as mypackage. or mypackage.jobs:, or give '*' for everything"
+                )
+
+    def allows(self, name: str) -> bool:
+        """Whether a name may be run."""
+        return self._is_open or name.startswith(self.prefixes)
+
+    def check(self, name: str, shipped: Iterable[str] = ()) -> None:
+        """Whether a name may be run.
+
+        Args:
+            name: which.
+            shipped: packages that its job brought along.
+
+        Raises:
+            ConfigError: no.
+        """
+        if not self.allows(name) and root_package(name) not in shipped:
+            allowed = ", ".join(f"{each}*" for each in self.prefixes) or "nothing"
+            raise ConfigError(
+                f"{shown(name, 120)} may not be run here: allowed are {allowed}; start the TaskManager with --allow"
+                " PACKAGE. to add yours"
+            )
+
+    def load(self, name: str, shipped: Iterable[str] = ()) -> Callable[..., Any]:
+        """What a name stands for. Imports its module: call it in a thread.
+
+        Raises:
+            ConfigError: it may not be run, or is not there.
+        """
+        self.check(name, shipped)
+        try:
+            found = load(name)
+        except ConfigError:
+            raise
+        except BaseException as error:  # a module may do anything while it is imported, sys.exit() included
+            raise ConfigError(f"{shown(name, 120)} cannot be imported: {shown_error(error)}") from error
+        qualified = getattr(found, "__qualname__", None)
+        home = f"{getattr(found, '__module__', '')}:{qualified}"
+        if qualified is not None and not self.allows(home) and root_package(home) not in shipped:
+            raise ConfigError(
+                f"{shown(name, 120)} is {home}, which may not be run here: an allowed module that imports something"
+                " does not allow it"
+            )
+        return found
+
+
+@final
+class ShippedCode:
+    """Packages that jobs brought along, in a folder of their own while they are used."""
+
+    def __init__(self) -> None:
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._used: dict[str, tuple[str, set[str]]] = {}
+        """By package: its key, and the jobs that use it."""
+
+    def put(self, job_id: str, package: str, key: str, data: bytes) -> None:
+        """Makes a package importable. Touches files: call it in a thread, one call at a time.
+
+        Args:
+            job_id: whose.
+            package: its name; the zip file holds it at its top.
+            key: ends with `-` and the SHA-256 of the zip file, in hex.
+            data: the zip file.
+
+        Raises:
+            ConfigError: it is damaged, no package, or another job uses another one of that name.
+        """
+        if hashlib.sha256(data).hexdigest() != key.rpartition("-")[2]:
+            raise ConfigError(f"package {shown(package, 80)} is damaged: its {len(data)} bytes have another SHA-256")
+        if not package.isidentifier():
+            raise ConfigError(f"{shown(package, 80)} is no name of a package")
+        found = self._used.get(package)
+        if found is not None and found[1]:
+            if found[0] != key:
+                raise ConfigError(
+                    f"package {package!r} was shipped with other content by job {min(found[1])}, which runs here: a"
+                    " process has each package once; end that job first, or rename the package"
+                )
+            found[1].add(job_id)
+            return
+        if package in sys.modules and found is None:
+            raise ConfigError(
+                f"package {package!r} is shipped, and one of that name is installed and in use here: rename it, or"
+                " start a TaskManager that has not imported it"
+            )
+        if found is not None and found[0] != key:
+            self._forget(package, found[0])
+        path = self._path(key)
+        if not path.exists():
+            path.write_bytes(data)
+        if str(path) not in sys.path:
+            sys.path.insert(0, str(path))
+        importlib.invalidate_caches()
+        self._used[package] = key, {job_id}
+
+    def job_left(self, job_id: str) -> None:
+        """No task of the job is left; what it shipped stays until another job ships something else."""
+        for _, jobs in self._used.values():
+            jobs.discard(job_id)
+
+    def close(self) -> None:
+        """Forgets everything."""
+        for package, (key, _) in self._used.items():
+            self._forget(package, key)
+        self._used.clear()
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def _path(self, key: str) -> Path:
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="netstack-code-")
+        return Path(self._folder.name) / f"{key}.zip"
+
+    def _forget(self, package: str, key: str) -> None:
+        path = str(self._path(key))
+        if path in sys.path:
+            sys.path.remove(path)
+        sys.path_importer_cache.pop(path, None)
+        for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+            del sys.modules[name]
+        build_of.cache_clear()
+
+
+def check_builds(packages: Iterable[str], theirs: Mapping[str, str]) -> None:
+    """Compares code with what the sender has. Reads files: call it in a thread.
+
+    Args:
+        packages: those that functions of the job are in, allowed and loaded; what else the sender names is not looked
+            at.
+        theirs: the sender's builds; of a package that it does not name it has no opinion.
+
+    Raises:
+        ConfigError: a package is another build here.
+    """
+    for package in packages:
+        there = theirs.get(package)
+        if there is None:
+            continue
+        here = build_of(package)
+        if here != there:
+            raise ConfigError(
+                f"package {package!r} is build {here} here, and {shown_text(there, 40)} where the job was submitted:"
+                " install one release on every host, and restart the TaskManagers"
+            )
+
+
+def root_package(name: str) -> str:
+    """The package a name is in; netstack's parts are packages of their own."""
+    module = name.partition(":")[0]
+    return next((part for part in PARTS if module.startswith(f"{part}.")), module.partition(".")[0])

@@ -1,0 +1,478 @@
+"""A TaskManager as a service: a port for data and control, slots and memory for jobs, nothing left of those that ended.
+
+Takes: addresses, a secret, bounds. Gives: `open_taskmanager`, which serves until it is cancelled.
+
+Two ways lead to work. A TaskManager dials the JobManager it is told of, and registers: for ever, anew after every loss,
+over a link in a thread of its own, so that user code that computes for long costs no sign of life. And whoever dials
+its port may drive it directly: a benchmark. One port serves everything: after the proof of the secret, if there is one,
+a connection says what it is for (`control.routing`).
+
+Rules: what one connection says ends that connection at most.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import random
+import secrets
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, final
+
+import trio
+
+from ..config import MIB, NetworkConfig
+from ..control.build import own_build
+from ..control.codec import Plain
+from ..control.link import JOBMANAGER, TASKMANAGER, ControlLink, Link, check_release, dial, full_build
+from ..control.messages import OpenJob
+from ..control.routing import check_job_id, read_route
+from ..control.threaded import open_threaded
+from ..errors import (
+    AuthenticationFailed,
+    ConfigError,
+    NetstackError,
+    RequestRefused,
+)
+from ..limited_log import LimitedLog
+from ..runtime.admission import Admission
+from ..runtime.authentication import Secret, prove_dialler
+from ..runtime.background import background_tasks
+from ..runtime.causes import root_cause
+from ..runtime.statistics import NetworkStatistics
+from ..schedule.descriptors.blob_store import MemoryBlobStore
+from ..shown import shown_error, shown_text
+from ..transport import ByteStream, Listener, is_private, transport_for
+from ..version import __version__
+from .blob_reader import BlobReader
+from .blobs import BlobFetcher
+from .code import AllowList, ShippedCode
+from .environments import Environments
+from .job_scope import JobScope
+from .network_settings import config_of
+from .session import Session
+from .slots import SlotPool
+from .statistics import job_document, merged
+
+LOGGER: Final = logging.getLogger("netstack.taskmanager")
+
+JOBS_AT_MOST: Final = 1024
+"""Open, or waiting for their slots."""
+
+SLOTS_AT_MOST: Final = 1 << 20
+
+_NAME_CHARACTERS: Final = 200
+_LEAST_BACKOFF_S: Final = 0.1
+_MOST_BACKOFF_S: Final = 5.0
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskManagerConfig:
+    """How a TaskManager serves.
+
+    Attributes:
+        listen: URL of the port for data and, unless `control` is given, for control: `tcp://0.0.0.0:6121`.
+        control: URL of a port of its own for control; None has none.
+        jobmanager: where to register, `host:port` or a URL; None works for those who dial in only.
+        link_in_thread: whether the link to the JobManager has a thread of its own; only tests in virtual time do
+            without.
+        name: of this TaskManager in reports; the host's if empty.
+        slots: how many subtasks of each task it holds at once; a slot holds one subtask of every task of a job.
+        memory_bytes: network buffers of all jobs together.
+        network: settings of the network that jobs share, but for its memory.
+        secret: shared with everybody who may come in; None lets everybody in, and needs a loopback address.
+        allow: prefixes of names that may be run beside those that installed packages declare; `*` is everything.
+        allow_submitted: whether jobs may bring packages along.
+        max_connections: at once, control and data together.
+        max_unproven: connections that have not proven the secret yet.
+        handshake_timeout_s: for the proof, and for saying what the connection is for.
+        heartbeat_timeout_s: whoever drives jobs and is silent for so long is gone, and its jobs are closed.
+
+    Raises:
+        ConfigError: a number that cannot be, or an address that others reach and no secret.
+    """
+
+    listen: str = "tcp://127.0.0.1:6121"
+    name: str = ""
+    control: str | None = None
+    jobmanager: str | None = None
+    link_in_thread: bool = True
+    slots: int = field(default_factory=lambda: max(1, os.cpu_count() or 1))
+    memory_bytes: int = 256 * MIB
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    secret: Secret | None = None
+    allow: tuple[str, ...] = ()
+    allow_submitted: bool = False
+    max_connections: int = 1024
+    max_unproven: int = 64
+    handshake_timeout_s: float = 10.0
+    heartbeat_timeout_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot work or would be open to everybody."""
+        if not 1 <= self.slots <= SLOTS_AT_MOST:
+            raise ConfigError(f"--slots {self.slots}: give 1 to {SLOTS_AT_MOST}")
+        if self.memory_bytes < MIB:
+            raise ConfigError(f"--memory {self.memory_bytes}: the least is 1MiB")
+        for name in ("handshake_timeout_s", "heartbeat_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name}={getattr(self, name)}: give a number of seconds above 0")
+        for url in filter(None, (self.listen, self.control)):
+            if self.secret is None and not is_private(url):
+                raise ConfigError(
+                    f"{url} can be reached from other hosts, and there is no secret: give --secret-file FILE"
+                    " (make one with: head -c 32 /dev/urandom | base64 > FILE; chmod 600 FILE), or listen on 127.0.0.1"
+                )
+
+
+@final
+class TaskManager:
+    """See `open_taskmanager`, which makes one (it is the `SessionHost` of its sessions).
+
+    Attributes:
+        config: its settings.
+        address: URL that was really bound, for data and control.
+        control_address: URL of the port for control.
+        slots: what is free.
+        environments: the networks of its jobs.
+    """
+
+    def __init__(self, config: TaskManagerConfig, listener: Listener, control: Listener | None) -> None:
+        self.config = config
+        self.address = listener.address
+        self.control_address = self.address if control is None else control.address
+        self.metrics_address: str | None = None
+        """`host:port` at which Prometheus finds the metrics; None if they are not served."""
+        self._has_control = control is not None
+        self._build = own_build()  # now: files may be replaced while the old code runs
+        self._session = secrets.token_hex(8)
+        self.slots = SlotPool(config.slots, config.memory_bytes)
+        self._allowed = AllowList(config.allow)
+        self._shipped = ShippedCode() if config.allow_submitted else None
+        self._blobs = BlobReader(MemoryBlobStore())
+        self._admission = Admission(
+            config.secret,
+            max_connections=config.max_connections,
+            max_unproven=config.max_unproven,
+            timeout_s=config.handshake_timeout_s,
+        )
+        self.environments = Environments(
+            self.address,
+            config.network,
+            self.slots,
+            secret=config.secret,
+            on_stream_end=self._admission.left,
+        )
+        self._log = LimitedLog(LOGGER, trio.current_time)
+        self._scopes: dict[str, JobScope] = {}
+        self._drivers: dict[Link, None] = {}
+        self._began_s = trio.current_time()
+        self._jobs_ended = 0
+        self._served = trio.Event()
+        self._registrations = 0
+        self._registered = trio.Event()
+
+    async def serve(self, listener: Listener, *, takes_data: bool) -> None:
+        """Accepts until cancelled.
+
+        Args:
+            listener: one of its ports.
+            takes_data: whether data connections may come there.
+        """
+        async with trio.open_nursery() as nursery:
+            while True:
+                nursery.start_soon(self._handle, await listener.accept(), takes_data)
+
+    async def serve_jobmanager(self, address: str) -> None:
+        """Registers at a JobManager and works for it; when it is lost, again, until cancelled."""
+        backoff_s = _LEAST_BACKOFF_S
+        while True:
+            began_s = trio.current_time()
+            try:
+                await self._work_for(address)
+            except BaseException as error:
+                root = root_cause(error)
+                if not isinstance(root, Exception):
+                    raise
+                if not isinstance(root, NetstackError | OSError):
+                    self._log.log(
+                        logging.ERROR, "jobmanager broke", f"JobManager {address}: a mistake here", error=root
+                    )
+                self._log.log(
+                    logging.WARNING, "jobmanager", f"JobManager {address}: {shown_error(root)}; it is dialled again"
+                )
+            if trio.current_time() - began_s > _MOST_BACKOFF_S:
+                backoff_s = _LEAST_BACKOFF_S
+            await trio.sleep(backoff_s * random.uniform(0.8, 1.2))  # many TaskManagers do not dial at one moment
+            backoff_s = min(2 * backoff_s, _MOST_BACKOFF_S)
+
+    def close(self) -> None:
+        """What jobs brought along is forgotten."""
+        if self._shipped is not None:
+            self._shipped.close()
+
+    async def wait_served(self) -> None:
+        """Waits until, for the first time, a driver has come and none is left. Cancellation: nothing changed."""
+        await self._served.wait()
+
+    async def wait_registered(self) -> None:
+        """Waits until it has registered at its JobManager for the first time. Cancellation: nothing changed."""
+        await self._registered.wait()
+
+    # For sessions.
+
+    def make_scope(self, message: OpenJob, link: Link, blobs: BlobFetcher) -> JobScope:
+        """A job that waits for its slots; its id is taken.
+
+        Raises:
+            RequestRefused: its id is taken, or there are too many.
+            ConfigError: its settings cannot work.
+        """
+        if check_job_id(message.job_id) in self._scopes:
+            raise RequestRefused(f"job {message.job_id} exists already; choose another id")
+        if len(self._scopes) >= JOBS_AT_MOST:
+            raise RequestRefused(f"{JOBS_AT_MOST} jobs are open or wait here; try later")
+        scope = JobScope(
+            message.job_id,
+            shown_text(message.name, _NAME_CHARACTERS),
+            message.slots,
+            None if message.network is None else config_of(message.network),
+            message.data_address,
+            host=self.config.name or socket.gethostname(),
+            allowed=self._allowed,
+            shipped=self._shipped,
+            blobs=self._blobs,
+            fetch=blobs.fetch,
+            send=link.send,
+        )
+        self._scopes[scope.job_id] = scope
+        LOGGER.info("job %s (%s) wants %d slots", scope.job_id, scope.name, scope.slots)
+        return scope
+
+    def remove_scope(self, scope: JobScope) -> None:
+        """It is over."""
+        del self._scopes[scope.job_id]
+        self._jobs_ended += 1
+        LOGGER.info("job %s (%s) closed: %s", scope.job_id, scope.name, scope.reason or "over")
+
+    def statistics(self) -> Plain:
+        """Everything, as plain data.
+
+        Returns:
+            The facts of the greeting, and `uptime_s`, `cpu_s`, `jobs_ended`, `drivers`, `registrations`, `connections`,
+            `unproven`, `refused` (by reason), `shared_memory_bytes` and `shared_used_bytes` (of the network that jobs
+            share), `jobs` (see `statistics.job_document`; see `statistics.shortened` too).
+        """
+        now_s = trio.current_time()
+        admission = self._admission.statistics()
+        shared = self.environments.shared
+        return {
+            **self.facts(),
+            "uptime_s": now_s - self._began_s,
+            "cpu_s": time.process_time(),
+            "jobs_ended": self._jobs_ended,
+            "drivers": [link.peer for link in self._drivers],
+            "registrations": self._registrations,
+            "connections": admission.connections,
+            "unproven": admission.unproven,
+            "refused": {reason.value: count for reason, count in admission.refused.items()},
+            "jobs": [job_document(scope, now_s) for scope in self._scopes.values()],
+            "shared_memory_bytes": 0 if shared is None else shared.config.memory_bytes,
+            "shared_used_bytes": 0 if shared is None else shared.used_memory_bytes,
+        }
+
+    def merged_statistics(self) -> NetworkStatistics:
+        """All jobs as one network, for Prometheus."""
+        return merged(
+            self._scopes.values(), self.environments.shared, self.config.memory_bytes, self._admission.statistics()
+        )
+
+    def facts(self) -> Plain:
+        """What a driver is told first."""
+        return {
+            "version": __version__,
+            "build": self._build,
+            "session": self._session,
+            "data": self.address,
+            "control": self.control_address if self._has_control else "",
+            "slots": self.slots.slots,
+            "free_slots": self.slots.free_slots,
+            "memory_bytes": self.slots.memory_bytes,
+            "free_memory_bytes": self.slots.free_memory_bytes,
+            "hostname": socket.gethostname(),
+            "name": self.config.name or socket.gethostname(),
+            "pid": os.getpid(),
+            "python": platform.python_version(),
+            "kernel": platform.release(),
+            "cpus": os.cpu_count() or 1,
+            "allow": list(self._allowed.prefixes),
+            "allow_submitted": self.config.allow_submitted,
+            "heartbeat_timeout_s": self.config.heartbeat_timeout_s,
+            "platform": sys.platform,
+        }
+
+    # Connections.
+
+    async def _handle(self, stream: ByteStream, takes_data: bool) -> None:
+        """One connection, from its proof to its end; whatever it does, it does to itself."""
+        try:
+            await self._admission.admit(stream)
+        except AuthenticationFailed as error:
+            self._log.log(logging.WARNING, "refused", f"{shown_text(stream.peer)} was refused: {shown_error(error)}")
+            return
+        is_handed_over = False
+        try:
+            with trio.fail_after(self.config.handshake_timeout_s):
+                environment = await read_route(stream)
+            if environment is None:
+                await self._serve_driver(stream)
+            elif takes_data:
+                is_handed_over = self.environments.accept(environment, stream)
+        except BaseException as error:
+            root = root_cause(error)
+            if not isinstance(root, Exception):
+                raise
+            self._log_end(stream, root)
+        finally:
+            if not is_handed_over:
+                stream.close()
+                self._admission.left()
+
+    def _log_end(self, stream: ByteStream, root: Exception) -> None:
+        peer = shown_text(stream.peer)
+        if isinstance(root, trio.TooSlowError):
+            seconds = self.config.handshake_timeout_s
+            self._log.log(logging.WARNING, "slow", f"{peer} did not say what it wants within {seconds:g} s")
+        elif isinstance(root, NetstackError):
+            self._log.log(logging.WARNING, "ended", shown_text(str(root), 800))
+        else:
+            self._log.log(logging.ERROR, "broke", f"the connection of {peer} broke: a mistake here", error=root)
+
+    async def _serve_driver(self, stream: ByteStream) -> None:
+        link = ControlLink(stream, heartbeat_timeout_s=self.config.heartbeat_timeout_s)
+        build = full_build(self._build)
+        with trio.fail_after(self.config.handshake_timeout_s):
+            greeting = await link.greet(build, self.config.name or socket.gethostname(), TASKMANAGER, self.facts())
+        try:
+            check_release(greeting, build, link.peer)
+            if greeting.role == TASKMANAGER:
+                raise RequestRefused(f"{link.peer} is a TaskManager, and so is this: dial a JobManager")
+        except RequestRefused as error:
+            self._log.log(logging.WARNING, "release", shown_text(str(error), 800))
+            await link.refuse(str(error))
+            return
+        with self._driven_by(link):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(link.run)
+                await self._serve_session(link)
+                nursery.cancel_scope.cancel()
+
+    @contextmanager
+    def _driven_by(self, link: Link) -> Iterator[None]:
+        self._drivers[link] = None
+        try:
+            yield
+        finally:
+            del self._drivers[link]
+            if not self._drivers:
+                self._served.set()
+
+    async def _serve_session(self, link: Link) -> None:
+        LOGGER.info("%s is connected", shown_text(link.peer))
+        reason = await Session(link, self).serve()
+        LOGGER.info("%s has gone: %s", shown_text(link.peer), reason)
+
+    async def _work_for(self, address: str) -> None:
+        """One registration, from dialling to the loss of the JobManager."""
+        secret = self.config.secret
+        connect = partial(
+            dial,
+            address,
+            role=TASKMANAGER,
+            name=self.config.name or socket.gethostname(),
+            facts=self.facts(),
+            prove=None if secret is None else partial(prove_dialler, secret=secret),
+            heartbeat_timeout_s=self.config.heartbeat_timeout_s,
+            connect_timeout_s=self.config.handshake_timeout_s,
+        )
+        if self.config.link_in_thread:
+            async with open_threaded(connect) as threaded:
+                await self._registered_at(threaded, threaded.greeting.role)
+            return
+        link, greeting = await connect()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.run)
+            await self._registered_at(link, greeting.role)
+            nursery.cancel_scope.cancel()
+
+    async def _registered_at(self, link: Link, role: str) -> None:
+        if role != JOBMANAGER:
+            raise RequestRefused(f"{link.peer} is no JobManager; give the address of one to --jobmanager")
+        self._registrations += 1
+        self._registered.set()
+        with self._driven_by(link):
+            await self._serve_session(link)
+
+
+@asynccontextmanager
+async def open_taskmanager(
+    config: TaskManagerConfig, *, metrics_address: str | None = None
+) -> AsyncIterator[TaskManager]:
+    """Opens a TaskManager that serves while the block runs.
+
+    Args:
+        config: how it serves.
+        metrics_address: `host:port` at which Prometheus may read `/metrics`; None serves none.
+
+    Raises:
+        OSError: an address cannot be bound; the text names it.
+        ConfigError: a setting cannot work.
+
+    Cancellation, and the end of the block: every job is closed, every connection ended.
+    """
+    listener = await transport_for(config.listen).listen(config.listen)
+    control: Listener | None = None
+    manager: TaskManager | None = None
+    try:
+        if config.control is not None:
+            control = await transport_for(config.control).listen(config.control)
+        manager = TaskManager(config, listener, control)
+        async with background_tasks() as nursery:
+            if metrics_address is not None:
+                await _serve_metrics(manager, metrics_address, nursery)
+            nursery.start_soon(manager.environments.run)
+            nursery.start_soon(partial(manager.serve, listener, takes_data=True))
+            if control is not None:
+                nursery.start_soon(partial(manager.serve, control, takes_data=False))
+            if config.jobmanager is not None:
+                nursery.start_soon(manager.serve_jobmanager, config.jobmanager)
+            yield manager
+    finally:
+        listener.close()
+        if control is not None:
+            control.close()
+        if manager is not None:
+            manager.close()
+
+
+async def _serve_metrics(manager: TaskManager, address: str, nursery: trio.Nursery) -> None:
+    from ..runtime.prometheus import bind_metrics  # only who asks for it needs prometheus_client
+
+    server = await bind_metrics(address, detailed=True)
+    manager.metrics_address = server.address
+
+    async def serve() -> None:
+        try:
+            await server.serve(manager.merged_statistics)
+        finally:
+            server.close()
+
+    nursery.start_soon(serve)

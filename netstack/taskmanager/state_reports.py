@@ -1,0 +1,55 @@
+"""States of many attempts in few messages.
+
+Takes: states, one by one. Gives: `TaskStates`, one a state, when the event loop has had a turn.
+
+Rules: what an attempt went through is told in that order; `flush` tells what has gathered, before anything is said that
+has to come after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import final
+
+import trio
+
+from ..control.codec import Attempt
+from ..control.messages import Message, TaskStates, slices
+
+
+@final
+class StateReports:
+    """The states of one job's attempts that were not told yet.
+
+    Args:
+        job_id: of the job.
+        send: to whoever drives it.
+    """
+
+    def __init__(self, job_id: str, send: Callable[[Message], None]) -> None:
+        self._job_id = job_id
+        self._send = send
+        # An attempt goes through states in one order, so one list a state keeps that order.
+        self._gathered: dict[str, list[Attempt]] = {"initializing": [], "running": [], "canceled": []}
+        self._more = trio.Event()
+
+    def add(self, state: str, attempt: Attempt) -> None:
+        """An attempt is in this state now."""
+        self._gathered[state].append(attempt)
+        self._more.set()
+
+    def flush(self) -> None:
+        """Tells what has gathered."""
+        for state, attempts in self._gathered.items():
+            if attempts:
+                self._gathered[state] = []
+                for some in slices(attempts):
+                    self._send(TaskStates(self._job_id, state, some))
+
+    async def run(self) -> None:
+        """Tells, a turn of the loop after something came, until cancelled."""
+        while True:
+            await self._more.wait()
+            self._more = trio.Event()
+            await trio.lowlevel.checkpoint()
+            self.flush()

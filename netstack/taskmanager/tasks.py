@@ -1,0 +1,209 @@
+"""One attempt of one subtask, from its descriptor to its last word; whatever goes wrong is its failure alone.
+
+Takes: a `TaskDeploymentDescriptor` and the job it is of. Gives: messages about it.
+
+Life: deploying (blobs, code) -> initializing -> running -> finished, failed or canceled. Whatever happens its gates are
+closed, its unfinished partitions failed, and exactly one last word is said.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final, final
+
+import trio
+
+from ..checkpoint.snapshot import TaskFile
+from ..control.codec import Attempt, Plain, readable
+from ..control.link import packed
+from ..control.messages import (
+    CheckpointAcknowledged,
+    CheckpointDeclined,
+    PartitionConsumable,
+    TaskFailed,
+    TaskFinished,
+    TaskSaid,
+)
+from ..errors import ConfigError, PartitionNotFound
+from ..runtime.causes import is_secondary, root_cause, told
+from ..schedule.descriptors.descriptors import TaskDeploymentDescriptor
+from ..task.reports import RunnableTask, TaskStatistics
+
+if TYPE_CHECKING:
+    from .job_scope import JobScope
+
+DEPLOYING: Final = "deploying"
+INITIALIZING: Final = "initializing"
+RUNNING: Final = "running"
+FINISHED: Final = "finished"
+FAILED: Final = "failed"
+CANCELED: Final = "canceled"
+
+
+@final
+class TaskAttempt:
+    """One attempt (a `TaskReports`).
+
+    Attributes:
+        attempt: vertex, subtask, attempt.
+        name: of its vertex, once that is known.
+        state: how it is, for people.
+    """
+
+    def __init__(self, descriptor: TaskDeploymentDescriptor, scope: JobScope) -> None:
+        identity = descriptor.attempt
+        self.attempt: Attempt = (identity.vertex, identity.subtask, identity.attempt)
+        self.name = ""
+        self.state = DEPLOYING
+        self._descriptor = descriptor
+        self._scope = scope
+        self._job_id = scope.job_id
+        self._cancel = trio.CancelScope()
+        self._refusal = ""
+        self._task: RunnableTask | None = None
+
+    @property
+    def subtask(self) -> int:
+        """Which of the vertex' subtasks."""
+        return self.attempt[1]
+
+    @property
+    def task(self) -> RunnableTask | None:
+        """What runs; None until it is made."""
+        return self._task
+
+    async def live(self) -> None:
+        """All of it. Never raises but for the cancellation of whoever calls, and for Ctrl-C."""
+        failure = "the task was canceled"
+        finished: TaskFinished | None = None
+        try:
+            with self._cancel:
+                finished = await self._work()
+                failure = ""
+        except BaseException as error:
+            root = root_cause(error)
+            if _is_ours(root):
+                raise
+            failure = told(root)
+            self._fail(root)  # before consumers learn of it: they are not to blame
+        finally:
+            if self._refusal and finished is None and self.state != FAILED:
+                failure = self._refusal
+                self._fail(ConfigError(failure))
+            task, self._task = self._task, None
+            if task is not None:
+                with trio.CancelScope(shield=True):
+                    await self._close(task, failure)
+            if finished is not None:  # what it held is free for the next one
+                self.state = FINISHED
+                self._scope.send(finished)
+            elif self.state != FAILED:
+                self.state = CANCELED
+                self._scope.reports.add(CANCELED, self.attempt)
+
+    def cancel(self) -> None:
+        """Ends it; idempotent. One that has come to its end by itself stays so."""
+        self._cancel.cancel()
+
+    def refuse(self, why: str) -> None:
+        """Ends it as a failure; the first reason counts."""
+        self._refusal = self._refusal or why
+        self._cancel.cancel()
+
+    def tell(self, message: Plain) -> None:
+        """Passes a message to an invokable; one that does not listen fails."""
+        if self._task is None:
+            return
+        try:
+            self._task.told(message)
+        except trio.WouldBlock:
+            self.refuse(f"task {self.name}-{self.subtask} does not take what it is told: its inbox is full")
+
+    # From the task.
+
+    def initializing(self) -> None:
+        """See `TaskReports`."""
+        self.state = INITIALIZING
+        self._scope.reports.add(INITIALIZING, self.attempt)
+
+    def running(self) -> None:
+        """See `TaskReports`."""
+        self.state = RUNNING
+        self._scope.reports.add(RUNNING, self.attempt)
+
+    def acknowledged(self, checkpoint_id: int, file: TaskFile, report: Plain) -> None:
+        """See `TaskReports`."""
+        self._scope.send(
+            CheckpointAcknowledged(self._job_id, self.attempt, checkpoint_id, file.size_bytes, file.crc32, report)
+        )
+
+    def declined(self, checkpoint_id: int, reason: str) -> None:
+        """See `TaskReports`."""
+        self._scope.send(CheckpointDeclined(self._job_id, self.attempt, checkpoint_id, reason))
+
+    def consumable(self, partition: int) -> None:
+        """See `TaskReports`."""
+        self._scope.send(PartitionConsumable(self._job_id, self.attempt, partition))
+
+    def said(self, message: Plain) -> None:
+        """See `TaskReports`."""
+        self._scope.send(TaskSaid(self._job_id, self.attempt, message))
+
+    def statistics(self) -> TaskStatistics | None:
+        """How far it is; None before it is made."""
+        return None if self._task is None else self._task.statistics()
+
+    # Inside.
+
+    async def _work(self) -> TaskFinished:
+        await trio.lowlevel.checkpoint()  # it may have been canceled by now
+        self._task, self.name = await self._scope.make_task(self._descriptor, self)
+        self._task.create()
+        outcome = await self._task.run()
+        final = _file_document(outcome.final)
+        finished = TaskFinished(self._job_id, self.attempt, outcome.produced_bytes, dict(outcome.results), final)
+        packed(finished)  # results that cannot travel are a failure
+        return finished
+
+    async def _close(self, task: RunnableTask, failure: str) -> None:
+        try:
+            await task.close(failure)
+        except BaseException as error:  # of user code: its last words are said already
+            root = root_cause(error)
+            if _is_ours(root):
+                raise
+            self._scope.log(f"task {self.name}-{self.subtask}: closing it failed: {told(root)}")
+
+    def _fail(self, root: BaseException) -> None:
+        self.state = FAILED
+        missing = root.partition if isinstance(root, PartitionNotFound) else ""
+        cause = getattr(root, "cause", None)  # of an error that tells the operator
+        kind = type(cause if isinstance(cause, BaseException) else root).__name__
+        self._scope.send(
+            TaskFailed(
+                self._job_id,
+                self.attempt,
+                kind,
+                readable(str(root)),
+                is_secondary(root),
+                missing,
+                # What cannot be set up here cannot be at the next attempt: names, code, numbers.
+                is_recoverable=not (isinstance(root, ConfigError) and self._task is None),
+            )
+        )
+
+
+def _file_document(file: TaskFile | None) -> Plain | None:
+    if file is None:
+        return None
+    return {"task": file.task, "subtask": file.subtask, "size_bytes": file.size_bytes, "crc32": file.crc32}
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether an error that ends a task is the TaskManager's to handle: its own cancellation, or Ctrl-C.
+
+    Everything else is the task's failure, `sys.exit()` in user code included.
+    """
+    if isinstance(error, trio.Cancelled):
+        return trio.current_effective_deadline() == -math.inf
+    return isinstance(error, KeyboardInterrupt)

@@ -1,0 +1,125 @@
+"""TaskManagers and those who drive them in one process, for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+import trio.testing
+
+from netstack.config import NetworkConfig
+from netstack.taskmanager.client import (
+    RemoteGate,
+    RemoteJob,
+    RemotePartition,
+    RemoteTask,
+    TaskManagerClient,
+    open_client,
+)
+from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
+
+MEMORY_BYTES = 4 << 20
+CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=1 << 20)
+
+SLOW_IMPORT_BEGAN = threading.Event()
+SLOW_IMPORT_MAY_END = threading.Event()
+
+_numbers = itertools.count(1)
+
+
+def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Runs an async test in virtual time. What would hang fails; threads make the clock run far ahead."""
+    return _running(test, 1e9, lambda: trio.testing.MockClock(autojump_threshold=0))
+
+
+def real(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Runs an async test in real time; what would hang fails after thirty seconds."""
+    return _running(test, 30, lambda: None)
+
+
+def _running(test: Callable[..., Awaitable[None]], seconds: float, clock: Callable[[], Any]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(*arguments: Any, **keywords: Any) -> None:
+        async def main() -> None:
+            with trio.fail_after(seconds):
+                await test(*arguments, **keywords)
+
+        trio.run(main, clock=clock())
+
+    return run
+
+
+def job_id() -> str:
+    """A new one."""
+    return f"{next(_numbers):016x}"
+
+
+@asynccontextmanager
+async def taskmanager_open(**settings: Any) -> AsyncIterator[TaskManager]:
+    """A TaskManager of four slots that runs `userjobs`."""
+    chosen = {
+        "listen": f"memory://taskmanager{next(_numbers)}",
+        "slots": 4,
+        "memory_bytes": MEMORY_BYTES,
+        "allow": ("userjobs.",),
+    }
+    async with open_taskmanager(TaskManagerConfig(**{**chosen, **settings})) as manager:
+        yield manager
+
+
+@asynccontextmanager
+async def pair_open(**settings: Any) -> AsyncIterator[tuple[TaskManager, TaskManagerClient]]:
+    """A TaskManager and a driver."""
+    async with (
+        taskmanager_open(**settings) as manager,
+        open_client(manager.control_address, secret=manager.config.secret) as client,
+    ):
+        yield manager, client
+
+
+async def open_job(client: TaskManagerClient, name: str = "test", *, slots: int = 1, **settings: Any) -> RemoteJob:
+    """A job with buffers of 1 KiB."""
+    timeout_s = settings.pop("slot_timeout_s", 5.0)
+    return await client.open_job(
+        settings.pop("job_id", None) or job_id(),
+        name=name,
+        slots=slots,
+        network=settings.pop("network", CONFIG),
+        slot_timeout_s=timeout_s,
+    )
+
+
+def task(attribute: str, *, subtask: int = 0, name: str = "", **parts: Any) -> RemoteTask:
+    """A task that runs `userjobs.jobs:attribute`."""
+    return RemoteTask(name or attribute, subtask, f"userjobs.jobs:{attribute}", **parts)
+
+
+def reads(*producers: tuple[RemoteJob, str, int], first: int = 0) -> tuple[RemoteGate, ...]:
+    """One gate that reads a subpartition of each of these: (job on a TaskManager, name of the task, its subtask)."""
+    return (
+        RemoteGate(tuple(RemotePartition(job.data_address, name, number) for job, name, number in producers), first),
+    )
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Waits until something holds; nothing to wait for says when."""
+    while not condition():
+        with contextlib.suppress(trio.TooSlowError), trio.fail_after(0.001):
+            await trio.sleep_forever()
+
+
+def is_empty(manager: TaskManager) -> bool:
+    """Whether nothing of any job is left."""
+    found = manager.statistics()
+    return (
+        not found["jobs"]
+        and manager.slots.free_slots == manager.slots.slots
+        and manager.slots.free_memory_bytes == manager.slots.memory_bytes
+        and found["connections"] == len(found["drivers"])
+    )

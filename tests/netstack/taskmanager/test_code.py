@@ -1,0 +1,134 @@
+"""What may be run: names on the list, and nothing that only looks like one."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+
+import pytest
+
+from netstack.control.build import build_of
+from netstack.errors import ConfigError
+from netstack.taskmanager.code import AllowList, ShippedCode, check_builds, root_package
+
+JOBS = AllowList(["userjobs."])
+
+
+@pytest.mark.parametrize(
+    "prefix", ["", "a", "mypackage", "mypackage.jobs", ".", ":", ".a.", ":a:", "mypackage.jobs:run", "**"]
+)
+def test_a_prefix_that_would_let_in_more_than_it_says_is_refused(prefix: str) -> None:
+    with pytest.raises(ConfigError, match=r"end it with '\.' .* or ':'"):
+        AllowList([prefix])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "os:system",
+        "",
+        "userjobs",
+        "userjobs:words",
+        "userjobsevil.jobs:words",
+        "netstack.bench.mesh.invokablesevil:source",
+        "netstack.bench.mesh:invokables.source",
+        " userjobs.jobs:words",
+        "USERJOBS.jobs:words",
+        "./userjobs.jobs:words",
+        "netstack.task.invokable:InvokableTask",
+    ],
+)
+def test_a_name_that_is_not_on_the_list_is_not_even_imported(name: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"may not be run here: allowed are netstack\.bench\.mesh\.invokables:\*, userjobs"
+    ):
+        JOBS.load(name)
+
+
+def test_allowed_names_are_loaded() -> None:
+    assert JOBS.load("userjobs.jobs:words").__name__ == "words"
+    assert JOBS.load("netstack.bench.mesh.invokables:source").__name__ == "source"
+    assert AllowList(["userjobs.jobs:"]).load("userjobs.jobs:count").__name__ == "count"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("userjobs.jobs:trio.sleep_forever", "is trio.*, which may not be run here"),
+        ("userjobs.jobs:imported", "is trio.*:sleep_forever, which may not be run here"),
+        ("userjobs.jobs:RecordWriter", "which may not be run here"),
+        ("userjobs.jobs:nothing", "is not there"),
+        ("userjobs.missing:words", "is not there"),
+        ("userjobs.jobs:words:words", "is not there"),
+        ("userjobs..jobs:words", "is not there"),
+        ("userjobs.jobs:", "is no name"),
+        ("userjobs.jobs", "is no name"),
+        ("userjobs.exits:words", "cannot be imported: SystemExit: nobody imports me"),
+    ],
+)
+def test_an_allowed_name_that_is_no_invokable_is_explained(name: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        JOBS.load(name)
+
+
+def test_everything_may_be_allowed() -> None:
+    assert AllowList(["*"]).load("os.path:join").__name__ == "join"
+
+
+def test_a_value_of_an_allowed_module_is_its_own() -> None:
+    assert JOBS.load("userjobs.jobs:by_first")((1, 2)) == 1
+
+
+def test_builds_are_those_of_the_packages_that_run() -> None:
+    here = build_of("userjobs")
+    check_builds(["userjobs"], {"userjobs": here, "antigravity.imports.its.parents": "x"})
+    check_builds(["userjobs"], {})
+    with pytest.raises(ConfigError, match=f"package 'userjobs' is build {here} here, and 0123456789ab where"):
+        check_builds(["userjobs"], {"userjobs": "0123456789ab"})
+
+
+def test_a_shipped_package_is_found_checked_and_replaced_when_nobody_uses_it() -> None:
+    shipped = ShippedCode()
+    names = AllowList()
+
+    def put(job: str, answer: int, *, package: str = "shippedjobs") -> str:
+        data = zipped(package, f"def answer():\n    return {answer}\n")
+        key = f"code-{hashlib.sha256(data).hexdigest()}"
+        shipped.put(job, package, key, data)
+        return key
+
+    put("a", 1)
+    with pytest.raises(ConfigError, match="may not be run here"):
+        names.load("shippedjobs:answer")
+    assert names.load("shippedjobs:answer", {"shippedjobs"})() == 1
+    put("b", 1)
+    with pytest.raises(ConfigError, match="was shipped with other content by job a, which runs here"):
+        put("c", 2)
+    for job in "ab":
+        shipped.job_left(job)
+    put("c", 2)
+    assert names.load("shippedjobs:answer", {"shippedjobs"})() == 2
+    with pytest.raises(ConfigError, match="one of that name is installed and in use here"):
+        put("d", 3, package="userjobs")
+    with pytest.raises(ConfigError, match="is damaged: its 3 bytes have another SHA-256"):
+        shipped.put("e", "other", "code-" + "0" * 64, b"abc")
+    with pytest.raises(ConfigError, match="is no name of a package"):
+        shipped.put("e", "../x", f"code-{hashlib.sha256(b'').hexdigest()}", b"")
+    shipped.close()
+    with pytest.raises(ConfigError, match="is not there"):
+        names.load("shippedjobs:answer", {"shippedjobs"})
+
+
+def zipped(package: str, source: str) -> bytes:
+    into = io.BytesIO()
+    with zipfile.ZipFile(into, "w") as archive:
+        archive.writestr(f"{package}/__init__.py", source)
+    return into.getvalue()
+
+
+def test_the_package_of_a_name() -> None:
+    assert root_package("a.b.c:d.e") == "a"
+    assert root_package("a:b") == "a"
+    assert root_package("netstack.bench.mesh.invokables:source") == "netstack.bench"
+    assert root_package("netstack.benchmark:b") == "netstack"
