@@ -10,7 +10,10 @@ import contextlib
 import dataclasses
 import json
 import logging
+import os
 import signal
+import threading
+import time
 import tomllib
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +26,9 @@ from ..errors import ConfigError
 from ..runtime.authentication import Secret
 from ..taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
 from .values import COUNT, LENGTH, SIZE, Parsed
+
+_GRACE_S: Final = 5.0
+"""How long an orphan whose loop is held up by user code may take to end."""
 
 _KINDS: Final[dict[str, Parsed]] = {
     "slots": COUNT,
@@ -87,8 +93,9 @@ _FILE_NAMES: Final = {
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="TOML with these settings, and max_connections, max_unproven, handshake_timeout; flags go first.",
 )
+@click.option("--until-eof", is_flag=True, help="End when standard input is closed: for who starts it as a child.")
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as one JSON document.")
-def taskmanager(config_file: Path | None, as_json: bool, **flags: Any) -> int:
+def taskmanager(config_file: Path | None, until_eof: bool, as_json: bool, **flags: Any) -> int:
     """A long-lived process, one per host: runs tasks of any number of jobs, several at once within its slots.
 
     Jobs come from the JobManager it registers at, from netstack-bench run|sweep --hosts, or from whoever uses
@@ -99,7 +106,7 @@ def taskmanager(config_file: Path | None, as_json: bool, **flags: Any) -> int:
     metrics = settings.pop("metrics", None)
     config = taskmanager_config(settings)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    trio.run(_serve, config, metrics, as_json)
+    trio.run(_serve, config, metrics, as_json, until_eof)
     return 0
 
 
@@ -154,12 +161,27 @@ def taskmanager_config(settings: dict[str, Any]) -> TaskManagerConfig:
     return TaskManagerConfig(**chosen)
 
 
-async def _serve(config: TaskManagerConfig, metrics: str | None, as_json: bool) -> None:
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+async def _serve(config: TaskManagerConfig, metrics: str | None, as_json: bool, until_eof: bool) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals, trio.CancelScope() as scope:
         async with open_taskmanager(config, metrics_address=metrics) as manager:
-            _announce(manager, as_json)
+            if until_eof:
+                token = trio.lowlevel.current_trio_token()
+                threading.Thread(target=_end_at_eof, args=(token, scope), name="until eof", daemon=True).start()
+            if as_json or not until_eof:  # what a child prints are its operators' lines
+                _announce(manager, as_json)
             async for _ in signals:
                 break
+
+
+def _end_at_eof(token: trio.lowlevel.TrioToken, scope: trio.CancelScope) -> None:
+    """In a thread, since the loop may be held up by user code: ends the process when nobody holds the other end."""
+    with contextlib.suppress(OSError):
+        while os.read(0, 4096):
+            pass
+    with contextlib.suppress(trio.RunFinishedError):
+        token.run_sync_soon(scope.cancel)
+    time.sleep(_GRACE_S)
+    os._exit(1)
 
 
 def _announce(manager: TaskManager, as_json: bool) -> None:

@@ -103,9 +103,9 @@ def test_a_file_has_the_same_settings_and_flags_go_first(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(sys.modules["netstack.cli.taskmanager"], "_serve", serve)  # the command hides its module
     assert main(["taskmanager", "--config", str(path), "--slots", "5"]) == 0
-    config, metrics, as_json = served
+    config, metrics, as_json, until_eof = served
     assert (config.slots, config.memory_bytes, config.allow) == (5, 64 << 20, ("a.", "b."))
-    assert (metrics, as_json) == ("127.0.0.1:0", False)
+    assert (metrics, as_json, until_eof) == ("127.0.0.1:0", False, False)
 
 
 @pytest.mark.parametrize(
@@ -170,6 +170,7 @@ def started(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[st
     command = [sys.executable, "-c", "import sys; from netstack.cli import main; sys.exit(main())", "taskmanager"]
     process = subprocess.Popen(
         [*command, "--listen", "tcp://127.0.0.1:0", "--slots", "2", "--json", *arguments],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -188,7 +189,10 @@ def started(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[st
         yield process, json.loads(line)
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            assert pipe is not None
+            pipe.close()
 
 
 @contextlib.contextmanager
@@ -306,3 +310,15 @@ def test_a_stopped_coordinator_is_silent_and_releases_its_run_within_the_heartbe
         trio.run(follow)
         daemon.send_signal(signal.SIGINT)
         assert daemon.wait(10) == 0
+
+
+@pytest.mark.slow
+def test_a_child_ends_when_nobody_holds_its_standard_input(package: Path) -> None:
+    with started(package, "--until-eof") as (child, _):
+        assert child.stdin is not None
+        child.stdin.write("whatever\n")
+        child.stdin.flush()
+        with pytest.raises(subprocess.TimeoutExpired):
+            child.wait(0.3)
+        child.stdin.close()
+        assert child.wait(10) == 0
