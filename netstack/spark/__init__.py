@@ -1,6 +1,7 @@
-"""netstack and Spark: rows of a DataFrame through netstack's channels.
+"""netstack and Spark: rows of a DataFrame through netstack's channels, and netstack's streams as DataFrames.
 
-Takes: an open Spark session. Gives: `exchange`, with `ExchangeStatistics` beside its rows; `plain_errors`.
+Takes: an open Spark session. Gives: `exchange`, with `ExchangeStatistics` beside its rows; the data source "netstack"
+(`NetstackDataSource`), and `Publisher` for the stream worker at the other end; `plain_errors`.
 
 Everything is loaded when it is asked for: executors import this package too, and only `pyspark` may be missing here
 (`pip install 'netstack[spark]'`).
@@ -15,13 +16,26 @@ if TYPE_CHECKING:
     from .exchange_frame import exchange
     from .exchange_statistics import ExchangeChannel, ExchangeStatistics, ExchangeTask
     from .failures import SparkFailed, plain_errors
+    from .publisher import Publisher
+    from .source import NetstackDataSource
 
-__all__ = ["ExchangeChannel", "ExchangeStatistics", "ExchangeTask", "SparkFailed", "exchange", "plain_errors"]
+__all__ = [
+    "ExchangeChannel",
+    "ExchangeStatistics",
+    "ExchangeTask",
+    "NetstackDataSource",
+    "Publisher",
+    "SparkFailed",
+    "exchange",
+    "plain_errors",
+]
 
 _MODULES: Final = {
     "ExchangeChannel": "exchange_statistics",
     "ExchangeStatistics": "exchange_statistics",
     "ExchangeTask": "exchange_statistics",
+    "NetstackDataSource": "source",
+    "Publisher": "publisher",
     "SparkFailed": "failures",
     "exchange": "exchange_frame",
     "plain_errors": "failures",

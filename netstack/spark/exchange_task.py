@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 from .. import blocking
 from ..buffer.requirements import GatePlan, PartitionPlan, required_buffers
@@ -28,15 +28,12 @@ from ..config import NetworkConfig
 from ..errors import ConfigError, NetstackError
 from ..ids import ChannelDescriptor
 from ..keygroups import default_max_parallelism, group_owners
-from ..outbound.selector import ChannelSelector
 from ..runtime.authentication import Secret
 from ..runtime.causes import is_secondary, root_cause, told
 from .barrier import BarrierTask
 from .exchange_statistics import ExchangeTask, channels_of, waits_of
 from .keys import owners_of
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from .target import TargetSelector
 
 RecordBatch = Any
 
@@ -95,25 +92,6 @@ def exchange_batches(
         batches: the partition's rows.
     """
     yield from Exchanger(job, BarrierTask.current(), tell).run(batches)
-
-
-@final
-class TargetSelector(ChannelSelector):
-    """Whatever is written goes where the writer's owner said before.
-
-    Attributes:
-        target: the subpartition.
-    """
-
-    target = 0
-
-    def select(self, record: Any) -> int:
-        """The target."""
-        return self.target
-
-    def select_batch(self, array: npt.NDArray[Any]) -> int:
-        """The target, for the whole array."""
-        return self.target
 
 
 @final

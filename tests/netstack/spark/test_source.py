@@ -1,0 +1,147 @@
+"""The data source "netstack" in a real session: partitions and streams, and what survives deaths of either side."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from netstack import blocking
+from netstack.errors import ConfigError
+from netstack.spark.consumer import Endpoint
+from netstack.spark.source import NetstackDataSource, Settings
+
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]
+
+WORKER = Path(__file__).with_name("stream_worker.py")
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def start_worker(folder: Path, address: str, rows: int, rows_of_an_epoch: int) -> subprocess.Popen[bytes]:
+    arguments = [str(folder), address, str(rows), str(rows_of_an_epoch)]
+    return subprocess.Popen([sys.executable, str(WORKER), *arguments], env={**os.environ, "PYTHONPATH": os.getcwd()})
+
+
+def test_partitions_are_a_data_frame(spark: Any) -> None:
+    spark.dataSource.register(NetstackDataSource)
+    with blocking.open_task_manager("tcp://127.0.0.1:0") as network:
+        for name, format in (("columns", "arrow"), ("rows", "msgpack")):
+            partition = network.create_partition(name, subpartitions=2)
+            writer = blocking.RecordWriter(partition, format=format)
+            for at in range(100):
+                row: Any = {"id": at, "name": f"n{at}", "more": 1.5}
+                writer.emit(pa.RecordBatch.from_pylist([row]) if format == "arrow" else row)
+            writer.finish()
+        for name, format in (("columns", "arrow"), ("rows", "msgpack")):
+            options = {"address": network.address, "partition": name, "subpartitions": "2", "format": format}
+            df = spark.read.format("netstack").schema("name string, id int").options(**options).load()
+            assert sorted(map(tuple, df.collect())) == sorted((f"n{at}", at) for at in range(100))
+
+
+def test_a_stream_whose_both_ends_are_killed_arrives_exactly_once(spark: Any, tmp_path: Path) -> None:
+    spark.dataSource.register(NetstackDataSource)
+    rows, address, rng = 1500, free_address(), random.Random(7)
+    worker = start_worker(tmp_path, address, rows, 100)
+    stream = spark.readStream.format("netstack").schema("id bigint")
+    stream = stream.options(address=address, partition="numbers", subpartitions="2", retrySeconds="20", maxEpochs="3")
+
+    def start_query() -> Any:
+        writer = stream.load().writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        return writer.trigger(processingTime="50 milliseconds").start(str(tmp_path / "table"))
+
+    query = start_query()
+    kills, until_s = ["worker", "query", "worker"], time.monotonic() + 90
+    while worker.poll() != 0:  # all of it was processed, and the worker was told
+        assert time.monotonic() < until_s, query.lastProgress
+        if worker.poll() is not None:
+            assert worker.returncode == -signal.SIGKILL
+            worker = start_worker(tmp_path, address, rows, 100)
+        if not query.isActive:
+            query = start_query()
+        if kills and query.lastProgress and query.lastProgress["batchId"] > 3 - len(kills):
+            time.sleep(rng.uniform(0, 0.5))
+            if kills.pop() == "worker":
+                worker.kill()
+                worker.wait()
+            else:
+                query.stop()
+        time.sleep(0.1)
+    query.stop()
+    assert not kills
+    ids = [row["id"] for row in spark.read.parquet(str(tmp_path / "table")).collect()]
+    assert len(ids) == rows
+    assert sorted(ids) == list(range(rows))
+
+
+@pytest.mark.long
+def test_ten_random_deaths_of_worker_and_driver_lose_nothing_and_repeat_nothing(spark: Any, tmp_path: Path) -> None:
+    rows, address, rng = 20_000, free_address(), random.Random()
+
+    def start_driver() -> subprocess.Popen[bytes]:
+        program = str(WORKER.with_name("stream_query.py"))
+        environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+        return subprocess.Popen([sys.executable, program, str(tmp_path), address], env=environment)
+
+    def epoch() -> int:
+        state = tmp_path / "state.json"
+        return int(json.loads(state.read_text())[1]) if state.exists() else 0
+
+    worker, driver = start_worker(tmp_path, address, rows, 100), start_driver()
+    deaths, dies_at, until_s = {"worker": 0, "driver": 0}, 12, time.monotonic() + 500
+    try:
+        while worker.poll() != 0:
+            assert time.monotonic() < until_s, (deaths, epoch())
+            if worker.poll() is not None:
+                worker = start_worker(tmp_path, address, rows, 100)
+            if driver.poll() is not None:
+                driver = start_driver()
+            if sum(deaths.values()) < 10 and epoch() >= dies_at:
+                time.sleep(rng.uniform(0, 2))
+                who = rng.choice(["worker", "driver"])
+                deaths[who] += 1
+                dies_at = epoch() + 12
+                dying = worker if who == "worker" else driver
+                dying.kill()
+                dying.wait()
+            time.sleep(0.2)
+    finally:
+        worker.kill()
+        driver.kill()
+    assert sum(deaths.values()) == 10
+    ids = [row["id"] for row in spark.read.parquet(str(tmp_path / "table")).collect()]
+    assert len(ids) == rows
+    assert sorted(ids) == list(range(rows))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"address": "tcp://h:1"}, "needs the options address and partition"),
+        ({"address": "tcp://h:1", "partition": "p", "adress": "x"}, "no option 'adress'"),
+        ({"address": "tcp://h:1", "partition": "p", "subpartitions": "none"}, "subpartitions='none'"),
+    ],
+)
+def test_options_are_checked(options: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Settings.of(options)
+
+
+def test_several_addresses_are_several_producers() -> None:
+    settings = Settings.of({"address": "tcp://a:1, tcp://b:2", "partition": "p", "format": "flink-long"})
+    assert [each.address for each in settings.endpoints] == ["tcp://a:1", "tcp://b:2"]
+    assert isinstance(settings.endpoints[0], Endpoint)
