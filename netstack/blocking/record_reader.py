@@ -57,6 +57,10 @@ class _PatientGate:
         self.channel_count = gate.channel_count
 
     @property
+    def config(self) -> NetworkConfig | None:
+        return self._gate.config
+
+    @property
     def on_available(self) -> Callable[[], None] | None:
         return self._gate.on_available
 
