@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         ConnectionLost,
         ErrorCode,
         InsufficientBuffers,
+        JobFailed,
         LocalProtocolError,
         NetstackError,
         PartitionNotFound,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         ProducerFailed,
         RecordError,
         RemoteProtocolError,
+        RequestRefused,
         SpillError,
     )
     from .events import (
@@ -44,9 +46,11 @@ if TYPE_CHECKING:
     from .ids import ChannelDescriptor, PartitionId, ResultPartitionType
     from .inbound.gate import SingleInputGate
     from .inbound.union import UnionInputGate
-    from .job.master import JobFailed, open_job, open_job_master
+    from .job.master import open_job, open_job_master
     from .job.spec import InputSpec, Job, TaskSpec
     from .job.worker import run_worker
+    from .jobmanager.client import JobClient, JobResult, open_job_client
+    from .jobmanager.local import LocalCluster, open_local_cluster, run_job
     from .outbound.adaptive import AdaptiveRebalanceSelector
     from .outbound.partition import ResultPartition
     from .outbound.selector import (
@@ -65,6 +69,7 @@ if TYPE_CHECKING:
     from .runtime.network_environment import NetworkEnvironment, open_task_manager
     from .runtime.record_reader import ArrayReader, RecordReader
     from .runtime.record_writer import RecordWriter
+    from .schedule.graph.stream_builder import StreamEnvironment
 
 __all__ = [
     "AdaptiveRebalanceSelector",
@@ -92,8 +97,11 @@ __all__ = [
     "InputSpec",
     "InsufficientBuffers",
     "Job",
+    "JobClient",
     "JobFailed",
+    "JobResult",
     "KeyGroupSelector",
+    "LocalCluster",
     "LocalProtocolError",
     "NetstackError",
     "NetworkConfig",
@@ -109,6 +117,7 @@ __all__ = [
     "RecordReader",
     "RecordWriter",
     "RemoteProtocolError",
+    "RequestRefused",
     "RescaleSelector",
     "ResultPartition",
     "ResultPartitionType",
@@ -116,13 +125,17 @@ __all__ = [
     "ShuffleSelector",
     "SingleInputGate",
     "SpillError",
+    "StreamEnvironment",
     "TaskSpec",
     "UnionInputGate",
     "UserEvent",
     "open_job",
+    "open_job_client",
     "open_job_master",
+    "open_local_cluster",
     "open_task_manager",
     "required_buffers",
+    "run_job",
     "run_worker",
 ]
 
@@ -143,6 +156,7 @@ _HOMES: Final = {
         "ConnectionLost",
         "ErrorCode",
         "InsufficientBuffers",
+        "JobFailed",
         "LocalProtocolError",
         "NetstackError",
         "PartitionNotFound",
@@ -150,6 +164,7 @@ _HOMES: Final = {
         "ProducerFailed",
         "RecordError",
         "RemoteProtocolError",
+        "RequestRefused",
         "SpillError",
     ),
     "events": (
@@ -168,7 +183,6 @@ _HOMES: Final = {
     "inbound.gate": ("SingleInputGate",),
     "inbound.union": ("UnionInputGate",),
     "job.master": (
-        "JobFailed",
         "open_job",
         "open_job_master",
     ),
@@ -178,6 +192,16 @@ _HOMES: Final = {
         "TaskSpec",
     ),
     "job.worker": ("run_worker",),
+    "jobmanager.client": (
+        "JobClient",
+        "JobResult",
+        "open_job_client",
+    ),
+    "jobmanager.local": (
+        "LocalCluster",
+        "open_local_cluster",
+        "run_job",
+    ),
     "outbound.adaptive": ("AdaptiveRebalanceSelector",),
     "outbound.partition": ("ResultPartition",),
     "outbound.selector": (
@@ -202,6 +226,7 @@ _HOMES: Final = {
         "RecordReader",
     ),
     "runtime.record_writer": ("RecordWriter",),
+    "schedule.graph.stream_builder": ("StreamEnvironment",),
 }
 """What each module has of `__all__`; the imports above say the same to type checkers."""
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}

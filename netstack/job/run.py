@@ -17,9 +17,10 @@ from typing import Final, NoReturn, final
 
 import trio
 
+from .. import errors
 from ..checkpoint.coordinator import CheckpointCoordinator, CoordinatorStatistics, Subtask
 from ..checkpoint.storage import CheckpointStorage
-from ..errors import ErrorCode, LocalProtocolError, NetstackError, RemoteProtocolError
+from ..errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from ..runtime.signal import Signal
 from .checkpoints import CheckpointReport, JobCheckpoints
 from .control import (
@@ -46,7 +47,7 @@ STOP_GRACE_S: Final = 10.0
 """How long workers may take to end a run before the master gives them up; closing takes milliseconds."""
 
 
-class JobFailed(NetstackError):
+class JobFailed(errors.JobFailed):
     """A run of a job ended before its tasks did; the message names the task, or the worker, and the cause.
 
     Attributes:

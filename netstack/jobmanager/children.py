@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from collections import deque
@@ -36,6 +37,7 @@ _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 _QUIET_S: Final = 30.0  # alive for so long, and the next pause is the first again
 _LINE_BYTES: Final = 1 << 16
+_LOGGED: Final = re.compile(r"\d\d:\d\d:\d\d ")
 
 Lines = Callable[[str, str], None]
 """Takes the name of a TaskManager and a line that it printed."""
@@ -116,7 +118,8 @@ class LocalTaskManagers:
     # Inside.
 
     def _command(self) -> list[str]:
-        words = [sys.executable, "-m", "netstack.cli", "taskmanager", "--jobmanager", self._address, "--until-eof"]
+        words = [sys.executable, "-m", "netstack.cli", "taskmanager", "--jobmanager", self._address]
+        words += ["--until-eof"]
         words += ["--listen", "tcp://127.0.0.1:0", "--slots", str(self._settings.slots)]
         words += ["--memory", str(self._settings.memory_bytes), *self._settings.flags]
         for prefix in self._settings.allow:
@@ -284,7 +287,7 @@ def _how(code: int | None) -> str:
 
 
 def _last_words(tail: deque[str]) -> str:
-    words = [line for line in tail if line.strip()]
+    words = [line for line in tail if line.strip() and not _LOGGED.match(line)]
     return f" ({shown_text(words[-1])})" if words else ""
 
 

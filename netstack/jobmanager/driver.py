@@ -142,7 +142,7 @@ class JobDriver:
             now_s, ExecutionInput.FINISH, index_array([subtask]), np.array([message.attempt[2]], np.uint32), produced
         )
 
-    def failed(self, message: TaskFailed, now_s: float) -> events.TaskFailed:
+    def failed(self, taskmanager: str, message: TaskFailed, now_s: float) -> events.TaskFailed:
         """What the failure of a task tells the scheduler.
 
         Raises:
@@ -156,7 +156,7 @@ class JobDriver:
             now_s,
             subtask,
             attempt,
-            f"{name} ({index}): {message.kind}: {message.text}",
+            f"{name} ({index}) on {taskmanager}: {message.kind}: {message.text}",
             missing,
             missing_attempt,
             message.is_recoverable,

@@ -162,6 +162,8 @@ class JobMaster:
         self._blame = Blame(cluster.heard_s, patience_s)
         self._taskmanagers: dict[str, TaskManagerLocation] = {}
         self._open: set[str] = set()
+        self._slots_missing = 0
+        self._slots_under_way = 0  # offered, and still in the inbox
         self._all_closed = trio.Event()
         self._checkpoints: JobCheckpoints | None = None
         self._last_stored: tuple[int, str] | None = None
@@ -178,6 +180,7 @@ class JobMaster:
             self._taskmanagers[location.name] = location
             self._open.add(location.name)
             self._post(events.TaskManagerRegistered(0.0, location))
+        self._slots_under_way += len(slots)
         self._post(events.SlotsOffered(0.0, location.name, slots))
 
     def lost(self, taskmanager: str, reason: str) -> None:
@@ -203,7 +206,7 @@ class JobMaster:
             case TaskFinished():
                 self._finished(message, now_s)
             case TaskFailed():
-                self._failed(message, now_s)
+                self._failed(taskmanager, message, now_s)
             case CheckpointAcknowledged():
                 self._acknowledged(message)
             case CheckpointDeclined():
@@ -339,11 +342,19 @@ class JobMaster:
                 await self._sleep()
                 continue
             before = self.scheduler.state
+            if isinstance(event, events.SlotsOffered):
+                self._slots_under_way -= len(event.slots)
             for instruction in self.scheduler.handle(replace(event, now_s=trio.current_time())):
                 await self._carry_out(instruction)
+            if isinstance(event, events.SlotsOffered):
+                self._require()
             self._look(before, event)
             await trio.lowlevel.checkpoint()
         return self.end
+
+    def _require(self) -> None:
+        """Says how many slots are missing beside those that the scheduler has not been told of yet."""
+        self._cluster.require(self.job_id, max(0, self._slots_missing - self._slots_under_way))
 
     def _post(self, event: events.Event) -> None:
         self._inbox.post(event)
@@ -394,7 +405,8 @@ class JobMaster:
             case instructions.RequireSlots():
                 if instruction.missing:
                     self._note("slots", f"{instruction.missing} slots are missing; {self._cluster.describe_slots()}")
-                self._cluster.require(self.job_id, instruction.missing)
+                self._slots_missing = instruction.missing
+                self._require()
             case instructions.ReturnSlots():
                 self._cluster.give_back(self.job_id, instruction.slots)
             case instructions.Continue():
@@ -490,8 +502,8 @@ class JobMaster:
             if not self._checkpoints.has_ended(subtask):
                 self._checkpoints.task_ended(*subtask)
 
-    def _failed(self, message: TaskFailed, now_s: float) -> None:
-        failure = self._driver.failed(message, now_s)
+    def _failed(self, taskmanager: str, message: TaskFailed, now_s: float) -> None:
+        failure = self._driver.failed(taskmanager, message, now_s)
         if message.is_secondary and failure.missing_partition is None and self._driver.is_current(message.attempt):
             self._blame.hold(failure, now_s)
             self._cluster.ask_for_life(self._taskmanagers)

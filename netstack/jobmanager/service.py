@@ -57,6 +57,9 @@ LOGGER: Final = logging.getLogger("netstack.jobmanager")
 CODE_KEY: Final = "code-"
 """Keys of packages that were sent with jobs begin so; the SHA-256 follows."""
 
+MEMORY_TIMEOUT_S: Final = 30.0
+"""How long a TaskManager waits until others give network memory back that a job needs."""
+
 _Result = TypeVar("_Result")
 
 
@@ -157,7 +160,7 @@ class JobManager:
                         offer.job_id,
                         master.name,
                         0,
-                        0.0,
+                        MEMORY_TIMEOUT_S,
                         found.location.address,
                         job.network,
                         job.information,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar, final
 
@@ -62,6 +62,9 @@ TOMBSTONES: Final = 1 << 17
 """Attempts of a job that are remembered after their end, or before they came."""
 
 PROGRESS_S: Final = 1.0
+
+EARLY_BYTES: Final = 64 << 20
+"""Of descriptors that come while a job waits for slots or memory."""
 
 _ENDED_SHOWN: Final = 256
 
@@ -145,6 +148,8 @@ class JobScope:
         self._checkpoints: dict[int, RestoredCheckpoint] = {}
         self._restoring = trio.Lock()
         self._nursery: trio.Nursery | None = None
+        self._early: list[bytes] = []  # came before there were slots and memory
+        self._early_bytes = 0
         self._closing = trio.Event()
         self._waiting = trio.CancelScope()
 
@@ -211,6 +216,8 @@ class JobScope:
                 self._nursery.start_soon(self.reports.run)
                 self._nursery.start_soon(self._tell_progress)
                 self._send(JobOpened(self.job_id))
+                self._submit(self._early)
+                self._early = []
                 await self._closing.wait()
                 self._nursery.cancel_scope.cancel()
         finally:
@@ -293,12 +300,18 @@ class JobScope:
                     ErrorCode.UNEXPECTED_FRAME, f"{type(message).__name__} is nothing that is said to a TaskManager"
                 )
 
-    def _submit(self, descriptors: Iterable[bytes]) -> None:
+    def _submit(self, descriptors: Sequence[bytes]) -> None:
         nursery = self._nursery
         if self._closing.is_set():
             return
         if nursery is None or self.environment is None:
-            self.refuse(f"job {self.name!r} is not open yet; submit tasks when it is")
+            self._early += descriptors
+            self._early_bytes += sum(map(len, descriptors))
+            if self._early_bytes > EARLY_BYTES:
+                self.refuse(
+                    f"job {self.name!r} is not open yet, and {self._early_bytes} bytes of tasks have come; submit them"
+                    " when it is"
+                )
         else:
             nursery.start_soon(self._start, tuple(descriptors), nursery)
 

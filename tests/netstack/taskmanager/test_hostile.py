@@ -20,6 +20,7 @@ from netstack.control.routing import CONTROL, DATA, write_route
 from netstack.errors import ConnectionLost, RemoteProtocolError
 from netstack.runtime.authentication import Secret
 from netstack.taskmanager.client import open_client
+from netstack.taskmanager.job_scope import EARLY_BYTES
 from netstack.taskmanager.network_settings import config_document
 from netstack.taskmanager.service import TaskManager
 from netstack.transport import ByteStream, transport_for
@@ -185,13 +186,38 @@ async def test_settings_of_a_stranger_end_that_run_at_most(config: dict[str, Any
 
 
 @virtual
-async def test_a_deployment_before_its_run_is_open_ends_the_run() -> None:
+async def test_a_deployment_before_its_run_is_open_waits_for_that() -> None:
     async with taskmanager_open(slots=1) as daemon, open_client(daemon.address) as client:
-        await open_job(client)
+        before = await open_job(client)
         stream = await dial(daemon, ROUTE + HELLO + pack(OPEN) + pack(["SubmitTasks", OPEN[1], [b""]]))
         peer = FrameStream(stream)
-        found = [await peer.receive() for _ in range(2)]
-        assert found[1] == ["JobRefused", OPEN[1], "job 'name' is not open yet; submit tasks when it is"]
+        await peer.receive()
+        await before.close()
+        said = [each for each in [await peer.receive() for _ in range(3)] if each[0] != "Ping"]
+        assert said[0] == ["JobOpened", OPEN[1]]
+        assert said[1][0] == "JobRefused"
+        assert said[1][2].startswith("a task cannot be read")
+        stream.close()
+
+
+@pytest.mark.slow
+@virtual
+async def test_deployments_before_their_run_is_open_are_bounded() -> None:
+    async with taskmanager_open(slots=1) as daemon, open_client(daemon.address) as client:
+        await open_job(client)
+        stream = await dial(daemon, ROUTE + HELLO + pack(OPEN))
+        peer = FrameStream(stream)
+        many = pack(["SubmitTasks", OPEN[1], [bytes(1 << 20)]])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(peer.run)
+            for _ in range(1 + EARLY_BYTES // (1 << 20)):
+                peer.send_frame(many)
+                await peer.wait_room()
+            said = ["Ping"]
+            while said[0] != "JobRefused":
+                said = await peer.receive()
+            assert "is not open yet" in said[2]
+            nursery.cancel_scope.cancel()
         stream.close()
 
 

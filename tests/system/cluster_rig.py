@@ -1,0 +1,124 @@
+"""A JobManager and TaskManagers as processes, started by their commands, for tests that are not trio's."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import trio
+
+from netstack.jobmanager.children import search_path
+from netstack.jobmanager.client import Document, JobClient, open_job_client
+from netstack.runtime.authentication import Secret
+
+_Result = TypeVar("_Result")
+PATIENCE_S = 40.0
+
+
+class ClusterRig:
+    """Processes of one cluster; a context manager."""
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.secret_file = folder / "secret"
+        self.secret_file.write_bytes(Secret.generate().reveal())
+        self.secret_file.chmod(0o600)
+        self.flags = flags
+        self.address = ""
+        self.jobmanager: subprocess.Popen[bytes] | None = None
+        self.taskmanagers: list[subprocess.Popen[bytes]] = []
+        self._logs: list[IO[bytes]] = []
+
+    def __enter__(self) -> ClusterRig:
+        self.start_jobmanager()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        processes = [*self.taskmanagers, *filter(None, [self.jobmanager])]
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+        for log in self._logs:
+            log.close()
+
+    def start_jobmanager(self, listen: str = "tcp://127.0.0.1:0") -> None:
+        folder = str(self.folder / "jobs")
+        self.jobmanager = self._start("jobmanager", "--listen", listen, "--folder", folder, *self.flags)
+        assert self.jobmanager.stdout is not None
+        line = self.jobmanager.stdout.readline()
+        assert line, self.log()
+        self.address = json.loads(line)["address"]
+
+    def start_taskmanagers(self, *slots: int, flags: Sequence[str] = (), path: Sequence[str] | None = None) -> None:
+        """One more for each number of slots; `path` replaces where it finds modules."""
+        words = ["--jobmanager", self.address, "--listen", "tcp://127.0.0.1:0", "--memory", "32MiB", "--allow", "*"]
+        started = [self._start("taskmanager", *words, "--slots", str(each), *flags, path=path) for each in slots]
+        self.taskmanagers += started
+        self.wait_until(lambda: len(self.ask(JobClient.taskmanagers)) == len(self.taskmanagers))
+
+    def ask(self, question: Callable[[JobClient], Awaitable[_Result]]) -> _Result:
+        async def run() -> _Result:
+            async with open_job_client(self.address, secret=Secret.from_file(self.secret_file)) as client:
+                return await question(client)
+
+        return trio.run(run)
+
+    def job(self, job_id: str) -> Document:
+        return self.ask(lambda client: client.job(job_id))
+
+    def wait_until(self, condition: Callable[[], Any]) -> None:
+        """Looks until it is true; fails when it takes too long."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.05)
+
+    def wait_running(self, job_id: str) -> Document:
+        """Until all tasks of a job run; its document."""
+        found: list[Document] = []
+
+        def is_running() -> bool:
+            found[:] = [self.job(job_id)]
+            return set(found[0]["tasks"]) == {"running"}
+
+        self.wait_until(is_running)
+        return found[0]
+
+    def log(self) -> str:
+        """What the processes had to say, for a failed assertion."""
+        return "\n".join(path.read_text(errors="replace")[-3000:] for path in sorted(self.folder.glob("*.log")))
+
+    def environment(self) -> dict[str, str]:
+        """For commands that ask."""
+        return {"NETSTACK_JOBMANAGER": self.address, "NETSTACK_SECRET_FILE": str(self.secret_file)}
+
+    def _start(self, command: str, *words: str, path: Sequence[str] | None = None) -> subprocess.Popen[bytes]:
+        log = open(self.folder / f"{len(self._logs)}-{command}.log", "ab")  # noqa: SIM115  # closed at the end
+        self._logs.append(log)
+        words = (command, *words, "--json", "--secret-file", str(self.secret_file))
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "netstack.cli", *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(search_path() if path is None else path)},
+            start_new_session=True,
+        )
+
+
+def end(process: subprocess.Popen[bytes], number: int = signal.SIGKILL) -> None:
+    """Ends a process and waits for it."""
+    process.send_signal(number)
+    process.wait()

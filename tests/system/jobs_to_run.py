@@ -1,0 +1,160 @@
+"""Jobs that tests run in real processes: functions that TaskManagers import by name, and the jobs made of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from netstack.schedule import StreamEnvironment
+from netstack.schedule.graph.stream_builder import OperatorStream
+from netstack.schedule.graph.stream_graph import Partitioner
+
+LINES = 2000
+
+
+def lines(context: Any) -> Iterator[str]:
+    """Lines of a text, shared out among the subtasks."""
+    for number in range(context.subtask, LINES, context.parallelism):
+        yield f"the quick brown fox {number % 7}"
+
+
+def split(line: str) -> list[str]:
+    return line.split()
+
+
+def word(item: str) -> str:
+    return item
+
+
+class Count:
+    """How often each word came; told at the end."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+
+    def process(self, item: str, out: Any) -> None:
+        self.counts[item] = self.counts.get(item, 0) + 1
+
+    def finish(self, out: Any) -> None:
+        for item, count in self.counts.items():
+            out.collect([item, count])
+
+
+class Collect:
+    """Returns what came, sorted."""
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+
+    def process(self, item: Any) -> None:
+        self.items.append(item)
+
+    def finish(self, out: Any) -> list[Any]:
+        return sorted(self.items)
+
+
+def expected_counts() -> list[list[Any]]:
+    """What `word_count` returns."""
+    counts: dict[str, int] = {}
+    for number in range(LINES):
+        for item in f"the quick brown fox {number % 7}".split():
+            counts[item] = counts.get(item, 0) + 1
+    return sorted([item, count] for item, count in counts.items())
+
+
+def word_count(parallelism: int = 2) -> StreamEnvironment:
+    job = StreamEnvironment("word count", parallelism=parallelism)
+    counted = job.source(lines).flat_map(split).key_by(word).process(Count, name="count")
+    counted.sink(Collect, name="result").set_parallelism(1)
+    return job
+
+
+def endless(context: Any) -> Iterator[int]:
+    number = 0
+    while True:
+        number += 1
+        yield number
+
+
+def same(item: Any) -> Any:
+    return item
+
+
+def ignore(item: Any) -> None:
+    pass
+
+
+def forever(parallelism: int = 1) -> StreamEnvironment:
+    """Runs until it is told to end."""
+    job = StreamEnvironment("forever", parallelism=parallelism)
+    job.source(endless).rebalance().sink(ignore)
+    return job
+
+
+def two_vertices(first: int = 6, second: int = 3) -> StreamEnvironment:
+    """A6 to B3, all to all."""
+    job = StreamEnvironment("two vertices")
+    job.source(endless, name="A").set_parallelism(first).rebalance().sink(ignore, name="B").set_parallelism(second)
+    return job
+
+
+def two_groups(first: int = 10, second: int = 20) -> StreamEnvironment:
+    """Two slot sharing groups: takes `first` + `second` slots."""
+    job = StreamEnvironment("two groups")
+    source = job.source(endless, name="A").set_parallelism(first).slot_sharing_group("left")
+    source.rebalance().sink(ignore, name="B").set_parallelism(second).slot_sharing_group("right")
+    return job
+
+
+def _three(job: StreamEnvironment) -> OperatorStream:
+    return job.source(three, name="three")
+
+
+def three(context: Any) -> Iterator[int]:
+    yield from range(3)
+
+
+def raises_at_2(item: int) -> int:
+    if item == 2:
+        raise ValueError(f"no room for {item}")
+    return item
+
+
+def raising() -> StreamEnvironment:
+    job = StreamEnvironment("raising")
+    _three(job).map(raises_at_2, name="check").partition_by(Partitioner.GLOBAL).sink(Collect)
+    return job
+
+
+def prints_and_exits(item: int) -> int:
+    print(f"saw {item}", flush=True)  # noqa: T201  # an operator may
+    os._exit(3)
+
+
+def exiting() -> StreamEnvironment:
+    job = StreamEnvironment("exiting")
+    _three(job).map(prints_and_exits).sink(Collect)
+    return job
+
+
+def computes(item: int, seconds: float) -> int:
+    """Pure Python all the time, so that nothing else of the process gets more than its slice."""
+    end = time.monotonic() + seconds
+    while item == 1 and time.monotonic() < end:
+        pass
+    return item
+
+
+def computing(seconds: float = 3.0) -> StreamEnvironment:
+    job = StreamEnvironment("computing")
+    _three(job).map(computes, seconds=seconds).rebalance().sink(Collect, name="result")
+    return job
+
+
+def with_code_of(module: str) -> StreamEnvironment:
+    """An operator whose function may not be everywhere."""
+    job = StreamEnvironment("elsewhere", parallelism=4)
+    job.source(lines).map(f"{module}:same").sink(ignore)
+    return job

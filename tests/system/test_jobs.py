@@ -1,0 +1,162 @@
+"""Jobs on a cluster of real processes: what runs, where it runs, and what is said when it does not."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jobs_to_run
+import pytest
+from cluster_rig import ClusterRig
+
+from netstack.cli import main
+from netstack.jobmanager.children import search_path
+from netstack.runtime.authentication import Secret
+from netstack.schedule.plan.plan import make_plan
+from netstack.schedule.slots.slots import LoadBalanceMode
+
+pytestmark = pytest.mark.slow
+HERE = str(Path(__file__).parent)
+
+
+def command(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
+    """Runs a command; its one JSON document."""
+    assert main([*words, "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRig]:
+    """Four TaskManagers of two slots; the last one does not find the modules of the tests' folder `elsewhere`."""
+    folder = tmp_path_factory.mktemp("four")
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "only_on_three.py").write_text("def same(item):\n    return item\n")
+    with ClusterRig(folder / "cluster", "--load-balance", "slots") as rig:
+        rig.start_taskmanagers(2, 2, 2, path=[*search_path(), str(elsewhere)])
+        rig.start_taskmanagers(2)
+        yield rig
+
+
+@pytest.fixture
+def cluster(four: ClusterRig, monkeypatch: pytest.MonkeyPatch) -> ClusterRig:
+    for name, value in four.environment().items():
+        monkeypatch.setenv(name, value)
+    return four
+
+
+def test_word_count_over_four_taskmanagers(cluster: ClusterRig, capsys: pytest.CaptureFixture[str]) -> None:
+    ended = command(capsys, "submit", "jobs_to_run:word_count", "-p", "parallelism=8", "--wait")
+    assert ended["state"] == "finished"
+    assert ended["results"]["result"] == {"0": jobs_to_run.expected_counts()}
+    job = command(capsys, "jobs", ended["job_id"][:6])
+    vertices = {vertex["name"]: vertex for vertex in job["vertices"]}
+    assert [*vertices] == ["source -> flat_map", "count", "result"]
+    places = {subtask["taskmanager"] for vertex in job["vertices"] for subtask in vertex["subtasks"]}
+    assert len(places) == 4
+
+
+def test_a_job_that_fails_says_which_operator_and_why(cluster: ClusterRig, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["submit", "jobs_to_run:raising", "--wait"]) == 1
+    said = capsys.readouterr().err.strip().splitlines()
+    assert said[-1].startswith("netstack: ")
+    assert "check" in said[-1]
+    assert "ValueError: no room for 2" in said[-1]
+
+
+def test_a_module_that_is_missing_on_one_host(cluster: ClusterRig, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["submit", "jobs_to_run:with_code_of", "-p", "module=only_on_three", "--wait"]) == 1
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "No module named 'only_on_three'" in said
+    taskmanagers = command(capsys, "jobs")["taskmanagers"]
+    assert taskmanagers[3]["name"] in said, "it does not say where"
+
+
+def test_one_sentence_for_what_cannot_be(
+    cluster: ClusterRig, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def said(*words: str, code: int = 1) -> str:
+        assert main([*words]) == code
+        lines = capsys.readouterr().err.strip().splitlines()
+        assert len(lines) == 1
+        return lines[0]
+
+    assert said("jobs", "feed") == "netstack: there is no job 'feed'; `netstack jobs` lists them"
+    other = tmp_path / "secret"
+    other.write_bytes(Secret.generate().reveal())
+    other.chmod(0o600)
+    assert "shared secret is another one" in said("jobs", "--secret-file", str(other))
+    assert f"cannot listen at {cluster.address}: Address already in use" in said(
+        "jobmanager", "--listen", cluster.address
+    )
+    folder = str(cluster.folder / "jobs")
+    assert f"{folder} is in use by another JobManager" in said(
+        "jobmanager", "--listen", "127.0.0.1:0", "--folder", folder, code=2
+    )
+    assert "no JobManager answers at tcp://127.0.0.1:1" in said("jobs", "--jobmanager", "tcp://127.0.0.1:1")
+    assert "no such thing" in said("submit", "jobs_to_run:no_such_thing", code=2).replace("_", " ")
+
+
+def test_a_job_is_listed_cancelled_and_remembered(cluster: ClusterRig, capsys: pytest.CaptureFixture[str]) -> None:
+    job_id = command(capsys, "submit", "jobs_to_run:forever", "-p", "parallelism=2")["job_id"]
+    cluster.wait_running(job_id)
+    assert main(["jobs"]) == 0
+    shown = capsys.readouterr().out
+    assert "4 TaskManagers, 6 of 8 slots free" in shown
+    assert main(["jobs", job_id]) == 0
+    assert "4 running" not in capsys.readouterr().out  # two vertices of two
+    assert main(["savepoint", job_id]) == 1
+    assert "checkpoint" in capsys.readouterr().err
+    assert command(capsys, "cancel", job_id) == {"job_id": job_id, "state": "canceled"}
+    assert command(capsys, "jobs", job_id)["state"] == "canceled"
+    assert sum(each["free_slots"] for each in command(capsys, "jobs")["taskmanagers"]) == 8
+
+
+@pytest.mark.parametrize(("mode", "spread"), [("tasks", [3, 3, 3]), ("none", [4, 3, 2])])
+def test_tasks_are_where_the_plan_puts_them(
+    mode: str, spread: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = make_plan(jobs_to_run.two_vertices().stream_graph(), taskmanagers=3, slots=2, mode=LoadBalanceMode(mode))
+    assert plan.placement is not None
+    assert plan.placement.tasks.tolist() == spread
+    with ClusterRig(tmp_path, "--load-balance", mode) as rig:
+        for name, value in rig.environment().items():
+            monkeypatch.setenv(name, value)
+        rig.start_taskmanagers(2, 2, 2)
+        job_id = command(capsys, "submit", "jobs_to_run:two_vertices")["job_id"]
+        job = rig.wait_running(job_id)
+        names = [each["name"] for each in command(capsys, "jobs")["taskmanagers"]]
+        tasks = Counter(subtask["taskmanager"] for vertex in job["vertices"] for subtask in vertex["subtasks"])
+        assert [tasks[name] for name in names] == spread
+        for index, vertex in enumerate(job["vertices"]):
+            ours = [names.index(subtask["taskmanager"]) for subtask in vertex["subtasks"]]
+            assert ours == plan.placement.taskmanagers_of(index).tolist()
+
+
+def test_two_groups_take_thirty_slots_and_wait_with_twenty_nine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ClusterRig(tmp_path, "--slot-timeout", "3s") as rig:
+        for name, value in rig.environment().items():
+            monkeypatch.setenv(name, value)
+        rig.start_taskmanagers(20, 9)
+        job_id = command(capsys, "submit", "jobs_to_run:two_groups")["job_id"]
+        rig.wait_until(lambda: rig.job(job_id)["waits_for"])
+        waiting = rig.job(job_id)
+        assert waiting["state"] == "running"
+        assert waiting["missing_slots"] == 1
+        assert waiting["waits_for"].startswith("1 more slots; 29 slots are there")
+        rig.wait_until(lambda: rig.job(job_id)["state"] == "failed")
+        reason = rig.job(job_id)["reason"]
+        assert "30 slots" in reason
+        rig.start_taskmanagers(1)
+        job_id = command(capsys, "submit", "jobs_to_run:two_groups")["job_id"]
+        job = rig.wait_running(job_id)
+        assert [len(vertex["subtasks"]) for vertex in job["vertices"]] == [10, 20]
+        places = {
+            (subtask["taskmanager"], subtask["slot"]) for vertex in job["vertices"] for subtask in vertex["subtasks"]
+        }
+        assert len(places) == 30

@@ -1,0 +1,151 @@
+"""`netstack run`: a job in processes that come and go with it, whatever ends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jobs_to_run
+import pytest
+
+import netstack
+from netstack.errors import LocalProtocolError
+from netstack.jobmanager.children import search_path
+
+pytestmark = pytest.mark.slow
+PATIENCE_S = 40.0
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+    """`netstack run` with a folder of its own for temporary files."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "netstack.cli", "run", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(search_path()), "TMPDIR": str(folder)},
+    )
+
+
+def finished(process: subprocess.Popen[str], code: int) -> tuple[str, str]:
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == code, err
+    return out, err
+
+
+def children_of(pid: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int(re.findall(r"\) \w (\d+)", (entry / "stat").read_text())[0])
+            except (OSError, IndexError):
+                continue
+            if parent == pid:
+                found.append(int(entry.name))
+    return found
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline, "a process is left"
+        time.sleep(0.05)
+
+
+def test_a_job_runs_and_leaves_nothing(tmp_path: Path) -> None:
+    words = ("jobs_to_run:word_count", "-p", "parallelism=2", "--taskmanagers", "2", "--slots", "1", "--json")
+    out, err = finished(start(tmp_path, *words), 0)
+    document = json.loads(out)
+    assert document["results"]["result"] == {"0": jobs_to_run.expected_counts()}
+    assert (document["state"], document["taskmanagers"], document["slots"]) == ("finished", 2, 1)
+    assert err == ""
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_an_operator_that_prints_and_exits_is_named_with_its_exit_code(tmp_path: Path) -> None:
+    out, err = finished(start(tmp_path, "jobs_to_run:exiting", "--taskmanagers", "1"), 1)
+    assert out == ""
+    *printed, said = err.strip().splitlines()
+    assert "saw 0" in printed
+    assert said.startswith("netstack: ")
+    assert "exited with code 3" in said
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_what_does_not_fit_is_said_before_anything_is_started(tmp_path: Path) -> None:
+    words = ("jobs_to_run:two_groups", "--taskmanagers", "1", "--slots", "29")
+    out, err = finished(start(tmp_path, *words), 1)
+    assert not out
+    assert "does not fit" in err
+    assert "30 slots" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_cleanly(number: signal.Signals, tmp_path: Path) -> None:
+    process = start(tmp_path, "jobs_to_run:forever", "--taskmanagers", "1")
+    wait_for_children(process)
+    children = children_of(process.pid)
+    process.send_signal(number)
+    out, err = finished(process, 1)
+    assert (out, err) == ("", f"netstack: stopped by {'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'}\n")
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+    assert [*tmp_path.iterdir()] == []
+
+
+def wait_for_children(process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not children_of(process.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_children_of_a_killed_parent_end_by_themselves(tmp_path: Path) -> None:
+    process = start(tmp_path, "jobs_to_run:forever", "--taskmanagers", "2", "--slots", "1")
+    wait_for_children(process)
+    time.sleep(0.5)
+    children = children_of(process.pid)
+    process.kill()
+    process.communicate()
+    wait_until_gone(children)
+
+
+def test_a_program_runs_its_own_job(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import netstack\n"
+        "from jobs_to_run import three\n"
+        "def double(item):\n    return 2 * item\n"
+        "class Sum:\n"
+        "    def __init__(self):\n        self.sum = 0\n"
+        "    def process(self, item):\n        self.sum += item\n"
+        "    def finish(self, out):\n        return self.sum\n"
+        "if __name__ == '__main__':\n"
+        "    job = netstack.StreamEnvironment('mine')\n"
+        "    job.source(three).map(double).sink(Sum, name='sum')\n"
+        "    print(netstack.run_job(job, taskmanagers=1, slots=1).results)\n"
+    )
+    shown = subprocess.run(
+        [sys.executable, "mine.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(search_path())},
+    )
+    assert (shown.stdout, shown.stderr) == ("{'sum': {0: 6}}\n", "")
+
+
+def test_run_job_blocks_so_it_is_refused_inside_trio() -> None:
+    import trio
+
+    async def main() -> None:
+        netstack.run_job(jobs_to_run.word_count())
+
+    with pytest.raises(LocalProtocolError, match="open_local_cluster"):
+        trio.run(main)
