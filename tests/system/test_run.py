@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-import jobs_to_run
+import cluster_jobs
 import pytest
 
 import netstack
@@ -60,17 +60,17 @@ def wait_until_gone(pids: list[int]) -> None:
 
 
 def test_a_job_runs_and_leaves_nothing(tmp_path: Path) -> None:
-    words = ("jobs_to_run:word_count", "-p", "parallelism=2", "--taskmanagers", "2", "--slots", "1", "--json")
+    words = ("cluster_jobs:word_count", "-p", "parallelism=2", "--taskmanagers", "2", "--slots", "1", "--json")
     out, err = finished(start(tmp_path, *words), 0)
     document = json.loads(out)
-    assert document["results"]["result"] == {"0": jobs_to_run.expected_counts()}
+    assert document["results"]["result"] == {"0": cluster_jobs.expected_counts()}
     assert (document["state"], document["taskmanagers"], document["slots"]) == ("finished", 2, 1)
     assert err == ""
     assert [*tmp_path.iterdir()] == []
 
 
 def test_an_operator_that_prints_and_exits_is_named_with_its_exit_code(tmp_path: Path) -> None:
-    out, err = finished(start(tmp_path, "jobs_to_run:exiting", "--taskmanagers", "1"), 1)
+    out, err = finished(start(tmp_path, "cluster_jobs:exiting", "--taskmanagers", "1"), 1)
     assert out == ""
     *printed, said = err.strip().splitlines()
     assert "saw 0" in printed
@@ -80,7 +80,7 @@ def test_an_operator_that_prints_and_exits_is_named_with_its_exit_code(tmp_path:
 
 
 def test_what_does_not_fit_is_said_before_anything_is_started(tmp_path: Path) -> None:
-    words = ("jobs_to_run:two_groups", "--taskmanagers", "1", "--slots", "29")
+    words = ("cluster_jobs:two_groups", "--taskmanagers", "1", "--slots", "29")
     out, err = finished(start(tmp_path, *words), 1)
     assert not out
     assert "does not fit" in err
@@ -89,7 +89,7 @@ def test_what_does_not_fit_is_said_before_anything_is_started(tmp_path: Path) ->
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_cleanly(number: signal.Signals, tmp_path: Path) -> None:
-    process = start(tmp_path, "jobs_to_run:forever", "--taskmanagers", "1")
+    process = start(tmp_path, "cluster_jobs:forever", "--taskmanagers", "1")
     wait_for_children(process)
     children = children_of(process.pid)
     process.send_signal(number)
@@ -107,7 +107,7 @@ def wait_for_children(process: subprocess.Popen[str]) -> None:
 
 
 def test_children_of_a_killed_parent_end_by_themselves(tmp_path: Path) -> None:
-    process = start(tmp_path, "jobs_to_run:forever", "--taskmanagers", "2", "--slots", "1")
+    process = start(tmp_path, "cluster_jobs:forever", "--taskmanagers", "2", "--slots", "1")
     wait_for_children(process)
     time.sleep(0.5)
     children = children_of(process.pid)
@@ -119,7 +119,7 @@ def test_children_of_a_killed_parent_end_by_themselves(tmp_path: Path) -> None:
 def test_a_program_runs_its_own_job(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import netstack\n"
-        "from jobs_to_run import three\n"
+        "from cluster_jobs import three\n"
         "def double(item):\n    return 2 * item\n"
         "class Sum:\n"
         "    def __init__(self):\n        self.sum = 0\n"
@@ -145,7 +145,7 @@ def test_run_job_blocks_so_it_is_refused_inside_trio() -> None:
     import trio
 
     async def main() -> None:
-        netstack.run_job(jobs_to_run.word_count())
+        netstack.run_job(cluster_jobs.word_count())
 
     with pytest.raises(LocalProtocolError, match="open_local_cluster"):
         trio.run(main)

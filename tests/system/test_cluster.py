@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jobs_to_run
+import cluster_jobs
 import pytest
 from cluster_rig import ClusterRig
 
@@ -49,9 +49,9 @@ def cluster(four: ClusterRig, monkeypatch: pytest.MonkeyPatch) -> ClusterRig:
 
 
 def test_word_count_over_four_taskmanagers(cluster: ClusterRig, capsys: pytest.CaptureFixture[str]) -> None:
-    ended = command(capsys, "submit", "jobs_to_run:word_count", "-p", "parallelism=8", "--wait")
+    ended = command(capsys, "submit", "cluster_jobs:word_count", "-p", "parallelism=8", "--wait")
     assert ended["state"] == "finished"
-    assert ended["results"]["result"] == {"0": jobs_to_run.expected_counts()}
+    assert ended["results"]["result"] == {"0": cluster_jobs.expected_counts()}
     job = command(capsys, "jobs", ended["job_id"][:6])
     vertices = {vertex["name"]: vertex for vertex in job["vertices"]}
     assert [*vertices] == ["source -> flat_map", "count", "result"]
@@ -60,7 +60,7 @@ def test_word_count_over_four_taskmanagers(cluster: ClusterRig, capsys: pytest.C
 
 
 def test_a_job_that_fails_says_which_operator_and_why(cluster: ClusterRig, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["submit", "jobs_to_run:raising", "--wait"]) == 1
+    assert main(["submit", "cluster_jobs:raising", "--wait"]) == 1
     said = capsys.readouterr().err.strip().splitlines()
     assert said[-1].startswith("netstack: ")
     assert "check" in said[-1]
@@ -68,7 +68,7 @@ def test_a_job_that_fails_says_which_operator_and_why(cluster: ClusterRig, capsy
 
 
 def test_a_module_that_is_missing_on_one_host(cluster: ClusterRig, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["submit", "jobs_to_run:with_code_of", "-p", "module=only_on_three", "--wait"]) == 1
+    assert main(["submit", "cluster_jobs:with_code_of", "-p", "module=only_on_three", "--wait"]) == 1
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert "No module named 'only_on_three'" in said
     taskmanagers = command(capsys, "jobs")["taskmanagers"]
@@ -97,11 +97,11 @@ def test_one_sentence_for_what_cannot_be(
         "jobmanager", "--listen", "127.0.0.1:0", "--folder", folder, code=2
     )
     assert "no JobManager answers at tcp://127.0.0.1:1" in said("jobs", "--jobmanager", "tcp://127.0.0.1:1")
-    assert "no such thing" in said("submit", "jobs_to_run:no_such_thing", code=2).replace("_", " ")
+    assert "no such thing" in said("submit", "cluster_jobs:no_such_thing", code=2).replace("_", " ")
 
 
 def test_a_job_is_listed_cancelled_and_remembered(cluster: ClusterRig, capsys: pytest.CaptureFixture[str]) -> None:
-    job_id = command(capsys, "submit", "jobs_to_run:forever", "-p", "parallelism=2")["job_id"]
+    job_id = command(capsys, "submit", "cluster_jobs:forever", "-p", "parallelism=2")["job_id"]
     cluster.wait_running(job_id)
     assert main(["jobs"]) == 0
     shown = capsys.readouterr().out
@@ -119,14 +119,14 @@ def test_a_job_is_listed_cancelled_and_remembered(cluster: ClusterRig, capsys: p
 def test_tasks_are_where_the_plan_puts_them(
     mode: str, spread: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = make_plan(jobs_to_run.two_vertices().stream_graph(), taskmanagers=3, slots=2, mode=LoadBalanceMode(mode))
+    plan = make_plan(cluster_jobs.two_vertices().stream_graph(), taskmanagers=3, slots=2, mode=LoadBalanceMode(mode))
     assert plan.placement is not None
     assert plan.placement.tasks.tolist() == spread
     with ClusterRig(tmp_path, "--load-balance", mode) as rig:
         for name, value in rig.environment().items():
             monkeypatch.setenv(name, value)
         rig.start_taskmanagers(2, 2, 2)
-        job_id = command(capsys, "submit", "jobs_to_run:two_vertices")["job_id"]
+        job_id = command(capsys, "submit", "cluster_jobs:two_vertices")["job_id"]
         job = rig.wait_running(job_id)
         names = [each["name"] for each in command(capsys, "jobs")["taskmanagers"]]
         tasks = Counter(subtask["taskmanager"] for vertex in job["vertices"] for subtask in vertex["subtasks"])
@@ -143,7 +143,7 @@ def test_two_groups_take_thirty_slots_and_wait_with_twenty_nine(
         for name, value in rig.environment().items():
             monkeypatch.setenv(name, value)
         rig.start_taskmanagers(20, 9)
-        job_id = command(capsys, "submit", "jobs_to_run:two_groups")["job_id"]
+        job_id = command(capsys, "submit", "cluster_jobs:two_groups")["job_id"]
         rig.wait_until(lambda: rig.job(job_id)["waits_for"])
         waiting = rig.job(job_id)
         assert waiting["state"] == "running"
@@ -153,7 +153,7 @@ def test_two_groups_take_thirty_slots_and_wait_with_twenty_nine(
         reason = rig.job(job_id)["reason"]
         assert "30 slots" in reason
         rig.start_taskmanagers(1)
-        job_id = command(capsys, "submit", "jobs_to_run:two_groups")["job_id"]
+        job_id = command(capsys, "submit", "cluster_jobs:two_groups")["job_id"]
         job = rig.wait_running(job_id)
         assert [len(vertex["subtasks"]) for vertex in job["vertices"]] == [10, 20]
         places = {
