@@ -73,7 +73,13 @@ class LocalBufferPool:
     @property
     def size(self) -> int:
         """Its present size in segments."""
+        self._network.settle()
         return self._size
+
+    @property
+    def lacks_promised(self) -> bool:
+        """Whether it holds fewer than it was promised."""
+        return self._requested < self.required
 
     @property
     def is_available(self) -> bool:
@@ -139,11 +145,14 @@ class LocalBufferPool:
 
     def can_acquire(self, count: int) -> bool:
         """Whether `count` segments could be taken one after the other right now, overdraft included."""
-        return count <= len(self._available) or (
-            not self._destroyed
-            and count - len(self._available)
-            <= min(self._size + self._max_overdraft - self._requested, self._network.free_segments)
-        )
+        more = count - len(self._available)
+        if more <= 0:
+            return True
+        if self._destroyed:
+            return False
+        if self._requested + more > self._size and self._network.is_stale:
+            self._network.at_limit(self)
+        return more <= min(self._size + self._max_overdraft - self._requested, self._network.free_segments)
 
     def recycle(self, segment: Segment, subpartition: int = -1) -> None:
         """Takes a segment back: to the network pool when there are too many, else to a listener, else to hand."""
@@ -209,7 +218,8 @@ class LocalBufferPool:
             self.on_available()
 
     def statistics(self) -> LocalBufferPoolStatistics:
-        """A snapshot; O(1)."""
+        """A snapshot; O(1), once sizes are shared out."""
+        self._network.settle()
         return LocalBufferPoolStatistics(
             required=self.required,
             maximum=self.maximum,
@@ -245,6 +255,8 @@ class LocalBufferPool:
             elif not self._waits_for_network:
                 self._waits_for_network = True
                 self._network.wait_for_segment(self)
+        elif not self._available and (self.maximum is None or self._size < self.maximum) and not self._destroyed:
+            self._network.at_limit(self)
         was = self._is_available
         self._is_available = bool(self._available) and self._over_quota == 0
         if self._is_available and not was and self.on_available is not None:

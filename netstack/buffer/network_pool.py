@@ -7,18 +7,24 @@ Rules (one thread, so no locks; the order of effects is what matters):
 - What is promised is never more than N; what is not promised is shared in proportion to what pools may still grow by.
 - State changes first, callbacks last.
 - Free segments are reused last in, first out: a small hot pool is worth 20-30 % over a large cold one.
+- Sharing out what is not promised visits every pool, so it is put off until it matters: until somebody lacks a segment
+  that he was promised, is at his limit and would take more, or looks at a size. Of many pools (`_FEW_POOLS`) growth
+  waits until an eighth of them is new or gone. So n pools are made and dropped in O(n).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import final
+from typing import Final, final
 
 from ..errors import ConfigError, InsufficientBuffers, LocalProtocolError, PoolDestroyed
 from .local_pool import LocalBufferPool
-from .segment import Segment, allocate_segments
+from .segment import Segment, SegmentReservation
 from .statistics import NetworkBufferPoolStatistics
+
+_FEW_POOLS: Final = 64
+"""So few are visited at every change."""
 
 
 @final
@@ -50,15 +56,21 @@ class NetworkBufferPool:
         self._total = total_segments
         self._on_empty = on_empty
         try:
-            self._free = allocate_segments(total_segments, segment_size_bytes) if segments is None else segments
+            self._unmade = SegmentReservation(total_segments if segments is None else 0, segment_size_bytes)
         except MemoryError as error:
             raise InsufficientBuffers(
                 f"{total_segments} network buffers of {segment_size_bytes} bytes need"
                 f" {total_segments * segment_size_bytes / (1 << 20):,.0f} MiB of address space, and the system gave"
                 " none: lower memory_bytes, or raise the limit of the process (ulimit -v)"
             ) from error
+        self._free: list[Segment] = [] if segments is None else segments
         self._required = 0
         self._unpooled = 0
+        self._wanted = 0
+        self.is_stale = False
+        """Whether pools came or went, or promises changed, since sizes were shared out."""
+        self._changes = 0
+        self._limited: dict[LocalBufferPool, None] = {}
         self._pools: dict[LocalBufferPool, None] = {}  # in order of creation, so that redistribution is exact
         self._waiting: dict[LocalBufferPool, None] = {}
         self._requests: deque[UnpooledRequest] = deque()
@@ -72,7 +84,7 @@ class NetworkBufferPool:
     @property
     def free_segments(self) -> int:
         """Segments nobody holds."""
-        return len(self._free)
+        return len(self._free) + self._unmade.left
 
     def create_pool(
         self,
@@ -98,9 +110,9 @@ class NetworkBufferPool:
         self._required += required
         pool = LocalBufferPool(self, required, maximum, subpartitions, max_buffers_per_channel, max_overdraft)
         self._pools[pool] = None
-        self._redistribute()
-        if maximum == required:
-            pool.set_size(required)  # has no share to be given, but wants its first segment like every other
+        self._wanted += pool.wanted
+        self._change()
+        pool.set_size(required)  # it wants its first segment; its share is added when it is needed
         return pool
 
     def take_unpooled(self, count: int, purpose: str = "unpooled buffers") -> list[Segment]:
@@ -116,12 +128,14 @@ class NetworkBufferPool:
         self._check(count, purpose)
         self._required += count
         self._unpooled += count
-        self._redistribute()
-        if len(self._free) < count:
-            missing = count - len(self._free)
+        self._change()
+        if self.free_segments < count:
+            self.redistribute()
+        if self.free_segments < count:
+            missing = count - self.free_segments
             self._required -= count
             self._unpooled -= count
-            self._redistribute()
+            self._change()
             raise InsufficientBuffers(
                 f"{purpose}: {count} network buffers wanted, {missing} of them are still held by pools that shrink;"
                 f" raise memory_bytes by {missing * self._segment_size_bytes}, or try again when they were consumed"
@@ -141,10 +155,12 @@ class NetworkBufferPool:
         self._check(count, purpose)
         self._required += count
         self._unpooled += count
-        self._redistribute()
+        self._change()
         request = UnpooledRequest(self, count)
         self._requests.append(request)
         self._serve_waiting()
+        if request.missing:
+            self.redistribute()
         return request
 
     def withdraw(self, request: UnpooledRequest) -> None:
@@ -155,16 +171,18 @@ class NetworkBufferPool:
         self._free.extend(segments)
         self._required -= request.count
         self._unpooled -= request.count
-        self._redistribute()
+        self._change()
         self._serve_waiting()
+        self._let_grow()
 
     def recycle_unpooled(self, segments: list[Segment]) -> None:
         """Takes unpooled segments back."""
         self._free.extend(segments)
         self._required -= len(segments)
         self._unpooled -= len(segments)
-        self._redistribute()
+        self._change()
         self._serve_waiting()
+        self._let_grow()
 
     def destroy(self) -> None:
         """Destroys every local pool; segments still out are dropped when they return. Idempotent."""
@@ -177,7 +195,7 @@ class NetworkBufferPool:
             self._check_empty()
 
     def _check_empty(self) -> None:
-        if self._on_empty is not None and len(self._free) == self._total:
+        if self._on_empty is not None and self.free_segments == self._total:
             on_empty, self._on_empty = self._on_empty, None
             on_empty()
 
@@ -187,16 +205,13 @@ class NetworkBufferPool:
         return self._destroyed
 
     def statistics(self) -> NetworkBufferPoolStatistics:
-        """A snapshot; O(pools)."""
-        wanted = self._unpooled
-        for pool in self._pools:
-            wanted += pool.wanted
+        """A snapshot; O(1)."""
         return NetworkBufferPoolStatistics(
             total_segments=self._total,
-            free_segments=len(self._free),
-            lent_segments=self._total - len(self._free),
+            free_segments=self.free_segments,
+            lent_segments=self._total - self.free_segments,
             required_segments=self._required,
-            requested_segments=wanted,
+            requested_segments=self._unpooled + self._wanted,
             local_pools=len(self._pools),
             segment_size_bytes=self._segment_size_bytes,
         )
@@ -205,7 +220,9 @@ class NetworkBufferPool:
 
     def try_take(self) -> Segment | None:
         """One segment for a local pool."""
-        return self._free.pop() if self._free else None
+        if self._free:
+            return self._free.pop()
+        return self._unmade.make() if self._unmade.left else None
 
     def give_back(self, segment: Segment) -> None:
         """One segment from a local pool."""
@@ -218,13 +235,30 @@ class NetworkBufferPool:
     def wait_for_segment(self, pool: LocalBufferPool) -> None:
         """Calls `pool.on_network_segment` once, when a segment is free."""
         self._waiting[pool] = None
+        if self.is_stale and (pool.lacks_promised or self._is_due()):
+            self.redistribute()  # others may hold more than their share
+
+    def at_limit(self, pool: LocalBufferPool) -> None:
+        """A pool has used up its size, and may grow further."""
+        if self.is_stale and self._is_due():
+            self.redistribute()
+        else:
+            self._limited[pool] = None
+
+    def settle(self) -> None:
+        """Shares out what is not promised, if that was put off: somebody looks at a size."""
+        if self.is_stale:
+            self.redistribute()
 
     def forget(self, pool: LocalBufferPool, required: int) -> None:
         """A local pool was destroyed."""
         del self._pools[pool]
         self._waiting.pop(pool, None)
+        self._limited.pop(pool, None)
         self._required -= required
-        self._redistribute()
+        self._wanted -= pool.wanted
+        self._change()
+        self._let_grow()
 
     def _check(self, count: int, purpose: str) -> None:
         free = self._total - self._required
@@ -237,24 +271,44 @@ class NetworkBufferPool:
             )
 
     def _pop(self, count: int) -> list[Segment]:
-        taken = self._free[len(self._free) - count :]
-        del self._free[len(self._free) - count :]
+        free = self._free
+        kept = max(0, len(free) - count)
+        taken = free[kept:]
+        del free[kept:]
+        while len(taken) < count:
+            taken.append(self._unmade.make())
         return taken
 
     def _serve_waiting(self) -> None:
-        while self._requests and self._free:
+        while self._requests and self.free_segments:
             request = self._requests[0]
-            request.segments += self._pop(min(request.missing, len(self._free)))
+            request.segments += self._pop(min(request.missing, self.free_segments))
             if not request.missing:
                 self._requests.popleft()
                 request.on_change()
-        while self._waiting and self._free:
+        while self._waiting and self.free_segments:
             pool = next(iter(self._waiting))
             del self._waiting[pool]
             pool.on_network_segment()
 
-    def _redistribute(self) -> None:
+    def _change(self) -> None:
+        self.is_stale = True
+        self._changes += 1
+
+    def _is_due(self) -> bool:
+        """Whether so much has changed that every pool is visited for the sake of growth."""
+        return 8 * self._changes >= len(self._pools) or len(self._pools) <= _FEW_POOLS
+
+    def _let_grow(self) -> None:
+        """There is more to share: those at their limit get some of it."""
+        if self._limited and self._is_due():
+            self.redistribute()
+
+    def redistribute(self) -> None:
         """Shares what is not promised in proportion to the capped excess of each pool: exact sum, each within one."""
+        self.is_stale = False
+        self._changes = 0
+        self._limited.clear()
         resizable = [pool for pool in self._pools if pool.maximum is None or pool.maximum > pool.required]
         available = self._total - self._required
         if available <= 0:

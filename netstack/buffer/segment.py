@@ -37,11 +37,37 @@ class Segment:
         return len(self.memory)
 
 
-def allocate_segments(count: int, size_bytes: int) -> list[Segment]:
-    """`count` segments cut from one reservation.
+@final
+class SegmentReservation:
+    """Address space for a number of segments, which are made when they are first wanted.
 
-    The reservation is address space; the operating system provides each page when it is first written, so segments that
-    are never used cost nothing.
+    The operating system provides each page when it is first written, and a segment's two views are made with it: what
+    is never used costs nothing but its address.
+
+    Args:
+        count: of segments.
+        size_bytes: of each.
+
+    Raises:
+        MemoryError: the system does not give so much address space.
     """
-    region = np.empty(count * size_bytes, dtype=np.uint8)
-    return [Segment(region[start : start + size_bytes]) for start in range(0, count * size_bytes, size_bytes)]
+
+    __slots__ = ("_region", "_size_bytes", "left")
+
+    def __init__(self, count: int, size_bytes: int) -> None:
+        self._region: Bytes1D = np.empty(count * size_bytes, dtype=np.uint8)
+        self._size_bytes = size_bytes
+        self.left = count
+        """Segments that were not made yet."""
+
+    def make(self) -> Segment:
+        """The next segment; there has to be one left."""
+        self.left -= 1
+        start = self.left * self._size_bytes
+        return Segment(self._region[start : start + self._size_bytes])
+
+
+def allocate_segments(count: int, size_bytes: int) -> list[Segment]:
+    """`count` segments cut from one reservation."""
+    reservation = SegmentReservation(count, size_bytes)
+    return [reservation.make() for _ in range(count)]

@@ -1,7 +1,7 @@
 """Says in the log when a TaskManager's tasks ask for more network memory than it has.
 
 Takes: the pool's statistics whenever somebody asked for buffers. Gives: a warning when everything, or more, is asked
-for, again each time that changes, and a note when it is less again. Logger: `netstack`.
+for, again when a tenth more of it is, and a note when it is less again. Logger: `netstack`.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ LOGGER: Final = logging.getLogger("netstack")
 class MemoryWatch:
     """Remembers what it has said."""
 
-    __slots__ = ("_last",)
+    __slots__ = ("_told_percent",)
 
     def __init__(self) -> None:
-        self._last = 0  # segments requested when it looked last
+        self._told_percent = 0.0  # what the last warning said; 0 when memory suffices
 
     def check(self, memory: NetworkBufferPoolStatistics) -> None:
         """Looks at what is requested now; logs at most one line."""
-        last, self._last = self._last, memory.requested_segments
         total = memory.total_segments
         if memory.requested_segments < total:
-            if last >= total:
+            if self._told_percent:
+                self._told_percent = 0.0
                 LOGGER.info("network memory suffices again: %.0f %% of it is requested", memory.requested_percent)
-        elif memory.requested_segments != last:
+        elif memory.requested_percent >= self._told_percent + 10 or not self._told_percent:
+            self._told_percent = memory.requested_percent
             missing = memory.requested_segments - total
             LOGGER.warning(
                 "network memory is short: %.0f %% of it is requested (%d of %d segments, %d are missing); everything"

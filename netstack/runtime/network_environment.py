@@ -5,7 +5,6 @@ Takes: an address and a `NetworkConfig`. Gives: partitions to write to, gates to
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -29,6 +28,7 @@ from .buffers import wait_unpooled
 from .debloating import GateDebloating
 from .endpoint import NetworkEndpoint
 from .flusher import Flusher
+from .gate_names import GateNames
 from .kept import KeptPartitions
 from .local_channels import is_same_address, open_local_channel
 from .memory_watch import MemoryWatch
@@ -91,6 +91,7 @@ class NetworkEnvironment:
         self.kept = KeptPartitions(config, self._pool, nursery)
         """What its partitions in files share."""
         self._gates: dict[SingleInputGate, None] = {}
+        self._gate_names = GateNames()
         self._closed = False
         nursery.start_soon(self._flusher.run)
         nursery.start_soon(self._endpoint.serve, listener)
@@ -206,10 +207,14 @@ class NetworkEnvironment:
                     if pump.is_dirty:
                         pump.write_now()
 
-        def forget() -> None:
-            self._gates.pop(gate, None)
+        base = _what_is_read(descriptors)
+        name = self._gate_names.take(base)
 
-        name = self._gate_name(descriptors)
+        def forget() -> None:
+            if gate in self._gates:
+                del self._gates[gate]
+                self._gate_names.give_back(base, name)
+
         gate = SingleInputGate(pool, poke=poke, on_closed=forget, now=self.now, name=name)
         gate.config = config
         self._gates[gate] = None
@@ -314,21 +319,19 @@ class NetworkEnvironment:
         if self.config.debloat_target_s is not None and start_bytes is not None:
             channel.announce_buffer_size(start_bytes)
 
-    def _gate_name(self, descriptors: Sequence[ChannelDescriptor]) -> str:
-        """What the gate reads, short, and different from the names of the other open gates."""
-        partitions = list(dict.fromkeys(descriptor.partition_id for descriptor in descriptors))
-        more = len(partitions) - _NAMED_PARTITIONS
-        name = ",".join(partitions[:_NAMED_PARTITIONS]) + (f"+{more}" if more > 0 else "")
-        taken = {gate.name for gate in self._gates}
-        names = itertools.chain([name], (f"{name}#{number}" for number in itertools.count(2)))
-        return next(candidate for candidate in names if candidate not in taken)
-
     def _check_open(self) -> None:
         if self._closed:
             raise LocalProtocolError("the TaskManager is closed; open a new one")
 
 
 _NAMED_PARTITIONS: Final = 3
+
+
+def _what_is_read(descriptors: Sequence[ChannelDescriptor]) -> str:
+    """What a gate reads, short."""
+    partitions = list(dict.fromkeys(descriptor.partition_id for descriptor in descriptors))
+    more = len(partitions) - _NAMED_PARTITIONS
+    return ",".join(partitions[:_NAMED_PARTITIONS]) + (f"+{more}" if more > 0 else "")
 
 
 @asynccontextmanager

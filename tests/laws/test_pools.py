@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import random
 from typing import Any
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netstack.buffer.local_pool import LocalBufferPool
@@ -237,3 +240,78 @@ def test_the_order_of_creation_does_not_matter_by_more_than_one(
     if forward is not None and backward is not None:
         assert sum(forward.values()) == sum(backward.values())
         assert all(abs(forward[index] - backward[index]) <= 1 for index in forward)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 1 << 32))
+def test_of_many_pools_each_gets_what_it_was_promised_though_nobody_looks_at_sizes(seed: int) -> None:
+    """Sharing out is put off with so many; who lacks what was promised gets it all the same, once others give back."""
+    chance = random.Random(seed)
+    shapes = []
+    for _ in range(chance.randrange(70, 120)):
+        required = chance.randrange(1, 6)
+        shapes.append(((required, chance.choice([None, required, required + 9])), chance.randrange(12)))
+    network = NetworkBufferPool(260, 8)
+    pools: list[LocalBufferPool] = []
+    held: dict[LocalBufferPool, list[Segment]] = {}
+
+    def fill(pool: LocalBufferPool, count: int) -> None:
+        for _ in range(count):
+            segment = pool.try_acquire()
+            if segment is None:
+                return
+            held[pool].append(segment)
+
+    for (required, maximum), count in shapes:
+        try:
+            pool = network.create_pool(required, maximum)
+        except InsufficientBuffers:
+            gone = pools.pop(chance.randrange(len(pools)))
+            gone.destroy()
+            for segment in held.pop(gone):
+                gone.recycle(segment)
+            continue
+        pools.append(pool)
+        held[pool] = []
+        fill(pool, count)
+        fill(chance.choice(pools), count)
+    for pool in pools:
+        missing = pool.required - len(held[pool])
+        others = [other for other in pools if other is not pool]
+        chance.shuffle(others)
+        fill(pool, missing)
+        for other in others:
+            surplus, held[other] = held[other], []
+            for segment in surplus:
+                other.recycle(segment)
+            fill(pool, pool.required - len(held[pool]))
+        assert len(held[pool]) >= pool.required
+    sizes = [pool.size for pool in pools]
+    spare = 260 - network.statistics().required_segments
+    assert sum(sizes) - sum(pool.required for pool in pools) <= spare
+
+
+def test_so_many_pools_are_made_and_dropped_in_a_number_of_visits_that_grows_as_they_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    visits = 0
+    original = LocalBufferPool.set_size
+    if not inspect.isfunction(original):
+        pytest.skip("compiled: nothing can be counted")
+
+    def counted(self: LocalBufferPool, size: int) -> None:
+        nonlocal visits
+        visits += 1
+        original(self, size)
+
+    monkeypatch.setattr(LocalBufferPool, "set_size", counted)
+    network = NetworkBufferPool(6000, 8)  # what is promised fits, what is wanted does not
+    pools = [network.create_pool(2, 10) for _ in range(2000)]
+    for pool in pools:
+        held = [pool.try_acquire() for _ in range(3)]
+        for segment in held:
+            if segment is not None:
+                pool.recycle(segment)
+    for pool in pools:
+        pool.destroy()
+    assert visits < 12 * len(pools)

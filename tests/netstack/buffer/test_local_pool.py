@@ -175,6 +175,7 @@ def test_a_surplus_in_use_is_overdraft_and_returns_when_recycled() -> None:
 def test_growing_tells_whoever_waits() -> None:
     network = NetworkBufferPool(6, SIZE)
     pool = network.create_pool(1, 6)
+    network.settle()
     pool.set_size(2)
     take(pool, 2)
     log: list[str] = []
