@@ -102,7 +102,7 @@ class Link:
         self._on_gone = on_gone
         self._lock = threading.Lock()
         self._inbox: dict[str, queue.SimpleQueue[dict[str, Any]]] = {
-            event: queue.SimpleQueue() for event in ("job", "address", "go", "producer_done")
+            event: queue.SimpleQueue() for event in ("start", "job", "address", "go", "producer_done")
         }
         self.stop_asked = False
         self.progress: Callable[[], int] = int

@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     from .ids import ChannelDescriptor, PartitionId, ResultPartitionType
     from .inbound.gate import SingleInputGate
     from .inbound.union import UnionInputGate
-    from .job.master import open_job, open_job_master
-    from .job.spec import InputSpec, Job, TaskSpec
-    from .job.worker import run_worker
     from .jobmanager.client import JobClient, JobResult, open_job_client
     from .jobmanager.local import LocalCluster, open_local_cluster, run_job
     from .outbound.adaptive import AdaptiveRebalanceSelector
@@ -69,7 +66,9 @@ if TYPE_CHECKING:
     from .runtime.network_environment import NetworkEnvironment, open_task_manager
     from .runtime.record_reader import ArrayReader, RecordReader
     from .runtime.record_writer import RecordWriter
+    from .schedule.graph.restart_settings import RestartSettings
     from .schedule.graph.stream_builder import StreamEnvironment
+    from .schedule.graph.stream_graph import StreamSettings
 
 __all__ = [
     "AdaptiveRebalanceSelector",
@@ -94,9 +93,7 @@ __all__ = [
     "ForwardSelector",
     "GatePlan",
     "GlobalSelector",
-    "InputSpec",
     "InsufficientBuffers",
-    "Job",
     "JobClient",
     "JobFailed",
     "JobResult",
@@ -119,6 +116,7 @@ __all__ = [
     "RemoteProtocolError",
     "RequestRefused",
     "RescaleSelector",
+    "RestartSettings",
     "ResultPartition",
     "ResultPartitionType",
     "Secret",
@@ -126,17 +124,14 @@ __all__ = [
     "SingleInputGate",
     "SpillError",
     "StreamEnvironment",
-    "TaskSpec",
+    "StreamSettings",
     "UnionInputGate",
     "UserEvent",
-    "open_job",
     "open_job_client",
-    "open_job_master",
     "open_local_cluster",
     "open_task_manager",
     "required_buffers",
     "run_job",
-    "run_worker",
 ]
 
 _HOMES: Final = {
@@ -182,16 +177,6 @@ _HOMES: Final = {
     ),
     "inbound.gate": ("SingleInputGate",),
     "inbound.union": ("UnionInputGate",),
-    "job.master": (
-        "open_job",
-        "open_job_master",
-    ),
-    "job.spec": (
-        "InputSpec",
-        "Job",
-        "TaskSpec",
-    ),
-    "job.worker": ("run_worker",),
     "jobmanager.client": (
         "JobClient",
         "JobResult",
@@ -226,7 +211,9 @@ _HOMES: Final = {
         "RecordReader",
     ),
     "runtime.record_writer": ("RecordWriter",),
+    "schedule.graph.restart_settings": ("RestartSettings",),
     "schedule.graph.stream_builder": ("StreamEnvironment",),
+    "schedule.graph.stream_graph": ("StreamSettings",),
 }
 """What each module has of `__all__`; the imports above say the same to type checkers."""
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}

@@ -12,14 +12,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from netstack.config import MIB
+
 from ..children import DIED, Children
 from ..processes import MeasurementFailed
 from ..runner import Progress
 from .figures import Point, Seen, Stretch, point
-from .spec import MASTER, WARM_UP_S, WORKERS, CheckpointsSpec, Mode
+from .spec import MASTER, SINKS, WARM_UP_S, WORKERS, CheckpointsSpec, Mode
 
 PATIENCE_S: Final = 60.0
 """A job may take so much longer than expected; aligned checkpoints take their time under pressure."""
+
+SHARED_BYTES: Final = 8 * MIB
+"""Of a TaskManager, beside those of the job: for the network that jobs share, which nobody uses here."""
 
 _WORKER: Final = "bench.checkpoints.worker"
 _START_S: Final = 1.0
@@ -100,6 +105,7 @@ class Runner:
         self._scratch = scratch
         self._on_progress = on_progress
         self._samples: Samples = []
+        self._address = ""
         for name in (MASTER, *WORKERS):
             children.start(name, "--name", name)
 
@@ -136,8 +142,11 @@ class Runner:
             name, message = heard
             event = message["event"]
             if event == "address":
-                for worker in WORKERS:
-                    self._children.send(worker, "address", address=message["address"])
+                self._address = message["address"]
+                self._join(0)
+            elif event == "registered" and message["count"] < len(WORKERS):
+                self._join(message["count"])
+            elif event == "registered":
                 self._send(number, mode, rate_per_s)
             elif event == "taken" and name == WORKERS[1]:
                 self._samples.append((message["at_ns"], message["records"]))
@@ -155,6 +164,12 @@ class Runner:
         folder = str(self._scratch / f"job-{number}")
         settings = self._spec.as_dict()
         self._children.send(MASTER, "job", settings=settings, mode=mode, rate_per_s=rate_per_s, folder=folder)
+
+    def _join(self, worker: int) -> None:
+        """The sources get the slots of who registers first, so one after the other does."""
+        slots = (self._spec.channels, SINKS)[worker]
+        memory_bytes = max(MIB, self._spec.network().memory_bytes) + SHARED_BYTES
+        self._children.send(WORKERS[worker], "address", address=self._address, slots=slots, memory_bytes=memory_bytes)
 
     def _taken(self) -> int:
         return self._samples[-1][1] - self._samples[0][1] if self._samples else 0

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from netstack.checkpoint.coordinator import CheckpointSettings
-from netstack.job.operators import Output, TaskContext
-from netstack.job.spec import InputSpec, Job, TaskSpec
+from netstack.schedule.graph.stream_builder import StreamEnvironment
+from netstack.schedule.graph.stream_graph import StreamSettings
+from netstack.task.context import OperatorContext
+from netstack.task.operators import Output
 
 from ..source import filler
 from ..throttle import Throttle
@@ -40,7 +42,7 @@ class Flood:
         self._keys = keys
         self._read = 0
 
-    def open(self, context: TaskContext) -> None:
+    def open(self, context: OperatorContext) -> None:
         """Makes the records."""
         chance = random.Random(context.subtask)
         self._parts = itertools.cycle(
@@ -65,21 +67,19 @@ class Tally:
 
     def __init__(self, rate_per_s: float | None) -> None:
         self._throttle = None if rate_per_s is None else Throttle(rate_per_s)
-        self._counts: dict[int, int] = {}
+
+    def open(self, context: OperatorContext) -> None:
+        """No counts yet."""
+        self._counts = context.keyed_state("counts", 0)
 
     async def process_batch(self, records: Sequence[bytes], out: Output) -> None:
         """Counts some records."""
         counts = self._counts
         for record in records:
-            key = key_of(record)
-            counts[key] = counts.get(key, 0) + 1
+            counts[key_of(record)] += 1
         Taken.records += len(records)
         if self._throttle is not None:
             await self._throttle.turn(len(records))
-
-    def snapshot(self) -> dict[int, int]:
-        """A copy of all counts."""
-        return self._counts.copy()
 
 
 def key_of(record: bytes) -> int:
@@ -87,7 +87,7 @@ def key_of(record: bytes) -> int:
     return int.from_bytes(record[:_KEY_BYTES], "little")
 
 
-def job(spec: CheckpointsSpec, mode: Mode | None, *, rate_per_s: float | None, folder: Path) -> Job:
+def job(spec: CheckpointsSpec, mode: Mode | None, *, rate_per_s: float | None, folder: Path) -> StreamEnvironment:
     """The job for one mode at one pressure. Checkpoints are taken on request, because there are times without.
 
     Args:
@@ -99,23 +99,19 @@ def job(spec: CheckpointsSpec, mode: Mode | None, *, rate_per_s: float | None, f
     settings = CheckpointSettings(
         unaligned=mode in ("unaligned", "timed"), aligned_timeout_s=spec.aligned_timeout_s if mode == "timed" else 0.0
     )
-    source: dict[str, Any] = {"record_bytes": spec.record_bytes, "keys": spec.keys}
-    sink: dict[str, Any] = {"rate_per_s": None if rate_per_s is None else rate_per_s / SINKS}
-    return Job(
-        name=f"checkpoints {mode}",
-        tasks=(
-            TaskSpec("source", f"{__name__}:Flood", parallelism=spec.channels, arguments=source, workers=(0,)),
-            TaskSpec(
-                SINK,
-                f"{__name__}:Tally",
-                parallelism=SINKS,
-                arguments=sink,
-                inputs=(InputSpec("source", key=f"{__name__}:key_of", format="bytes"),),
-                keyed_state=True,
-                workers=(1,),
-            ),
+    environment = StreamEnvironment(
+        f"checkpoints {mode}",
+        max_parallelism=128,
+        settings=StreamSettings(
+            checkpoints=None if mode is None else settings,
+            checkpoint_folder=None if mode is None else str(folder),
+            network=spec.network(),
         ),
-        checkpoints=None if mode is None else settings,
-        folder=None if mode is None else str(folder),
-        network=spec.network(),
     )
+    source: dict[str, Any] = {"record_bytes": spec.record_bytes, "keys": spec.keys}
+    flood = environment.source(f"{__name__}:Flood", name="source", parameters=source)
+    flood.set_parallelism(spec.channels).slot_sharing_group("sources")
+    keyed = flood.key_by(f"{__name__}:key_of").with_format("bytes")
+    tally = keyed.sink(f"{__name__}:Tally", name=SINK, rate_per_s=None if rate_per_s is None else rate_per_s / SINKS)
+    tally.set_parallelism(SINKS).slot_sharing_group("sinks")
+    return environment

@@ -19,11 +19,11 @@ from ..spec import MIN_RECORD_BYTES
 Mode = Literal["aligned", "unaligned", "timed"]
 
 MODES: Final[tuple[Mode, ...]] = ("aligned", "unaligned", "timed")
-MASTER: Final = "master"
-"""The process that leads the job."""
+MASTER: Final = "jobmanager"
+"""The process of the JobManager."""
 
-WORKERS: Final = ("a-sources", "b-sinks")
-"""The processes its tasks run in; by name they are in the order of the indices of the job's workers."""
+WORKERS: Final = ("sources", "sinks")
+"""The TaskManagers; the sources get the slots of the one that registers first."""
 
 WARM_UP_S: Final = 0.5
 """Until every buffer in front of the sinks is full."""

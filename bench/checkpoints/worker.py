@@ -1,11 +1,12 @@
-"""A process of `checkpoints`: the master of the job, or the worker that the sources or the sinks run in.
+"""A process of `checkpoints`: the JobManager, or the TaskManager that the sources or the sinks run in.
 
 Takes: `--name`, messages of the runner (`bench.worker_io`). Gives: what happens, as messages.
 
-    runner -> worker   address (of the master; it joins)
-    worker -> runner   taken (at_ns, records: so many since it started; told every 20 ms)
-    runner -> master   job (settings, mode, rate_per_s, folder: run it, and measure it)
-    master -> runner   address (where workers join) · measured (stretches, reports) · failed (reason)
+    runner -> TaskManager   address (of the JobManager; slots: how many it has)
+    TaskManager -> runner   taken (at_ns, records: so many since it started; told every 20 ms)
+    runner -> JobManager    job (settings, mode, rate_per_s, folder: run it, and measure it)
+    JobManager -> runner    address (where it listens) · registered (count: so many TaskManagers are there)
+                            measured (stretches, reports) · failed (reason)
 
 Rules: no process outlives the runner.
 """
@@ -14,30 +15,34 @@ from __future__ import annotations
 
 import argparse
 import functools
-import io
 import sys
-import time
 from pathlib import Path
 from typing import Any, Final
 
 import trio
 
-from netstack.checkpoint.files import CheckpointFiles
-from netstack.checkpoint.storage import CheckpointStorage
-from netstack.job.master import CheckpointReport, JobFailed, JobMaster, JobRun, open_job_master
-from netstack.job.worker import run_worker
+from netstack.jobmanager.checkpoints import CheckpointReport
+from netstack.jobmanager.config import JobManagerConfig
+from netstack.jobmanager.job_master import JobMaster
+from netstack.jobmanager.jobs import JobRecord
+from netstack.jobmanager.service import JobManager, open_jobmanager
+from netstack.schedule.execution.execution_states import ExecutionState
+from netstack.schedule.graph.job_file import write_job
+from netstack.taskmanager.service import TaskManagerConfig, open_taskmanager
 
 from ..pacing import clock_ns
+from ..processes import MeasurementFailed
 from ..worker import reporting
 from ..worker_io import Link
 from .operators import SINK, Taken, job
-from .spec import MASTER, WARM_UP_S, WORKERS, CheckpointsSpec
+from .spec import MASTER, WARM_UP_S, CheckpointsSpec
 
 Span = tuple[bool, int, int]
 """With checkpoints or without, from when to when, in nanoseconds."""
 
 _ADDRESS: Final = "tcp://127.0.0.1:0"
 _TELL_S: Final = 0.02
+_LOOK_S: Final = 0.01
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -57,11 +62,17 @@ def _work(name: str, link: Link) -> None:
 
 
 async def _run_worker(name: str, link: Link) -> None:
-    address = str(link.wait("address")["address"])
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_tell_taken, link)
-        await run_worker(address, name)
-        nursery.cancel_scope.cancel()
+    asked = link.wait("address")
+    config = TaskManagerConfig(
+        listen=_ADDRESS,
+        jobmanager=asked["address"],
+        name=name,
+        slots=asked["slots"],
+        memory_bytes=asked["memory_bytes"],
+        allow=("bench.checkpoints.",),
+    )
+    async with open_taskmanager(config):
+        await _tell_taken(link)
 
 
 async def _tell_taken(link: Link) -> None:
@@ -78,57 +89,67 @@ def _lead(link: Link) -> None:
 
 
 async def _lead_jobs(link: Link) -> None:
-    async with open_job_master(_ADDRESS) as master:
-        link.send("address", address=master.address)
+    async with open_jobmanager(JobManagerConfig(listen=_ADDRESS)) as manager, trio.open_nursery() as nursery:
+        link.send("address", address=manager.address)
+        nursery.start_soon(_tell_registered, manager, link)
         while True:
             asked = await trio.to_thread.run_sync(link.wait, "job", abandon_on_cancel=True)
             try:
-                link.send("measured", **await _measure(master, asked))
-            except JobFailed as error:
+                link.send("measured", **await _measure(manager, asked))
+            except MeasurementFailed as error:
                 link.send("failed", reason=str(error))
 
 
-async def _measure(master: JobMaster, asked: dict[str, Any]) -> dict[str, Any]:
+async def _tell_registered(manager: JobManager, link: Link) -> None:
+    told = 0
+    while True:
+        count = len([*manager.taskmanagers.all()])
+        if count != told:
+            told = count
+            link.send("registered", count=count)
+        await trio.sleep(_LOOK_S)
+
+
+async def _measure(manager: JobManager, asked: dict[str, Any]) -> dict[str, Any]:
     """One job: warm-up, then stretches without and with checkpoints in turn, as long as asked with them."""
     spec, mode = CheckpointsSpec.from_dict(asked["settings"]), asked["mode"]
-    await master.wait_workers(len(WORKERS))
+    environment = job(spec, mode, rate_per_s=asked["rate_per_s"], folder=Path(asked["folder"]))
+    job_id = await manager.jobs.submit(write_job(environment.stream_graph()))
+    record = manager.jobs.records[job_id]
     stretches: list[Span] = []
     reports: list[dict[str, Any]] = []
-    files = TimedFiles()
-    plan = job(spec, mode, rate_per_s=asked["rate_per_s"], folder=Path(asked["folder"]))
-    storage = None if plan.folder is None else CheckpointStorage(plan.folder, files=files)
-    async with master.open_job(plan, restore=False, storage=storage) as run:
+    try:
+        master = await _running(record)
         await trio.sleep(WARM_UP_S)
         for _ in range(spec.stretches):
             stretches.append(await _without(spec))
             if mode is not None:
-                stretches.append(await _with(spec, run, files, reports))
+                stretches.append(await _with(spec, master, reports))
         stretches.append(await _without(spec))
+        _check(record)
+    finally:
+        if record.master is not None:
+            record.master.cancel()
+        with trio.CancelScope(shield=True):
+            await record.ended.wait()
     return {"stretches": stretches, "reports": reports}
 
 
-class TimedFiles(CheckpointFiles):
-    """Knows how long the master has written: nothing but manifests.
+async def _running(record: JobRecord) -> JobMaster:
+    """Waits until all tasks run."""
+    while True:
+        _check(record)
+        master = record.master
+        if master is not None:
+            scheduler = master.scheduler
+            if scheduler.count(ExecutionState.RUNNING) == scheduler.topology.subtask_count:
+                return master
+        await trio.sleep(_LOOK_S)
 
-    Attributes:
-        written_s: in all.
-    """
 
-    def __init__(self) -> None:
-        self.written_s = 0.0
-        self._began_s: float | None = None
-
-    def create(self, path: str) -> io.RawIOBase:
-        """See `CheckpointFiles`."""
-        self._began_s = time.monotonic()
-        return super().create(path)
-
-    def sync_folder(self, path: str) -> None:
-        """The last step of writing a file."""
-        super().sync_folder(path)
-        if self._began_s is not None:
-            self.written_s += time.monotonic() - self._began_s
-            self._began_s = None
+def _check(record: JobRecord) -> None:
+    if record.end is not None:
+        raise MeasurementFailed(record.end["reason"] or record.end["state"])
 
 
 async def _without(spec: CheckpointsSpec) -> Span:
@@ -137,31 +158,30 @@ async def _without(spec: CheckpointsSpec) -> Span:
     return False, began_ns, clock_ns()
 
 
-async def _with(spec: CheckpointsSpec, run: JobRun, files: TimedFiles, reports: list[dict[str, Any]]) -> Span:
+async def _with(spec: CheckpointsSpec, master: JobMaster, reports: list[dict[str, Any]]) -> Span:
     """A barrier every interval, or when the checkpoint before it has ended; whole checkpoints only."""
     began = trio.current_time()
     began_ns = clock_ns()
     due = began
     while due < began + spec.stretch_s:
         await trio.sleep_until(due)
-        written_s = files.written_s
-        report = await run.checkpoint()
-        reports.append(_plain(report, files.written_s - written_s))
+        reports.append(_plain(await master.checkpoint()))
         due = max(due + spec.interval_s, trio.current_time())
     await trio.sleep_until(began + spec.stretch_s)
     return True, began_ns, clock_ns()
 
 
-def _plain(report: CheckpointReport, manifest_s: float) -> dict[str, Any]:
-    sinks = [each for each in report.subtasks if each.task == SINK]
+def _plain(report: CheckpointReport) -> dict[str, Any]:
+    sinks = [each for each in report.subtasks if each["task"] == SINK]
+    written_s = max((each["write_s"] for each in report.subtasks), default=0.0)
     return {
         "is_complete": report.is_complete,
         "reason": report.reason,
         "duration_s": report.duration_s,
-        "start_delay_s": max((each.start_delay_s for each in sinks), default=0.0),
-        "alignment_s": max((each.alignment_s for each in sinks), default=0.0),
-        "write_s": max((each.write_s for each in report.subtasks), default=0.0) + manifest_s,
-        "channel_state_bytes": sum(each.input_bytes + each.output_bytes for each in report.subtasks),
+        "start_delay_s": max((each["start_delay_s"] for each in sinks), default=0.0),
+        "alignment_s": max((each["alignment_s"] for each in sinks), default=0.0),
+        "write_s": written_s + report.store_s,
+        "channel_state_bytes": sum(each["input_bytes"] + each["output_bytes"] for each in report.subtasks),
     }
 
 

@@ -89,7 +89,7 @@ class OnDisk:
 def on_disk(folder: Path) -> OnDisk:
     """Looks at the newest checkpoint that has files; quick, because somebody is aiming."""
     try:
-        names = sorted(os.listdir(folder), reverse=True)
+        names = sorted((name for name in os.listdir(folder) if name.startswith("chk-")), reverse=True)
         for name in names:
             files = os.listdir(folder / name)
             if files:

@@ -2,8 +2,9 @@
 
 Takes: a `RecoverSpec`. Gives: one document.
 
-Rules: whoever dies is started again at once, and a job that failed is sent again: nothing else is done for the job. A
-process that dies, or a job that fails, without a kill that explains it ends the measurement with an error.
+Rules: whoever dies is started again at once; nothing else is done for the job, but with --change-parallelism, where it
+is stopped and submitted again from its newest checkpoint. A process that dies without being killed, or a job that gives
+up, ends the measurement with an error.
 """
 
 from __future__ import annotations
@@ -18,22 +19,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from netstack.checkpoint.storage import CheckpointStorage
-
 from ..children import DIED, Children
 from ..host import host_facts, version
 from ..processes import MeasurementFailed
 from ..runner import Progress
-from .counts import Comparison, compare
+from .counts import Comparison, KeyCounts, compare
 from .kills import Kill, OnDisk, on_disk, plan
-from .operators import SINK, SOURCE
 from .spec import MASTER, MOST_SINKS, RecoverSpec
 
 STALLED_S: Final = 60.0
 """A run of which nothing was heard for so long is stuck."""
 
 _WORKER: Final = "bench.recover.worker"
-_MOST_FAILURES: Final = 5  # a job may be sent again before the master knows of all who died
 _AIM_S: Final = 0.001
 _WAIT_S: Final = 0.1
 _START_S: Final = 1.0
@@ -97,7 +94,7 @@ def measure(spec: RecoverSpec, *, on_progress: Callable[[Progress], None] | None
     """
     runs: list[Run] = []
     with tempfile.TemporaryDirectory(prefix="netstack-bench-") as scratch, Children(_WORKER) as children:
-        supervisor = Supervisor(spec, children)
+        supervisor = Supervisor(spec, children, Path(scratch) / "jobmanager")
         try:
             for number in range(spec.runs):
 
@@ -114,34 +111,34 @@ def measure(spec: RecoverSpec, *, on_progress: Callable[[Progress], None] | None
 
 
 class Supervisor:
-    """Keeps the processes of a job running, whatever happens to them, and kills them.
+    """Starts the processes of a cluster, starts those again that died, and kills them.
 
     Args:
         spec: the settings.
         children: where they are started; nothing else is in there.
+        folder: of the JobManager.
     """
 
-    def __init__(self, spec: RecoverSpec, children: Children) -> None:
+    def __init__(self, spec: RecoverSpec, children: Children, folder: Path) -> None:
         self._spec = spec
         self._children = children
-        # In this order by name, too, which is that of the indices of the job's workers.
-        sources = [f"a-{SOURCE}-{number}" for number in range(spec.sources)]
-        self._workers = [*sources, *(f"b-{SINK}-{number}" for number in range(spec.sinks))]
-        self._address = ""
+        self._home = folder
+        self._workers = [f"taskmanager-{number}" for number in range(spec.sources + spec.sinks)]
+        self._address = ""  # where the JobManager listens, in all of its lives
+        self._is_up = False
         self._killed: set[str] = set()  # and did not die yet
-        self._joined: set[str] = set()  # were told where the master is
-        self._orphans: set[str] = set()  # the master they were told of was killed, and they will notice
+        self._joined: set[str] = set()  # were told where the JobManager is
         self._chance = random.Random(spec.seed)
         self._run = Run()
         self._folder = Path()
+        self._name = ""
         self._sinks = spec.sinks
         self._errors: dict[str, str] = {}  # what a process said last, before it ended
-        self._failures_left = 0  # of the job, that the last kill explains
+        self._is_changing = False  # the job is to go on with another number of sinks
         self._running_s: float | None = None
         self._began_s = 0.0
         self._killed_ns: int | None = None
-        self._opened_ns = 0
-        self._counted_ns: list[int] = []
+        self._counts: list[KeyCounts] = []
 
     def run(self, number: int, folder: Path, tell: Callable[[], None]) -> Run:
         """One job from its beginning to its end, with the kills planned for it.
@@ -155,13 +152,14 @@ class Supervisor:
             MeasurementFailed: see `measure`.
         """
         self._run, self._folder, self._sinks = Run(), folder, self._spec.sinks
+        self._name = f"recover {number}"
         self._killed_ns = self._running_s = None
-        self._failures_left = 0
+        self._is_changing = False
         self._began_s = time.monotonic()
         for name in (MASTER, *self._workers):
             if name not in self._children.names:
                 self._start(name)
-        if self._address:
+        if self._is_up:
             self._send_job()
         aims = [Aim(kill) for kill in plan(self._spec.seed, number, self._spec.kills)]
         heard_s = time.monotonic()
@@ -180,7 +178,8 @@ class Supervisor:
                 )
             if aims and aims[0].is_due(self, time.monotonic()):
                 self._kill(aims.pop(0).kill)
-        self._run.comparison = self._compare()
+        expected = self._spec.stream.expected(self._spec.sources, self._spec.records)
+        self._run.comparison = compare(expected, self._counts)
         return self._run
 
     @property
@@ -204,103 +203,84 @@ class Supervisor:
             self._died(name, message["how"])
         elif event == "error":
             self._errors[name] = f"{message['kind']}: {message['text']}"
+        elif event == "counting":
+            self._counting(message["at_ns"], message["opened_ns"])
+        elif MASTER in self._killed:
+            return False  # what it said before it died
         elif event == "address":
-            self._address = message["address"]
+            self._address, self._is_up = message["address"], True
             for worker in self._workers:
-                if worker in self._children.names and worker not in self._orphans:
+                if worker in self._children.names and worker not in self._joined:
                     self._join(worker)
-            self._send_job()
+            if self._is_changing or self._name not in message["jobs"]:
+                self._send_job()
         elif event == "checkpoint":
             if message["is_complete"]:
                 self._run.state_bytes.append(message["channel_state_bytes"])
             else:
                 self._run.aborted += 1
-        elif event == "opening":
-            self._opened_ns = message["at_ns"]
-            self._recovered()
-        elif event == "counting":
-            self._counted_ns.append(message["at_ns"])
-            self._recovered()
-        elif event == "ended":
-            self._counted_ns.append(time.monotonic_ns())  # if there was nothing left to count
-            self._recovered()
+        elif event == "running":
+            self._running(message["restored_from"])
+        elif event == "failed":
+            raise MeasurementFailed(f"the job gave up: {message['reason']}{self._children.quotes()}")
+        elif event == "ended" and message["job"] == self._name:
+            self._counting(time.monotonic_ns(), time.monotonic_ns())  # if there was nothing left to count
+            self._counts = [dict(counts) for counts in message["counts"]]
             return True
-        elif MASTER not in self._killed:
-            if event == "running":
-                self._running(message["restored_from"])
-            elif event == "failed":
-                self._failed(message["reason"])
         return False
 
     def _running(self, restored_from: int | None) -> None:
         self._running_s = time.monotonic()
-        self._failures_left = 0
         if self._run.hits:
             self._run.restored_from.append(restored_from)
 
-    def _failed(self, reason: str) -> None:
-        if not self._failures_left:
-            raise MeasurementFailed(f"the job failed, and no kill explains it: {reason}{self._children.quotes()}")
-        self._failures_left -= 1
-        self._running_s = None
-        self._send_job()
-
     def _died(self, name: str, how: str) -> None:
         error = self._errors.pop(name, "")
-        if name not in self._killed and name not in self._orphans:
+        if name not in self._killed:
             raise MeasurementFailed(f"{name} {how}; it was not killed{error and f' ({error})'}")
         self._killed.discard(name)
-        self._orphans.discard(name)
         self._joined.discard(name)
         self._start(name)
 
     def _start(self, name: str) -> None:
         self._children.start(name, "--name", name)
-        if name != MASTER and self._address:
+        if name == MASTER:
+            self._children.send(name, "start", listen=self._address, folder=str(self._home))
+        elif self._address:
             self._join(name)
 
     def _join(self, worker: str) -> None:
         self._joined.add(worker)
-        self._children.send(worker, "address", address=self._address)
+        self._children.send(worker, "start", jobmanager=self._address)
 
     def _send_job(self) -> None:
-        if self._run.hits and self._spec.change_parallelism:
-            self._sinks = self._chance.choice([count for count in range(1, MOST_SINKS + 1) if count != self._sinks])
+        self._is_changing = False
         settings = self._spec.as_dict()
-        self._children.send(MASTER, "job", settings=settings, sinks=self._sinks, folder=str(self._folder))
+        self._children.send(
+            MASTER, "job", job=self._name, settings=settings, sinks=self._sinks, folder=str(self._folder)
+        )
 
-    def _recovered(self) -> None:
-        """Looks whether a sink counts again since the last kill."""
-        if self._killed_ns is None or self._opened_ns < self._killed_ns:
-            return
-        counted_ns = [at_ns for at_ns in self._counted_ns if at_ns > self._opened_ns]
-        if counted_ns:
-            self._run.recovered_s.append((min(counted_ns) - self._killed_ns) / 1e9)
+    def _counting(self, at_ns: int, opened_ns: int) -> None:
+        """A sink counts: the first one that was opened after the last kill shows that the job has recovered."""
+        if self._killed_ns is not None and opened_ns > self._killed_ns:
+            self._run.recovered_s.append((at_ns - self._killed_ns) / 1e9)
             self._killed_ns = None
 
     def _kill(self, kill: Kill) -> None:
         victim = kill.of([name for name in self._children.names if name not in self._killed])
         self._run.hits.append(Hit(kill.moment, victim, self.look()))
-        self._counted_ns.clear()
         self._killed_ns = time.monotonic_ns()
         self._children.kill(victim)
         self._began_s = time.monotonic()
         self._running_s = None
-        self._failures_left = _MOST_FAILURES
         self._killed.add(victim)
         if victim == MASTER:
-            self._address = ""
-            self._orphans.update(self._joined - self._killed)
-
-    def _compare(self) -> Comparison:
-        """The final counts, out of the last checkpoint, with those of the generator."""
-        storage = CheckpointStorage(self._folder)
-        newest = storage.newest()
-        if newest is None:
-            raise MeasurementFailed(f"the job has ended, but {self._folder} holds no complete checkpoint")
-        snapshots = storage.read(newest.checkpoint_id)
-        expected = self._spec.stream.expected(self._spec.sources, self._spec.records)
-        return compare(expected, [each.operator for each in snapshots if each.task == SINK])
+            self._is_up = False
+        if self._spec.change_parallelism:
+            self._sinks = self._chance.choice([count for count in range(1, MOST_SINKS + 1) if count != self._sinks])
+            self._is_changing = True
+            if self._is_up:
+                self._send_job()
 
 
 class Aim:

@@ -9,9 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from netstack.job.operators import Output, TaskContext
-from netstack.job.spec import InputSpec, Job, TaskSpec
+from netstack.schedule.graph.restart_settings import RestartSettings
+from netstack.schedule.graph.stream_builder import StreamEnvironment
+from netstack.schedule.graph.stream_graph import StreamSettings
+from netstack.task.context import OperatorContext
+from netstack.task.operators import Output
 
+from ..pacing import clock_ns
 from ..throttle import Throttle
 from .counts import KeyCounts, count
 from .records import split_records
@@ -19,6 +23,9 @@ from .spec import RecoverSpec
 
 SINK: Final = "sink"
 SOURCE: Final = "source"
+
+RESTART_DELAY_S: Final = 0.05
+"""Of the job, after every failure; it never gives up."""
 
 _READ_RECORDS: Final = 64
 _BUFFER_TIMEOUT_S: Final = 0.01
@@ -28,10 +35,10 @@ class Hooks:
     """What a worker process wants to be told; operators are made by name, so there is no other way to tell it.
 
     Attributes:
-        on_first_record: called when a sink has counted its first record after a start.
+        on_first_record: called with the time in ns at which a sink was opened, when it has counted its first record.
     """
 
-    on_first_record: Callable[[], None] | None = None
+    on_first_record: Callable[[int], None] | None = None
 
 
 class Generator:
@@ -41,7 +48,7 @@ class Generator:
         self._spec = RecoverSpec.from_dict(spec)
         self._split = self._next = self._end = 0
 
-    def open(self, context: TaskContext) -> None:
+    def open(self, context: OperatorContext) -> None:
         """A subtask, a split."""
         self._split = context.subtask
         self._end = split_records(self._split, self._spec.sources, self._spec.records)
@@ -70,15 +77,13 @@ class Sink:
         self._stream = self._spec.stream
         self._counts: KeyCounts = {}
         self._is_new = True
+        self._opened_ns = 0
 
-    def open(self, context: TaskContext) -> None:
-        """Its share of the rate."""
+    def open(self, context: OperatorContext) -> None:
+        """Its counts, and its share of the rate."""
+        self._opened_ns = clock_ns()
+        self._counts = context.keyed_state("counts")
         self._throttle = Throttle(self._spec.rate_per_s / context.parallelism)
-
-    def restore(self, states: list[Any]) -> None:
-        """Goes on from the counts of the checkpoint."""
-        for counts in states:
-            self._counts.update({key: list(state) for key, state in counts.items()})
 
     async def process_batch(self, records: Sequence[bytes], out: Output) -> None:
         """Counts some records."""
@@ -86,52 +91,36 @@ class Sink:
         for record in records:
             count(counts, splits, *check(record))
         if self._is_new and Hooks.on_first_record is not None:
-            Hooks.on_first_record()
+            Hooks.on_first_record(self._opened_ns)
         self._is_new = False
         await self._throttle.turn(len(records))
 
-    def snapshot(self) -> KeyCounts:
-        """A copy of all counts."""
-        return {key: list(state) for key, state in self._counts.items()}
+    def finish(self, out: Output) -> KeyCounts:
+        """All counts are the result."""
+        return dict(self._counts)
 
 
-def job(spec: RecoverSpec, *, sinks: int, folder: Path) -> Job:
+def job(spec: RecoverSpec, name: str, *, sinks: int, folder: Path) -> StreamEnvironment:
     """The job of a run, or of what is left of it.
 
     Args:
         spec: the settings.
+        name: of the job.
         sinks: subtasks that count.
         folder: of its checkpoints.
     """
-    arguments = {"spec": spec.as_dict()}
-    return Job(
-        name="recover",
-        tasks=(
-            TaskSpec(
-                SOURCE,
-                f"{__name__}:Generator",
-                parallelism=spec.sources,
-                arguments=arguments,
-                workers=tuple(range(spec.sources)),
-            ),
-            TaskSpec(
-                SINK,
-                f"{__name__}:Sink",
-                parallelism=sinks,
-                arguments=arguments,
-                inputs=(
-                    InputSpec(
-                        SOURCE,
-                        key="bench.recover.records:key_of",
-                        format="bytes",
-                        buffer_timeout_s=_BUFFER_TIMEOUT_S,
-                    ),
-                ),
-                keyed_state=True,
-                workers=tuple(range(spec.sources, spec.sources + spec.sinks)),
-            ),
+    environment = StreamEnvironment(
+        name,
+        max_parallelism=128,
+        settings=StreamSettings(
+            checkpoints=spec.checkpoints(),
+            checkpoint_folder=str(folder),
+            restart=RestartSettings(kind="fixed_delay", delay_s=RESTART_DELAY_S),
+            network=spec.network(),
         ),
-        checkpoints=spec.checkpoints(),
-        folder=str(folder),
-        network=spec.network(),
     )
+    records = environment.source(f"{__name__}:Generator", name=SOURCE, parameters={"spec": spec.as_dict()})
+    records.set_parallelism(spec.sources).slot_sharing_group(SOURCE).set_buffer_timeout(_BUFFER_TIMEOUT_S)
+    keyed = records.key_by("bench.recover.records:key_of").with_format("bytes")
+    keyed.sink(f"{__name__}:Sink", name=SINK, spec=spec.as_dict()).set_parallelism(sinks).slot_sharing_group(SINK)
+    return environment

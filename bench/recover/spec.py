@@ -20,8 +20,8 @@ from .records import Records
 Mode = Literal["aligned", "unaligned", "timed"]
 
 MODES: Final[tuple[Mode, ...]] = ("aligned", "unaligned", "timed")
-MASTER: Final = "master"
-"""The process that leads the job."""
+MASTER: Final = "jobmanager"
+"""The process of the JobManager."""
 
 MOST_SINKS: Final = 4
 """With --change-parallelism."""
@@ -44,8 +44,8 @@ class RecoverSpec:
         interval_s: from one checkpoint to the next.
         aligned_timeout_s: of `timed`: how old a checkpoint may become before it turns unaligned.
         change_parallelism: whether every restart has another number of sinks.
-        sources: processes that make records; as many splits.
-        sinks: processes that count them, at first.
+        sources: subtasks that make records; as many splits. There are as many TaskManagers as subtasks.
+        sinks: subtasks that count them, at first.
         keys: how many there are.
         rate_per_s: records a second of all sinks together; less than the sources make, so that records wait everywhere.
     """

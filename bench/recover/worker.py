@@ -1,14 +1,16 @@
-"""A process of `recover`: the master of the job, or a worker that its tasks run in.
+"""A process of `recover`: the JobManager, or a TaskManager.
 
 Takes: `--name`, messages of the runner (`bench.worker_io`). Gives: what happens, as messages.
 
-    runner -> worker   address (of the master; it joins)
-    worker -> runner   counting (at_ns: a sink counted its first record after a start)
-    runner -> master   job (settings, folder, sinks: run it to its end, from the newest checkpoint if there is one)
-    master -> runner   address (where workers join) · opening (at_ns: all workers are there, and get the job)
-                       running (restored_from) · checkpoint (is_complete, channel_state_bytes) · ended · failed (reason)
+    runner -> JobManager    start (listen, folder) · job (job, settings, folder, sinks: run it; one of the same name
+                            that runs is stopped first, and the new one goes on from its newest checkpoint)
+    JobManager -> runner    address (where it listens, and the names of its jobs) · running (restored_from: all tasks
+                            run) · checkpoint (is_complete, channel_state_bytes) · ended (job, counts) · failed (reason)
+    runner -> TaskManager   start (jobmanager: its address)
+    TaskManager -> runner   counting (at_ns, opened_ns: a sink counted its first record since it was opened)
 
-Rules: no process outlives the runner. A worker outlives a job that failed, but not the master.
+Rules: no process outlives the runner. Nobody helps a job: the JobManager finds its jobs in its folder, TaskManagers
+find the JobManager, and regions restart by themselves.
 """
 
 from __future__ import annotations
@@ -16,21 +18,29 @@ from __future__ import annotations
 import argparse
 import functools
 import sys
+from pathlib import Path
 from typing import Any, Final
 
 import trio
 
-from netstack.job.master import JobFailed, JobMaster, JobRun, open_job_master
-from netstack.job.worker import run_worker
+from netstack.jobmanager.config import JobManagerConfig
+from netstack.jobmanager.job_master import JobMaster
+from netstack.jobmanager.jobs import JobRecord
+from netstack.jobmanager.service import JobManager, open_jobmanager
+from netstack.schedule.execution.execution_states import ExecutionState, JobState
+from netstack.schedule.graph.job_file import write_job
+from netstack.schedule.slots.slots import LoadBalanceMode
+from netstack.taskmanager.service import TaskManagerConfig, open_taskmanager
 
 from ..pacing import clock_ns
 from ..worker import reporting
 from ..worker_io import Link
-from .operators import Hooks, job
-from .spec import MASTER, RecoverSpec
+from .operators import SINK, Hooks, job
+from .spec import MASTER, MOST_SINKS, RecoverSpec
 
 _ADDRESS: Final = "tcp://127.0.0.1:0"
-_LOOK_S: Final = 0.02
+_LOOK_S: Final = 0.01
+_MEMORY_BYTES: Final = 64 << 20
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -46,9 +56,22 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _work(name: str, link: Link) -> None:
-    address = str(link.wait("address")["address"])
-    Hooks.on_first_record = lambda: link.send("counting", at_ns=clock_ns())
-    trio.run(run_worker, address, name)
+    jobmanager = str(link.wait("start")["jobmanager"])
+    Hooks.on_first_record = lambda opened_ns: link.send("counting", at_ns=clock_ns(), opened_ns=opened_ns)
+    trio.run(_serve_tasks, name, jobmanager)
+
+
+async def _serve_tasks(name: str, jobmanager: str) -> None:
+    config = TaskManagerConfig(
+        listen=_ADDRESS,
+        jobmanager=jobmanager,
+        name=name,
+        slots=MOST_SINKS,
+        memory_bytes=_MEMORY_BYTES,
+        allow=("bench.recover.",),
+    )
+    async with open_taskmanager(config):
+        await trio.sleep_forever()
 
 
 def _lead(link: Link) -> None:
@@ -56,47 +79,76 @@ def _lead(link: Link) -> None:
 
 
 async def _lead_jobs(link: Link) -> None:
-    async with open_job_master(_ADDRESS) as master:
-        link.send("address", address=master.address)
+    start = await trio.to_thread.run_sync(link.wait, "start", abandon_on_cancel=True)
+    config = JobManagerConfig(
+        listen=start["listen"] or _ADDRESS, folder=start["folder"], load_balance=LoadBalanceMode.SLOTS
+    )
+    async with open_jobmanager(config) as manager, trio.open_nursery() as nursery:
+        link.send("address", address=manager.address, jobs=[record.name for record in manager.jobs.records.values()])
+        for record in [*manager.jobs.records.values()]:
+            nursery.start_soon(_follow, record, link)
         while True:
             asked = await trio.to_thread.run_sync(link.wait, "job", abandon_on_cancel=True)
-            try:
-                await _run(master, link, asked)
-            except JobFailed as error:
-                link.send("failed", reason=str(error))
-            else:
-                link.send("ended")
+            nursery.start_soon(_follow, await _run(manager, asked), link)
 
 
-async def _run(master: JobMaster, link: Link, asked: dict[str, Any]) -> None:
+async def _run(manager: JobManager, asked: dict[str, Any]) -> JobRecord:
+    """Submits a job, in the place of one of this name that runs."""
+    savepoint: str | None = None
+    for record in [*manager.jobs.records.values()]:
+        if record.name == asked["job"] and record.master is not None:
+            record.master.cancel()
+            await record.ended.wait()
+            if record.storage is not None and await trio.to_thread.run_sync(record.storage.newest) is not None:
+                savepoint = asked["folder"]
     spec = RecoverSpec.from_dict(asked["settings"])
-    await master.wait_workers(spec.sources + spec.sinks)
-    link.send("opening", at_ns=clock_ns())
-    async with master.open_job(job(spec, sinks=asked["sinks"], folder=asked["folder"]), restore=True) as run:
-        link.send("running", restored_from=run.restored_from)
-        failure: JobFailed | None = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_tell_checkpoints, run, link)
-            try:
-                await run.wait()
-            except JobFailed as error:
-                failure = error  # which would leave the nursery in a group
-            nursery.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
+    environment = job(spec, asked["job"], sinks=asked["sinks"], folder=Path(asked["folder"]))
+    job_id = await manager.jobs.submit(write_job(environment.stream_graph()), from_savepoint=savepoint)
+    return manager.jobs.records[job_id]
 
 
-async def _tell_checkpoints(run: JobRun, link: Link) -> None:
-    """Tells of every checkpoint that has ended."""
-    told = 0
+async def _follow(record: JobRecord, link: Link) -> None:
+    """Tells what happens to a job, until it has ended."""
+    told_checkpoints = 0
+    told_starts = -1
     while True:
-        try:
-            await trio.sleep(_LOOK_S)
-        finally:
-            for report in run.history[told:]:
-                in_flight = sum(each.input_bytes + each.output_bytes for each in report.subtasks)
-                link.send("checkpoint", is_complete=report.is_complete, channel_state_bytes=in_flight)
-            told = len(run.history)
+        master = record.master
+        if master is not None:
+            told_checkpoints = _tell_checkpoints(master, told_checkpoints, link)
+            starts = master.scheduler.statistics().deployed
+            if starts != told_starts and _runs(master):
+                told_starts = starts
+                stored = master.last_checkpoint
+                link.send("running", restored_from=master.restored_from if stored is None else stored[0])
+        if record.ended.is_set():
+            break
+        with trio.move_on_after(_LOOK_S):
+            await record.ended.wait()
+    assert record.end is not None
+    if record.end["state"] == JobState.FINISHED.value:
+        counts = [_by_key(each) for each in record.end["results"][SINK].values()]
+        link.send("ended", job=record.name, counts=[[*each.items()] for each in counts])
+    elif record.end["state"] == JobState.FAILED.value:
+        link.send("failed", reason=record.end["reason"])
+
+
+def _runs(master: JobMaster) -> bool:
+    """Whether all tasks run, or have ended."""
+    scheduler = master.scheduler
+    there = scheduler.count(ExecutionState.RUNNING, ExecutionState.FINISHED)
+    return scheduler.state is JobState.RUNNING and there == scheduler.topology.subtask_count
+
+
+def _tell_checkpoints(master: JobMaster, told: int, link: Link) -> int:
+    for report in master.history[told:]:
+        in_flight = sum(each.get("input_bytes", 0) + each.get("output_bytes", 0) for each in report.subtasks)
+        link.send("checkpoint", is_complete=report.is_complete, channel_state_bytes=in_flight)
+    return len(master.history)
+
+
+def _by_key(counts: dict[Any, list[int]]) -> dict[int, list[int]]:
+    """Counts as they were: a file of JSON has texts as keys."""
+    return {int(key): state for key, state in counts.items()}
 
 
 if __name__ == "__main__":

@@ -63,6 +63,7 @@ class CheckpointReport:
         triggered_s: when, on trio's clock.
         duration_s: from its trigger until it was complete, stored and all, or aborted.
         size_bytes: of all files that were acknowledged.
+        store_s: for its manifest.
         subtasks: what those said that have acknowledged, in that order: `task`, `subtask`, and how it went there.
     """
 
@@ -73,6 +74,7 @@ class CheckpointReport:
     triggered_s: float
     duration_s: float
     size_bytes: int
+    store_s: float
     subtasks: tuple[Mapping[str, Any], ...]
 
 
@@ -115,7 +117,7 @@ class CheckpointRequest:
 class _Pending:
     """A checkpoint under way."""
 
-    __slots__ = ("is_savepoint", "reports", "request", "size_bytes", "triggered_s")
+    __slots__ = ("is_savepoint", "reports", "request", "size_bytes", "store_s", "triggered_s")
 
     def __init__(self, triggered_s: float, is_savepoint: bool, request: CheckpointRequest | None) -> None:
         self.triggered_s = triggered_s
@@ -123,6 +125,7 @@ class _Pending:
         self.request = request
         self.reports: list[Mapping[str, Any]] = []
         self.size_bytes = 0
+        self.store_s = 0.0
 
 
 @final
@@ -313,11 +316,13 @@ class JobCheckpoints:
 
     async def _complete(self, instruction: Complete) -> None:
         checkpoint_id = instruction.checkpoint_id
+        began_s = trio.current_time()
         try:
             await self._in_thread(partial(self._storage.complete, instruction.manifest(datetime.now(UTC))))
         except CheckpointError as error:
             self._with(partial(self._coordinator.not_stored, checkpoint_id, str(error)))
             return
+        self._pending[checkpoint_id].store_s = trio.current_time() - began_s
         self._report(checkpoint_id, "")
         self._commands.checkpoint_stored(checkpoint_id)
         self._with(partial(self._coordinator.completed, checkpoint_id))
@@ -352,6 +357,7 @@ class JobCheckpoints:
             pending.triggered_s,
             trio.current_time() - pending.triggered_s,
             pending.size_bytes,
+            pending.store_s,
             tuple(pending.reports),
         )
         self.history.append(report)

@@ -35,9 +35,7 @@ from ..control.messages import (
     CheckpointDeclined,
     CloseJob,
     JobClosed,
-    JobOpened,
     JobProgress,
-    JobRefused,
     Message,
     PartitionConsumable,
     TaskFailed,
@@ -55,7 +53,7 @@ from ..schedule.inbox import Inbox
 from ..schedule.scheduler import NO_SLOT, Scheduler
 from ..schedule.slots.slots import PhysicalSlot
 from .blame import PATIENCE_S, Blame
-from .checkpoints import CheckpointReport, CheckpointRequest, InThread, JobCheckpoints
+from .checkpoints import CheckpointReport, InThread, JobCheckpoints
 from .driver import JobDriver
 from .log import JobLog
 
@@ -82,9 +80,6 @@ class Cluster(Protocol):
 
     def give_back(self, job_id: str, slots: Iterable[PhysicalSlot]) -> None:
         """The job does not need these."""
-
-    def bar(self, job_id: str, taskmanager: str) -> None:
-        """A TaskManager does not take the job."""
 
     def heard_s(self, taskmanager: str) -> float | None:
         """When it was last heard; None when it is gone."""
@@ -175,7 +170,7 @@ class JobMaster:
     # ------------------------------------------------------------------------------------------ from the JobManager
 
     def offered(self, location: TaskManagerLocation, slots: tuple[int, ...]) -> None:
-        """Slots of a TaskManager are this job's. It was sent `OpenJob` before, if it is new here."""
+        """Slots of a TaskManager that has opened the job are this job's."""
         if location.name not in self._taskmanagers:
             self._taskmanagers[location.name] = location
             self._open.add(location.name)
@@ -192,6 +187,14 @@ class JobMaster:
             self._note("taskmanager", f"{taskmanager} is lost: {reason}")
             self._post(events.TaskManagerLost(0.0, taskmanager, reason))
             self._tell_held()
+
+    def refused(self, taskmanager: str, reason: str) -> None:
+        """A TaskManager does not take the job, or cannot go on with it: whatever runs there is lost."""
+        text = f"it does not take the job: {reason}"
+        if taskmanager in self._taskmanagers:
+            self.lost(taskmanager, text)
+        else:
+            self._note("taskmanager", f"{taskmanager}: {text}")
 
     def heard(self, taskmanager: str, message: Message) -> None:
         """A TaskManager says something about this job.
@@ -217,15 +220,12 @@ class JobMaster:
                 self._post(self._driver.consumable(message, now_s))
             case JobProgress():
                 self.progress[taskmanager] = message.vertices
-            case JobRefused():
-                self._cluster.bar(self.job_id, taskmanager)
-                self.lost(taskmanager, f"it does not take the job: {message.text}")
             case JobClosed():
                 if self.end is None:
                     self.lost(taskmanager, f"it closed the job: {message.reason}")
                 self._closed(taskmanager)
-            case JobOpened() | TaskSaid():
-                pass  # opening is not waited for; nobody here listens to invokables
+            case TaskSaid():
+                pass  # nobody here listens to invokables
             case _:
                 raise RemoteProtocolError(
                     ErrorCode.UNEXPECTED_FRAME, f"{taskmanager} sent what only a driver says: {type(message).__name__}"
@@ -247,24 +247,36 @@ class JobMaster:
 
         Cancellation: it is taken all the same.
         """
-        if self._checkpoints is None:
-            raise LocalProtocolError(
-                f"job {self.name!r} takes no checkpoints: give it `checkpoints` (an interval is not needed)"
-            )
-        request = self._checkpoints.request(savepoint=True, stops=stop)
-        report = await self._result_of(request)
+        report = await self._take(savepoint=True, stops=stop)
+        if not report.is_complete:
+            raise CheckpointError(f"savepoint {report.checkpoint_id} of job {self.name!r}: {report.reason}")
         if stop:
             await self.ended.wait()
         return report
 
-    async def _result_of(self, request: CheckpointRequest) -> CheckpointReport:
+    async def checkpoint(self) -> CheckpointReport:
+        """Takes a checkpoint now, or as soon as one that is under way has ended.
+
+        Returns:
+            How it went; look at `is_complete`.
+
+        Raises:
+            LocalProtocolError: the job takes no checkpoints, or is ending.
+
+        Cancellation: it is taken all the same.
+        """
+        return await self._take(savepoint=False, stops=False)
+
+    async def _take(self, *, savepoint: bool, stops: bool) -> CheckpointReport:
+        if self._checkpoints is None:
+            raise LocalProtocolError(
+                f"job {self.name!r} takes no checkpoints: give it `checkpoints` (an interval is not needed)"
+            )
+        request = self._checkpoints.request(savepoint=savepoint, stops=stops)
         await request.ended.wait()
-        report = request.report
-        if report is None:
-            raise LocalProtocolError(f"job {self.name!r} ended before the savepoint was taken")
-        if not report.is_complete:
-            raise CheckpointError(f"savepoint {report.checkpoint_id} of job {self.name!r}: {report.reason}")
-        return report
+        if request.report is None:
+            raise LocalProtocolError(f"job {self.name!r} ended before the checkpoint was taken")
+        return request.report
 
     @property
     def last_checkpoint(self) -> tuple[int, str] | None:

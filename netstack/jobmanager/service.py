@@ -26,7 +26,7 @@ import trio
 
 from ..control.build import own_build
 from ..control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greeting, check_release, full_build
-from ..control.messages import Ask, BlobPart, FetchBlob, Message, OpenJob, blob_parts
+from ..control.messages import Ask, BlobPart, FetchBlob, JobClosed, JobOpened, JobRefused, Message, OpenJob, blob_parts
 from ..control.routing import read_route
 from ..errors import (
     AuthenticationFailed,
@@ -47,12 +47,16 @@ from ..version import __version__
 from .asks import Asks
 from .checkpoints import InThread
 from .config import JobManagerConfig
+from .job_master import JobMaster
 from .jobs import Jobs
 from .slots import ClusterSlots
 from .store import JobStore, JobStoreError, open_job_store
-from .taskmanagers import TaskManagers
+from .taskmanagers import ConnectedTaskManager, TaskManagers
 
 LOGGER: Final = logging.getLogger("netstack.jobmanager")
+
+BARRED_S: Final = 10.0
+"""A TaskManager that has refused a job is not asked again for so long."""
 
 CODE_KEY: Final = "code-"
 """Keys of packages that were sent with jobs begin so; the SHA-256 follows."""
@@ -127,11 +131,6 @@ class JobManager:
             self.slots.give_back(job_id, slot.location.taskmanager, slot.index)
         self.offer()
 
-    def bar(self, job_id: str, taskmanager: str) -> None:
-        """See `Cluster.bar`."""
-        self.slots.bar(job_id, taskmanager)
-        self.offer()
-
     def heard_s(self, taskmanager: str) -> float | None:
         """See `Cluster.heard_s`."""
         return self.taskmanagers.heard_s(taskmanager)
@@ -152,8 +151,12 @@ class JobManager:
             found = self.taskmanagers.get(offer.taskmanager)
             if master is None or found is None:
                 continue
-            if offer.job_id not in found.jobs:
-                found.jobs.add(offer.job_id)
+            if offer.job_id in found.jobs:
+                master.offered(found.location, offer.slots)
+            elif offer.job_id in found.opening:
+                found.opening[offer.job_id] += offer.slots
+            else:
+                found.opening[offer.job_id] = offer.slots
                 job = self.jobs.records[offer.job_id]
                 found.link.send(
                     OpenJob(
@@ -166,13 +169,34 @@ class JobManager:
                         job.information,
                     )
                 )
-            master.offered(found.location, offer.slots)
+
+    def _opened(self, found: ConnectedTaskManager, job_id: str, master: JobMaster) -> None:
+        """A TaskManager has made room for a job: now its slots are of use."""
+        slots = found.opening.pop(job_id, ())
+        found.jobs.add(job_id)
+        if slots:
+            master.offered(found.location, slots)
+
+    def _refused(self, found: ConnectedTaskManager, refusal: JobRefused, master: JobMaster) -> None:
+        """A TaskManager does not take a job: others get its slots, and it is asked again after a while."""
+        self.slots.missed(refusal.job_id, len(found.opening.pop(refusal.job_id, ())))
+        found.jobs.discard(refusal.job_id)
+        master.refused(found.location.name, refusal.text)
+        self.slots.bar(refusal.job_id, found.location.name)
+        self._nursery.start_soon(self._ask_again, refusal.job_id, found.location.name)
+        self.offer()
+
+    async def _ask_again(self, job_id: str, taskmanager: str) -> None:
+        await trio.sleep(BARRED_S)
+        self.slots.unbar(job_id, taskmanager)
+        self.offer()
 
     def job_left(self, job_id: str) -> None:
         """A job has ended: its slots and blobs are free."""
         self.slots.job_left(job_id)
         for found in self.taskmanagers.all():
             found.jobs.discard(job_id)
+            found.opening.pop(job_id, None)
         for key in self.blobs.keys(job_id):
             self.blobs.delete(job_id, key)
         self.offer()
@@ -247,6 +271,8 @@ class JobManager:
         finally:
             self.taskmanagers.remove(name)
             self.slots.lose(name)
+            for job_id, slots in found.opening.items():
+                self.slots.missed(job_id, len(slots))
             LOGGER.info("TaskManager %s has gone: %s", name, reason)
             for master in [*self.jobs.running.values()]:
                 master.lost(name, reason)
@@ -263,7 +289,16 @@ class JobManager:
                 f"{link.peer} sent what a TaskManager does not say: {type(message).__name__}",
             )
         master = self.jobs.running.get(job_id)
-        if master is not None:
+        found = self.taskmanagers.get(name)
+        if master is None or found is None:
+            return
+        if isinstance(message, JobOpened):
+            self._opened(found, message.job_id, master)
+        elif isinstance(message, JobRefused):
+            self._refused(found, message, master)
+        else:
+            if isinstance(message, JobClosed):
+                found.jobs.discard(message.job_id)  # it is asked to open it again before it gets tasks again
             master.heard(name, message)
 
     async def _send_blob(self, link: ControlLink, fetch: FetchBlob) -> None:

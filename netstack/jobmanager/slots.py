@@ -90,6 +90,11 @@ class ClusterSlots:
         if job_id in self._missing:
             self._missing[job_id] = missing
 
+    def missed(self, job_id: str, count: int) -> None:
+        """So many slots of an offer never came to the job."""
+        if job_id in self._missing:
+            self._missing[job_id] += count
+
     def give_back(self, job_id: str, taskmanager: str, slot: int) -> None:
         """A job does not need a slot any more; one that is not its own is ignored."""
         found = self._taskmanagers.get(taskmanager)
@@ -102,6 +107,10 @@ class ClusterSlots:
         found = self._taskmanagers.get(taskmanager)
         if found is not None:
             self._free(taskmanager, [slot for slot, owner in found.used.items() if owner == job_id])
+
+    def unbar(self, job_id: str, taskmanager: str) -> None:
+        """The TaskManager may be asked again."""
+        self._barred.get(job_id, set()).discard(taskmanager)
 
     def offers(self) -> list[SlotOffer]:
         """Hands out what is free to those who lack slots; they have them from now on."""

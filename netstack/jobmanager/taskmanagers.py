@@ -39,7 +39,8 @@ class ConnectedTaskManager:
         facts: what it says of itself.
         registered_at: seconds since 1970.
         heard_s: when it said something last, on trio's clock.
-        jobs: those it was told of.
+        opening: jobs it was told of that it has not opened yet, with the slots that will be theirs.
+        jobs: those it has opened.
     """
 
     location: TaskManagerLocation
@@ -48,6 +49,7 @@ class ConnectedTaskManager:
     facts: dict[str, Any]
     registered_at: float
     heard_s: float
+    opening: dict[str, tuple[int, ...]] = field(default_factory=dict)
     jobs: set[str] = field(default_factory=set)
 
 

@@ -58,6 +58,7 @@ class FakeProcesses:
     def send(self, name: str, event: str, **fields: Any) -> None:
         if event == "address":
             self.addressed.append(name)
+            self.inbox.append((MASTER, {"event": "registered", "count": len(self.addressed)}))
             return
         self.jobs.append((fields["mode"], fields["rate_per_s"]))
         rate = fields["rate_per_s"] or 1000.0
@@ -117,8 +118,8 @@ def test_every_mode_is_measured_at_every_pressure(monkeypatch: pytest.MonkeyPatc
             {"event": "failed", "reason": "a bug"},
             "undisturbed, pressure 0: the job failed: a bug\n  last words",
         ),
-        (MASTER, {"event": "error", "kind": "ConfigError", "text": "no"}, "master raised ConfigError: no"),
-        (WORKERS[1], {"event": DIED, "how": "exited with code 1"}, "b-sinks exited with code 1"),
+        (MASTER, {"event": "error", "kind": "ConfigError", "text": "no"}, "jobmanager raised ConfigError: no"),
+        (WORKERS[1], {"event": DIED, "how": "exited with code 1"}, "sinks exited with code 1"),
     ],
 )
 def test_what_goes_wrong_is_told(

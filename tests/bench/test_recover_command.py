@@ -160,6 +160,6 @@ def test_a_killed_process_counts_every_record_once(
     assert (told["runs"], told["lost"], told["repeated"], told["disordered"]) == (1, 0, 0, 0)
     assert told["delivered"]
     assert told["checkpoints_completed"] > 0
-    assert told["kills_by_process"] == {"b-sink-0": 1}
+    assert told["kills_by_process"] == {"taskmanager-1": 1}
     assert len(pids) == 4, "who was killed was started again"
     assert len(told["restored_from"]) == 1

@@ -8,7 +8,6 @@ import re
 import time
 from collections import deque
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +20,14 @@ from bench.recover import measure
 from bench.recover.counts import Comparison, KeyCounts, count
 from bench.recover.kills import Kill, OnDisk
 from bench.recover.measure import Aim, Run, Supervisor
-from bench.recover.operators import SINK
 from bench.recover.records import split_records
 from bench.recover.spec import MASTER, RecoverSpec
-from netstack.checkpoint.snapshot import Manifest, TaskSnapshot
-from netstack.checkpoint.storage import CheckpointStorage
 
 # ---------------------------------------------------------------------------------------------------------- supervisor
 
 
 class FakeCluster:
-    """Stands for the processes: a job fails when one of them is killed, and ends when `kills` were made."""
+    """Stands for the processes: a job goes on by itself when one of them is killed, and ends when `kills` were made."""
 
     def __init__(self, spec: RecoverSpec, *, kills: int) -> None:
         self.spec = spec
@@ -39,6 +35,8 @@ class FakeCluster:
         self.kills_left = kills
         self.inbox: deque[tuple[str, dict[str, Any]]] = deque()
         self.jobs: list[dict[str, Any]] = []
+        self.known: list[str] = []
+        self.listens: list[str] = []
         self.killed: list[str] = []
         self.addressed: list[str] = []
         self.lose = 0
@@ -48,37 +46,42 @@ class FakeCluster:
         assert name not in self.names
         assert arguments == ("--name", name)
         self.names.append(name)
-        if name == MASTER and len(self.killed) >= self.mute_masters:
-            self.say(MASTER, "address", address=f"tcp://{len(self.killed)}")
 
     def say(self, name: str, event: str, **fields: Any) -> None:
         self.inbox.append((name, {"event": event, **fields}))
 
     def send(self, name: str, event: str, **fields: Any) -> None:
-        if event == "address":
+        if event == "start" and name != MASTER:
+            assert fields == {"jobmanager": "tcp://here"}
             self.addressed.append(name)
-            return
-        assert (name, event) == (MASTER, "job")
-        self.jobs.append(fields)
+        elif event == "start":
+            self.listens.append(fields["listen"])
+            if len(self.killed) >= self.mute_masters:
+                self.say(MASTER, "address", address="tcp://here", jobs=[*self.known])
+                if self.known:
+                    self.go_on()
+        else:
+            assert (name, event) == (MASTER, "job")
+            self.jobs.append(fields)
+            self.known.append(fields["job"])
+            self.go_on()
+
+    def go_on(self) -> None:
         now = time.monotonic_ns()
-        self.say(MASTER, "opening", at_ns=now)
-        self.say(MASTER, "running", restored_from=len(self.jobs) - 1 or None)
-        self.say("b-sink-0", "counting", at_ns=now + 1)
+        self.say(MASTER, "running", restored_from=len(self.killed) or None)
+        self.say("taskmanager-1", "counting", at_ns=now + 1, opened_ns=now)
         self.say(MASTER, "checkpoint", is_complete=True, channel_state_bytes=1000)
         if not self.kills_left:
-            self.finish(Path(fields["folder"]))
+            self.finish()
 
-    def finish(self, folder: Path) -> None:
+    def finish(self) -> None:
         counts: KeyCounts = {}
         spec = self.spec
         for split in range(spec.sources):
             end = split_records(split, spec.sources, spec.records)
             for record in list(spec.stream.stream(split, 0, end))[self.lose :]:
                 count(counts, spec.sources, *spec.stream.check(record))
-        storage = CheckpointStorage(folder)
-        files = (storage.write_task(9, TaskSnapshot(SINK, 0, counts)),)
-        storage.complete(Manifest(9, datetime.now(UTC), {SINK: 1}, files))
-        self.say(MASTER, "ended")
+        self.say(MASTER, "ended", job=self.jobs[-1]["job"], counts=[[*counts.items()]])
 
     def kill(self, name: str) -> None:
         assert name in self.names
@@ -86,12 +89,9 @@ class FakeCluster:
         self.kills_left -= 1
         if name == MASTER:
             self.say(MASTER, "running", restored_from=77)  # said before, heard after
-            for worker in filter(self.addressed.__contains__, self.names):
-                self.say(worker, "error", kind="ConnectionLost", text="the master is gone")
-                self.say(worker, DIED, how="exited with code 1")
         self.say(name, DIED, how="was ended by signal 9")
-        if name != MASTER:
-            self.say(MASTER, "failed", reason="a worker is gone")
+        if name != MASTER and not self.spec.change_parallelism:
+            self.go_on()
 
     def receive(self, wait_s: float) -> tuple[str, dict[str, Any]] | None:
         if not self.inbox:
@@ -114,45 +114,51 @@ def supervised(
         setattr(cluster, name, value)
     monkeypatch.setattr(measure, "plan", lambda *_: [Kill(moment, 0.0, victim) for victim in victims])
     told: list[int] = []
-    run = Supervisor(spec, cluster).run(0, folder, lambda: told.append(1))
+    run = Supervisor(spec, cluster, folder).run(0, folder, lambda: told.append(1))
     assert told
     return run, cluster
+
+
+WORKERS = [f"taskmanager-{number}" for number in range(4)]
 
 
 def test_a_run_without_kills(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run, cluster = supervised(monkeypatch, tmp_path, [])
     assert (run.hits, run.restored_from, run.recovered_s) == ([], [], [])
     assert run.comparison == Comparison(0, 0, 0, ())
-    assert cluster.names == [MASTER, "a-source-0", "a-source-1", "b-sink-0", "b-sink-1"]
-    assert cluster.addressed == cluster.names[1:]
+    assert cluster.names == [MASTER, *WORKERS]
+    assert cluster.addressed == WORKERS
 
 
-def test_who_was_killed_is_started_again_and_the_job_sent_again(
+def test_who_was_killed_is_started_again_and_the_job_goes_on_by_itself(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     run, cluster = supervised(monkeypatch, tmp_path, [0.3, 0.7])
-    assert cluster.killed == ["a-source-0", "b-sink-1"], "of those that run, the one started again comes last"
+    assert cluster.killed == ["taskmanager-0", "taskmanager-3"], "of those that run, the one started again comes last"
     assert [hit.victim for hit in run.hits] == cluster.killed
-    assert sorted(cluster.names) == ["a-source-0", "a-source-1", "b-sink-0", "b-sink-1", MASTER]
-    assert len(cluster.jobs) == 3
+    assert sorted(cluster.names) == [MASTER, *WORKERS]
+    assert len(cluster.jobs) == 1
     assert run.restored_from == [1, 2]
     assert len(run.recovered_s) == 1, "the second kill came before a record was counted after the first"
     assert run.state_bytes == [1000] * 3
 
 
-def test_without_its_master_everybody_starts_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_jobmanager_comes_back_where_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run, cluster = supervised(monkeypatch, tmp_path, [0.0])
     assert cluster.killed == [MASTER]
-    assert len(cluster.jobs) == 2
-    assert run.restored_from == [1], "what the master said before it died does not count"
-    assert sorted(cluster.addressed) == sorted(2 * ["a-source-0", "a-source-1", "b-sink-0", "b-sink-1"])
+    assert cluster.listens == ["", "tcp://here"]
+    assert len(cluster.jobs) == 1, "it knows the job"
+    assert run.restored_from == [1], "what it said before it died does not count"
+    assert cluster.addressed == WORKERS, "TaskManagers find it by themselves"
 
 
-def test_who_never_heard_of_a_master_waits_for_the_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_job_that_was_never_accepted_is_submitted_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run, cluster = supervised(monkeypatch, tmp_path, [0.0], moment="starting", mute_masters=1)
     assert cluster.killed == [MASTER]
-    assert cluster.addressed == ["a-source-0", "a-source-1", "b-sink-0", "b-sink-1"]
-    assert run.restored_from == [None]
+    assert cluster.listens == ["", ""]
+    assert cluster.addressed == WORKERS
+    assert len(cluster.jobs) == 1
+    assert run.restored_from == [1]
 
 
 def test_a_lost_record_of_a_run_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -163,44 +169,28 @@ def test_a_lost_record_of_a_run_is_told(monkeypatch: pytest.MonkeyPatch, tmp_pat
 @pytest.mark.parametrize(
     ("event", "fields", "told"),
     [
-        ("failed", {"reason": "a bug"}, "no kill explains it: a bug\n  last words"),
-        (DIED, {"how": "exited with code 5"}, "master exited with code 5; it was not killed"),
+        ("failed", {"reason": "a bug"}, "the job gave up: a bug\n  last words"),
+        (DIED, {"how": "exited with code 5"}, "jobmanager exited with code 5; it was not killed"),
     ],
 )
 def test_what_no_kill_explains_is_an_error(event: str, fields: dict[str, Any], told: str, tmp_path: Path) -> None:
     cluster = FakeCluster(SMALL, kills=1)
     cluster.say(MASTER, event, **fields)
     with pytest.raises(MeasurementFailed, match=re.escape(told)):
-        Supervisor(SMALL, cluster).run(0, tmp_path, lambda: None)
-
-
-def test_a_job_that_fails_for_ever_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    spec = replace(SMALL, kills=1)
-    cluster = FakeCluster(spec, kills=1)
-
-    def fail(name: str, event: str, **fields: Any) -> None:
-        if event == "job":
-            cluster.jobs.append(fields)
-            cluster.say(MASTER, "failed" if cluster.killed else "running", reason="again", restored_from=None)
-
-    cluster.send = fail
-    monkeypatch.setattr(measure, "plan", lambda *_: [Kill("running", 0.0, 0.3)])
-    with pytest.raises(MeasurementFailed, match="no kill explains it: again"):
-        Supervisor(spec, cluster).run(0, tmp_path, lambda: None)
-    assert len(cluster.jobs) < 10
+        Supervisor(SMALL, cluster, tmp_path).run(0, tmp_path, lambda: None)
 
 
 def test_a_run_that_stands_still_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(measure, "STALLED_S", 0.0)
     with pytest.raises(MeasurementFailed, match=r"stood still for 0 s after 0 kills\n  last words"):
-        Supervisor(SMALL, FakeCluster(SMALL, kills=1)).run(0, tmp_path, lambda: None)
+        Supervisor(SMALL, FakeCluster(SMALL, kills=1), tmp_path).run(0, tmp_path, lambda: None)
 
 
 def test_parallelism_changes_at_every_restart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     spec = replace(SMALL, change_parallelism=True, kills=6)
     cluster = FakeCluster(spec, kills=6)
     monkeypatch.setattr(measure, "plan", lambda *_: [Kill("running", 0.0, 0.3)] * 6)
-    Supervisor(spec, cluster).run(0, tmp_path, lambda: None)
+    Supervisor(spec, cluster, tmp_path).run(0, tmp_path, lambda: None)
     sinks = [fields["sinks"] for fields in cluster.jobs]
     assert sinks[0] == 2
     assert all(before != after for before, after in itertools.pairwise(sinks))

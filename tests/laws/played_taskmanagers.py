@@ -22,6 +22,7 @@ from netstack.control.messages import (
     CancelTasks,
     CloseJob,
     JobClosed,
+    JobOpened,
     Message,
     OpenJob,
     PartitionConsumable,
@@ -147,6 +148,8 @@ class PlayedTaskManager:
             case _:
                 return
         match message:
+            case OpenJob():
+                self._say(link, JobOpened(message.job_id))
             case SubmitTasks():
                 for data in message.descriptors:
                     descriptor = TaskDeploymentDescriptor.parse(data)

@@ -29,12 +29,13 @@ from netstack.events import (
 )
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.local_channel import LocalInputChannel
-from netstack.job.input import TaskInput
-from netstack.job.mailbox import Mailbox
-from netstack.job.operators import TaskContext
 from netstack.outbound.subpartition import ResultSubpartition
 from netstack.record.framing import frame
 from netstack.runtime.network_environment import NetworkEnvironment
+from netstack.schedule.descriptors.information import EdgeId, InputInformation
+from netstack.schedule.descriptors.shuffle import partition_name
+from netstack.task.input import TaskInput
+from netstack.task.mailbox import Mailbox
 
 ID = 3
 BARRIER = CheckpointBarrier(ID, alignment=Alignment.UNALIGNED)
@@ -55,7 +56,9 @@ class Manager:
 class Channel:
     """A producer's queue, and what the model knows of it."""
 
-    def __init__(self, gate: SingleInputGate, index: int, pool: Any, overtaken: dict[int, bytes], number: int) -> None:
+    def __init__(
+        self, gate: SingleInputGate, index: int, dataset: str, pool: Any, overtaken: dict[int, bytes], number: int
+    ) -> None:
         self.records: list[bytes] = []
         self.in_front: list[bytes] | None = None  # of the barrier, once it was sent
         self.processed = 0
@@ -65,7 +68,7 @@ class Channel:
             overtaken[number] = data
 
         self._queue = ResultSubpartition(index, lambda index: None, lambda index: None, on_barrier)
-        channel = LocalInputChannel(gate, index, partition_id=f"p{id(gate)}", subpartition=index)
+        channel = LocalInputChannel(gate, index, partition_id=partition_name("job", dataset, 0, 0), subpartition=index)
         gate.add_channel(channel)
         channel.on_view(self._queue.create_view(channel.on_data_available))
 
@@ -116,24 +119,24 @@ def test_what_is_captured_is_what_was_in_front_and_not_processed(data: st.DataOb
     gates = [SingleInputGate(None, poke=lambda: None, on_closed=lambda: None) for _ in widths]
     overtaken: dict[int, bytes] = {}
     channels: list[Channel] = []
-    for gate, width in zip(gates, widths, strict=True):
+    for number, (gate, width) in enumerate(zip(gates, widths, strict=True)):
         for index in range(width):
-            channels.append(Channel(gate, index, pool, overtaken, len(channels)))
+            channels.append(Channel(gate, index, f"d{number}", pool, overtaken, len(channels)))
     recorder = Recorder(channels)
-    context = TaskContext("t", 0, 1, 128, 1)
     mailbox = Mailbox()
+    told = [InputInformation(EdgeId("s", "t", number), format="bytes") for number in range(1, len(gates) + 1)]
     inputs = TaskInput(
+        "t",
         gates,
-        ["bytes"] * len(gates),
-        context,
+        told,
         mailbox,
         recorder,
         cast(NetworkEnvironment, Manager()),
         exactly_once=True,
         unaligned=True,
-        recovered={},
+        recovered=[[] for _ in gates],
     )
-    keys = [gate.channel_key(index) for gate in gates for index in range(gate.channel_count)]
+    keys = [(each.edge.partition(0), index) for each, width in zip(told, widths, strict=True) for index in range(width)]
     left = data.draw(st.integers(0, 12), label="records")
 
     def something_happens() -> None:

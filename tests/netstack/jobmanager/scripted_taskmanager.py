@@ -21,6 +21,8 @@ from netstack.control.messages import (
     CheckpointAcknowledged,
     CloseJob,
     JobClosed,
+    JobOpened,
+    JobRefused,
     Message,
     OpenJob,
     Refusal,
@@ -81,6 +83,7 @@ class ScriptedTaskManager:
         self.opened: list[str] = []
         self.job_id = ""
         self.finishes = False
+        self.refuses = ""
         self.changed = trio.Event()
 
     async def serve(self) -> None:
@@ -96,6 +99,10 @@ class ScriptedTaskManager:
             case OpenJob():
                 self.opened.append(message.job_id)
                 self.job_id = message.job_id
+                if self.refuses:
+                    self.link.send(JobRefused(message.job_id, self.refuses))
+                else:
+                    self.link.send(JobOpened(message.job_id))
             case SubmitTasks():
                 found = [TaskDeploymentDescriptor.parse(data) for data in message.descriptors]
                 attempts = [(each.attempt.vertex, each.attempt.subtask, each.attempt.attempt) for each in found]

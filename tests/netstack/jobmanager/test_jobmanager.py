@@ -136,6 +136,20 @@ async def test_without_a_restart_strategy_the_root_is_the_reason() -> None:
 
 
 @virtual
+async def test_a_taskmanager_that_refuses_a_job_is_no_failure_and_is_asked_again() -> None:
+    async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
+        tm.refuses, tm.finishes = "no memory", True
+        job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
+        await tm.until(lambda: tm.opened)
+        await trio.sleep(1.0)
+        found = await user.ask("job", job_id=job_id)
+        assert (found["state"], found["restarts"], found["missing_slots"]) == ("running", 0, 2)
+        assert any("does not take the job: no memory" in entry["text"] for entry in found["log"])
+        tm.refuses = ""
+        assert (await user.ask("wait", job_id=job_id))["state"] == "finished"
+
+
+@virtual
 async def test_cancel() -> None:
     async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
         job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]

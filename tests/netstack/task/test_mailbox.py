@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import trio
 import trio.testing
 
-from netstack.job.mailbox import Mailbox
+from netstack.task.mailbox import Mailbox
 
 
 def virtual(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:

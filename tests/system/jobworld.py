@@ -1,0 +1,80 @@
+"""Operators of the jobs that system tests run: importable by this name in the TaskManagers' processes too."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import trio
+
+KEYS = 17
+
+
+class Numbers:
+    """A source at a given pace: subtask i of n makes i, i + n, i + 2n, ..."""
+
+    def __init__(self, count: int, per_s: float) -> None:
+        self.count = count
+        self.pause_s = 20 / per_s
+        self.next = 0
+
+    def open(self, context: Any) -> None:
+        self.subtask, self.step = context.subtask, context.parallelism
+
+    async def read(self) -> list[int] | None:
+        await trio.sleep(self.pause_s)
+        if self.next >= self.count:
+            return None
+        first, self.next = self.next, min(self.next + 20, self.count)
+        return [number * self.step + self.subtask for number in range(first, self.next)]
+
+    def snapshot(self, unsent: int) -> int:
+        return self.next - unsent
+
+    def restore(self, states: list[int]) -> None:
+        (self.next,) = states
+
+
+class Count:
+    """Counts by key, in state that the runtime keeps; tells its process and the longest pause between two records."""
+
+    def open(self, context: Any) -> None:
+        self.counts = context.keyed_state("counts", 0)
+        self.sums = context.keyed_state("sums", 0)
+        self.attempt = context.attempt
+        self.last_s: float | None = None
+        self.pause_s = 0.0
+
+    def process(self, number: int, out: Any) -> None:
+        now_s = time.monotonic()
+        if self.last_s is not None:
+            self.pause_s = max(self.pause_s, now_s - self.last_s)
+        self.last_s = now_s
+        self.counts[key_of(number)] += 1
+        self.sums[key_of(number)] += number
+
+    def finish(self, out: Any) -> dict[str, Any]:
+        return {
+            "counts": [[key, self.counts[key], self.sums[key]] for key in sorted(self.counts)],
+            "pause_s": self.pause_s,
+            "attempt": self.attempt,
+            "pid": os.getpid(),
+        }
+
+
+def key_of(number: int) -> int:
+    return number % KEYS
+
+
+def expected(count: int) -> list[list[int]]:
+    """What sinks must have counted of the numbers below `count`."""
+    return [[key, len(range(key, count, KEYS)), sum(range(key, count, KEYS))] for key in range(KEYS)]
+
+
+def fail_at_once(number: int) -> int:
+    raise ValueError(f"I do not like {number}")
+
+
+def leave(number: int) -> int:
+    os._exit(7)
