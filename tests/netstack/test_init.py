@@ -38,10 +38,10 @@ def test_the_data_path_loads_no_jobs_and_no_scheduler() -> None:
     program = """
 import sys, netstack
 loaded = {name for name in sys.modules if name.startswith("netstack.")}
-assert loaded == {"netstack.parts", "netstack.version"}, loaded
+assert loaded == {"netstack.build", "netstack.compiled", "netstack.parts", "netstack.version"}, loaded
 assert not {"trio", "numpy"} & set(sys.modules)
 netstack.open_task_manager, netstack.RecordWriter, netstack.RecordReader
-heavy = {name for name in sys.modules if name.startswith(("netstack.schedule", "netstack.job", "netstack.checkpoint"))}
+heavy = {name for name in sys.modules if name.startswith(("netstack.schedule", "netstack.jobmanager", "netstack.checkpoint"))}
 assert not heavy, heavy
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
