@@ -41,7 +41,8 @@ loaded = {name for name in sys.modules if name.startswith("netstack.")}
 assert loaded == {"netstack.build", "netstack.compiled", "netstack.parts", "netstack.version"}, loaded
 assert not {"trio", "numpy"} & set(sys.modules)
 netstack.open_task_manager, netstack.RecordWriter, netstack.RecordReader
-heavy = {name for name in sys.modules if name.startswith(("netstack.schedule", "netstack.jobmanager", "netstack.checkpoint"))}
+rooms = ("netstack.schedule", "netstack.jobmanager", "netstack.checkpoint")
+heavy = {name for name in sys.modules if name.startswith(rooms)}
 assert not heavy, heavy
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
