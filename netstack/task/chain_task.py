@@ -374,7 +374,7 @@ class ChainTask:
             self._opened.append(bound)
             await bound.call("open", bound.context)
             states = mine.own.get(bound.name)
-            if states and bound.has("restore"):
+            if states is not None and bound.has("restore"):
                 await bound.call("restore", states)
             elif states and states != [None]:
                 raise ConfigError(

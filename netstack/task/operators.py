@@ -16,6 +16,10 @@ function with an argument `context` is given its `OperatorContext`.
 
 Every method may be an ordinary one or `async def`, except those of map, filter and flat_map.
 
+After a restart `restore` is called behind `open`, in every subtask of an operator that had state of its own: with what
+`snapshot` gave in each subtask whose work it goes on with. That is exactly one as long as the parallelism stays; with
+fewer subtasks it may be several, with more of them none, and a source must then have nothing to read.
+
 Rules for operators:
 - One record at a time, never two methods at once. A checkpoint is taken between two records, so what a method leaves in
   the operator is in the next checkpoint, whole.

@@ -34,7 +34,8 @@ class RestoredTask:
     """What one subtask goes on with.
 
     Attributes:
-        own: for each operator what `snapshot` gave in the subtasks whose work it goes on with.
+        own: for each operator that had state of its own what `snapshot` gave in the subtasks whose work it goes on
+            with: nothing in some of the subtasks when there are more of them now.
         keyed: for each operator its keyed states, of the keys that are this subtask's now.
         parallelism: how many subtasks each operator had; none of those that are new.
         records: for each gate the bytes of the records in flight, without their lengths.
@@ -60,6 +61,7 @@ class RestoredCheckpoint:
         self._arrived: dict[EdgeId, ChannelBytes] = {}
         self._unsent: dict[EdgeId, ChannelBytes] = {}
         self._tasks: dict[str, list[RestoredTask]] = {}
+        self._stateful: set[str] = set()
         for snapshot in snapshots:
             if not isinstance(snapshot.operator, dict):
                 raise CheckpointError(
@@ -72,6 +74,8 @@ class RestoredCheckpoint:
                         f"the checkpoint holds operator {operator!r} of subtask {snapshot.subtask} twice"
                     )
                 self._states[operator][snapshot.subtask] = state
+                if "own" in state:
+                    self._stateful.add(operator)
             for found, channels in ((self._arrived, snapshot.inputs), (self._unsent, snapshot.outputs)):
                 for channel, data in channels.items():
                     if data:
@@ -140,7 +144,8 @@ class RestoredCheckpoint:
                 if is_keyed:
                     mine.keyed.setdefault(name, {})[state] = part.operator_states[0]
                 else:
-                    mine.own[name] = [each for each in part.operator_states if each is not _NOTHING]
+                    if name in self._stateful:
+                        mine.own[name] = [each for each in part.operator_states if each is not _NOTHING]
                     for number, records in part.records.items():
                         mine.records[int(number)] = records
 

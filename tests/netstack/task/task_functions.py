@@ -280,3 +280,91 @@ class Fails:
 
     def finish(self) -> None:
         self._at("finish")
+
+
+class TellsStates:
+    """A sink that gives what it was restored with."""
+
+    def __init__(self) -> None:
+        self.restored: list[Any] = []
+
+    def process(self, record: Any) -> None:
+        pass
+
+    def snapshot(self) -> str:
+        return "mine"
+
+    def restore(self, states: list[Any]) -> None:
+        self.restored.append(states)
+
+    def finish(self) -> list[Any]:
+        return self.restored
+
+
+class Seen:
+    """Behind key_by: every record it has seen, by key, in order; slow enough for queues to be full."""
+
+    def __init__(self, pause_s: float = 0.0005) -> None:
+        self.pause_s = pause_s
+
+    def open(self, context: OperatorContext) -> None:
+        self.seen = context.keyed_state("seen", list)
+
+    async def process(self, number: int, out: Output) -> None:
+        if self.pause_s:
+            await trio.sleep(self.pause_s)
+        self.seen[key_of(number)].append(number)
+        await out.emit(number)
+
+    def finish(self) -> list[list[int]]:
+        return [*self.seen.values()]
+
+
+CLOCK = [0.0]
+"""What the tasks of a test take for the processor's clock."""
+
+LOG: list[str] = []
+
+
+class BusySink:
+    def __init__(self, record_s: float) -> None:
+        self.record_s = record_s
+
+    def process(self, record: int) -> None:
+        CLOCK[0] += self.record_s
+
+
+class SlowSink:
+    async def process(self, record: int) -> None:
+        await trio.sleep(0.01)
+
+
+class Bursts:
+    """One record becomes more than all buffers hold."""
+
+    def process(self, record: int, out: Output) -> None:
+        if record == 500:
+            for number in range(1000):
+                out.collect(number)
+        else:
+            out.collect(record)
+
+
+class Everything:
+    """Every method is async, but for the one that is called most."""
+
+    async def open(self, context: OperatorContext) -> None:
+        await trio.sleep(0.1)
+        LOG.append(f"open {context}")
+
+    def process(self, record: int) -> None:
+        if record == 0:
+            LOG.append("process")
+
+    async def finish(self) -> None:
+        await trio.sleep(0.1)
+        LOG.append("finish")
+
+    async def close(self) -> None:
+        await trio.sleep(0.1)
+        LOG.append("close")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 import trio
 import trio.testing
 
+from netstack.checkpoint.finals import FinalStates
 from netstack.checkpoint.snapshot import Manifest, TaskFile
 from netstack.checkpoint.storage import CheckpointStorage
 from netstack.config import NetworkConfig
@@ -106,7 +108,7 @@ class Run:
         self.declined: dict[int, str] = {}
         self.files: dict[int, dict[tuple[str, int], TaskFile]] = {}
         self.subtask_reports: list[dict[str, Any]] = []
-        self._environments = environments
+        self.environments = environments
         self._changed = trio.Event()
         self._store = MemoryBlobStore()
         self._restore = restore
@@ -126,30 +128,53 @@ class Run:
 
     # Checkpoints.
 
-    async def checkpoint(self, checkpoint_id: int, *, unaligned: bool = False, stops: bool = False) -> None:
+    async def checkpoint(
+        self, checkpoint_id: int, *, unaligned: bool = False, timeout_s: float = 0.0, stops: bool = False
+    ) -> None:
         """Takes one, and completes it."""
-        self.trigger(checkpoint_id, unaligned=unaligned, stops=stops)
+        self.trigger(checkpoint_id, unaligned=unaligned, timeout_s=timeout_s, stops=stops)
         await self.complete(checkpoint_id)
 
-    def trigger(self, checkpoint_id: int, *, unaligned: bool = False, stops: bool = False) -> None:
+    def trigger(
+        self, checkpoint_id: int, *, unaligned: bool = False, timeout_s: float = 0.0, stops: bool = False
+    ) -> None:
         alignment = Alignment.UNALIGNED if unaligned else Alignment.ALIGNED
-        barrier = CheckpointBarrier(checkpoint_id, 0, alignment)
-        for (vertex, subtask), task in self.tasks.items():
-            plan = next(each for each in self.job.vertices if each.name == vertex)
-            if plan.is_source and (vertex, subtask) not in self.outcomes:
-                task.trigger_checkpoint(barrier, is_savepoint=stops, stops=stops)
+        self._barrier = CheckpointBarrier(checkpoint_id, 0, alignment, round(timeout_s * 1e9))
+        self._triggered: set[tuple[str, int]] = set()
+        self._trigger(stops=stops)
+
+    def _trigger(self, *, stops: bool = False) -> None:
+        """Every task that nobody sends barriers (any more)."""
+        producers: dict[str, set[str]] = {vertex.name: set() for vertex in self.job.vertices}
+        for edge in self.job.edges:
+            producer = self.job.vertices[self.job.datasets[edge.dataset].producer].name
+            producers[self.job.vertices[edge.consumer].name].add(producer)
+        running = {vertex for vertex, subtask in self.tasks if (vertex, subtask) not in self.outcomes}
+        for key, task in self.tasks.items():
+            if key not in self.outcomes and key not in self._triggered and not producers[key[0]] & running:
+                self._triggered.add(key)
+                task.trigger_checkpoint(self._barrier, is_savepoint=stops, stops=stops)
 
     async def complete(self, checkpoint_id: int) -> None:
-        await self.until(lambda: len(self.files.get(checkpoint_id, ())) == len(self.tasks))
-        assert self.storage is not None
-        import datetime
+        storage = self.storage
+        assert storage is not None
+        files = self.files.setdefault(checkpoint_id, {})
 
-        self.storage.complete(
+        def is_complete() -> bool:
+            assert checkpoint_id not in self.declined, self.declined[checkpoint_id]
+            for key, outcome in self.outcomes.items():
+                if key not in files and outcome.final is not None:
+                    files[key] = FinalStates(storage.folder).copy(outcome.final, checkpoint_id, storage)
+            self._trigger()
+            return len(files) == len(self.tasks)
+
+        await self.until(is_complete)
+        storage.complete(
             Manifest(
                 checkpoint_id,
                 datetime.datetime.now(datetime.UTC),
                 {vertex.name: vertex.parallelism for vertex in self.job.vertices},
-                tuple(self.files[checkpoint_id].values()),
+                tuple(files.values()),
             )
         )
         for task in self.tasks.values():
@@ -180,7 +205,7 @@ class Run:
 
     def _descriptors(self) -> list[tuple[TaskDeploymentDescriptor, NetworkEnvironment]]:
         scheduler = Scheduler(self.job, "run-1", store=self._store)
-        names = {f"tm-{number}": environment for number, environment in enumerate(self._environments)}
+        names = {f"tm-{number}": environment for number, environment in enumerate(self.environments)}
         slots = tuple(range(sum(vertex.parallelism for vertex in self.job.vertices)))
         found: list[tuple[TaskDeploymentDescriptor, NetworkEnvironment]] = []
 
@@ -260,7 +285,12 @@ _ports = itertools.count()
 
 @asynccontextmanager
 async def running(
-    job: StreamEnvironment, *, environments: int = 2, restore: int | None = None, config: NetworkConfig = SMALL
+    job: StreamEnvironment,
+    *,
+    environments: int = 2,
+    restore: int | None = None,
+    config: NetworkConfig = SMALL,
+    ticks: Callable[[], float] | None = None,
 ) -> AsyncIterator[Run]:
     """A job whose tasks all run; those that are left when the block ends are cancelled."""
     async with AsyncExitStack() as stack:
@@ -268,6 +298,8 @@ async def running(
             await stack.enter_async_context(open_task_manager(f"memory://tasks-{next(_ports)}", config))
             for _ in range(environments)
         ]
+        for environment in opened:
+            environment.ticks = ticks or environment.ticks
         run = Run(job.stream_graph(), opened, restore)
         failure: BaseException | None = None
         async with trio.open_nursery() as nursery:

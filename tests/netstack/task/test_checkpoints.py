@@ -12,7 +12,6 @@ import trio
 from task_functions import Collect, CountAtEnd, Join, SlowNumbers, Unstorable, double, is_even, key_of, numbers
 from tasks import Run, run_to_its_end, running, virtual
 
-from netstack.checkpoint.finals import FinalStates
 from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.checkpoint.storage import CheckpointStorage
 from netstack.errors import CheckpointError, ConfigError
@@ -141,12 +140,6 @@ async def test_a_task_that_has_ended_leaves_its_last_state(tmp_path: Path, unali
 
     async with running(two(tmp_path)) as run:
         await run.until(lambda: ("short", 0) in run.outcomes and ("short", 1) in run.outcomes)
-        finals = FinalStates(tmp_path)
-        assert run.storage is not None
-        for key in (("short", 0), ("short", 1)):
-            final = run.outcomes[key].final
-            assert final is not None
-            run.files.setdefault(1, {})[key] = finals.copy(final, 1, run.storage)
         await run.checkpoint(1, unaligned=unaligned)
     run = await run_to_its_end(two(tmp_path), restore=1)
     found = {key: count for part in run.result("count") for key, count in part}
@@ -217,3 +210,19 @@ async def test_state_of_an_operator_that_is_gone_is_refused(tmp_path: Path) -> N
     job.source(SlowNumbers, name="source").sink(Collect, name="sink")
     with pytest.raises(CheckpointError, match="holds state of operator 'count', which job 'job' does not have"):
         await run_to_its_end(job, restore=1)
+
+
+@virtual
+async def test_new_subtasks_of_an_operator_with_state_are_told_that_there_is_nothing_for_them(tmp_path: Path) -> None:
+    async with running(told_states(tmp_path, 1)) as run:
+        await trio.sleep(0.01)
+        await run.checkpoint(1)
+    run = await run_to_its_end(told_states(tmp_path, 3), restore=1)
+    assert run.result("count") == [[["mine"]], [[]], [[]]]
+
+
+def told_states(folder: Path, parallelism: int) -> StreamEnvironment:
+    job = environment(folder, parallelism=1)
+    stream = job.source(SlowNumbers, name="source", parameters={"count": COUNT})
+    stream.rebalance().sink("task_functions:TellsStates", name="count").set_parallelism(parallelism)
+    return job

@@ -1,0 +1,237 @@
+"""A task's input: buffers and their records, what was in flight, and producers that do not keep to the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import pytest
+
+from netstack.buffer.elements import EventBuffer
+from netstack.buffer.lent import LentBuffer
+from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics
+from netstack.config import NetworkConfig
+from netstack.errors import LocalProtocolError, RecordError
+from netstack.events import (
+    Alignment,
+    CancelCheckpointMarker,
+    CheckpointBarrier,
+    DataType,
+    EndOfData,
+    EndOfPartition,
+    Event,
+    UserEvent,
+    data_type_of,
+    encode_event,
+)
+from netstack.inbound.gate import SingleInputGate
+from netstack.inbound.local_channel import LocalInputChannel
+from netstack.outbound.subpartition import ResultSubpartition
+from netstack.record.framing import frame
+from netstack.runtime.network_environment import NetworkEnvironment
+from netstack.schedule.descriptors.information import EdgeId, InputInformation
+from netstack.schedule.descriptors.shuffle import partition_name
+from netstack.task.input import RECOVERED_AT_ONCE, TaskInput
+from netstack.task.mailbox import Mailbox
+
+
+def key_of(number: int) -> tuple[str, int]:
+    """A channel as checkpoints know it: by its edge and the producer's subtask, whatever the attempt."""
+    return EdgeId(f"p{number}", "task").partition(7), 3
+
+
+class Stage:
+    """Gates over local channels, each with one, and the task's input over them."""
+
+    config = NetworkConfig()
+
+    def __init__(
+        self,
+        gates: int = 1,
+        *,
+        format: str = "bytes",
+        exactly_once: bool = True,
+        recovered: Sequence[Sequence[bytes]] = (),
+    ) -> None:
+        self.pool = NetworkBufferPool(50, 32).create_pool(1, None)
+        self.log: list[Any] = []
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+        self.clock = 0.0
+        self.queues = []
+        self.overtaken: list[bytes] = []
+        made = []
+        for number in range(gates):
+            gate = SingleInputGate(None, poke=lambda: None, on_closed=lambda: None)
+            queue = ResultSubpartition(
+                3,
+                lambda index: None,
+                lambda index: self.log.append("acknowledged"),
+                lambda *told: self.overtaken.append(told[2]),
+            )
+            channel = LocalInputChannel(gate, 0, partition_id=partition_name("job", f"p{number}", 7, 2), subpartition=3)
+            gate.add_channel(channel)
+            channel.on_view(queue.create_view(channel.on_data_available))
+            made.append(gate)
+            self.queues.append(queue)
+        self.mailbox = Mailbox()
+        self.inputs = TaskInput(
+            "task-3",
+            made,
+            [InputInformation(EdgeId(f"p{number}", "task"), format=format) for number in range(gates)],
+            self.mailbox,
+            self,
+            cast(NetworkEnvironment, self),
+            exactly_once=exactly_once,
+            unaligned=True,
+            recovered=recovered,
+        )
+
+    def put(self, data: bytes, number: int = 0) -> None:
+        segment = self.pool.try_acquire()
+        assert segment is not None
+        self.queues[number].add(LentBuffer((memoryview(data),), len(data), segment, self.pool, 0))
+
+    def put_event(self, event: Event, number: int = 0) -> None:
+        self.queues[number].add(EventBuffer(encode_event(event), data_type_of(event)))
+
+    def poll(self) -> list[Any] | None:
+        """The next records, all processed."""
+        records = self.inputs.poll()
+        if records:
+            self.inputs.processed(len(records))
+        return records
+
+    # The manager and the task.
+
+    def now(self) -> float:
+        return self.clock
+
+    def call_at(self, deadline_s: float, callback: Callable[[], None]) -> None:
+        self.timers.append((deadline_s, callback))
+
+    def trigger(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
+        self.log.append(("trigger", barrier.checkpoint_id, barrier.alignment))
+
+    def inputs_complete(self, checkpoint_id: int, alignment: AlignmentStatistics) -> None:
+        self.log.append(("complete", checkpoint_id))
+
+    def abort(self, checkpoint_id: int, reason: AbortReason) -> None:
+        self.log.append(("abort", checkpoint_id, reason))
+
+
+def test_a_buffer_goes_back_with_its_last_record() -> None:
+    stage = Stage()
+    stage.put(frame(b"a") + frame(b"b"))
+    assert stage.inputs.poll() == [b"a", b"b"]
+    stage.inputs.processed(1)
+    assert stage.pool.statistics().used == 1
+    stage.inputs.processed(2)
+    assert stage.pool.statistics().used == 0
+    assert stage.inputs.poll() is None
+    stage.put(frame(b"c")[:3])
+    assert stage.inputs.poll() == []
+    assert stage.pool.statistics().used == 0
+
+
+def test_it_tells_which_gate_a_record_came_from() -> None:
+    stage = Stage(2)
+    for number in (1, 0, 1):
+        stage.put(frame(b"%d" % number), number)
+    for _ in range(3):
+        (record,) = stage.poll() or []
+        assert stage.inputs.gate_index == int(record)
+
+
+def test_ends_are_acknowledged_and_the_last_one_finishes() -> None:
+    stage = Stage(2)
+    for number in (0, 1):
+        stage.put_event(EndOfData(), number)
+        stage.put_event(EndOfPartition(), number)
+    assert not stage.inputs.is_finished
+    while stage.poll() is not None:
+        pass
+    assert stage.inputs.is_finished
+    assert stage.log == ["acknowledged"] * 2
+    stage.inputs.close()
+    stage.inputs.close()
+
+
+def test_recovered_records_come_first_and_stay_in_flight_until_they_are_processed() -> None:
+    old = [b"%d" % number for number in range(RECOVERED_AT_ONCE + 10)]
+    stage = Stage(2, recovered=[old, [b"x", b"y"]])
+    stage.put(frame(b"new"))
+    key, other = key_of(0), key_of(1)
+    assert stage.inputs.in_flight() == {key: b"".join(map(frame, old)), other: frame(b"x") + frame(b"y")}
+    assert stage.inputs.poll() == old[:RECOVERED_AT_ONCE]
+    stage.inputs.processed(3)
+    assert stage.inputs.in_flight()[key] == b"".join(map(frame, old[3:]))
+    stage.inputs.processed(RECOVERED_AT_ONCE)
+    assert stage.poll() == old[RECOVERED_AT_ONCE:]
+    assert stage.inputs.in_flight() == {other: frame(b"x") + frame(b"y")}
+    assert not stage.inputs.is_finished
+    assert stage.poll() == [b"x", b"y"]
+    assert stage.inputs.gate_index == 1
+    assert stage.inputs.in_flight() == {}
+    assert stage.poll() == [b"new"]
+
+
+def test_a_priority_event_is_handled_in_the_middle_of_a_buffer() -> None:
+    stage = Stage()
+    stage.put(frame(b"a") + frame(b"b") + frame(b"cd")[:5])
+    assert stage.inputs.poll() == [b"a", b"b"]
+    stage.inputs.processed(1)
+    stage.queues[0].add_barrier(CheckpointBarrier(4, alignment=Alignment.UNALIGNED), DataType.PRIORITY_EVENT, stage.now)
+    assert stage.mailbox.is_urgent
+    stage.inputs.poll_priority()
+    assert stage.log == [("trigger", 4, Alignment.UNALIGNED), ("complete", 4)]
+    assert stage.inputs.take_captured(4) == {key_of(0): frame(b"b") + frame(b"cd")[:5]}
+    stage.inputs.poll_priority()  # nothing is there any more
+    statistics = stage.inputs.statistics()
+    assert statistics.completed == 1
+
+
+def test_a_timeout_is_handled_between_two_records() -> None:
+    stage = Stage(2)
+    barrier = CheckpointBarrier(4, alignment=Alignment.ALIGNED, aligned_timeout_ns=2_000_000_000)
+    stage.queues[0].add_barrier(barrier, DataType.TIMEOUTABLE_ALIGNED_BARRIER, stage.now)
+    while stage.poll() is not None:
+        pass
+    ((deadline_s, callback),) = stage.timers
+    assert deadline_s == 2
+    stage.clock = 3.0
+    callback()
+    assert stage.log == []
+    stage.mailbox.open()
+    assert stage.log == [("trigger", 4, Alignment.UNALIGNED)]
+    stage.put_event(CancelCheckpointMarker(4), 1)
+    assert stage.poll() == []
+    assert stage.log[1:] == [("abort", 4, AbortReason.DECLINED)]
+
+
+def test_at_least_once_does_not_wait() -> None:
+    stage = Stage(2, exactly_once=False)
+    for number in (0, 1):
+        stage.put_event(CheckpointBarrier(4, alignment=Alignment.AT_LEAST_ONCE), number)
+        stage.put(frame(b"x"), number)
+    while stage.poll() is not None:
+        pass
+    assert stage.log == [("trigger", 4, Alignment.AT_LEAST_ONCE), ("complete", 4)]
+
+
+def test_producers_that_break_the_rules() -> None:
+    stage = Stage(format="int64")
+    stage.put(frame(b"short"))
+    with pytest.raises(RecordError, match="exactly 8 bytes"):
+        stage.inputs.poll()
+    assert stage.pool.statistics().used == 0
+    stage = Stage()
+    stage.put(frame(b"abc")[:5])
+    stage.put_event(EndOfPartition())
+    assert stage.poll() == []
+    with pytest.raises(RecordError, match=r"task-3: its channel 0 \('job/p0/7.2' subpartition 3\) ended 5 bytes"):
+        stage.poll()
+    stage = Stage()
+    stage.put_event(UserEvent("x"))
+    with pytest.raises(LocalProtocolError, match="tasks exchange records and barriers only"):
+        stage.poll()

@@ -1,0 +1,160 @@
+"""A task's output: never waits inside `collect`, keeps order, waits between records."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+
+from netstack.config import NetworkConfig
+from netstack.errors import LocalProtocolError
+from netstack.ids import ChannelDescriptor
+from netstack.runtime.network_environment import NetworkEnvironment, open_task_manager
+from netstack.runtime.record_reader import RecordReader
+from netstack.runtime.record_writer import RecordWriter
+from netstack.schedule.descriptors.information import EdgeId, OutputInformation
+from netstack.task.mailbox import Mailbox
+from netstack.task.output import TaskOutput
+
+CONFIG = NetworkConfig(segment_size_bytes=256, memory_bytes=256 * 100, max_overdraft_buffers_per_partition=1)
+FITS = 20
+"""Records of 12 framed bytes a buffer holds whole, at least."""
+
+
+def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(**arguments: Any) -> None:
+        async def main() -> None:
+            with trio.fail_after(3600):
+                await test(**arguments)
+
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    return run
+
+
+@asynccontextmanager
+async def outputs(count: int) -> AsyncIterator[tuple[NetworkEnvironment, TaskOutput, Mailbox]]:
+    async with open_task_manager("memory://output", CONFIG) as manager:
+        mailbox = Mailbox()
+        writers = [
+            RecordWriter(manager.create_partition(f"p{index}", subpartitions=1), format="int64", buffer_timeout_s=0)
+            for index in range(count)
+        ]
+        told = [OutputInformation(EdgeId("source", f"p{index}"), format="int64") for index in range(count)]
+        yield manager, TaskOutput(writers, told, mailbox, manager.now), mailbox
+    assert manager.statistics().pool.lent_segments == 0
+
+
+async def read(manager: NetworkEnvironment, name: str) -> list[int]:
+    gate = await manager.open_gate([ChannelDescriptor(manager.address, name)])
+    found = [record async for record in RecordReader(gate, format="int64")]
+    gate.close()
+    return found
+
+
+def push(output: TaskOutput, record: int) -> None:
+    for edge in output.edges:
+        edge.push(record)
+
+
+def fill(output: TaskOutput) -> int:
+    """Collects until something is kept; returns how many records."""
+    number = 0
+    while not output.kept:
+        push(output, number)
+        number += 1
+    return number
+
+
+@virtual
+async def test_what_finds_no_buffer_is_kept_and_written_in_order() -> None:
+    async with outputs(1) as (manager, output, mailbox):
+        number = fill(output)
+        assert number > 10 * FITS  # with the overdraft
+        assert not output.is_available
+        for late in range(number, number + 5):
+            push(output, late)
+        assert [record for _, _, record in output.kept] == [*range(number - 1, number + 5)]
+        found: list[list[int]] = []
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def consume() -> None:
+                found.append(await read(manager, "p0"))
+
+            output.edges[0].push_batch(np.arange(number + 5, number + 500))
+            await output.drain()
+            assert output.kept == []
+            await output.end_of_data(drain=True)
+            while not output.is_consumed:
+                await mailbox.wait()
+            output.finish()
+        assert found == [[*range(number + 500)]]
+
+
+@virtual
+async def test_every_consumer_gets_every_record_and_the_slowest_holds_back() -> None:
+    async with outputs(2) as (manager, output, mailbox):
+        found: dict[str, list[int]] = {}
+
+        async def consume(name: str) -> None:
+            found[name] = await read(manager, name)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(consume, "p0")
+            await trio.testing.wait_all_tasks_blocked()
+            number = 0
+            while output.is_available and number < 10_000:
+                push(output, number)
+                number += 1
+                await trio.lowlevel.checkpoint()
+            assert number < 10_000  # nobody reads the second
+            began = trio.current_time()
+            async with trio.open_nursery() as waiting:
+                waiting.start_soon(output.wait)
+                await trio.sleep(2)
+                mailbox.alert()  # a barrier came
+            assert trio.current_time() - began == 2
+            mailbox.open()
+            first, second = output.partitions
+            assert first.statistics().soft_backpressured.total_s == 0
+            assert second.statistics().soft_backpressured.total_s == pytest.approx(2)
+            nursery.start_soon(consume, "p1")
+            while not output.is_available:
+                await output.wait()
+            assert output.kept == []
+            await output.end_of_data(drain=True)
+            while not output.is_consumed:
+                await mailbox.wait()
+            output.finish()
+        assert found == {"p0": [*range(number)], "p1": [*range(number)]}
+
+
+@virtual
+async def test_a_sink_has_always_room() -> None:
+    async with outputs(0) as (_, output, _mailbox):
+        assert output.is_sink
+        assert output.is_available
+        assert output.is_consumed
+        await output.end_of_data(drain=True)
+        output.finish()
+
+
+@virtual
+async def test_consumers_hear_why_a_task_failed() -> None:
+    async with outputs(1) as (manager, output, _):
+        gate = await manager.open_gate([ChannelDescriptor(manager.address, "p0")])
+        output.fail("ValueError: no")
+        with pytest.raises(Exception, match="PRODUCER_FAILED: ValueError: no"):
+            await RecordReader(gate, format="int64").next_records()
+        gate.close()
+        assert output.is_consumed  # nobody will ever read more
+        with pytest.raises(LocalProtocolError, match="is released"):
+            output.finish()

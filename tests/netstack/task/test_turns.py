@@ -1,0 +1,79 @@
+"""A task beside others: it leaves them turns, waits between records, and awaits what wants to be awaited."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import task_functions
+import trio
+from task_functions import Bursts, BusySink, Everything, SlowSink, numbers
+from tasks import running, virtual
+
+from netstack.schedule import StreamEnvironment, StreamSettings
+from netstack.task.chain_task import TURN_S
+
+
+def unchained() -> StreamEnvironment:
+    return StreamEnvironment("job", settings=StreamSettings(is_chaining_enabled=False))
+
+
+@pytest.mark.parametrize("is_chained", [True, False])
+@pytest.mark.parametrize("record_s", [1e-5, 2e-4, 3e-3, 1.0])
+@virtual
+async def test_an_operator_that_never_waits_leaves_turns_to_others(is_chained: bool, record_s: float) -> None:
+    clock = task_functions.CLOCK
+    clock[0] = 0.0
+    turns: list[float] = []
+    job = StreamEnvironment("job", settings=StreamSettings(is_chaining_enabled=is_chained))
+    job.source(numbers, parameters={"count": 3000}).sink(BusySink, record_s=record_s)
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def others() -> None:
+            while True:
+                turns.append(clock[0])
+                await trio.lowlevel.checkpoint()
+
+        async with running(job, ticks=lambda: clock[0]) as run:
+            await run.wait()
+        nursery.cancel_scope.cancel()
+    assert clock[0] == pytest.approx(3000 * record_s)
+    longest_s = max(late - early for early, late in itertools.pairwise(turns))
+    # In a round of the scheduler the others may come last, then first.
+    assert longest_s <= 2 * max(TURN_S + 0.002, record_s)
+
+
+@virtual
+async def test_waits_between_records_are_soft_and_within_one_hard() -> None:
+    job = unchained()
+    job.source(numbers, name="source").with_format("int64").process(Bursts, name="burst").with_format("int64").sink(
+        SlowSink
+    )
+    async with running(job, environments=1) as run:
+        waits: dict[str, Any] = {}
+        for moment_s in (2.0, 12.0):
+            await trio.sleep(moment_s - trio.current_time())
+            for partition in run.environments[0].statistics().partitions:
+                name = partition.partition_id.split("/")[1]
+                soft, hard = partition.soft_backpressured.total_s, partition.hard_backpressured.total_s
+                waits[name, moment_s] = (soft, hard)
+        times = run.task("burst").statistics()
+        assert times.backpressured_s == pytest.approx(sum(waits["burst.0", 12.0]), rel=0.1)
+        assert times.busy_s < 1
+        assert run.task("sink").statistics().busy_s == pytest.approx(12.0, rel=0.1)
+    assert waits["source.0", 2.0][1] == waits["burst.0", 2.0][1] == 0
+    assert waits["source.0", 2.0][0] > 0
+    assert waits["burst.0", 2.0][0] > 1
+    assert waits["burst.0", 12.0][1] > 2
+
+
+@virtual
+async def test_whatever_a_method_returns_is_awaited_if_it_wants_that() -> None:
+    task_functions.LOG.clear()
+    job = unchained()
+    job.source(numbers).sink(Everything, name="sink")
+    async with running(job) as run:
+        await run.wait()
+    assert task_functions.LOG == ["open sink-0", "process", "finish", "close"]
