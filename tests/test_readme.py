@@ -21,10 +21,19 @@ def test_the_embedding_example_prints_every_word_once(tmp_path: Path) -> None:
     assert done.stdout.split() == ["no", "record", "lost", "and", "none", "repeated"]
 
 
+def test_the_example_of_a_kept_partition_reads_half_of_it() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    program = next(block for block in blocks if "ResultPartitionType.BLOCKING" in block)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    half = sum(number for number in range(100_000) if number % 128 < 64)
+    assert done.stdout.splitlines() == ["128 subpartitions, 1200000 bytes", str(half)]
+
+
 def test_the_checkpoint_example_counts_every_word(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     program = tmp_path / "checkpoints.py"
-    program.write_text(blocks[1])
+    program.write_text(next(block for block in blocks if "CheckpointStorage" in block))
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     counted: dict[str, int] = {}

@@ -3,9 +3,12 @@
 Takes: a partition, the number of its subpartitions; how many records, or a file with a record in each line. Gives: a
 line with the port when it listens, and what was dealt to each subpartition at the end.
 
-Rules: records are dealt round robin. The end of the partition follows the consumers' word that they have processed all
-records, or a while after they were sent them. A consumer that leaves has consumed its subpartition; when all of them
-have left, the rest is dealt to nobody.
+A blocking (or hybrid) partition is kept in files: it can be asked for when all of it was written (or at once), by
+anybody and any number of times, and is served until somebody stops it or the time is up.
+
+Rules: records are dealt round robin. The end of a pipelined partition follows the consumers' word that they have
+processed all records, or a while after they were sent them. A consumer that leaves has consumed its subpartition; when
+all of them have left, the rest is dealt to nobody.
 """
 
 from __future__ import annotations
@@ -21,9 +24,10 @@ from urllib.parse import urlsplit
 import click
 import trio
 
-from ..config import NetworkConfig
+from ..config import SHUFFLE_COMPRESSIONS, NetworkConfig
 from ..errors import ConfigError, NetstackError
 from ..events import EndOfData, EndOfPartition, Event
+from ..ids import ResultPartitionType
 from ..outbound.partition import ResultPartition
 from ..outbound.subpartition import ResultSubpartition
 from ..record.flink import value_format_named
@@ -51,6 +55,8 @@ DEFAULT_RECORDS: Final = 1000
 TURN_RECORDS: Final = 1000
 """Records after which others run; a writer that finds room never waits."""
 
+_TYPES: Final = [kind for kind in ResultPartitionType if kind is not ResultPartitionType.PIPELINED_APPROXIMATE]
+
 _Value = int | str | bytes
 
 
@@ -70,6 +76,7 @@ class ServePlan:
         ack_timeout_s: how long consumers that have been sent all records may take to acknowledge them before the
             partition ends all the same; 0 ends it at once.
         timeout_s: give up then.
+        type: of the partition.
     """
 
     listen: str
@@ -82,6 +89,7 @@ class ServePlan:
     buffer_timeout_s: float | None = 0.1
     ack_timeout_s: float = 1.0
     timeout_s: float | None = None
+    type: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED
 
 
 @final
@@ -115,7 +123,7 @@ class Serving:
         self._is_written = False
 
     async def run(self) -> None:
-        """Serves until every subpartition was consumed.
+        """Serves until every subpartition was consumed; what is kept in files, until the time is up.
 
         Raises:
             ConfigError, OSError: an address that is none, or cannot be bound; a partition without subpartitions.
@@ -125,7 +133,7 @@ class Serving:
         timeout_s = self._plan.timeout_s
         with trio.move_on_after(math.inf if timeout_s is None else timeout_s) as scope:
             await self._exchange()
-        if scope.cancelled_caught:
+        if scope.cancelled_caught and self.outcome != FINISHED:
             self._fail(NetstackError(f"not consumed within {timeout_s:g} s (--timeout)"))
 
     def document(self) -> dict[str, Any]:
@@ -143,7 +151,7 @@ class Serving:
     async def _exchange(self) -> None:
         plan = self._plan
         async with open_task_manager(plan.listen, plan.config) as manager:
-            partition = manager.create_partition(plan.partition_id, subpartitions=plan.subpartitions)
+            partition = manager.create_partition(plan.partition_id, subpartitions=plan.subpartitions, kind=plan.type)
             partition.on_task_event = self._take_task_event
             writer = RecordWriter(
                 partition, format=value_format_named(plan.kind), buffer_timeout_s=plan.buffer_timeout_s
@@ -154,18 +162,25 @@ class Serving:
             def on_change() -> None:
                 wake_writer()
                 self._changed.wake()
-                if partition.all_acknowledged and not self._is_written:  # they have left: nobody reads on
+                have_left = partition.store is None and partition.all_acknowledged
+                if have_left and not self._is_written:  # nobody reads on
                     self._writing.cancel()
 
             partition.on_acknowledged = on_change
-            self._ready(manager.address)
+            if not plan.type.is_blocking:
+                self._ready(manager.address)
             try:
                 await self._write(writer)
+                if partition.store is not None:
+                    await writer.finish()
             except (NetstackError, OSError) as error:
                 self._fail(error if isinstance(error, NetstackError) else NetstackError(str(error)))
                 partition.fail(str(error))
                 return
-            await self._end(writer, manager)
+            if partition.store is None:
+                await self._end(writer, manager)
+            else:
+                await self._keep(manager.address)
 
     async def _write(self, writer: RecordWriter) -> None:
         dealt = self._dealt()
@@ -197,6 +212,15 @@ class Serving:
             if scope.cancelled_caught:
                 break
         self.is_released = partition.is_released
+
+    async def _keep(self, address: str) -> None:
+        """Serves what is sealed, until it is cancelled."""
+        self.outcome = FINISHED
+        self._count_event(EndOfData())
+        self._count_event(EndOfPartition())
+        if self._plan.type.is_blocking:
+            self._ready(address)
+        await trio.sleep_forever()
 
     async def _wait_acknowledged(self, partition: ResultPartition) -> None:
         """Waits for consumers: for the time that was set at least, twice that at most since they were sent it all."""
@@ -302,6 +326,28 @@ def _is_behind(subpartition: ResultSubpartition) -> bool:
     show_default=True,
     help="How long consumers that have everything may take to say so before the partition ends; 0 does not wait.",
 )
+@click.option(
+    "--type",
+    "kind_of_partition",
+    type=click.Choice([kind.value for kind in _TYPES]),
+    default=ResultPartitionType.PIPELINED_BOUNDED.value,
+    show_default=True,
+    help="blocking: all of it is written to files first; hybrid ones are read while they are.",
+)
+@click.option(
+    "--compression",
+    type=click.Choice(SHUFFLE_COMPRESSIONS),
+    default="lz4",
+    show_default=True,
+    help="Of what is kept in files: each buffer that gets smaller.",
+)
+@click.option(
+    "--sort-min-subpartitions",
+    type=COUNT,
+    default=1,
+    show_default=True,
+    help="With fewer, each subpartition has a file of its own instead of one for all (blocking, hybrid).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print two JSON documents, a line each: ready, and the summary.")
 def serve(
     listen: str,
@@ -314,6 +360,9 @@ def serve(
     buffer_timeout_s: float | None,
     ack_timeout_s: float,
     timeout_s: float | None,
+    kind_of_partition: str,
+    compression: str,
+    sort_min_subpartitions: int,
     as_json: bool,
     **buffers: int,
 ) -> int:
@@ -331,13 +380,21 @@ def serve(
         listen,
         partition_named(partition, dialect),
         subpartitions,
-        exchange_config(dialect=dialect, partition=subpartitions, **buffers),
+        exchange_config(
+            dialect=dialect,
+            partition=subpartitions,
+            kind=ResultPartitionType(kind_of_partition),
+            shuffle_compression=compression,
+            sort_min_subpartitions=sort_min_subpartitions,
+            **buffers,
+        ),
         DEFAULT_RECORDS if records is None else records,
         input_path,
         kind or ("long" if input_path is None else "string"),
         buffer_timeout_s,
         ack_timeout_s,
         timeout_s,
+        ResultPartitionType(kind_of_partition),
     )
 
     def ready(address: str) -> None:

@@ -36,6 +36,11 @@ class DiskDriver:
         self._jobs: deque[tuple[Callable[[], Any], Callable[[Any, NetstackError | None], None]]] = deque()
         self._workers = 0
 
+    async def run(self, work: Callable[[], _T]) -> _T:
+        """Runs one job and waits for it, whatever else is under way; cancellation waits for its end."""
+        result: _T = await run_in_thread(work)
+        return result
+
     def prepare(self) -> None:
         """Has the preparation run now, if there was no job yet."""
         self.submit(_nothing, _ignore)

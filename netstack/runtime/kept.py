@@ -15,7 +15,7 @@ from ..buffer.network_pool import NetworkBufferPool
 from ..config import NetworkConfig
 from ..shuffle.files import FOLDER_PREFIX, ShuffleFolder
 from ..shuffle.partition import KeptPartitionFactory
-from .disk import DiskDriver, run_in_thread
+from .disk import DiskDriver
 
 
 @final
@@ -30,10 +30,10 @@ class KeptPartitions:
         """Touches no file yet; but what a dead process left in a folder that was set goes now, not when it is short."""
         name = f"{FOLDER_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         self._folder = ShuffleFolder(config.shuffle_directory, name)
-        disk = DiskDriver(nursery, self._folder.make)
-        self.factory = KeptPartitionFactory(config, network, disk, self._folder.path)
+        self._disk = DiskDriver(nursery, self._folder.make)
+        self.factory = KeptPartitionFactory(config, network, self._disk, self._folder.path)
         if config.shuffle_directory is not None:
-            disk.prepare()
+            self._disk.prepare()
 
     @property
     def folder(self) -> str:
@@ -44,4 +44,4 @@ class KeptPartitions:
         """Removes every file; for the end, when no thread uses them any more."""
         if self._folder.is_made:
             with trio.CancelScope(shield=True):
-                await run_in_thread(self._folder.remove)
+                await self._disk.run(self._folder.remove)

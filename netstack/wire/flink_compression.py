@@ -4,7 +4,7 @@ Takes: a buffer's bytes. Gives: the others.
 
 Both lengths are little-endian: bytes behind the header, bytes when decompressed. Nothing says which compression it is;
 both sides of an exchange between task managers are set alike. Here it is found out: a ZSTD frame has a magic number,
-and what is no LZ4 block of just the right length may be an LZO block. What is written is LZ4.
+and what is no LZ4 block of just the right length may be an LZO block. What is written is LZ4 (`buffer.stored`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,9 @@ _ZSTD_MAGIC: Final = bytes.fromhex("28b52ffd")
 _LZO_END: Final = bytes.fromhex("110000")
 
 
-def deflate(data: bytes | memoryview) -> bytes | None:
-    """`data` compressed; None if that makes it no smaller, in which case it travels as it is."""
-    block = lz4.block.compress(bytes(data), store_size=False)
-    if _LENGTHS.size + len(block) >= len(data):
-        return None
-    return _LENGTHS.pack(len(block), len(data)) + bytes(block)
+def compression_header(block_bytes: int, original_bytes: int) -> bytes:
+    """What stands before an LZ4 block."""
+    return _LENGTHS.pack(block_bytes, original_bytes)
 
 
 def inflate(data: memoryview, max_bytes: int) -> bytes:

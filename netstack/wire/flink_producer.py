@@ -6,14 +6,15 @@ Takes: frames of a consumer; buffers, events and errors to send. Gives: frames, 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from typing import Final, final
 
+from ..buffer.stored import PART_HEADER, Packaging, StoredBuffer
 from ..errors import LocalProtocolError
 from ..events import DataType, decode_event
 from . import flink_events
 from .codec import FrameKind, HeaderFields
 from .codec_flink import MAX_EVENT_BYTES, FlinkCodec, head_of, id_in, positive, route_of, tail_of
+from .flink_compression import compression_header
 from .flink_errors import write_error
 from .flink_layout import (
     ALIGNED_WATERMARK,
@@ -55,6 +56,7 @@ from .frames import (
 )
 
 _BUFFER_BYTES: Final = BUFFER.size
+_STORED: Final = DataType.STORED_DATA
 _pack_plain: Final = PLAIN_BUFFER.pack
 _pack_known: Final = KNOWN_BUFFER.pack
 
@@ -78,6 +80,11 @@ class FlinkProducerCodec(FlinkCodec):
         self._whole_tail = tail_of(segment_size_bytes)
         self._heads: dict[int, bytes] = {}  # by channel: how the headers of all of its whole buffers begin
 
+    @property
+    def packaging(self) -> Packaging:
+        """As Flink does it."""
+        return Packaging.GLUED
+
     def encode_buffer_header(
         self, channel: int, data_type: DataType, sequence: int, backlog: int, length: int, checksum: int
     ) -> bytes:
@@ -92,11 +99,8 @@ class FlinkProducerCodec(FlinkCodec):
         self, channel: int, data_type: DataType, sequence: int, backlog: int, payload: bytes
     ) -> tuple[bytes, bytes]:
         """Header and Flink's bytes of an event."""
-        try:
-            event = flink_events.from_native(decode_event(payload))
-            body = flink_events.encode(event)
-        except ValueError as error:
-            raise LocalProtocolError(f"an event that Flink does not know: {error}") from error
+        event = _flink_event(payload)
+        body = flink_events.encode(event)
         code = int(data_type)
         if isinstance(event, flink_events.WatermarkEvent) and data_type is DataType.EVENT:
             code = UNALIGNED_WATERMARK
@@ -113,44 +117,44 @@ class FlinkProducerCodec(FlinkCodec):
         )
         return header, body
 
-    def encode_composite(
-        self,
-        channel: int,
-        data_type: DataType,
-        sequence: int,
-        backlog: int,
-        parts: Sequence[bytes],
-        *,
-        is_compressed: bool = False,
-        has_sizes: bool = True,
-    ) -> bytes:
-        """A whole frame of several buffers, or of compressed ones, as partitions that were kept in files are sent.
+    def encode_stored(
+        self, channel: int, sequence: int, backlog: int, buffer: StoredBuffer
+    ) -> list[bytes | memoryview]:
+        """A whole frame, in pieces: glued buffers, or a lone one, or events, as Flink sends what it has kept in files.
 
-        Args:
-            channel: for whom.
-            data_type: of all of them.
-            sequence: of the first.
-            backlog: buffers that wait behind the last.
-            parts: each compressed, or an event in Flink's bytes, on its own.
-            is_compressed: whether `flink_compression.deflate` made them.
-            has_sizes: False for a lone part that is told by the size of the frame.
+        Those of a sort-merge partition are always counted, and have no subpartition when several of them are read.
         """
-        body = b"".join(parts)
-        sizes = b"".join(INT.pack(len(part)) for part in parts) if has_sizes else b""
+        parts: list[bytes | memoryview] = []
+        sizes = []
+        for part in buffer.parts:
+            if buffer.data_type is not _STORED:
+                event = flink_events.encode(_flink_event(bytes(part)))
+                parts.append(event)
+                sizes.append(len(event))
+            elif buffer.is_compressed:
+                block = part[PART_HEADER.size :]
+                original, _ = PART_HEADER.unpack_from(part)
+                parts += (compression_header(len(block), original), block)
+                sizes.append(len(part))  # both headers have eight bytes
+            else:
+                parts.append(part)
+                sizes.append(len(part))
+        counted = len(sizes) if buffer.is_glued else 0
+        subpartition = ROUTE.unpack_from(self._heads[channel], INT.size)[3]
         header = BUFFER.pack(
-            _BUFFER_BYTES + len(sizes) + len(body),
+            _BUFFER_BYTES + INT.size * counted + sum(sizes),
             MAGIC,
             Kind.BUFFER_RESPONSE,
             self.ids.id_of(channel),
-            ROUTE.unpack_from(self._heads[channel], INT.size)[3],
-            len(parts) if has_sizes else 0,
+            -1 if buffer.is_range and buffer.is_glued else subpartition,
+            counted,
             sequence & 0xFFFFFFFF,
             backlog,
-            data_type,
-            is_compressed,
-            len(body),
+            DataType.DATA if buffer.data_type is _STORED else buffer.data_type,
+            buffer.is_compressed,
+            sum(sizes),
         )
-        return header + sizes + body
+        return [header + struct.pack(f">{counted}i", *sizes[:counted]), *parts]
 
     def encode_control(self, frame: Frame) -> bytes:
         """What a producer says."""
@@ -235,6 +239,14 @@ class FlinkProducerCodec(FlinkCodec):
         partition, channel_id = TASK_EVENT_TARGET.unpack(target)
         event = flink_events.to_native(flink_events.decode(body[INT.size : INT.size + length]))
         return TaskEvent(self.ids.number_for(channel_id), partition.hex(), event)
+
+
+def _flink_event(payload: bytes) -> flink_events.FlinkEvent:
+    """What a native event is in Flink."""
+    try:
+        return flink_events.from_native(decode_event(payload))
+    except ValueError as error:
+        raise LocalProtocolError(f"an event that Flink does not know: {error}") from error
 
 
 def _stranger(kind: Kind, channel_id: bytes) -> UnknownChannel:

@@ -18,6 +18,7 @@ from flink_vectors import Vector, frames_in, partition_requests
 
 from netstack.errors import ConnectionLost
 from netstack.transport import ByteStream
+from netstack.wire.flink_compression import inflate
 
 DATA_TYPES = (1, 8)
 BLOCKING = (4, 5, 6, 12)
@@ -195,6 +196,15 @@ class RecordedProducer(Half):
         return True
 
 
+def parts_of(frame: bytes) -> list[bytes]:
+    """The buffers, or events, in a BufferResponse, decompressed."""
+    (count,) = struct.unpack_from(">i", frame, 29)
+    body = frame[47 + 4 * count :]
+    ends = list(itertools.accumulate(struct.unpack_from(f">{count}i", frame, 47) or [len(body)], initial=0))
+    pieces = [body[start:end] for start, end in itertools.pairwise(ends)]
+    return [inflate(memoryview(piece), 1 << 20) for piece in pieces] if frame[42] else pieces
+
+
 class RecordedConsumer(Half):
     """Asks for what a Flink consumer asked for."""
 
@@ -221,13 +231,12 @@ class RecordedConsumer(Half):
             self._announced[frame[13:29]] += 1
         else:
             assert kind == BUFFER
-            channel, _, parts, sequence, backlog, data_type, compressed, size = struct.unpack_from(
-                ">16siiiiBBi", frame, 9
-            )
-            assert (parts, compressed, len(frame)) == (0, 0, 47 + size)
+            channel, _, parts, sequence, backlog, data_type, _, size = struct.unpack_from(">16siiiiBBi", frame, 9)
+            assert len(frame) == 47 + 4 * parts + size
             if sequence != self._sequence[channel]:
                 self.complaints.append(f"sequence {sequence} after {self._sequence[channel]}")
-            self._sequence[channel] += 1
+            self._sequence[channel] += max(parts, 1)
+            pieces = parts_of(frame)
             if channel in self._is_blocked:
                 self.complaints.append("something follows a blocking event")
             if data_type in DATA_TYPES:
@@ -235,9 +244,9 @@ class RecordedConsumer(Half):
                 if self._credit[channel] < 0:
                     self.complaints.append("data without credit")
                 self.buffers[channel] += 1
-                self.data[channel] = self.data.get(channel, b"") + frame[47:]
+                self.data[channel] = self.data.get(channel, b"") + b"".join(pieces)
             else:
-                self.events.setdefault(channel, []).append((data_type, frame[47:]))
+                self.events.setdefault(channel, []).extend((data_type, piece) for piece in pieces)
                 if data_type in BLOCKING:
                     self._is_blocked.add(channel)
                     if backlog:

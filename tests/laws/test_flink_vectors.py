@@ -8,6 +8,7 @@ import zlib
 from typing import Any
 
 import pytest
+from flink_frames import composite
 from flink_vectors import CASES, WRONG_ON_PURPOSE, Vector, channel_ids, frames_in, load, partition_requests
 from hypothesis import given
 from hypothesis import strategies as st
@@ -169,7 +170,8 @@ def written_again(codec: FlinkProducerCodec, frame: bytes, items: list[Item]) ->
         body, sizes = items[0][4:6]
         ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]
         pieces = [body[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-        return codec.encode_composite(
+        return composite(
+            codec,
             channel,
             DataType.DATA,
             sequence,
@@ -185,7 +187,7 @@ def written_again(codec: FlinkProducerCodec, frame: bytes, items: list[Item]) ->
     event = flink_events.decode(payload)
     assert flink_events.encode(event) == payload
     if parts:
-        return codec.encode_composite(channel, data_type, sequence, backlog, [item[5] for item in items])
+        return composite(codec, channel, data_type, sequence, backlog, [item[5] for item in items])
     if isinstance(event, flink_events.Barrier) and event.kind != flink_events.CHECKPOINT:
         return frame  # a savepoint is a checkpoint above the codec
     header, body = codec.encode_event(

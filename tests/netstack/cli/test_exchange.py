@@ -277,6 +277,23 @@ def test_two_processes_agree(kind: str, buffers: list[str]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["blocking", "hybrid_full"])
+@pytest.mark.parametrize("dialect", ["flink-2.3.0", "netstack"])
+def test_what_is_kept_is_served_until_it_is_stopped(dialect: str, kind: str) -> None:
+    words = ["--subpartitions", "4", "--records", "5000", "--dialect", dialect]
+    with served(*words, "--type", kind, "--compression", "lz4", "--partition", PARTITION) as (process, address):
+        for _ in range(2):
+            done = consumed(address, "--subpartitions", "0-3", "--dialect", dialect, "--json", "--partition", PARTITION)
+            assert done.returncode == 0, done.stderr
+        process.send_signal(signal.SIGTERM)
+        ours, theirs = summary_of(process), json.loads(done.stdout)
+    assert (ours["outcome"], ours["all_released"], ours["stop_requested"]) == ("finished", False, True)
+    assert [[c[key] for key in CONTRACT] for c in ours["channels"]] == [
+        [c[key] for key in CONTRACT] for c in theirs["channels"]
+    ]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("dialect", ["flink-2.3.0", "netstack"])
 def test_lines_of_a_file_arrive_as_lines(dialect: str, tmp_path: Path) -> None:
     lines = ["to be", "", "or nöt", "x" * 100_000, "end"]

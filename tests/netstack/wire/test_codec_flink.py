@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterable
 
 import pytest
+from flink_frames import composite, deflate
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +26,6 @@ from netstack.events import (
 from netstack.wire import flink_channels, flink_events
 from netstack.wire.assembler import FrameAssembler
 from netstack.wire.codec import FrameKind, Inflate
-from netstack.wire.flink_compression import deflate
 from netstack.wire.flink_consumer import _MAX_KNOWN, FlinkConsumerCodec
 from netstack.wire.flink_errors import read_error, write_error
 from netstack.wire.flink_layout import MAX_INT, MAX_PARTS, Kind
@@ -391,7 +391,7 @@ def test_how_the_bytes_come_in_is_invisible(
             stream += pair.producer.encode_control(BacklogAnnouncement(0, item))
             expected.append(BacklogAnnouncement(0, item))
         elif item and sum(map(len, item)) <= FULL:
-            stream += pair.producer.encode_composite(0, DataType.DATA, sequence, 1, item)
+            stream += composite(pair.producer, 0, DataType.DATA, sequence, 1, item)
             expected.append((0, sequence, 1, item))
     assert pair.feed(stream, reads) == expected
     assert not pair.assembler.mid_frame
@@ -436,7 +436,7 @@ def test_all_data_types() -> None:
 def test_a_range_may_bring_two_ends_in_one_frame() -> None:
     pair = Pair()
     end = flink_events.encode(EndOfData())
-    frame = pair.producer.encode_composite(0, DataType.END_OF_DATA, 4, 0, [end, end])
+    frame = composite(pair.producer, 0, DataType.END_OF_DATA, 4, 0, [end, end])
     assert pair.feed(frame, [1]) == [(0, number, 0, DataType.END_OF_DATA, EndOfData()) for number in (4, 5)]
 
 
@@ -444,9 +444,8 @@ def test_a_range_may_bring_two_ends_in_one_frame() -> None:
 def test_compressed_buffers(has_sizes: bool) -> None:
     pair = Pair()
     parts = [bytes((value,)) * FULL for value in range(5 if has_sizes else 1)]
-    packed = [deflate(part) or b"" for part in parts]
-    assert all(packed)
-    frame = pair.producer.encode_composite(0, DataType.DATA, 9, 2, packed, is_compressed=True, has_sizes=has_sizes)
+    packed = [deflate(part) for part in parts]
+    frame = composite(pair.producer, 0, DataType.DATA, 9, 2, packed, is_compressed=True, has_sizes=has_sizes)
     for reads in ([0], [1], [47], [60]):
         assert pair.feed(frame, reads) == [(0, 9, 2, parts)]
 
@@ -469,7 +468,7 @@ def patched(frame: bytes, offset: int, form: str, value: int) -> bytes:
 
 
 PLAIN = Pair().data(0, b"x" * 10)
-GLUED = Pair().producer.encode_composite(0, DataType.DATA, 0, 0, [b"abc", b"de"])
+GLUED = composite(Pair().producer, 0, DataType.DATA, 0, 0, [b"abc", b"de"])
 HOSTILE = [
     pytest.param(patched(PLAIN, 4, ">I", 0xDEADBEEF), "magic deadbeef", id="magic"),
     pytest.param(patched(PLAIN, 8, ">B", 99), "kind 99", id="unknown kind"),
@@ -536,7 +535,7 @@ def test_too_long_is_refused_from_the_header_alone(header: bytes, text: str, rea
 def test_a_body_longer_than_a_segment_in_parts() -> None:
     pair = Pair()
     with pytest.raises(RemoteProtocolError, match="data buffer of 260 bytes") as caught:
-        pair.feed(pair.producer.encode_composite(0, DataType.DATA, 0, 0, [b"x" * 130] * 2))
+        pair.feed(composite(pair.producer, 0, DataType.DATA, 0, 0, [b"x" * 130] * 2))
     assert caught.value.code is ErrorCode.FRAME_TOO_LARGE
 
 
@@ -621,7 +620,7 @@ STREAM = b"".join(
         Pair().data(2, b"z" * FULL),
         Pair().producer.encode_control(BacklogAnnouncement(0, 3)),
         *Pair().producer.encode_event(0, DataType.ALIGNED_BARRIER, 3, 0, encode_event(CheckpointBarrier(1))),
-        Pair().producer.encode_composite(0, DataType.DATA, 4, 0, [deflate(bytes(FULL)) or b""] * 3, is_compressed=True),
+        composite(Pair().producer, 0, DataType.DATA, 4, 0, [deflate(bytes(FULL))] * 3, is_compressed=True),
         Pair().producer.encode_control(ChannelError(0, ErrorCode.PARTITION_NOT_FOUND, "")),
     )
 )

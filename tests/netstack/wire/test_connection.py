@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable
 
 import pytest
+from flink_frames import composite
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -796,7 +797,7 @@ def test_a_connection_without_hellos_is_open_at_once() -> None:
     assert rig.endpoint.features == 0
     assert collected(rig.connection) == b""
     feed(rig.connection, producer.encode_buffer_header(0, DataType.DATA, 0, 0, 3, 0) + b"abc")
-    feed(rig.connection, producer.encode_composite(0, DataType.DATA, 1, 0, [b"d", b"ef"]))
+    feed(rig.connection, composite(producer, 0, DataType.DATA, 1, 0, [b"d", b"ef"]))
     assert rig.endpoint.told == [b"abc"]
     assert [told[4] for told in rig.parts] == [(1, 2)]  # type: ignore[index]
 
