@@ -309,7 +309,9 @@ def consume(
         address,
         partition_named(partition, dialect),
         subpartitions,
-        exchange_config(dialect=dialect, gate=len(subpartitions), partition_request_retries=retries, **buffers),
+        exchange_config(
+            dialect=dialect, gate=len(subpartitions), partition=None, partition_request_retries=retries, **buffers
+        ),
         kind,
         limit,
         timeout_s,

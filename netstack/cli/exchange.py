@@ -22,7 +22,6 @@ from ..buffer.requirements import GatePlan, PartitionPlan, required_buffers
 from ..config import FLINK_DIALECT, NATIVE_DIALECT, NetworkConfig
 from ..errors import ConfigError
 from ..events import Event
-from ..ids import ResultPartitionType
 from ..wire.flink_events import flink_name
 from ..wire.flink_layout import partition_bytes
 from .network_flags import buffer_flags
@@ -125,8 +124,7 @@ def exchange_config(
     exclusive_buffers: int,
     floating_buffers: int,
     gate: int = 0,
-    partition: int = 0,
-    kind: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED,
+    partition: PartitionPlan | None = None,
     **more: Any,
 ) -> NetworkConfig:
     """Settings with as much memory as an input gate, or a partition, of so many channels may ever take.
@@ -144,7 +142,7 @@ def exchange_config(
     checked = NetworkConfig(**settings, memory_bytes=SPARE_SEGMENTS * segment_size_bytes)
     needed = required_buffers(
         gates={"gate": GatePlan(gate)} if gate else {},
-        partitions={"partition": PartitionPlan(partition, kind)} if partition else {},
+        partitions={} if partition is None else {"partition": partition},
         connections=1,
         config=checked,
     )

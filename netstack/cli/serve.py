@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 import click
 import trio
 
+from ..buffer.requirements import PartitionPlan
 from ..config import SHUFFLE_COMPRESSIONS, NetworkConfig
 from ..errors import ConfigError, NetstackError
 from ..events import EndOfData, EndOfPartition, Event
@@ -382,8 +383,7 @@ def serve(
         subpartitions,
         exchange_config(
             dialect=dialect,
-            partition=subpartitions,
-            kind=ResultPartitionType(kind_of_partition),
+            partition=PartitionPlan(subpartitions, ResultPartitionType(kind_of_partition)),
             shuffle_compression=compression,
             sort_min_subpartitions=sort_min_subpartitions,
             **buffers,
