@@ -12,6 +12,7 @@ import shutil
 import struct
 import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given
@@ -385,6 +386,99 @@ def test_what_is_read_is_what_was_written(
                 world.check(reader)
                 assert len(reader.events) == events * reader.count
         assert world.readable == 1
+        world.close()
+    finally:
+        shutil.rmtree(folder)
+
+
+@given(
+    st.sampled_from([1, 3, 8]),
+    st.lists(st.tuples(st.integers(0, 999), sizes, fills), min_size=1, max_size=30),
+    st.sampled_from(["lz4", "none"]),
+    st.sampled_from([1, 4]),
+    st.lists(
+        st.tuples(st.sampled_from(["flip", "cut", "fill"]), st.integers(0, 1 << 30), st.integers(1, 255)), min_size=1
+    ),
+    st.booleans(),
+)
+def test_what_was_damaged_is_never_taken_for_what_was_written(
+    subpartitions: int,
+    records: list[tuple[int, int, bytes]],
+    compression: str,
+    sort_min: int,
+    damages: list[tuple[str, int, int]],
+    of_index: bool,
+) -> None:
+    folder = tempfile.mkdtemp()
+    try:
+        world = World(
+            ResultPartitionType.BLOCKING,
+            subpartitions,
+            folder,
+            shuffle_compression=compression,
+            sort_min_subpartitions=sort_min,
+        )
+        for where, size, fill in records:
+            world.emit(where % subpartitions, size, fill)
+        world.finish()
+        found = sorted(Path(folder).glob("*.index" if of_index else "*.data"))
+        for how, place, value in damages:
+            damage(found[place % len(found)], how, place, value)
+        for first, count in [(0, subpartitions), *((index, 1) for index in range(subpartitions))]:
+            for packaging in Packaging:
+                reader = world.open(first, count, packaging)
+                assert reader is not None
+                while not (reader.is_done or reader.view.is_released):
+                    reader.credit.available = 2
+                    if not reader.poll():
+                        assert world.disk.run()
+                if reader.is_done:
+                    world.check(reader)
+                else:
+                    assert reader.view.failure_code is ErrorCode.PARTITION_DAMAGED
+                    assert folder in str(reader.view.failure)
+                reader.leave()
+        world.close()
+    finally:
+        shutil.rmtree(folder)
+
+
+def damage(path: Path, how: str, place: int, value: int) -> None:
+    data = bytearray(path.read_bytes())
+    if not data:
+        return
+    place %= len(data)
+    if how == "flip":
+        data[place] ^= value
+    elif how == "fill":
+        data[place : place + value] = bytes(len(data[place : place + value]))
+    else:
+        del data[place:]
+    path.write_bytes(data)
+
+
+@given(st.sampled_from([2, 9]), st.integers(1, 4))
+def test_readers_who_take_nothing_keep_nobody_from_reading(subpartitions: int, stalled: int) -> None:
+    """Two blocks for all: whoever has read ahead and takes nothing gives it up, and reads it again."""
+    folder = tempfile.mkdtemp()
+    try:
+        world = World(ResultPartitionType.BLOCKING, subpartitions, folder, read_memory_bytes=1 << 20)
+        for index in range(600):
+            world.emit(index % subpartitions, 3000, NOISE)
+        world.finish()
+        world.factory.reads._unmade = 2
+        for index in range(stalled):
+            reader = world.open(index % subpartitions, 1, Packaging.COMPRESSED)
+            assert reader is not None
+            while world.disk.run():
+                pass
+            reader.credit.available = 0
+        last = world.open(0, subpartitions, Packaging.COMPRESSED)
+        assert last is not None
+        for reader in (last, *world.readers[:-1]):
+            world.read_out(reader)
+            world.check(reader)
+        assert world.factory.reads.memory_bytes <= 2 * world.factory.reads.block_bytes
         world.close()
     finally:
         shutil.rmtree(folder)
