@@ -306,6 +306,9 @@ class ResultPartition:
                 f"partition {self.partition_id!r} is {self.kind.name}: nothing blocks in, or overtakes, what is kept"
                 f" (a {type(event).__name__}); checkpoints need pipelined partitions"
             )
+        if self.store is not None and isinstance(event, EndOfData):
+            self.end_of_data(drain=event.drain)  # each reader is told when it has read all
+            return
         self.counters.events += 1
         if isinstance(event, CheckpointBarrier):
             for subpartition in self.subpartitions:

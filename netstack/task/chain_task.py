@@ -629,6 +629,8 @@ class ChainTask:
                 if partition.is_released:
                     raise PoolDestroyed(f"partition {partition.partition_id!r} was released before it was consumed")
         output.finish()
+        await self._settle_until(lambda: output.is_sealed)
+        output.check_kept()
         checkpoints.close()
         await self._settle_until(lambda: not checkpoints.is_gathering)  # barriers may still be in the queues
 
@@ -650,10 +652,7 @@ class ChainTask:
 
     def _produced(self) -> tuple[tuple[int, ...], ...]:
         """What went into every subpartition, in framed bytes."""
-        return tuple(
-            tuple(each.bytes_sent + each.queued_bytes for each in partition.statistics().subpartitions)
-            for partition in self._output.partitions
-        )
+        return tuple(partition.bytes_per_subpartition for partition in self._output.partitions)
 
 
 def _selector(

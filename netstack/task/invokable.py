@@ -149,10 +149,7 @@ class InvokableTask:
         self._reports.initializing()
         self._reports.running()
         result = await function(self)
-        produced = tuple(
-            tuple(each.bytes_sent + each.queued_bytes for each in partition.statistics().subpartitions)
-            for partition in self.partitions
-        )
+        produced = tuple(partition.bytes_per_subpartition for partition in self.partitions)
         return TaskOutcome(produced, {self._operator: result})
 
     def told(self, message: Plain) -> None:

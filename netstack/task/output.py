@@ -18,7 +18,7 @@ import numpy.typing as npt
 import trio
 
 from ..buffer.local_pool import LocalBufferPool
-from ..errors import RecordError
+from ..errors import PoolDestroyed, RecordError
 from ..events import EndOfData, Event
 from ..outbound.partition import ResultPartition
 from ..outbound.selector import records_of
@@ -193,6 +193,26 @@ class TaskOutput:
     def is_consumed(self) -> bool:
         """Whether every consumer has processed every record."""
         return all(partition.all_acknowledged or partition.is_released for partition in self.partitions)
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether everything that is kept in files is there, or cannot be; true of what is not kept."""
+        return all(
+            partition.store is None or partition.store.is_sealed or partition.is_released
+            for partition in self.partitions
+        )
+
+    def check_kept(self) -> None:
+        """Raises if something could not be kept.
+
+        Raises:
+            DiskFull, ShuffleStorageError: why.
+            PoolDestroyed: a partition was released before it was sealed.
+        """
+        for partition in self.partitions:
+            partition.check_kept()
+            if partition.store is not None and not partition.store.is_sealed:
+                raise PoolDestroyed(f"partition {partition.partition_id!r} was released before it was sealed")
 
     def finish(self) -> None:
         """Ends every partition; they live on until their ends were read.

@@ -111,7 +111,9 @@ class InputGateDescriptor:
 
     @property
     def number_of_channels(self) -> int:
-        """How many channels the gate has."""
+        """How many channels the gate has: one a partition of what is kept, else one a subpartition."""
+        if self.type.is_released_by_scheduler:
+            return sum(stop - first for first, stop, _, _ in self.pieces)
         return sum((stop - first) * (last - start) for first, stop, start, last in self.pieces)
 
     def gate(
@@ -131,6 +133,13 @@ class InputGateDescriptor:
             RemoteProtocolError: a list is damaged.
         """
         places = resolve([*((read or _read_inline)(group) for group in self.groups), *updates], self.partitions)
+        if self.type.is_released_by_scheduler:  # a channel reads any number of subpartitions of what is kept
+            ranges = tuple(
+                replace(found.channel(row, start), subpartitions=last - start)
+                for first, stop, start, last in self.pieces
+                for found, row in places[first:stop]
+            )
+            return GateDescriptor(ranges, self.type)
         channels = tuple(
             found.channel(row, subpartition)
             for first, stop, first_subpartition, stop_subpartition in self.pieces
