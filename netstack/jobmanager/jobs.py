@@ -27,11 +27,13 @@ from ..runtime.causes import root_cause, told
 from ..schedule.descriptors.information import JobInformation
 from ..schedule.execution.execution_states import JobState
 from ..schedule.failover.restart import restart_strategy
+from ..schedule.graph.adaptive_settings import AdaptiveSettings
 from ..schedule.graph.job_file import job_of
 from ..schedule.graph.job_generator import GeneratedJob, generate_job
 from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.scheduler import Scheduler, SchedulerSettings
 from ..schedule.slots.slot_pool import SlotPoolSettings
+from ..schedule.strategies.scheduling_types import InputConstraint, SchedulingType
 from .checkpoints import InThread
 from .job_master import JobMaster
 from .savepoints import adopt_savepoint
@@ -212,6 +214,9 @@ class Jobs:
                     request_timeout_s=config.slot_timeout_s, idle_timeout_s=config.slot_idle_timeout_s
                 ),
                 heartbeats=None,
+                adaptive=graph.settings.adaptive or AdaptiveSettings(),
+                scheduling=None if graph.settings.scheduling is None else SchedulingType(graph.settings.scheduling),
+                constraint=InputConstraint(graph.settings.input_constraint),
             ),
         )
 

@@ -96,10 +96,44 @@ def _vertices(record: JobRecord, master: JobMaster) -> list[dict[str, Any]]:
                 "slot_sharing_group": topology.job.slot_sharing_groups[vertex.slot_sharing_group].name,
                 "records_in": progress.get(str(number), {}).get("records_in", 0),
                 "records_out": progress.get(str(number), {}).get("records_out", 0),
+                "decided": _decided(master, number) if is_there else None,
                 "subtasks": [_subtask(master, subtask) for subtask in topology.subtasks_of(number)] if is_there else [],
             }
         )
     return found
+
+
+def _decided(master: JobMaster, vertex: int) -> dict[str, Any] | None:
+    """Why a vertex has so many subtasks, if that was decided while the job ran, and what each of them reads."""
+    explanation = master.scheduler.explanation(vertex)
+    if explanation is None:
+        return None
+    topology = master.scheduler.topology
+    inputs = []
+    for number, edge in enumerate(topology.inputs_of(vertex)):
+        info = topology.input_info(edge)
+        inputs.append(
+            {
+                "dataset": topology.job.datasets[topology.job.edges[edge].dataset].name,
+                "bytes": explanation.input_bytes[number],
+                "is_broadcast": explanation.broadcast[number],
+                "reads": [
+                    [
+                        {
+                            "partitions": [piece.partitions.start, piece.partitions.stop - 1],
+                            "subpartitions": [piece.subpartitions.start, piece.subpartitions.stop - 1],
+                        }
+                        for piece in info.pieces_of(subtask)
+                    ]
+                    for subtask in range(info.parallelism)
+                ],
+            }
+        )
+    return {
+        "steps": list(explanation.steps),
+        "bytes_per_subtask": list(explanation.bytes_per_subtask),
+        "inputs": inputs,
+    }
 
 
 def _subtask(master: JobMaster, subtask: int) -> dict[str, Any]:

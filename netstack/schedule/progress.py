@@ -9,6 +9,7 @@ pieces. The topology of a dynamic job grows before each decision about what is s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from ..errors import ConfigError, LocalProtocolError
 from .adaptive.dynamic_graph import DynamicGraph
+from .adaptive.explanation import Explanation, explain
 from .adaptive.parallelism import Decision, decide
 from .adaptive.skew import VertexInput
 from .descriptors.blob_store import Offloader
@@ -205,7 +207,13 @@ class Progress:
         return self._sharing.groups()
 
     def _decide(self, inputs: Sequence[VertexInput], max_parallelism: int) -> Decision:
-        return decide(inputs, self._settings.adaptive, max_parallelism=max_parallelism)
+        adaptive = self._settings.adaptive
+        decision = decide(inputs, adaptive, max_parallelism=max_parallelism)
+        return replace(decision, explanation=explain(inputs, adaptive, max_parallelism, decision))
+
+    def explanation(self, vertex: int) -> Explanation | None:
+        """Why a vertex has so many subtasks; None if that was not decided while the job ran."""
+        return None if self._dynamic is None else self._dynamic.explanations.get(vertex)
 
     # --------------------------------------------------------------------------------------------- scheduling
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Final, final
 
 from ..errors import LocalProtocolError
+from .adaptive.explanation import Explanation
 from .descriptors.blob_store import BlobStore, MemoryBlobStore, Offloader
 from .descriptors.shuffle import TaskManagerLocation
 from .events import (
@@ -113,6 +114,10 @@ class Scheduler:
     def attempt(self, subtask: int) -> int:
         """Which attempt that is, from 0."""
         return int(self._progress.executions.attempts[subtask])
+
+    def explanation(self, vertex: int) -> Explanation | None:
+        """Why a vertex has so many subtasks; None if that was not decided while the job ran."""
+        return self._progress.explanation(vertex)
 
     def producer_state(self, partition: int) -> ExecutionState:
         """For a consumer that cannot open a partition: where its producer stands.

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import final
 
 from ..errors import ConfigError
-from .adaptive.parallelism import AdaptiveSettings
 from .descriptors.blob_store import OffloadRule
 from .descriptors.descriptor_cache import DescriptorCacheStatistics
 from .execution.execution_states import ExecutionState, JobState
+from .graph.adaptive_settings import AdaptiveSettings
 from .heartbeats import HeartbeatSettings
 from .slots.slot_pool import SlotPoolSettings
 from .slots.slots import LoadBalanceMode, load_balance_mode

@@ -14,7 +14,8 @@ from netstack.schedule.adaptive.parallelism import (
     rounded_parallelism,
 )
 from netstack.schedule.adaptive.sizes import DatasetSizes
-from netstack.schedule.adaptive.skew import CutSettings, VertexInput
+from netstack.schedule.adaptive.skew import VertexInput
+from netstack.schedule.graph.adaptive_settings import CutSettings
 from netstack.schedule.graph.job_graph import UNDECIDED, DistributionPattern
 
 ROW = st.lists(st.integers(0, 30), min_size=1, max_size=25)

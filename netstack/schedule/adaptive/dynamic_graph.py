@@ -21,6 +21,7 @@ from ...errors import ConfigError
 from ..graph.job_graph import UNDECIDED, DistributionPattern, JobEdge, JobGraph
 from ..structures.union_find import UnionFind
 from ..topology.topology import Topology
+from .explanation import Explanation
 from .parallelism import Decision
 from .sizes import DatasetSizes
 from .skew import VertexInput
@@ -50,6 +51,8 @@ class DynamicGraph:
         self._decide = decide
         self._group_of, self._groups = forward_groups(self._job)
         self._sizes: dict[int, DatasetSizes] = {}
+        self.explanations: dict[int, Explanation] = {}
+        """Of the vertices that were decided here."""
 
     def grow(self) -> tuple[int, ...]:
         """Initialises every vertex that can be, and returns their indices, in topological order."""
@@ -107,6 +110,8 @@ class DynamicGraph:
             decision = self._decide(inputs, min(self._job.vertices[member].max_parallelism for member in members))
             topology.decide(vertex, decision.parallelism)
             topology.initialise(vertex, decision.inputs)
+            if decision.explanation is not None:
+                self.explanations[vertex] = decision.explanation
         for dataset in self._job.outputs_of(vertex):
             topology.subpartition_counts(dataset)
         return True

@@ -10,62 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final, final
+from dataclasses import dataclass
+from typing import final
 
-from ...errors import ConfigError
+from ..graph.adaptive_settings import AdaptiveSettings
 from ..graph.job_graph import UNDECIDED, DistributionPattern
 from ..topology.distribution import InputInfo
-from .skew import CutSettings, VertexInput, bound_inputs, even_input, single_input
-
-MAX_BROADCAST_RATIO: Final = 0.5
-"""In the rounded formula, the most of a subtask's volume that broadcast inputs may take."""
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdaptiveSettings:
-    """How parallelism is decided.
-
-    Attributes:
-        min_parallelism: fewest subtasks of a vertex.
-        max_parallelism: most subtasks of a vertex; the vertex's own maximum counts where it is lower.
-        data_volume_per_task_bytes: what a subtask should read.
-        default_source_parallelism: of a vertex without inputs; None is `max_parallelism`.
-        is_rounded: decides as Flink 1.15 does: to powers of two, broadcast inputs counted, and subpartitions shared
-            out evenly instead of bytes.
-        cut: how inputs are cut.
-
-    Raises:
-        ConfigError: bounds that nothing fits.
-    """
-
-    min_parallelism: int = 1
-    max_parallelism: int = 128
-    data_volume_per_task_bytes: int = 16 << 20
-    default_source_parallelism: int | None = None
-    is_rounded: bool = False
-    cut: CutSettings = field(default_factory=CutSettings)
-
-    def __post_init__(self) -> None:
-        """Refuses bounds that nothing fits."""
-        least, most = self.bounds
-        if not 1 <= least <= most:
-            raise ConfigError(
-                f"min_parallelism={self.min_parallelism}, max_parallelism={self.max_parallelism}: give"
-                " 1 <= min <= max" + (", with a power of two between them" if self.is_rounded else "")
-            )
-        if self.data_volume_per_task_bytes < 1:
-            raise ConfigError(f"data_volume_per_task_bytes={self.data_volume_per_task_bytes}; give at least 1")
-        if self.default_source_parallelism is not None and self.default_source_parallelism < 1:
-            raise ConfigError(f"default_source_parallelism={self.default_source_parallelism}; give at least 1, or None")
-
-    @property
-    def bounds(self) -> tuple[int, int]:
-        """Fewest and most subtasks; powers of two when rounded."""
-        if not self.is_rounded or min(self.min_parallelism, self.max_parallelism) < 1:
-            return self.min_parallelism, self.max_parallelism
-        return 1 << (self.min_parallelism - 1).bit_length(), 1 << self.max_parallelism.bit_length() - 1
+from .explanation import MAX_BROADCAST_RATIO, Explanation
+from .skew import VertexInput, bound_inputs, even_input, single_input
 
 
 @final
@@ -76,10 +28,12 @@ class Decision:
     Attributes:
         parallelism: number of subtasks.
         inputs: what each of them reads, input by input.
+        explanation: why, if that was asked for.
     """
 
     parallelism: int
     inputs: tuple[InputInfo, ...] = ()
+    explanation: Explanation | None = None
 
 
 def decide(

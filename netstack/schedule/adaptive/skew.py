@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ConfigError
+from ..graph.adaptive_settings import CutSettings
 from ..graph.job_graph import DistributionPattern
 from ..structures.arrays import index_array
 from ..topology.distribution import InputInfo, Piece, dynamic_input
@@ -50,22 +51,6 @@ class VertexInput:
     input_number: int = 1
     binds_keys: bool = True
     binds_inputs: bool = True
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class CutSettings:
-    """How inputs are cut.
-
-    Attributes:
-        skewed_factor: a subpartition counts as skewed above this many times the median,
-        skewed_threshold_bytes: and above this.
-        max_channels_per_task: bound on what one subtask reads of one input, in subpartitions of partitions.
-    """
-
-    skewed_factor: float = 4.0
-    skewed_threshold_bytes: int = 256 << 20
-    max_channels_per_task: int = 32_768
 
 
 def even_input(given: VertexInput, parallelism: int) -> InputInfo:

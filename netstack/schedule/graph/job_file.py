@@ -26,6 +26,7 @@ from ...checkpoint.instructions import CheckpointSettings
 from ...config import NetworkConfig
 from ...errors import ConfigError
 from ...function_names import name_of
+from .adaptive_settings import AdaptiveSettings, CutSettings
 from .job_graph import DEFAULT_FORMAT, UNDECIDED, UNKNOWN_PROFILE, OperatorKind, ResourceProfile
 from .json_schema import check
 from .restart_settings import RestartSettings
@@ -50,6 +51,8 @@ _SETTINGS: Final = (
     "shares_slots_by_default",
     "checkpoint_folder",
     "keep",
+    "scheduling",
+    "input_constraint",
 )
 _ENVIRONMENT: Final = ("parallelism", "max_parallelism", "buffer_timeout_s")
 
@@ -102,6 +105,7 @@ def job_of(document: Any, *, name: str = "job") -> StreamGraph:
             checkpoints=_settings(CheckpointSettings, document, "checkpoints"),
             restart=_settings(RestartSettings, document, "restart"),
             network=_settings(NetworkConfig, document, "network"),
+            adaptive=_settings(_adaptive, document, "adaptive"),
             **{key: document[key] for key in _SETTINGS if key in document},
         ),
         group_profiles={
@@ -127,6 +131,10 @@ def _settings(made: Callable[..., _Settings], document: Mapping[str, Any], name:
         return made(**given)
     except TypeError as error:
         raise ConfigError(f"{name}: {error}") from error
+
+
+def _adaptive(*, cut: Mapping[str, Any] | None = None, **given: Any) -> AdaptiveSettings:
+    return AdaptiveSettings(cut=CutSettings(**(cut or {})), **given)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -318,8 +326,11 @@ def _plain(value: Any) -> Any:
         return value.value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        defaults = {field.name: field.default for field in dataclasses.fields(value)}
-        return {name: each for name, each in fields.items() if each != defaults[name] or name == "kind"}
+        defaults = {
+            field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+            for field in dataclasses.fields(value)
+        }
+        return {name: _plain(each) for name, each in fields.items() if each != defaults[name] or name == "kind"}
     return value
 
 

@@ -18,6 +18,7 @@ from ...checkpoint.instructions import CheckpointSettings
 from ...config import NetworkConfig
 from ...errors import ConfigError
 from ...record.formats import FORMATS
+from .adaptive_settings import AdaptiveSettings
 from .job_graph import (
     DEFAULT_FORMAT,
     DEFAULT_KEEP,
@@ -192,6 +193,10 @@ class StreamEdge:
     buffer_timeout_s: float | OfSource | None = OF_SOURCE
 
 
+SCHEDULING_TYPES: Final = ("all_at_once", "next_stage_on_first_output", "next_stage_on_complete_output")
+INPUT_CONSTRAINTS: Final = ("any", "all")
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSettings:
@@ -211,6 +216,10 @@ class StreamSettings:
         keep: how many complete ones are kept.
         restart: what follows a failure; None is an exponential delay where checkpoints are taken, otherwise no restart.
         network: buffers and timeouts of the job's own network on each TaskManager; None shares the TaskManager's.
+        adaptive: how parallelism is decided while the job runs; None is Flink's defaults.
+        scheduling: None schedules pipelined regions (a dynamic job: subtask by subtask); else one of the older ways:
+            `all_at_once`, `next_stage_on_first_output` or `next_stage_on_complete_output`.
+        input_constraint: with the latter two, how many inputs a subtask needs before it is deployed: `any` or `all`.
 
     Raises:
         ConfigError: `keep` is below 1.
@@ -227,11 +236,18 @@ class StreamSettings:
     keep: int = DEFAULT_KEEP
     restart: RestartSettings | None = None
     network: NetworkConfig | None = None
+    adaptive: AdaptiveSettings | None = None
+    scheduling: str | None = None
+    input_constraint: str = "any"
 
     def __post_init__(self) -> None:
         """Refuses what cannot be kept."""
         if self.keep < 1:
             raise ConfigError(f"keep={self.keep} checkpoints; give at least 1: a job restarts from the newest one")
+        if self.scheduling is not None and self.scheduling not in SCHEDULING_TYPES:
+            raise ConfigError(f"scheduling={self.scheduling!r}; give one of {', '.join(SCHEDULING_TYPES)}, or None")
+        if self.input_constraint not in INPUT_CONSTRAINTS:
+            raise ConfigError(f"input_constraint={self.input_constraint!r}; give one of {', '.join(INPUT_CONSTRAINTS)}")
 
     @property
     def restart_settings(self) -> RestartSettings:

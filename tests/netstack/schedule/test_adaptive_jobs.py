@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from played import ALL_TO_ALL, BLOCKING, POINTWISE, Play, canceled, deployed, end, released, timer
 
-from netstack.schedule.adaptive.parallelism import AdaptiveSettings
 from netstack.schedule.execution.execution_states import ExecutionInput, JobState
 from netstack.schedule.failover.restart import FixedDelay
+from netstack.schedule.graph.adaptive_settings import AdaptiveSettings
 from netstack.schedule.graph.job_graph import UNDECIDED, Dataset, JobEdge, JobGraph, JobVertex
 from netstack.schedule.scheduler_settings import SchedulerSettings
 

@@ -7,12 +7,13 @@ import pytest
 from played import Play, canceled, deployed, timer
 
 from netstack.schedule.adaptive.cut import PlainRow, cut_by_size
-from netstack.schedule.adaptive.parallelism import AdaptiveSettings, decide, nearest_power_of_two
+from netstack.schedule.adaptive.parallelism import decide, nearest_power_of_two
 from netstack.schedule.descriptors.blob_store import MIB, MemoryBlobStore, Offloader, OffloadRule
 from netstack.schedule.events import GlobalFailure, HeartbeatReceived, TaskManagerLost, Tick
 from netstack.schedule.execution.execution_states import ExecutionInput
 from netstack.schedule.failover.failover import RegionFailover
 from netstack.schedule.failover.restart import FixedDelay
+from netstack.schedule.graph.adaptive_settings import AdaptiveSettings
 from netstack.schedule.graph.job_generator import job_graph
 from netstack.schedule.graph.job_graph import UNDECIDED, DistributionPattern
 from netstack.schedule.graph.slot_groups import required_slots

@@ -3,7 +3,8 @@ import pytest
 from netstack import ConfigError
 from netstack.ids import ResultPartitionType
 from netstack.schedule.adaptive.dynamic_graph import DynamicGraph, forward_groups
-from netstack.schedule.adaptive.parallelism import AdaptiveSettings, Decision, decide
+from netstack.schedule.adaptive.parallelism import Decision, decide
+from netstack.schedule.graph.adaptive_settings import AdaptiveSettings
 from netstack.schedule.graph.job_graph import UNDECIDED, Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
 from netstack.schedule.topology.distribution import dynamic_input
 from netstack.schedule.topology.topology import Topology
