@@ -240,6 +240,9 @@ def test_a_skewed_input_is_read_in_pieces() -> None:
         only_finished=False,
     )
     one, other = setting.sent(2, 3)
-    channels = [(channel.partition_id, channel.subpartition) for channel in one.gates[0].gate().channels]
-    assert channels == [("run-1/words/0.0", 0), ("run-1/words/0.0", 1), ("run-1/words/1.0", 0)]
+    channels = one.gates[0].gate().channels
+    assert [(channel.partition_id, channel.subpartition, channel.subpartitions) for channel in channels] == [
+        ("run-1/words/0.0", 0, 2),
+        ("run-1/words/1.0", 0, 1),
+    ]
     assert [channel.subpartition for channel in other.gates[0].gate().channels] == [1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgpack
 import pytest
 
@@ -49,8 +51,18 @@ def test_bytes_and_back() -> None:
     assert str(original.attempt) == "job_2_7_1"
 
 
-def test_a_gate_has_a_channel_for_each_partition_and_subpartition() -> None:
+def test_what_is_kept_is_read_through_a_channel_for_each_partition() -> None:
     gate = descriptor(LIST).gates[0]
+    channels = gate.gate().channels
+    assert len(channels) == gate.number_of_channels == 2
+    assert [(channel.partition_id, channel.subpartition, channel.subpartitions) for channel in channels] == [
+        ("job/words/0.0", 3, 2),
+        ("job/words/1.0", 3, 2),
+    ]
+
+
+def test_a_gate_has_a_channel_for_each_partition_and_subpartition() -> None:
+    gate = replace(descriptor(LIST).gates[0], type=ResultPartitionType.PIPELINED_BOUNDED)
     channels = gate.gate().channels
     assert len(channels) == gate.number_of_channels == 4
     assert [(channel.partition_id, channel.subpartition) for channel in channels] == [
@@ -68,11 +80,17 @@ def test_what_was_offloaded_is_loaded_before_it_is_read() -> None:
         original.gates[0].gate()
     loaded = original.loaded({"task-0": b"task", KEY: LIST}.__getitem__)
     assert (loaded.task_information, loaded.job_information) == (b"task", b"job information")
-    assert len(loaded.gates[0].gate().channels) == 4
+    assert len(loaded.gates[0].gate().channels) == 2
 
 
 def test_a_gate_may_be_read_in_pieces() -> None:
-    gate = InputGateDescriptor("words", TYPE, 2, ((1, 2, 0, 2), (0, 1, 4, 5)), (LIST,))
+    pieces = ((1, 2, 0, 2), (0, 1, 4, 5))
+    kept = InputGateDescriptor("words", TYPE, 2, pieces, (LIST,))
+    assert [(channel.partition_id, channel.subpartitions) for channel in kept.gate().channels] == [
+        ("job/words/1.0", 2),
+        ("job/words/0.0", 1),
+    ]
+    gate = InputGateDescriptor("words", ResultPartitionType.PIPELINED, 2, pieces, (LIST,))
     assert gate.number_of_channels == 3
     assert [(channel.partition_id, channel.subpartition) for channel in gate.gate().channels] == [
         ("job/words/1.0", 0),
