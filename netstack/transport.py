@@ -34,6 +34,8 @@ _OWN: Final = {
     "memory": ("transports.memory", "MemoryTransport"),
     # A transport over another one: impaired+tcp, impaired+unix, impaired+memory, impaired+yours.
     "impaired": ("transports.impaired", "ImpairedTransport"),
+    # And TLS over another one: tls+tcp, tls+unix, impaired+tls+tcp.
+    "tls": ("transports.tls", "TlsTransport"),
 }
 """Module and class of each scheme that netstack brings."""
 
@@ -85,6 +87,17 @@ class ByteStream(abc.ABC):
     def tcp_facts(self) -> dict[str, str | int]:
         """Facts about the connection for reports: congestion control, buffer sizes. Empty where there are none."""
         return {}
+
+    def endpoints(self) -> tuple[str, str]:
+        """Our own end and the peer's, as the network knows them (`10.0.0.1:6121`); empty where it knows none.
+
+        What one end calls its peer's is what the other calls its own, unless something between them translates.
+        """
+        return "", ""
+
+    def channel_binding(self) -> bytes:
+        """What both ends of an encrypted stream know and nobody between them can cause; empty without encryption."""
+        return b""
 
 
 class Listener(abc.ABC):

@@ -102,6 +102,13 @@ class SocketStream(ByteStream):
             "receive_buffer_bytes": self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF),
         }
 
+    def endpoints(self) -> tuple[str, str]:
+        """Host and port of both ends, or the path of a unix socket."""
+        try:
+            return _endpoint(self._socket.getsockname()), _endpoint(self._socket.getpeername())
+        except OSError:
+            return "", ""
+
     def _check_open(self) -> None:
         if self._closed:
             raise trio.ClosedResourceError(f"the stream to {self.peer} was closed")
@@ -157,6 +164,14 @@ class SocketListener(Listener):
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
             self._on_close()
+
+
+def _endpoint(name: object) -> str:
+    """A socket's address as text; the unnamed end of a unix socket has none."""
+    if isinstance(name, tuple):
+        host = str(name[0]).removeprefix("::ffff:").partition("%")[0]
+        return f"[{host}]:{name[1]}" if ":" in host else f"{host}:{name[1]}"
+    return name if isinstance(name, str) else ""
 
 
 async def connect_socket(sock: socket.socket, target: object) -> None:

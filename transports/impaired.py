@@ -261,6 +261,14 @@ class _ImpairedStream(ByteStream):
         """Those of the stream underneath."""
         return self._inner.tcp_facts()
 
+    def endpoints(self) -> tuple[str, str]:
+        """Those of the stream underneath."""
+        return self._inner.endpoints()
+
+    def channel_binding(self) -> bytes:
+        """That of the stream underneath."""
+        return self._inner.channel_binding()
+
     def look_again(self) -> None:
         """Whoever waits for bytes finds out anew what to wait for."""
         for scope in self._reading:

@@ -25,6 +25,7 @@ from ..errors import ConfigError, NetstackError
 _COMMANDS: Final = {
     "buffers": "buffers",
     "cancel": "jobs",
+    "certificate": "certificate",
     "consume": "consume",
     "jobmanager": "jobmanager",
     "jobs": "jobs",

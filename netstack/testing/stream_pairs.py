@@ -26,11 +26,17 @@ _FULL_S: Final = 0.02  # a stream that was not writable for so long is full for 
 
 @asynccontextmanager
 async def stream_pair(make_url: MakeUrl) -> AsyncIterator[tuple[ByteStream, ByteStream]]:
-    """Two ends of one stream; they and their listener are closed at the end."""
+    """Two ends of one stream; they and their listener are closed at the end.
+
+    A byte has gone either way, so that who has to shake hands has done so: a stream that is full is then full for good.
+    """
     listener = await listen(make_url())
     try:
         near, far = await connected(listener)
         try:
+            for one, other in ((near, far), (far, near)):
+                await send_all(one, [b"."])
+                await receive(other, 1)
             yield near, far
         finally:
             near.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from netstack.certificates import make_authority, make_host
 from netstack.errors import ConnectionLost
 from netstack.testing.contracts import TRANSPORT_CHECKS, check_transport
 from transports import memory
@@ -16,11 +17,24 @@ from transports.memory import MemoryStream
 
 MakeUrl = Callable[[], str]
 SCHEMES = ["tcp", "unix", "memory", "impaired+tcp", "impaired+unix", "impaired+memory"]
+SCHEMES += ["tls+tcp", "tls+unix", "tls+memory", "impaired+tls+memory"]
 IMPAIRED = "?delay=1ms&rate=200MiB&queue=64KiB"
 
 
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("cryptography")
+    folder = tmp_path_factory.mktemp("tls")
+    make_authority(folder / "authority")
+    make_host(folder / "host", folder / "authority", ["127.0.0.1", "localhost"])
+    return folder / "host"
+
+
 @pytest.fixture(params=SCHEMES)
-def make_url(request: pytest.FixtureRequest, tmp_path: Path) -> MakeUrl:
+def make_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeUrl:
+    if "tls" in request.param:
+        certificates = request.getfixturevalue("certificates")
+        monkeypatch.setenv("NETSTACK_TLS", str(certificates))
     names = map(str, itertools.count())
     return {
         "tcp": lambda: "tcp://127.0.0.1:0",
@@ -29,6 +43,10 @@ def make_url(request: pytest.FixtureRequest, tmp_path: Path) -> MakeUrl:
         "impaired+tcp": lambda: f"impaired+tcp://127.0.0.1:0{IMPAIRED}",
         "impaired+unix": lambda: f"impaired+unix://{tmp_path}/{next(names)}{IMPAIRED}",
         "impaired+memory": lambda: f"impaired+memory://contract-{next(names)}{IMPAIRED}",
+        "tls+tcp": lambda: "tls+tcp://127.0.0.1:0",
+        "tls+unix": lambda: f"tls+unix://{tmp_path}/{next(names)}?names=off",
+        "tls+memory": lambda: f"tls+memory://contract-{next(names)}?names=off",
+        "impaired+tls+memory": lambda: f"impaired+tls+memory://contract-{next(names)}{IMPAIRED}",
     }[request.param]
 
 

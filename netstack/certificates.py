@@ -1,0 +1,170 @@
+"""A small certificate authority: what `netstack certificate` writes, for TLS between the hosts of one cluster.
+
+Takes: folders, the names of a host. Gives: `ca.pem` and `ca-key.pem`; `certificate.pem` and `key.pem` signed by it.
+
+Rules: keys are ECDSA on P-256, readable by their owner only, and written before what they belong to. Files are replaced
+in one step, so who reads them meanwhile finds old or new ones. Nothing here is needed by TLS itself: certificates of
+any other authority do as well.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from .errors import ConfigError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.x509 import Certificate
+
+CA_DAYS: Final = 3650
+HOST_DAYS: Final = 397
+_EARLIER: Final = datetime.timedelta(hours=1)
+"""Clocks of hosts differ."""
+
+
+def make_authority(folder: Path, *, name: str = "netstack", days: int = CA_DAYS) -> None:
+    """Makes an authority: `ca.pem`, for every host, and `ca-key.pem`, which stays where it is.
+
+    Raises:
+        ConfigError: there is one already, or `cryptography` is missing.
+        OSError: the folder cannot be written.
+    """
+    x509, hashes, ec = _cryptography()
+    if (folder / "ca-key.pem").exists():
+        raise ConfigError(f"{folder / 'ca-key.pem'} exists; every host would have to get a new ca.pem: remove it first")
+    folder.mkdir(parents=True, exist_ok=True)
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"{name} authority")])
+    builder = _builder(x509, subject, subject, key, days)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_usage(x509, signs=True), critical=True)
+    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    _write_key(folder / "ca-key.pem", key)
+    _write(folder / "ca.pem", _pem(builder.sign(key, hashes.SHA256())), 0o644)
+
+
+def make_host(folder: Path, authority: Path, names: Sequence[str], *, days: int = HOST_DAYS) -> None:
+    """Makes what one host needs: `certificate.pem`, `key.pem`, and a copy of the authority's `ca.pem`.
+
+    Made again before it ends, it is used from the next connection on.
+
+    Args:
+        folder: of the host's files.
+        authority: the folder of `make_authority`.
+        names: under which the host is dialled: host names and IP addresses.
+        days: how long it is good.
+
+    Raises:
+        ConfigError: no names, no authority there, or `cryptography` is missing.
+        OSError: a folder cannot be read or written.
+    """
+    x509, hashes, ec = _cryptography()
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    if not names:
+        raise ConfigError(
+            "a certificate is for the names and addresses under which a host is dialled; give at least one"
+        )
+    try:
+        ca = x509.load_pem_x509_certificate((authority / "ca.pem").read_bytes())
+        ca_key = load_pem_private_key((authority / "ca-key.pem").read_bytes(), None)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"no authority in {authority}: {error}; make one there: netstack certificate authority {authority}"
+        ) from error
+    folder.mkdir(parents=True, exist_ok=True)
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, names[0][:64])])
+    builder = _builder(x509, subject, ca.subject, key, days)
+    alternatives = x509.SubjectAlternativeName([_general_name(x509, each) for each in names])
+    builder = builder.add_extension(alternatives, critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_usage(x509, signs=False), critical=True)
+    both = x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH, x509.ExtendedKeyUsageOID.CLIENT_AUTH])
+    builder = builder.add_extension(both, critical=False)
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.public_key())
+    builder = builder.add_extension(issuer, critical=False)
+    _write(folder / "ca.pem", _pem(ca), 0o644)
+    _write_key(folder / "key.pem", key)
+    _write(folder / "certificate.pem", _pem(builder.sign(ca_key, hashes.SHA256())), 0o644)
+
+
+def _cryptography() -> tuple[Any, Any, Any]:
+    try:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.asymmetric import ec
+    except ImportError as error:
+        raise ConfigError(
+            "making certificates needs the package cryptography: pip install 'cryptography>=42', or take those of"
+            " another authority"
+        ) from error
+    return x509, hashes, ec
+
+
+def _builder(x509: Any, subject: Any, issuer: Any, key: EllipticCurvePrivateKey, days: int) -> Any:
+    if days < 1:
+        raise ConfigError(f"days={days}; give at least 1")
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _EARLIER)
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def _usage(x509: Any, *, signs: bool) -> Any:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general_name(x509: Any, name: str) -> Any:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(name)
+    except ValueError as error:
+        raise ConfigError(f"{name!r} is neither a host name nor an IP address: {error}") from error
+
+
+def _pem(certificate: Certificate) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    data: bytes = certificate.public_bytes(Encoding.PEM)
+    return data
+
+
+def _write_key(path: Path, key: EllipticCurvePrivateKey) -> None:
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    _write(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), 0o600)
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.unlink(missing_ok=True)
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(data)
+        os.fsync(file.fileno())
+    temporary.replace(path)
