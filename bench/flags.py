@@ -173,8 +173,8 @@ def engine_flags(command: _Command) -> _Command:
         ),
         click.option(
             "--warehouse",
-            type=click.Path(file_okay=False, path_type=Path),
-            help="Parquet tables of the nodes of all sweeps on Spark; beside --output if not given.",
+            metavar="URL",
+            help="Folder of Spark's tables: a path, s3a://..., hdfs://...; beside --output if not given.",
         ),
         click.option("--shared-hosts", is_flag=True, help="Let two nodes of a Spark cluster sit on one host."),
         click.option(

@@ -49,7 +49,7 @@ def host_facts() -> dict[str, Any]:
     """The machine, the interpreter and the packages, as plain JSON values; None where the system does not tell."""
     return {
         "name": platform.node(),
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": os.cpu_count(),
         "cores_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_bytes": _memory_bytes(),
@@ -65,7 +65,8 @@ def host_facts() -> dict[str, Any]:
     }
 
 
-def _cpu_model() -> str | None:
+def cpu_model() -> str | None:
+    """The processor's name; None where the system does not tell."""
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
             for line in lines:

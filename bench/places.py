@@ -141,14 +141,14 @@ class SparkPlace:
         settings: of the session, as plain values (`SparkSettings`).
         parallelism: sources and sinks of each node.
         relay: records make a round trip.
-        warehouse: where the tables of all sweeps are; None is beside the results folder.
+        warehouse: URL of the tables of all sweeps; None is beside the results folder.
     """
 
     runners: Runners
     settings: Mapping[str, Any]
     parallelism: int
     relay: bool
-    warehouse: Path | None
+    warehouse: str | None
 
     @property
     def start_s(self) -> float:
@@ -181,8 +181,7 @@ class SparkPlace:
         """See `Place.open`; at the end the tables are written."""
         from .spark.place import spark_place
 
-        warehouse = self.warehouse or store.folder.parent / "warehouse"
-        with spark_place(self.settings, store, progress, console, warehouse) as opened:
+        with spark_place(self.settings, store, progress, console, self.warehouse) as opened:
             yield opened
 
 

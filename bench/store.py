@@ -163,6 +163,8 @@ def read_rows(path: Path) -> list[Row]:
             for name in (JOURNAL, PARQUET):
                 if (path / name).exists():
                     return read_rows(path / name)
+            if any(path.glob("part-*.parquet")):  # a sweep's partition of a table that Spark wrote
+                return _last_of_each(_parquet_rows(path))
             raise StoreError(f"{path} has no {JOURNAL} and no {PARQUET}; give the folder that a sweep wrote")
         if path.suffix == ".parquet":
             rows = _parquet_rows(path)

@@ -26,6 +26,7 @@ from .filters import Filters
 from .frontier import frontier_section
 from .hosts import hosts_section
 from .noise import noise_warnings
+from .on_spark import on_spark, spark_facts, spark_remarks, where_on_spark
 from .percentiles import percentiles_section
 from .points import Analysis, facet
 from .sweeps import Sweep, compared_section, letter, sweeps_table, together
@@ -39,6 +40,7 @@ _PROCESSES = {
     False: "Every run is a producer process and a consumer process of its own on this machine",
     True: "Runs over several hosts have sources and sinks on each, every source sending to every sink",
 }
+_ON_SPARK = "Every run has sources and sinks in each of Spark's executors, every source sending to every sink"
 
 
 def findings(rows: Sequence[Row]) -> list[str]:
@@ -92,7 +94,7 @@ def build_combined_report(sweeps: Sequence[Sweep]) -> str:
         _links([(name, label) for name, label, content in sections if content]),
         filters.panel(len(analysis.good)),
         *(content for _, _, content in sections),
-        f'<section class="two" id="machine">{_machine(rows)}{_settings(rows, sweeps)}</section>',
+        f'<section class="two" id="machine">{spark_facts(rows)}{_machine(rows)}{_settings(rows, sweeps)}</section>',
         _method(analysis),
         f"<footer>{escape(_footer(sweeps))}</footer>",
     ]
@@ -128,7 +130,7 @@ def _subtitle(rows: Sequence[Row], sweeps: Sequence[Sweep]) -> str:
     when = times[0][:16].replace("T", " ") + " UTC" if times else ""
     transports = " and ".join(sorted({str(row["settings_transport"]) for row in rows if "settings_transport" in row}))
     hosts = max((len(row["hosts"]) for row in rows if row.get("hosts")), default=0)
-    where = f"on {hosts} hosts" if hosts > 1 else f"on {_host_name(rows)}"
+    where = where_on_spark(rows) or (f"on {hosts} hosts" if hosts > 1 else f"on {_host_name(rows)}")
     over = f"{'all to all' if hosts > 1 else 'two processes'} over {transports}" if transports else ""
     parts = [f"netstack {versions}" if versions else "", where, when, f"{len(rows)} runs", over]
     return " · ".join(part for part in parts if part)
@@ -246,8 +248,9 @@ def _method(analysis: Analysis) -> str:
     spread = any(len(row.get("hosts") or ()) > 1 for row in analysis.rows)
     texts = [
         *analysis.remarks(),
-        f"{_PROCESSES[spread]}; each point is one throughput run (as fast as it goes, after a warm-up that is not"
-        " counted) and, unless left out, one latency run (at a fixed rate).",
+        *spark_remarks(analysis.good),
+        f"{_ON_SPARK if on_spark(analysis.rows) else _PROCESSES[spread]}; each point is one throughput run (as fast as"
+        " it goes, after a warm-up that is not counted) and, unless left out, one latency run (at a fixed rate).",
         "Latency is open loop: the clock of a record starts when it was due, not when the producer got round to it, so"
         " a stall counts against every record it held up.",
         "Marks are medians over the repeats; whiskers reach from the least to the greatest. Repeats are whole passes"

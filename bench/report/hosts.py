@@ -22,6 +22,7 @@ from ..grid import Kind
 from ..store import Row
 from .charts import timeout_label
 from .filters import Filters
+from .on_spark import executors, on_spark
 from .points import Analysis, Line, micro
 from .views import View, views
 
@@ -57,9 +58,12 @@ def hosts_section(analysis: Analysis, filters: Filters) -> str:
                 shown.append(View(label, filters.point(line, timeout), content))
     if not shown:
         return ""
+    places = executors(analysis.good) if on_spark(analysis.good) else ""
+    head = f"Executors and their pairs: {places}" if places else "Hosts and their pairs"
+    each = "an executor" if places else "a host"
     return (
-        '<section id="hosts" aria-labelledby="hosts-head"><h2 id="hosts-head">Hosts and their pairs</h2>'
-        '<p class="note">Each row is a host that sends, each column one that receives. One-way latency needs both'
+        f'<section id="hosts" aria-labelledby="hosts-head"><h2 id="hosts-head">{escape(head)}</h2>'
+        f'<p class="note">Each row is {each} that sends, each column one that receives. One-way latency needs both'
         " clocks: what stands behind &plusmn; is how far their difference is known, and what is not above it is"
         " slanted.</p>"
         f'<div class="card">{views("pairs", shown)}</div></section>'

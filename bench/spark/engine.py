@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, final
@@ -37,15 +38,23 @@ class SparkEngine:
         spark: the session; the package has been shipped to its executors.
         settings: where nodes go.
         on_nodes: told the rows of a run's nodes when it is over, also of one that failed (`frames.NODE_SCHEMA`).
+        session_s: how long the session took to open, for the record; None is not known.
 
     Attributes:
         is_usable: False once a run failed as every other one would.
     """
 
     def __init__(
-        self, spark: Any, settings: SparkSettings, *, on_nodes: Callable[[list[Row]], None] = lambda rows: None
+        self,
+        spark: Any,
+        settings: SparkSettings,
+        *,
+        on_nodes: Callable[[list[Row]], None] = lambda rows: None,
+        session_s: float | None = None,
     ) -> None:
         self._context = spark.sparkContext
+        self._session_s = session_s
+        self._java = str(self._context._jvm.System.getProperty("java.version"))
         self._settings = settings
         self._on_nodes = on_nodes
         self._version = str(spark.version)
@@ -64,6 +73,7 @@ class SparkEngine:
         if not isinstance(spec, SparkSpec):
             spec = SparkSpec(**spec.as_dict(), nodes=self._settings.node_count)
         job = self._job(spec)
+        began_s = time.monotonic()
         try:
             rows = self._collect(spec, job)
         except MeasurementFailed as error:
@@ -81,7 +91,16 @@ class SparkEngine:
         return {
             **document,
             "settings": spec.as_dict(),
-            "spark": {"master": self._settings.master, "version": self._version, "nodes": spec.nodes},
+            "spark": {
+                "master": self._settings.master,
+                "version": self._version,
+                "java": self._java,
+                "executors": spec.nodes,
+                "hosts": len({row["hostname"] for row in rows}),
+                "machines": sorted({f"{row['hostname']}: {row['cpus']} x {row['cpu']}" for row in rows}),
+                "session_s": self._session_s,
+                "scheduling_s": time.monotonic() - began_s - rows[0]["met_s"],
+            },
         }
 
     def _job(self, spec: SparkSpec) -> NodeJob:
@@ -138,7 +157,7 @@ def node_rows(spec: SparkSpec, rows: list[Row], document: dict[str, Any] | None)
         found.append(
             {
                 "run_id": spec.run_id,
-                **{name: row[name] for name in ("rank", "host", "hostname", "pid", "python", "build", "cpus", "load")},
+                **{name: row[name] for name in _OF_NODE},
                 "kind": row["kind"],
                 "error": row["error"],
                 **{name: host.get(name) for name in _OF_HOST},
@@ -152,6 +171,7 @@ def node_rows(spec: SparkSpec, rows: list[Row], document: dict[str, Any] | None)
     return found
 
 
+_OF_NODE: Final = ("rank", "host", "hostname", "pid", "python", "build", "cpu", "cpus", "load")
 _OF_HOST: Final = (
     "sources",
     "sinks",

@@ -1,7 +1,7 @@
 """Results as DataFrames: a row for every node of every run, and what Spark SQL makes of them.
 
 Takes: rows of nodes, settings of runs. Gives: `NODE_SCHEMA` rows; per setting, over nodes and repeats: throughput and
-the percentiles of the merged histograms; Parquet partitioned by sweep.
+the percentiles of the merged histograms. `tables` writes them.
 
 The histograms are those of `bench.histogram`, sparse: bucket b < 2,048 holds the value b ns; beyond, every power of two
 has 1,024 buckets. `UPPER_NS` is a bucket's upper edge, the same in Python and SQL.
@@ -9,27 +9,45 @@ has 1,024 buckets. `UPPER_NS` is a bucket's upper edge, the same in Python and S
 
 from __future__ import annotations
 
+import dataclasses
+import typing
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
+
+from ..grid import run_kind
+from .spec import SparkSpec
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-KEYS: Final = (
-    "buffer_timeout_s",
-    "record_bytes",
-    "channels",
-    "exclusive_buffers",
-    "floating_buffers",
-    "segment_size_bytes",
-    "emit",
-    "rate_per_s",
-    "nodes",
-    "sources_per_node",
-    "sinks_per_node",
-)
-"""What makes a setting; NULL is `none` for a timeout and `as fast as it goes` for a rate."""
+_RENAMED: Final = {"records": "asked_records", "seconds": "asked_seconds"}  # a run has figures of these names
+_WIDE: Final = frozenset({"asked_records", "link_bytes_per_s"})
+DISCIPLINES: Final = {"throughput": "full speed", "latency": "fixed rate"}
+"""Of a run; figures of one say nothing about the other."""
+
+
+def _column_type(name: str, hint: Any) -> str:
+    kinds = {kind for kind in (hint, *typing.get_args(hint)) if isinstance(kind, type)}
+    if bool in kinds:
+        return "boolean"
+    if float in kinds:
+        return "double"
+    if int in kinds:
+        return "bigint" if name in _WIDE else "int"
+    return "string"
+
+
+def _settings() -> dict[str, str]:
+    """Every field of a spec, and the type of its column."""
+    hints = typing.get_type_hints(SparkSpec)
+    names = {field.name: _RENAMED.get(field.name, field.name) for field in dataclasses.fields(SparkSpec)}
+    return {column: _column_type(column, hints[name]) for name, column in names.items()}
+
+
+SETTING_COLUMNS: Final[Mapping[str, str]] = _settings()
+KEYS: Final = tuple(SETTING_COLUMNS)
+"""What makes a setting: all of them. NULL is `none` for a timeout and `as fast as it goes` for a rate."""
 
 UPPER_NS: Final = (
     "CASE WHEN b < 2048 THEN cast(b as bigint)"
@@ -41,28 +59,24 @@ NODE_SCHEMA: Final = ", ".join(
         "sweep_id string not null",
         "run_id string not null",
         "repeat int not null",
-        "started_at string",
+        "started_at timestamp",
+        "discipline string",
+        "command string",
+        "master string",
+        "spark_version string",
+        "version string",
         "rank int not null",
         "host string",
         "hostname string",
         "pid bigint",
         "python string",
         "build string",
+        "cpu string",
         "cpus int",
         "load double",
         "kind string not null",
         "error string",
-        "buffer_timeout_s double",
-        "record_bytes int",
-        "channels int",
-        "exclusive_buffers int",
-        "floating_buffers int",
-        "segment_size_bytes int",
-        "emit string",
-        "rate_per_s double",
-        "nodes int",
-        "sources_per_node int",
-        "sinks_per_node int",
+        *(f"{name} {kind}" for name, kind in SETTING_COLUMNS.items()),
         "sources int",
         "sinks int",
         "records bigint",
@@ -86,10 +100,11 @@ def node_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     import pyarrow as pa
 
     types = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64(), "double": pa.float64()}
+    types |= {"boolean": pa.bool_(), "timestamp": pa.timestamp("us", "UTC")}
     types["array<struct<b:int,n:bigint>>"] = pa.list_(pa.struct([("b", pa.int32()), ("n", pa.int64())]))
     columns = [column.split() for column in NODE_SCHEMA.split(", ")]
     fields = [pa.field(name, types[kind], nullable=not others) for name, kind, *others in columns]
-    return pa.Table.from_pylist([dict(row) for row in rows], pa.schema(fields))
+    return pa.Table.from_pylist([_dated(row) for row in rows], pa.schema(fields))
 
 
 def node_frame(spark: Any, rows: Sequence[Mapping[str, Any]]) -> Any:
@@ -109,13 +124,13 @@ def per_setting(nodes: Any) -> Any:
         nodes: a DataFrame of `NODE_SCHEMA`, of one sweep or of many.
 
     Returns:
-        A DataFrame: `sweep_id`, `KEYS`, `runs`, `records_per_s` and `payload_mb_per_s` (the median over repeats of the
+        A DataFrame: `sweep_id`, `discipline`, `KEYS`, `runs`, `records_per_s` and `payload_mb_per_s` (the median over repeats of the
         sum over nodes), `slowest_share` (the slowest node's part of the fastest's), `samples`, `p50_us` to `p999_us`
         and `max_us` of the merged histograms (NULL without samples).
     """
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-    keys = ["sweep_id", *KEYS]
+    keys = ["sweep_id", "discipline", *KEYS]
     well = nodes.where("error is null and kind = 'ok'")
     runs = well.groupBy(*keys, "run_id", "repeat").agg(
         F.sum("records_per_s").alias("records_per_s"),
@@ -153,36 +168,21 @@ def per_setting(nodes: Any) -> Any:
     return joined.orderBy(*keys)
 
 
-def write_partition(rows: pa.Table, warehouse: Path, table: str, sweep_id: str) -> Path:
-    """A sweep's rows as one partition of a Parquet table, whole or not at all; replaces an earlier one of the sweep.
-
-    Written by the driver: executors on other hosts would write to disks of their own, without an error.
-
-    Args:
-        rows: have a column `sweep_id`, which becomes the name of the folder.
-        warehouse: folder of the tables.
-        table: which.
-        sweep_id: whose rows.
-
-    Returns:
-        The folder of the table: `spark.read.parquet` of it, or `pyarrow.dataset`, reads all sweeps together.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    import pyarrow.parquet as parquet
-
-    folder = warehouse / table / f"sweep_id={sweep_id}"
-    folder.mkdir(parents=True, exist_ok=True)
-    aside = folder / "_part-0.parquet"
-    parquet.write_table(rows.drop_columns(["sweep_id"]), aside)
-    aside.rename(folder / "part-0.parquet")
-    return folder.parent
-
-
 def with_sweep(
     rows: Iterable[Mapping[str, Any]], sweep_id: str, repeat: int, settings: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Rows of one run's nodes, with what is common to them."""
-    common = {"sweep_id": sweep_id, "repeat": repeat}
-    return [{**{key: settings.get(key) for key in KEYS}, **row, **common} for row in rows]
+    common = {"sweep_id": sweep_id, "repeat": repeat, "discipline": discipline(settings.get("rate_per_s"))}
+    asked = {_RENAMED.get(name, name): value for name, value in settings.items()}
+    return [{**{key: asked.get(key) for key in KEYS}, **row, **common} for row in rows]
+
+
+def discipline(rate_per_s: float | None) -> str:
+    """Whether a run went as fast as it could."""
+    return DISCIPLINES[run_kind(rate_per_s)]
+
+
+def _dated(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row whose time is one."""
+    started = row.get("started_at")
+    return {**row, "started_at": datetime.fromisoformat(started) if isinstance(started, str) else started}

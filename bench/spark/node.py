@@ -31,6 +31,7 @@ from netstack.runtime.causes import is_secondary, root_cause, told
 from netstack.taskmanager.client import TaskManagerClient, open_client
 from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
 
+from ..host import cpu_model
 from ..mesh.coordinator import measure_mesh
 from ..mesh.result import document_of, host_latencies
 from ..mesh.spec import MeshSpec
@@ -124,12 +125,14 @@ class Node:
             "pid": os.getpid(),
             "python": platform.python_version(),
             "build": build(),
+            "cpu": cpu_model(),
             "cpus": os.cpu_count() or 1,
             "load": os.getloadavg()[0],
             "kind": OK,
             "error": None,
             "traceback": None,
             "document": None,
+            "met_s": 0.0,  # from when all addresses were known: what came before was Spark's scheduling
         }
 
     async def work(self) -> Row:
@@ -141,11 +144,13 @@ class Node:
             except (NetstackError, OSError) as error:
                 self._fail(SETUP, told(error))
             peers = await self._meet(daemon)
+            met_s = trio.current_time()
             problem = self._problem(peers)
             if problem:
                 self._fail(SETUP, problem)
             elif daemon is not None:
                 await self._run(daemon, [str(peer["address"]) for peer in peers])
+            self._row["met_s"] = trio.current_time() - met_s
         return self._row
 
     async def _listen(self, stack: AsyncExitStack) -> TaskManager:

@@ -7,37 +7,40 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
 from rich.console import Console
 from rich.markup import escape
 
+from netstack.errors import ConfigError
 from netstack.spark.failures import spark_errors
 
 from ..places import Bar
-from ..store import Store
+from ..store import Store, read_sweep
 from ..sweep import Progress, RunOnce
 from .engine import SparkEngine
 from .failures import failure_of
 from .jobs import JobTooSlow, run_job
 from .session import open_session
 from .settings import SparkSettings
-from .sweep import Recorder, write_nodes, write_settings
+from .sweep import Recorder
+from .tables import check_tables, table_url, write_tables
 
 LOG: Final = "spark.log"
-_TABLES_S: Final = 60.0
+WAREHOUSE: Final = "warehouse"
+_TABLES_S: Final = 90.0
 
 
 @contextmanager
 def spark_place(
-    settings: Mapping[str, Any], store: Store, progress: Bar, console: Console, warehouse: Path
+    settings: Mapping[str, Any], store: Store, progress: Bar, console: Console, warehouse: str | None
 ) -> Iterator[tuple[RunOnce, Progress]]:
-    """Opens a session; at the end of the block, however it ends, the rows of nodes become tables.
+    """Opens a session; at the end of the block, however it ends, the rows become tables.
 
     Inside the block SIGTERM does what Ctrl-C does. Spark's own output goes to a file in the results folder.
 
@@ -46,42 +49,62 @@ def spark_place(
         store: the results folder.
         progress: hears of every run.
         console: told where the tables are.
-        warehouse: folder of the tables.
+        warehouse: URL of the folder of tables; None is beside the results folder, if the executors share that with us.
 
     Raises:
         NetstackError: the session cannot be opened.
+        ConfigError: tables were asked for where Spark cannot write.
     """
     where = SparkSettings(**settings, log_file=str(store.folder / LOG))
     with _interrupted_by_sigterm():
         progress.prepare("starting Spark", where.start_s)
+        began_s = time.monotonic()
         with open_session(where) as spark:
+            session_s = time.monotonic() - began_s
+            url = _checked(spark, where, warehouse, store, console)
             progress.prepared()
             recorder = Recorder(store, progress)
-            engine = SparkEngine(spark, where, on_nodes=recorder.add)
+            engine = SparkEngine(spark, where, on_nodes=recorder.add, session_s=session_s)
             yield engine.run_once, recorder
-            if not all(row["error"] for row in recorder.rows()):
+            if url is not None and engine.is_usable and not all(row["error"] for row in recorder.rows()):
                 progress.prepare("writing tables", where.tables_s)
-                # Who pressed Ctrl-C does not wait for Spark, and a cluster that is gone would not answer.
-                told = _write(None if recorder.was_cut or not engine.is_usable else spark, recorder, warehouse)
-                console.print(escape(told), soft_wrap=True)
+                console.print(escape(_write(spark, recorder, store, url)), soft_wrap=True)
 
 
-def _write(spark: Any, recorder: Recorder, warehouse: Path) -> str:
-    """The tables, that of settings only with a session. The sweep is stored: what goes wrong here is told, no more."""
+def _checked(spark: Any, where: SparkSettings, warehouse: str | None, store: Store, console: Console) -> str | None:
+    """Where the tables will be; None for nowhere, which is said."""
+    url = table_url(warehouse if warehouse is not None else str(store.folder.parent / WAREHOUSE))
     try:
-        write_nodes(recorder, warehouse)
-        if spark is not None:
-            work = partial(write_settings, spark, recorder, warehouse)
-            run_job(spark.sparkContext, f"netstack-tables-{recorder.sweep_id}", "tables", work, deadline_s=_TABLES_S)
+        check_tables(spark, url, where.node_count)
+    except ConfigError as error:
+        if warehouse is not None:
+            raise
+        console.print(escape(f"no tables will be written: {error}"), soft_wrap=True)
+        return None
+    return url
+
+
+def _write(spark: Any, recorder: Recorder, store: Store, url: str) -> str:
+    """Writes the tables. The sweep is stored: what goes wrong here is told, no more."""
+    command = str(read_sweep(store.folder).get("command") or "")
+    work = partial(
+        write_tables,
+        spark,
+        url,
+        sweep_id=recorder.sweep_id,
+        command=command,
+        runs=store.rows(),
+        nodes=recorder.rows(),
+    )
+    try:
+        run_job(spark.sparkContext, f"netstack-tables-{recorder.sweep_id}", "tables", work, deadline_s=_TABLES_S)
     except (OSError, JobTooSlow) as error:
-        return f"tables were not written: {error}; {recorder.path} has their rows"
+        return f"tables were not written: {error}; {store.folder} has their rows"
     except spark_errors() as error:
-        why = failure_of(error, nodes=0, python="")
-        return f"the table of settings was not written: {why}; {recorder.path} has its rows"
+        return f"tables were not written: {failure_of(error, nodes=0, python='')}; {store.folder} has their rows"
     except KeyboardInterrupt:
-        return f"the table of settings was not written: interrupted; {recorder.path} has its rows"
-    what = "table of the nodes" if spark is None else "tables"
-    return f"{what} of this and other sweeps: {warehouse}"
+        return f"tables were not written: interrupted; {store.folder} has their rows"
+    return f"tables of this and other sweeps: {url}"
 
 
 @contextmanager

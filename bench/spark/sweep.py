@@ -36,13 +36,11 @@ from ..store import Row, Store, StoreError
 from ..sweep import Progress, succeeded
 from ..sweep import run_sweep as run_grid
 from .engine import SparkEngine
-from .frames import node_frame, node_table, per_setting, with_sweep, write_partition
+from .frames import node_frame, with_sweep
 from .settings import SparkSettings
 from .spec import SparkSpec
 
 NODES_JOURNAL: Final = "nodes.jsonl"
-NODES: Final = "nodes"
-SETTINGS: Final = "settings"
 _NEEDED: Final = ("spark.dynamicAllocation.enabled", "spark.scheduler.barrier.maxConcurrentTasksCheck.interval")
 
 
@@ -169,7 +167,13 @@ class Recorder:
             run = runs.get((row["run_id"], row["repeat"]))
             if run is not None:
                 error = row.get("error") or (None if succeeded(run) else run["error"])
-                told = {"started_at": run["started_at"], "error": error}
+                told = {
+                    "started_at": run["started_at"],
+                    "error": error,
+                    "version": run.get("version"),
+                    "master": run.get("spark_master"),
+                    "spark_version": run.get("spark_version"),
+                }
                 found[row["run_id"], row["repeat"], row["rank"]] = {**row, **told}
         return list(found.values())
 
@@ -192,25 +196,6 @@ def _append_whole(journal: FileIO, data: bytes) -> None:
     except OSError:
         journal.truncate(end)
         raise
-
-
-def write_nodes(recorder: Recorder, warehouse: Path) -> None:
-    """The rows of the sweep's nodes as a partition of the Parquet table `NODES`.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    write_partition(node_table(recorder.rows()), warehouse, NODES, recorder.sweep_id)
-
-
-def write_settings(spark: Any, recorder: Recorder, warehouse: Path) -> None:
-    """The aggregates, computed by Spark, as a partition of the Parquet table `SETTINGS`.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    aggregates = per_setting(node_frame(spark, recorder.rows()))
-    write_partition(aggregates.toArrow(), warehouse, SETTINGS, recorder.sweep_id)
 
 
 def _grid_of(settings: Mapping[str, Any]) -> Grid:

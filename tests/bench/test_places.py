@@ -88,7 +88,7 @@ def test_a_grid_that_no_place_can_do_is_refused() -> None:
         {"master": "local[2]"},
         {"nodes": 2},
         {"relay": True},
-        {"warehouse": Path("w")},
+        {"warehouse": "w"},
         {"parallelism": 2},
         {"shared_hosts": True},
         {"node_ports": (7000, 7001)},

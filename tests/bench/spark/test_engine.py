@@ -21,8 +21,9 @@ from bench.spark.frames import KEYS, NODE_SCHEMA, UPPER_NS, column_names, node_f
 from bench.spark.jobs import JobTooSlow
 from bench.spark.settings import SparkSettings
 from bench.spark.spec import SparkSpec
-from bench.spark.sweep import NODES, SETTINGS, Recorder, run_sweep, write_nodes, write_settings
-from bench.store import Store
+from bench.spark.sweep import Recorder, run_sweep
+from bench.spark.tables import AGGREGATES, NODES, RUNS, TIMELINE, check_tables, table_url, write_tables
+from bench.store import Store, flatten, read_rows
 from netstack.errors import ConfigError
 from netstack.spark.ship import imports_from_zip
 
@@ -157,30 +158,51 @@ def test_a_setting_that_does_not_exist_is_refused_before_anything_runs(spark: An
         run_sweep(spark, {"record_size": (8,)})
 
 
-def test_sweeps_lie_beside_each_other_in_one_table(spark: Any, tmp_path: Path) -> None:
+def test_sweeps_lie_beside_each_other_in_tables(spark: Any, tmp_path: Path) -> None:
     grid = Grid(timeouts_s=(None, 0.0), record_sizes=(8,), channels=(1,)).with_spec(SparkSpec, nodes=2)
-    names = [kept_sweep(tmp_path / place / "sweep", grid, tmp_path / "warehouse", spark) for place in ("a", "b")]
-    assert names[0] != names[1]  # of folders with one name
-    nodes = spark.read.parquet(str(tmp_path / "warehouse" / NODES))
+    url = table_url(str(tmp_path / "warehouse"))
+    check_tables(spark, url, 2)
+    names = [kept_sweep(tmp_path / place / "sweep", grid, url, spark) for place in ("a", "b", "b")]
+    assert names[0] != names[1] == names[2]  # of folders with one name; the last one was written again
+    nodes, runs = (spark.read.parquet(f"{url}/{table}") for table in (NODES, RUNS))
     assert {row["sweep_id"] for row in nodes.select("sweep_id").distinct().collect()} == set(names)
     assert nodes.count() == 2 * len(grid.plan()) * 2
-    settings = spark.read.parquet(str(tmp_path / "warehouse" / SETTINGS))
-    assert settings.where(f"sweep_id = '{names[0]}'").count() == len(grid.plan())
-    assert set(KEYS) < set(settings.columns)
+    assert runs.count() == 2 * len(grid.plan())
+    assert set(KEYS) < set(nodes.columns)
+    assert {"credit", "debloat_s", "checksum", "consume_rate_per_s", "batch_records", "warmup_s"} < set(KEYS)
+    assert dict(runs.dtypes)["started_at"] == dict(nodes.dtypes)["started_at"] == "timestamp"
+    assert {row["command"] for row in runs.select("command").distinct().collect()} == {"the command"}
+    assert {row["discipline"] for row in runs.select("discipline").collect()} == {"full speed", "fixed rate"}
+    slowest = spark.read.parquet(f"{url}/{AGGREGATES}").where("discipline = 'full speed'")
+    assert slowest.where(f"sweep_id = '{names[0]}'").count() == 2
+    assert spark.read.parquet(f"{url}/{TIMELINE}").count() == 2 * len(grid.plan())
+    assert not list((tmp_path / "warehouse").glob("_probe*"))
+    again = read_rows(tmp_path / "warehouse" / RUNS / f"sweep_id={names[0]}")
+    assert [row["settings_buffer_timeout_s"] for row in again] == [run.spec.buffer_timeout_s for run in grid.plan()]
 
 
-def kept_sweep(folder: Path, grid: Grid, warehouse: Path, spark: Any) -> str:
+def test_tables_that_cannot_be_written_are_refused(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    for url in ("nosuch://bucket/tables", table_url(str(tmp_path / "file"))):
+        with pytest.raises(ConfigError, match=f"--warehouse {url}: Spark cannot write there") as caught:
+            check_tables(spark, url, 2)
+        assert "\n" not in str(caught.value)
+
+
+def kept_sweep(folder: Path, grid: Grid, url: str, spark: Any) -> str:
     """A sweep that nobody measured, in the tables; its name there."""
     with Store(folder) as store:
         recorder = Recorder(store, None)
         for run in grid.plan():
             recorder.begin(run)
             recorder.add([_node(rank, run.spec.run_id) for rank in range(2)])
-            row = {"run_id": run.spec.run_id, "repeat": run.repeat, "error": None, "delivered": True}
-            store.append({**row, "started_at": "2026-01-01T00:00:00Z"})
+            row = {"run_id": run.spec.run_id, "repeat": run.repeat, "error": None, "delivered": True, "kind": run.kind}
+            sample = {"t_s": 0.1, "host": "a", "task": "source-0", "records": 7}
+            told = {"settings": run.spec.as_dict(), "started_at": "2026-01-01T00:00:00Z", "timeline": [sample]}
+            store.append(flatten({**row, **told}))
             recorder.end(run, row)
-        write_nodes(recorder, warehouse)
-        write_settings(spark, recorder, warehouse)
+        nodes = recorder.rows()
+        write_tables(spark, url, sweep_id=recorder.sweep_id, command="the command", runs=store.rows(), nodes=nodes)
         return recorder.sweep_id
 
 

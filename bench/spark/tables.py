@@ -1,0 +1,139 @@
+"""Parquet tables of all sweeps, written by Spark's executors wherever Spark can write.
+
+Takes: a session, the URL of a folder, rows. Gives: four tables, each partitioned by `sweep_id`; before anything is
+measured, whether they can be written.
+
+    runs         a row for each run: every setting, figure, pair and host, what Spark was; `bench.columns`
+    node_runs    a row for each node of each run, with its histogram (`frames.NODE_SCHEMA`)
+    timeline     back-pressure and idle time of every task over time
+    aggregates   over nodes and repeats of a setting (`frames.per_setting`)
+
+Rules: a sweep replaces its own partitions and touches no others, so it can be written again. A folder on a disk that
+the executors do not share with the driver would lose everything without an error: so a probe is written and read back.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from netstack.errors import ConfigError
+from netstack.spark.failures import explain, spark_errors
+
+from ..columns import COLUMNS
+from ..store import arrow_table
+from .frames import DISCIPLINES, node_frame, per_setting
+
+RUNS: Final = "runs"
+NODES: Final = "node_runs"
+TIMELINE: Final = "timeline"
+AGGREGATES: Final = "aggregates"
+
+_SPARK_COLUMNS: Final = {
+    "engine_kind": "string",
+    "settings_nodes": "int",
+    "settings_sources_per_node": "int",
+    "settings_sinks_per_node": "int",
+    "settings_relay": "boolean",
+    "spark_master": "string",
+    "spark_version": "string",
+    "spark_java": "string",
+    "spark_executors": "int",
+    "spark_hosts": "int",
+    "spark_session_s": "double",
+    "spark_scheduling_s": "double",
+}
+"""Columns of runs that only those on Spark have."""
+
+
+def table_url(warehouse: str) -> str:
+    """A folder as Spark takes it: a path is one of this machine, whatever file system is Spark's default."""
+    return warehouse.rstrip("/") if "://" in warehouse else Path(warehouse).absolute().as_uri()
+
+
+def check_tables(spark: Any, url: str, executors: int) -> None:
+    """Writes a few rows from every executor, reads them back, and removes them.
+
+    Args:
+        spark: the session.
+        url: of the folder of tables.
+        executors: that will write.
+
+    Raises:
+        ConfigError: they cannot be written, or not all of them are there afterwards.
+    """
+    probe = f"{url}/_probe-{secrets.token_hex(4)}"
+    try:
+        try:
+            spark.range(0, executors, 1, executors).write.parquet(probe)
+            found = spark.read.schema("id bigint").parquet(probe).count()
+        finally:
+            _remove(spark, probe)
+    except spark_errors() as error:
+        told = explain(error, tasks=executors, python="PYSPARK_PYTHON").text
+        raise ConfigError(f"--warehouse {url}: Spark cannot write there: {told}") from error
+    if found != executors:
+        raise ConfigError(
+            f"--warehouse {url}: the executors share no such folder with the driver, what they write there is lost:"
+            " give a URL that all of them reach, such as s3a:// or hdfs://"
+        )
+
+
+def write_tables(
+    spark: Any,
+    url: str,
+    *,
+    sweep_id: str,
+    command: str,
+    runs: Sequence[Mapping[str, Any]],
+    nodes: Sequence[Mapping[str, Any]],
+) -> None:
+    """Writes the sweep's partitions of all tables.
+
+    Args:
+        spark: the session.
+        url: of the folder of tables.
+        sweep_id: whose rows they are.
+        command: that measured.
+        runs: rows of the results folder.
+        nodes: rows of nodes (`sweep.Recorder`).
+    """
+    frame = run_frame(spark, runs, sweep_id=sweep_id, command=command).cache()
+    by_node = node_frame(spark, [{**row, "command": command} for row in nodes]).cache()
+    _write(frame.drop("timeline"), url, RUNS)
+    _write(by_node, url, NODES)
+    _write(frame.selectExpr("sweep_id", "run_id", "repeat", "discipline", "inline(timeline)"), url, TIMELINE)
+    _write(per_setting(by_node), url, AGGREGATES)
+
+
+def run_frame(spark: Any, rows: Sequence[Mapping[str, Any]], *, sweep_id: str, command: str) -> Any:
+    """Rows of a results folder as a DataFrame; columns that no row has are NULL."""
+    from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+    found = spark.createDataFrame(arrow_table([dict(row) for row in rows]))
+    own = [name for name in COLUMNS if name not in ("started_at", "kind")]
+    spoken = F.create_map(*(F.lit(word) for pair in DISCIPLINES.items() for word in pair))
+    return found.select(
+        F.lit(sweep_id).alias("sweep_id"),
+        F.to_timestamp("started_at").alias("started_at"),
+        spoken[F.col("kind")].alias("discipline"),
+        F.lit(command).alias("command"),
+        *own,
+        *(
+            (F.col(name) if name in found.columns else F.lit(None)).cast(kind).alias(name)
+            for name, kind in _SPARK_COLUMNS.items()
+        ),
+    )
+
+
+def _write(frame: Any, url: str, table: str) -> None:
+    writer = frame.coalesce(1).write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
+    writer.partitionBy("sweep_id").parquet(f"{url}/{table}")
+
+
+def _remove(spark: Any, url: str) -> None:
+    context = spark.sparkContext
+    path = context._jvm.org.apache.hadoop.fs.Path(url)
+    path.getFileSystem(context._jsc.hadoopConfiguration()).delete(path, True)
