@@ -4,7 +4,8 @@ Takes: the run's start, rate and limits. Gives: `Pacer` (how many records to sen
 
 Rules:
 - Every engine is paced the same way: sleep until `SPIN_NS` before the due time, then spin on the clock. A trio engine
-  stops sleeping a millisecond earlier, because that is how finely it can sleep.
+  stops sleeping a millisecond earlier, because that is how finely it can sleep. Where others need the processor nobody
+  spins: a timer of the kernel wakes the task, 50 to 150 us late.
 - Open loop: record i is due at `start_ns + i / rate`, whatever happened to the records before it. A pacer that is late
   hands out everything that is due at once; it never moves a due time, so a stall shows in the latencies.
 - Records due before the end of a run are sent even when they are late, up to twice the run's length: leaving them out
@@ -20,6 +21,8 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
+
+from .alarm import Alarm
 
 # A sleeping process is woken 50 to 150 us late, so sleeping stops before the due time. Much more would keep a core busy
 # at usual rates, and engines with threads of their own would pay for it: at 1,000 records/s, 2 ms cost pyzmq 20 us.
@@ -51,12 +54,12 @@ class Pacer:
     """
 
     __slots__ = (
+        "_alarm",
         "_give_up_ns",
         "_interval_ns",
         "_limit",
         "_most",
         "_should_stop",
-        "_spins",
         "_start_ns",
         "sent_records",
         "stopped_ns",
@@ -82,7 +85,7 @@ class Pacer:
             seconds: the run is over this long after the start.
             rate_per_s: None hands out `most` at once.
             should_stop: asked once per hand-out.
-            spins: False only sleeps (trio engines): up to 1.1 ms late, where others need the processor more.
+            spins: False only sleeps (trio engines): some 100 us late, where others need the processor more.
         """
         self._start_ns = start_ns
         self._most = most
@@ -93,7 +96,7 @@ class Pacer:
             self._limit = math.ceil(seconds * rate_per_s)
             self._give_up_ns = start_ns + int(2 * seconds * 1e9)
         self._should_stop = should_stop
-        self._spins = spins
+        self._alarm = None if spins else Alarm()
         self.sent_records = 0
         self.stopped_ns = 0
 
@@ -116,8 +119,11 @@ class Pacer:
         import trio
 
         wait_ns = self._wait_until_ns()
-        if wait_ns:
-            spin_from = wait_ns - SPIN_NS - _TRIO_ROUNDING_NS if self._spins else wait_ns
+        if self._alarm is not None:
+            while wait_ns and clock_ns() < wait_ns:
+                await self._alarm.wait_until(wait_ns)
+        elif wait_ns:
+            spin_from = wait_ns - SPIN_NS - _TRIO_ROUNDING_NS
             while (now := clock_ns()) < wait_ns:
                 if now < spin_from:
                     await trio.sleep((spin_from - now) / 1e9)
@@ -141,6 +147,8 @@ class Pacer:
             self.sent_records += count
         elif not self.stopped_ns:
             self.stopped_ns = now
+            if self._alarm is not None:
+                self._alarm.close()
         return count
 
     def _available(self, now: int) -> int:

@@ -358,7 +358,7 @@ def _crowd_warnings(outcome: Outcome) -> list[str]:
     paced = outcome.matrix.spec.rate_per_s is not None
     return [
         f"{len(crowded)} daemons share a machine of {cpus} CPUs: they wait for each other"
-        + ("; records leave up to 1.1 ms late, because nobody spins on the clock" if paced else "")
+        + ("; records leave some 0.1 ms late, because nobody spins on the clock" if paced else "")
     ]
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench import pacing
+from bench.alarm import Alarm
 from bench.pacing import SAMPLE_INTERVAL_NS, SPIN_NS, Pacer, Sampler, due_ns, due_ns_many
 
 START = 1_000_000_000
@@ -140,10 +141,10 @@ def test_under_trio_others_run_while_it_waits() -> None:
 
 
 def test_who_does_not_spin_only_sleeps(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def sleep(seconds: float) -> None:
-        clock.sleep(seconds)
+    async def wait_until(_: Alarm, at_ns: int) -> None:
+        clock.sleep((at_ns - clock.now) / 1e9)
 
-    monkeypatch.setattr(trio, "sleep", sleep)
+    monkeypatch.setattr(Alarm, "wait_until", wait_until)
 
     async def main() -> None:
         paced = Pacer(start_ns=START, most=1, records=1, spins=False)

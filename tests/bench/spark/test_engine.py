@@ -58,7 +58,9 @@ def test_a_run_gives_the_document_of_every_engine_and_a_row_of_every_node(spark:
     document = engine.run_once(SparkSpec(nodes=2, seconds=0.5, rate_per_s=500.0, buffer_timeout_s=0.005, warmup_s=0.05))
     assert document["delivered"]
     assert document["engine_kind"] == "spark"
-    assert document["spark"]["nodes"] == 2
+    assert document["spark"]["executors"] == 2
+    assert document["spark"]["hosts"] == 1
+    assert 0.5 < document["spark"]["scheduling_s"] < 60
     assert document["latency_us"]["p50"] < 100_000
     assert [row["rank"] for row in nodes] == [0, 1]
     assert sum(row["records"] for row in nodes) == document["records"]
