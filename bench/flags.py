@@ -166,7 +166,11 @@ def engine_flags(command: _Command) -> _Command:
             show_default=True,
             help="Two processes, Spark, or --hosts; auto is Spark's local mode where there is a Java.",
         ),
-        click.option("--master", metavar="URL", help="Spark's: local[N] or spark://HOST:PORT; local[2] if not given."),
+        click.option(
+            "--master",
+            metavar="URL",
+            help="Spark's: local[N], spark://HOST:PORT, yarn, k8s://...; local[2] if not given.",
+        ),
         click.option("--nodes", type=COUNT, help="TaskManagers on Spark, one an executor; N of local[N], else 2."),
         click.option(
             "--parallelism", type=COUNT, default=1, show_default=True, help="Sources, and sinks, of each node on Spark."

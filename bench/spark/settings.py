@@ -8,6 +8,7 @@ or puts two nodes on one host.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import Final, final
@@ -25,7 +26,7 @@ class SparkSettings:
     """Where and how nodes are placed.
 
     Attributes:
-        master: `local[N]` or `spark://HOST:PORT`.
+        master: `local[N]`, `spark://HOST:PORT`, `yarn` or `k8s://https://HOST:PORT`.
         nodes: TaskManagers, one per barrier task; None is N of `local[N]`, else 2.
         executor_cores: CPUs of a node's executor; on a cluster the executor runs one node, so this many are its own.
         executor_memory: of an executor's JVM, which only holds Python's hand.
@@ -56,8 +57,12 @@ class SparkSettings:
         """Refuses a master that has no barrier stages or numbers that cannot be."""
         if self.master.startswith("local") and not self.is_local:
             raise ConfigError(f"--master {self.master}: write local[N] with N nodes, such as local[2]")
-        if not self.is_local and "://" not in self.master:
-            raise ConfigError(f"--master {self.master}: give local[N] or spark://HOST:PORT")
+        if not (self.is_local or self.is_yarn or self.master.startswith(("spark://", "k8s://"))):
+            raise ConfigError(
+                f"--master {self.master}: give local[N], spark://HOST:PORT, yarn or k8s://https://HOST:PORT"
+            )
+        if self.is_yarn and not (os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR")):
+            raise ConfigError("--master yarn: set HADOOP_CONF_DIR to the folder that says where the cluster is")
         if self.node_count < 1:
             raise ConfigError(f"--nodes {self.nodes}: the least is 1")
         if self.is_local and self.node_count > self._local_slots:
@@ -70,6 +75,11 @@ class SparkSettings:
     def is_local(self) -> bool:
         """Whether Spark runs inside this process's JVM."""
         return _LOCAL.fullmatch(self.master) is not None
+
+    @property
+    def is_yarn(self) -> bool:
+        """Whether Hadoop places executors."""
+        return self.master == "yarn"
 
     @property
     def node_count(self) -> int:
@@ -124,6 +134,7 @@ class SparkSettings:
                 "spark.executor.cores": str(cores),
                 "spark.task.cpus": str(cores),  # one slot per executor
                 "spark.cores.max": str(nodes * cores),  # one executor per node, which the master spreads over workers
+                "spark.executor.instances": str(nodes),  # the same, as YARN and Kubernetes count; they do not spread
                 "spark.executor.memory": self.executor_memory,
                 "spark.scheduler.minRegisteredResourcesRatio": "1.0",
                 "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{self.wait_for_executors_s:g}s",

@@ -32,16 +32,20 @@ _FINAL: Final[tuple[tuple[str, str], ...]] = (
 
 _KNOWN: Final[tuple[tuple[str, str], ...]] = (
     ("JOB_CANCELLED", "the job was cancelled"),
-    ("Not receiving heartbeat", "a worker was lost: its host is down or cut off from the network"),
+    ("Not receiving heartbeat", "a worker{where} was lost: its host is down or cut off from the network"),
     (
         "ExecutorLostFailure",
-        "an executor was lost in the middle of the run (its process was killed or its host went)",
+        "an executor{where} was lost in the middle of the run (its process was killed or its host went)",
     ),
-    ("Worker lost", "a worker was lost: its process was killed or its host went"),
-    ("Python worker exited unexpectedly", "the Python process of a {task} ended in the middle of the run (killed?)"),
+    ("Worker lost", "a worker{where} was lost: its process was killed or its host went"),
+    (
+        "Python worker exited unexpectedly",
+        "the Python process of a {task}{where} ended in the middle of the run (killed?)",
+    ),
     ("Could not get the barrier", "a {task} did not arrive in time"),
 )
 _MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_HOST: Final = re.compile(r"\(TID \d+\) \((\S+) executor \S+\)")  # whose task it was
 _LAST_LINE: Final = re.compile(r"^(\w[\w.]*(?:Error|Exception|Failed|Lost|Refused|NotFound)): (.+)$", re.MULTILINE)
 
 
@@ -89,7 +93,9 @@ def explain(
         fewer: what to do when there are too few slots.
     """
     text = _text(error)
-    facts = {"tasks": tasks, "python": python, "task": task, "fewer": fewer}
+    host = _HOST.search(text)
+    where = f" on {host[1]}" if host and host[1] != "localhost" else ""
+    facts = {"tasks": tasks, "python": python, "task": task, "fewer": fewer, "where": where}
     missing = _MISSING.search(text)
     if missing:
         return Explanation(

@@ -21,6 +21,10 @@ TimeoutError: node 1: a peer did not arrive in time, or the job was cancelled
         ("[SPARK-24819]: Barrier execution mode does not allow ... requires more slots than", "lower --nodes"),
         ("SPARK-24942 barrier stage with dynamic allocation", "spark.dynamicAllocation.enabled"),
         ("ExecutorLostFailure (executor 1 exited caused by ...)", "an executor was lost"),
+        (
+            "Lost task 1.0 in stage 0.0 (TID 1) (10.77.0.12 executor 1): ExecutorLostFailure (executor 1 ...)",
+            "on 10.77.0.12",
+        ),
         ("worker lost: Not receiving heartbeat for 60 seconds", "cut off"),
         ("Python worker exited unexpectedly (crashed)", "ended in the middle"),
         ('Cannot run program "/opt/python": error=2', "no Python at /venv/bin/python"),

@@ -25,6 +25,19 @@ def test_a_cluster_gets_one_executor_a_node_and_one_slot_an_executor() -> None:
     assert not SparkSettings(master="spark://10.0.0.1:7077", shared_hosts=True).needs_distinct_hosts
 
 
+def test_yarn_and_kubernetes_are_masters_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+    for master in ("yarn", "k8s://https://10.0.0.1:6443"):
+        settings = SparkSettings(master=master, nodes=3)
+        assert settings.properties()["spark.executor.instances"] == "3"
+        assert settings.properties()["spark.dynamicAllocation.enabled"] == "false"
+        assert settings.needs_distinct_hosts
+    monkeypatch.delenv("HADOOP_CONF_DIR")
+    monkeypatch.delenv("YARN_CONF_DIR", raising=False)
+    with pytest.raises(ConfigError, match="set HADOOP_CONF_DIR"):
+        SparkSettings(master="yarn")
+
+
 def test_no_session_waits_minutes_in_silence_or_repeats_a_benchmark() -> None:
     for master in ("local[2]", "spark://10.0.0.1:7077"):
         properties = SparkSettings(master=master).properties()
@@ -42,6 +55,7 @@ def test_no_session_waits_minutes_in_silence_or_repeats_a_benchmark() -> None:
         ("local", None, r"local\[N\]"),
         ("local[*]", None, r"local\[N\]"),
         ("10.0.0.1:7077", None, "spark://"),
+        ("mesos://10.0.0.1:5050", None, "k8s://"),
         ("local[2]", 3, r"local\[3\]"),
         ("local[2]", 0, "--nodes 0"),
     ],
