@@ -169,7 +169,7 @@ def engine_flags(command: _Command) -> _Command:
         click.option(
             "--master",
             metavar="URL",
-            help="Spark's: local[N], spark://HOST:PORT, yarn, k8s://...; local[2] if not given.",
+            help="Spark's: local[N], spark://HOST:PORT, yarn, k8s://...; else local[2].",
         ),
         click.option("--nodes", type=COUNT, help="TaskManagers on Spark, one an executor; N of local[N], else 2."),
         click.option(
