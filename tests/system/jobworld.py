@@ -8,7 +8,36 @@ from typing import Any
 
 import trio
 
+from netstack import CheckpointSettings, RestartSettings, StreamEnvironment, StreamSettings
+
 KEYS = 17
+
+
+def pipelines(
+    *names: str, count: int = 6_000, per_s: float = 3_000.0, parallelism: int = 1, is_chained: bool = True
+) -> StreamEnvironment:
+    """Independent pipelines, each in a slot sharing group of its own; `count` numbers of each subtask of a source."""
+    settings = StreamSettings(
+        checkpoints=CheckpointSettings(interval_s=0.1),
+        restart=RestartSettings(kind="fixed_delay", delay_s=0.05),
+        is_chaining_enabled=is_chained,
+    )
+    job = StreamEnvironment("pipelines", parallelism=parallelism, max_parallelism=128, settings=settings)
+    for name in names:
+        source = job.source("jobworld:Numbers", name=f"source-{name}", parameters={"count": count, "per_s": per_s})
+        same = source.set_parallelism(1).slot_sharing_group(name).map("jobworld:same", name=f"same-{name}")
+        same.set_parallelism(1).key_by("jobworld:key_of").sink("jobworld:Count", name=f"count-{name}")
+    return job
+
+
+def two_pipelines(count: int = 6_000, per_s: float = 3_000.0) -> StreamEnvironment:
+    """As a command line names it."""
+    return pipelines("a", "b", count=count, per_s=per_s)
+
+
+def three_pipelines() -> StreamEnvironment:
+    """One more, and short."""
+    return pipelines("a", "b", "c", count=1_000)
 
 
 class Numbers:
@@ -70,6 +99,10 @@ def key_of(number: int) -> int:
 def expected(count: int) -> list[list[int]]:
     """What sinks must have counted of the numbers below `count`."""
     return [[key, len(range(key, count, KEYS)), sum(range(key, count, KEYS))] for key in range(KEYS)]
+
+
+def same(number: int) -> int:
+    return number
 
 
 def fail_at_once(number: int) -> int:

@@ -9,35 +9,16 @@ import jobworld
 import pytest
 import trio
 
-from netstack.checkpoint.coordinator import CheckpointSettings
 from netstack.jobmanager.local import LocalCluster, open_local_cluster
-from netstack.schedule.graph.restart_settings import RestartSettings
-from netstack.schedule.graph.stream_builder import StreamEnvironment
-from netstack.schedule.graph.stream_graph import StreamSettings
 
 pytestmark = pytest.mark.slow
 
 COUNT = 6_000
-PER_S = 3_000.0
 
 
 @pytest.fixture(autouse=True)
 def jobworld_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-
-
-def pipelines(*names: str, parallelism: int = 1, unaligned: bool = False) -> StreamEnvironment:
-    """Independent pipelines, each in a slot sharing group of its own."""
-    settings = StreamSettings(
-        checkpoints=CheckpointSettings(interval_s=0.1, unaligned=unaligned),
-        restart=RestartSettings(kind="fixed_delay", delay_s=0.05),
-    )
-    job = StreamEnvironment("pipelines", parallelism=parallelism, max_parallelism=128, settings=settings)
-    for name in names:
-        source = job.source("jobworld:Numbers", name=f"source-{name}", parameters={"count": COUNT, "per_s": PER_S})
-        keyed = source.slot_sharing_group(name).key_by("jobworld:key_of")
-        keyed.sink("jobworld:Count", name=f"count-{name}").slot_sharing_group(name)
-    return job
 
 
 async def until(cluster: LocalCluster, job_id: str, condition: Any) -> dict[str, Any]:
@@ -63,7 +44,7 @@ def counted(results: dict[str, Any], operator: str) -> list[list[int]]:
 def test_a_kill_costs_its_own_region_and_loses_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         async with open_local_cluster(taskmanagers=2, slots=1, folder=str(tmp_path)) as cluster:
-            job_id = await cluster.client.submit(pipelines("a", "b"))
+            job_id = await cluster.client.submit(jobworld.two_pipelines())
             found = await until(cluster, job_id, lambda found: found["checkpoints_completed"] >= 2)
             places = {
                 operator: task["taskmanager"]
@@ -87,5 +68,45 @@ def test_a_kill_costs_its_own_region_and_loses_nothing(tmp_path: Path) -> None:
             (killed,) = end.results["count-a"].values()
             assert killed["attempt"] == 1
             assert (await cluster.client.job(job_id))["restarts"] == 1
+
+    trio.run(main)
+
+
+def test_a_savepoint_starts_other_chains_and_another_parallelism(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_local_cluster(taskmanagers=2, slots=2, folder=str(tmp_path)) as cluster:
+            first = await cluster.client.submit(jobworld.pipelines("a", parallelism=1))
+            await until(cluster, first, lambda found: found["checkpoints_completed"] >= 2)
+            kept = await cluster.client.savepoint(first)
+            assert (await cluster.client.job(first))["state"] == "running"
+            stopped = await cluster.client.savepoint(first, stop=True)
+            found = await cluster.client.job(first)
+            assert found["state"] == "finished"
+            assert len(found["vertices"]) == 2
+            unfinished = counted(found["results"], "count-a") if found["results"] else []
+            assert unfinished != jobworld.expected(COUNT), "it was stopped in the middle"
+            for savepoint, parallelism in ((stopped["path"], 3), (kept["path"], 2)):
+                job = jobworld.pipelines("a", parallelism=parallelism, is_chained=False)
+                again = await cluster.client.submit(job, from_savepoint=savepoint)
+                end = await cluster.wait(again)
+                assert end.state == "finished"
+                assert counted(end.results, "count-a") == jobworld.expected(COUNT)
+                vertices = (await cluster.client.job(again))["vertices"]
+                assert [vertex["parallelism"] for vertex in vertices] == [1, 1, parallelism]
+
+    trio.run(main)
+
+
+def test_a_cancelled_job_leaves_nothing_running_and_the_next_one_gets_its_slots(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_local_cluster(taskmanagers=1, slots=2) as cluster:
+            job_id = await cluster.client.submit(jobworld.pipelines("a", "b", count=10**6))
+            await until(cluster, job_id, lambda found: found["tasks"].get("running") == 4)
+            await cluster.client.cancel(job_id)
+            assert (await cluster.client.job(job_id))["state"] == "canceled"
+            (taskmanager,) = await cluster.client.taskmanagers()
+            assert (taskmanager["free_slots"], taskmanager["jobs"]) == (2, {})
+            end = await cluster.wait(await cluster.client.submit(jobworld.pipelines("a", count=200)))
+            assert counted(end.results, "count-a") == jobworld.expected(200)
 
     trio.run(main)

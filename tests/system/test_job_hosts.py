@@ -1,0 +1,118 @@
+"""A cluster on hosts of their own: one is unplugged, its region runs elsewhere; it comes back and says nothing stale.
+
+The hosts are network namespaces (`tools/hosts.py`); everything is done by the commands that a user has.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jobworld
+import pytest
+
+pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.xdist_group("hosts")]  # one set of hosts for all
+
+ROOT = Path(__file__).resolve().parents[2]
+HEARTBEAT = "2s"
+COUNT = 45_000
+PER_S = 3_000.0
+UNPLUGGED_S = 8.0
+
+
+def _load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("hosts_tool_of_jobs", ROOT / "tools/hosts.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class Cluster:
+    """A JobManager on host 0, a TaskManager of one slot on each other host; and a user on host 0."""
+
+    def __init__(self, hosts: Any, folder: Path) -> None:
+        self.hosts = hosts
+        self.folder = folder
+        self.secret = folder / "secret"
+        self.secret.touch(mode=0o600)
+        self.secret.write_text("a secret for the hosts of one test run")
+        self.address = f"tcp://{hosts.address(0)}:6120"
+        self._start(0, "jobmanager", "--listen", self.address, "--folder", str(folder / "jobs"))
+        for host in range(1, hosts.count + 1):
+            self._start(
+                host,
+                *("taskmanager", "--jobmanager", self.address, "--listen", "tcp://0.0.0.0:6121"),
+                *("--slots", "1", "--allow", "jobworld:", "--name", f"host-{host}", "--memory", "32MiB"),
+            )
+
+    def _start(self, host: int, *words: str) -> None:
+        command = [sys.executable, "-m", "netstack.cli", *words, "--secret-file", str(self.secret)]
+        command += ["--heartbeat-timeout", HEARTBEAT, "--json"]
+        with (self.folder / f"log-{host}").open("w") as log:
+            process = self.hosts.start(host, command, stdout=subprocess.PIPE, stderr=log)
+        assert process.stdout.readline(), (self.folder / f"log-{host}").read_text()
+
+    def ask(self, command: str, *words: str) -> dict[str, Any]:
+        flags = ["--jobmanager", self.address, "--secret-file", str(self.secret), "--json"]
+        done = self.hosts.run(0, [sys.executable, "-m", "netstack.cli", command, *words, *flags], timeout=60)
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def until(self, job_id: str, condition: Callable[[dict[str, Any]], Any], within_s: float = 30.0) -> dict[str, Any]:
+        end_s = time.monotonic() + within_s
+        while not condition(found := self.ask("jobs", job_id)):
+            assert time.monotonic() < end_s, json.dumps(found["log"][-10:], indent=1)
+            time.sleep(0.2)
+        return found
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), str(ROOT)]))
+    with _load().Hosts(3) as hosts:
+        yield Cluster(hosts, tmp_path)
+
+
+def place(found: dict[str, Any], operator: str) -> tuple[str, int]:
+    (task,) = next(vertex["subtasks"] for vertex in found["vertices"] if operator in vertex["operators"])
+    return str(task["taskmanager"]), int(task["attempt"])
+
+
+def test_an_unplugged_hosts_region_runs_elsewhere_and_the_host_comes_back(cluster: Cluster) -> None:
+    words = ["jobworld:two_pipelines", "-p", f"count={COUNT}", "-p", f"per_s={PER_S}"]
+    job_id = str(cluster.ask("submit", *words)["job_id"])
+    found = cluster.until(job_id, lambda found: found["checkpoints_completed"] >= 2)
+    (before, _), (other, _) = place(found, "count-a"), place(found, "count-b")
+    assert before != other
+    host = next(host for host in (1, 2, 3) if before.startswith(cluster.hosts.address(host)))
+    cluster.hosts.cut(host)
+    cut_s = time.monotonic()
+    found = cluster.until(job_id, lambda found: found["tasks"] == {"running": 4} and place(found, "count-a")[1] == 1)
+    assert place(found, "count-a")[0] not in (before, other)
+    assert found["restarts"] == 1, "one cause, whoever noticed it first"
+    time.sleep(max(0.0, UNPLUGGED_S - (time.monotonic() - cut_s)))
+    assert len(cluster.ask("jobs", job_id)["vertices"]) == 4
+    cluster.hosts.heal(host)
+    found = cluster.until(job_id, lambda found: found["state"] == "finished")
+    for pipeline in "ab":
+        rows = [row for subtask in found["results"][f"count-{pipeline}"].values() for row in subtask["counts"]]
+        assert sorted(rows) == jobworld.expected(COUNT)
+    assert (place(found, "count-a")[1], place(found, "count-b")[1]) == (1, 0)
+    assert found["restarts"] == 1, "what it said when it came back meant nothing"
+    # It offers its slot again: three pipelines take all three hosts.
+    again = str(cluster.ask("submit", "jobworld:three_pipelines")["job_id"])
+    found = cluster.until(again, lambda found: found["state"] == "finished")
+    hosts = {place(found, f"count-{name}")[0].partition(":")[0] for name in "abc"}
+    assert hosts == {cluster.hosts.address(host) for host in (1, 2, 3)}
