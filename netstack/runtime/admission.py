@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import trio
 
 from ..errors import AuthenticationFailed, ConfigError, Refusal
 from ..transport import ByteStream
-from .authentication import Secret, Token, prove_acceptor
+from .authentication import KNOWN_AS_VARIABLE, Secret, Token, prove_acceptor
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,8 @@ class Admission:
         self._max_unproven = max_unproven
         self._timeout_s = timeout_s
         self._token = token
+        given = os.environ.get(KNOWN_AS_VARIABLE, "")
+        self._known_as = tuple(address.strip() for address in given.split(",") if address.strip())
         self._connections = 0
         self._unproven: dict[trio.CancelScope, None] = {}  # oldest first
         self._admitted = 0
@@ -120,7 +123,7 @@ class Admission:
         self._unproven[scope] = None
         try:
             with scope:
-                await prove_acceptor(stream, secret, token=self._token)
+                await prove_acceptor(stream, secret, known_as=self._known_as, token=self._token)
         finally:
             is_crowded_out = scope not in self._unproven
             self._unproven.pop(scope, None)

@@ -6,8 +6,10 @@ Takes: a connected `ByteStream`, a `Secret`. Gives: a stream whose next byte is 
 Rules:
 - Exactly the bytes of the proof are read: what follows them stays in the stream.
 - The secret never travels, and the acceptor says nothing that depends on it before the dialler has proven itself.
-- It is a proof of who is there when the connection begins, no encryption: who can change what others send, or pass it
-  on between two honest ends, is kept out by the network (a VPN, TLS in between), not by this.
+- What is proven is said about this stream: the address that was dialled and, with TLS, both certificates go into it. So
+  who was dialled by mistake cannot pass the proof on to somebody else and be taken for the dialler there.
+- It is a proof of who is there when the connection begins, no encryption: who can change what others send is kept out
+  by TLS (`tls+tcp://`) or the network, not by this.
 """
 
 from __future__ import annotations
@@ -17,8 +19,7 @@ import hmac
 import os
 import secrets
 import stat
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias, final
 
 import trio
@@ -32,13 +33,21 @@ MIN_SECRET_BYTES: Final = 16
 MAX_SECRET_BYTES: Final = 4096
 """A longer file is another one."""
 
+MIN_DIFFERENT_BYTES: Final = 8
+"""Of a secret from a file; 16 random hex digits have fewer in one of 2,000 files, 32 in none that will ever be made."""
+
 Token: TypeAlias = Callable[[int], bytes]
 """That many bytes nobody can foresee."""
+
+KNOWN_AS_VARIABLE: Final = "NETSTACK_KNOWN_AS"
+"""Environment variable: addresses (`host:port`, separated by commas) under which others reach this process where that
+is not the address of its sockets, such as that of a host in front of a container."""
 
 _GREETING_BYTES: Final = len(PROOF_MAGIC) + NONCE_BYTES
 _PROOF_BYTES: Final = hashlib.sha256().digest_size
 _DIALLER: Final = b"netstack dialler"
 _ACCEPTOR: Final = b"netstack acceptor"
+_OTHER_PROOFS: Final = PROOF_MAGIC[:3]
 _ROUTES: Final = (b"NSDC", b"NSDR")
 """What a connection to a service begins with when no secret is proven (`control/routing`)."""
 _FLINK_MAGIC: Final = bytes.fromhex("badc0ffe")
@@ -65,8 +74,14 @@ class Secret:
                 to do.
         """
         try:
-            with Path(path).open("rb") as file:
-                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            # A pipe would keep us waiting.
+            with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+                found = os.fstat(file.fileno())
+                if not stat.S_ISREG(found.st_mode):
+                    raise ConfigError(
+                        f"the secret file {os.fspath(path)} is no regular file; write the secret into one"
+                    )
+                mode = stat.S_IMODE(found.st_mode)
                 value = file.read(MAX_SECRET_BYTES + 2)
         except OSError as error:
             raise ConfigError(
@@ -77,12 +92,22 @@ class Secret:
                 f"the secret file {os.fspath(path)} is open to others (mode {mode:04o});"
                 f" run: chmod 600 {os.fspath(path)}"
             )
+        if found.st_uid not in (os.geteuid(), 0):
+            raise ConfigError(
+                f"the secret file {os.fspath(path)} belongs to user {found.st_uid}, who can change it; run: chown"
+                f" {os.geteuid()} {os.fspath(path)}"
+            )
         value = value.removesuffix(b"\n")
         if not MIN_SECRET_BYTES <= len(value) <= MAX_SECRET_BYTES:
             more = "more than " if len(value) > MAX_SECRET_BYTES else ""
             raise ConfigError(
                 f"the secret file {os.fspath(path)} holds {more}{min(len(value), MAX_SECRET_BYTES)} bytes; give"
                 f" {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} random ones (openssl rand -hex 32)"
+            )
+        if len(set(value)) < MIN_DIFFERENT_BYTES:
+            raise ConfigError(
+                f"the secret file {os.fspath(path)} holds {len(value)} bytes of only {len(set(value))} kinds, which can"
+                " be guessed; give random ones (openssl rand -hex 32)"
             )
         return cls(value)
 
@@ -100,9 +125,9 @@ class Secret:
         """What a scraper shows to read metrics: made of the secret, which cannot be had from it."""
         return self.proof(b"netstack metrics", b"", b"").hex()
 
-    def proof(self, label: bytes, first: bytes, second: bytes) -> bytes:
-        """HMAC-SHA256 over a label and two nonces."""
-        return hmac.digest(self._value, label + first + second, "sha256")
+    def proof(self, label: bytes, first: bytes, second: bytes, about: bytes = b"") -> bytes:
+        """HMAC-SHA256 over a label, two nonces, and what is said about the stream."""
+        return hmac.digest(self._value, label + first + second + about, "sha256")
 
     def __repr__(self) -> str:
         return "Secret(...)"
@@ -125,7 +150,8 @@ async def prove_dialler(stream: ByteStream, secret: Secret, *, token: Token = se
     mine = token(NONCE_BYTES)
     await _send(stream, PROOF_MAGIC + mine)
     theirs = await _receive_nonce(stream)
-    await _send(stream, secret.proof(_DIALLER, mine, theirs))
+    about = _about(stream, stream.endpoints()[1])
+    await _send(stream, secret.proof(_DIALLER, mine, theirs, about))
     proof = await _receive_proof(stream)
     if len(proof) < _PROOF_BYTES:
         raise AuthenticationFailed(
@@ -133,12 +159,22 @@ async def prove_dialler(stream: ByteStream, secret: Secret, *, token: Token = se
             f"{stream.peer} closed the connection instead of answering our proof: its shared secret is another one;"
             " give both sides the same",
         )
-    if not hmac.compare_digest(proof, secret.proof(_ACCEPTOR, theirs, mine)):
+    if not hmac.compare_digest(proof, secret.proof(_ACCEPTOR, theirs, mine, about)):
         raise _secrets_differ(stream)
 
 
-async def prove_acceptor(stream: ByteStream, secret: Secret, *, token: Token = secrets.token_bytes) -> None:
-    """Has whoever dialled us prove that it knows the secret, then proves the same: see `prove_dialler`."""
+async def prove_acceptor(
+    stream: ByteStream, secret: Secret, *, known_as: Sequence[str] = (), token: Token = secrets.token_bytes
+) -> None:
+    """Has whoever dialled us prove that it knows the secret, then proves the same: see `prove_dialler`.
+
+    Args:
+        stream: accepted, and not used yet.
+        secret: shared.
+        known_as: addresses (`host:port`) besides that of the stream under which we are dialled, where something between
+            translates them.
+        token: makes the nonce.
+    """
     await trio.lowlevel.checkpoint()
     mine = token(NONCE_BYTES)
     await _send(stream, PROOF_MAGIC + mine)
@@ -146,9 +182,19 @@ async def prove_acceptor(stream: ByteStream, secret: Secret, *, token: Token = s
     proof = await _receive_proof(stream)
     if len(proof) < _PROOF_BYTES:
         raise _closed(stream)
-    if not hmac.compare_digest(proof, secret.proof(_DIALLER, theirs, mine)):
-        raise _secrets_differ(stream)
-    await _send(stream, secret.proof(_ACCEPTOR, mine, theirs))
+    ours = stream.endpoints()[0]
+    for address in dict.fromkeys((ours, *known_as, "")):  # "": the dialler's stream knows no addresses
+        about = _about(stream, address)
+        if hmac.compare_digest(proof, secret.proof(_DIALLER, theirs, mine, about)):
+            await _send(stream, secret.proof(_ACCEPTOR, mine, theirs, about))
+            return
+    raise _secrets_differ(stream, ours)
+
+
+def _about(stream: ByteStream, address: str) -> bytes:
+    """What the proof says about the stream: nothing, where there is nothing to say."""
+    binding = stream.channel_binding()
+    return address.encode() + b"\0" + binding if address or binding else b""
 
 
 async def _receive_nonce(stream: ByteStream) -> bytes:
@@ -167,6 +213,12 @@ async def _receive_nonce(stream: ByteStream) -> bytes:
 def _check_greeting(stream: ByteStream, first: bytes) -> None:
     if len(first) < len(PROOF_MAGIC) or first.startswith(PROOF_MAGIC):
         return
+    if first.startswith(_OTHER_PROOFS):
+        raise AuthenticationFailed(
+            Refusal.NOT_NETSTACK,
+            f"{stream.peer} proves its shared secret as another release does; run the same netstack release on both"
+            " sides",
+        )
     if MAGIC in first or first.startswith(_ROUTES):
         raise AuthenticationFailed(
             Refusal.NO_SECRET,
@@ -212,9 +264,12 @@ async def _send(stream: ByteStream, data: bytes) -> None:
         raise _closed(stream, f" ({error})") from error
 
 
-def _secrets_differ(stream: ByteStream) -> AuthenticationFailed:
+def _secrets_differ(stream: ByteStream, ours: str = "") -> AuthenticationFailed:
+    dialled = f"; or it dialled another address than {ours}: something between passes connections on" if ours else ""
+    hint = f"; if that is meant, name the address in {KNOWN_AS_VARIABLE}" if ours else ""
     return AuthenticationFailed(
-        Refusal.SECRETS_DIFFER, f"{stream.peer} knows another shared secret than this side; give both the same"
+        Refusal.SECRETS_DIFFER,
+        f"{stream.peer} knows another shared secret than this side, give both the same{dialled}{hint}",
     )
 
 

@@ -39,7 +39,7 @@ from .frames import (
 
 PROTOCOL_VERSION: Final = 3
 MAGIC: Final = b"netstack"
-PROOF_MAGIC: Final = b"NSA1"
+PROOF_MAGIC: Final = b"NSA2"
 """What a peer says first that wants a shared secret proven before anything else (`SPEC.md`, section 15)."""
 MAX_TEXT_BYTES: Final = 1000  # of an error's text; enough for a cause, too little to be a burden
 

@@ -6,6 +6,7 @@ attack.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import hmac
@@ -18,6 +19,7 @@ import pytest
 import trio
 
 from netstack import (
+    AuthenticationFailed,
     ChannelDescriptor,
     NetworkConfig,
     NetworkEnvironment,
@@ -30,8 +32,8 @@ from netstack import (
 KEY = b"correct horse battery staple"
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=64 * 1024, heartbeat_interval_s=None)
 ANY_PORT = "tcp://127.0.0.1:0"
-MAGIC = b"NSA1"
-HELLO = struct.pack(">IBBHIIII8sHIIB", 22, 0x6E, 0, 0, 0, 0, 0, 0, b"netstack", 2, 1024, 1, 3) + b"raw"
+MAGIC = b"NSA2"
+HELLO = struct.pack(">IBBHIIII8sHIIB", 22, 0x6E, 0, 0, 0, 0, 0, 0, b"netstack", 3, 1024, 1, 3) + b"raw"
 
 
 def real(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
@@ -48,8 +50,9 @@ def real(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
     return run
 
 
-def proof(role: bytes, first: bytes, second: bytes, key: bytes = KEY) -> bytes:
-    return hmac.new(key, b"netstack " + role + first + second, hashlib.sha256).digest()
+def proof(role: bytes, first: bytes, second: bytes, victim: NetworkEnvironment, key: bytes = KEY) -> bytes:
+    about = victim.address.removeprefix("tcp://").encode() + b"\0"
+    return hmac.new(key, b"netstack " + role + first + second + about, hashlib.sha256).digest()
 
 
 async def dial(manager: NetworkEnvironment) -> trio.SocketStream:
@@ -87,6 +90,24 @@ async def read_a_record(producer: NetworkEnvironment, consumer: NetworkEnvironme
     gate.close()
 
 
+def relay_to(victim: NetworkEnvironment) -> Callable[[trio.SocketStream], Awaitable[None]]:
+    """Hands every byte to and fro."""
+
+    async def relay(stream: trio.SocketStream) -> None:
+        async with stream, await dial(victim) as other, trio.open_nursery() as nursery:
+
+            async def copy(source: trio.SocketStream, target: trio.SocketStream) -> None:
+                with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                    async for data in source:
+                        await target.send_all(data)
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(copy, stream, other)
+            nursery.start_soon(copy, other, stream)
+
+    return relay
+
+
 async def with_victim(attack: Callable[[NetworkEnvironment], Awaitable[None]]) -> None:
     """An honest peer before and after an attack."""
     secret = Secret(KEY)
@@ -109,10 +130,10 @@ async def test_who_knows_the_secret_gets_in_also_byte_by_byte_and_all_at_once() 
                 theirs = greeting[4:]
                 assert greeting[:4] == MAGIC
                 # The hello comes sooner than the protocol allows: not a byte of it may get lost.
-                said = MAGIC + nonce + proof(b"dialler", nonce, theirs) + HELLO
+                said = MAGIC + nonce + proof(b"dialler", nonce, theirs, victim) + HELLO
                 for start in range(0, len(said), piece):
                     await stream.send_all(said[start : start + piece])
-                assert await receive(stream, 32) == proof(b"acceptor", theirs, nonce)
+                assert await receive(stream, 32) == proof(b"acceptor", theirs, nonce, victim)
                 answer = await receive(stream, 32)
                 assert answer[24:] == b"netstack"
 
@@ -128,8 +149,8 @@ async def test_nothing_but_a_greeting_is_heard_without_the_secret() -> None:
             b"GET / HTTP/1.1\r\n\r\n",
             bytes(1000),
             MAGIC + nonce + bytes(32) + HELLO,
-            MAGIC + nonce + proof(b"dialler", nonce, nonce) + HELLO,
-            MAGIC + nonce + proof(b"acceptor", nonce, nonce, b"another key, long enough") + HELLO,
+            MAGIC + nonce + proof(b"dialler", nonce, nonce, victim) + HELLO,
+            MAGIC + nonce + proof(b"acceptor", nonce, nonce, victim, b"another key, long enough") + HELLO,
         ):
             async with await dial(victim) as stream:
                 await stream.send_all(said)
@@ -151,9 +172,9 @@ async def test_its_own_words_and_old_ones_do_not_help() -> None:
             async with await dial(victim) as stream, await dial(victim) as other:
                 theirs, others = (await receive(stream, 36))[4:], (await receive(other, 36))[4:]
                 nonces |= {theirs, others}
-                await other.send_all(MAGIC + theirs + proof(b"dialler", theirs, others))
+                await other.send_all(MAGIC + theirs + proof(b"dialler", theirs, others, victim))
                 answer = await receive(other, 32)  # what it says to who belongs does not serve elsewhere
-                assert answer == proof(b"acceptor", others, theirs)
+                assert answer == proof(b"acceptor", others, theirs, victim)
                 await stream.send_all(MAGIC + others + answer)
                 assert await rest(stream) == b""
         assert len(nonces) == 6
@@ -189,5 +210,49 @@ def test_a_reset_in_the_middle_is_the_strangers_own_business(said: int) -> None:
     async def main() -> None:
         with trio.fail_after(10):
             await with_victim(attack)
+
+    trio.run(main)
+
+
+@real
+async def test_who_is_dialled_by_mistake_cannot_pass_the_proof_on() -> None:
+    """A relay that hands every byte to and fro is neither end: it was dialled at its own address."""
+
+    async def attack(victim: NetworkEnvironment) -> None:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = listener.socket.getsockname()[1]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(functools.partial(trio.serve_listeners, relay_to(victim), [listener]))
+            async with open_task_manager(ANY_PORT, CONFIG, secret=Secret(KEY)) as honest:
+                with pytest.raises(AuthenticationFailed):
+                    await honest.open_gate([ChannelDescriptor(f"tcp://127.0.0.1:{port}", "anything")])
+            nursery.cancel_scope.cancel()
+
+    await with_victim(attack)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_something_that_translates_addresses_is_named(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same relay, where it is meant: such as a port of a host that leads into a container."""
+
+    async def main() -> None:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = listener.socket.getsockname()[1]
+        monkeypatch.setenv("NETSTACK_KNOWN_AS", f"10.1.1.1:1, 127.0.0.1:{port if known else 1}")
+        with trio.fail_after(10):
+            async with (
+                open_task_manager(ANY_PORT, CONFIG, secret=Secret(KEY)) as victim,
+                open_task_manager(ANY_PORT, CONFIG, secret=Secret(KEY)) as honest,
+                trio.open_nursery() as nursery,
+            ):
+                nursery.start_soon(functools.partial(trio.serve_listeners, relay_to(victim), [listener]))
+                victim.create_partition("p", subpartitions=1)
+                opened = True
+                try:
+                    (await honest.open_gate([ChannelDescriptor(f"tcp://127.0.0.1:{port}", "p")])).close()
+                except AuthenticationFailed:
+                    opened = False
+                assert opened == known
+                nursery.cancel_scope.cancel()
 
     trio.run(main)

@@ -132,7 +132,7 @@ async def test_who_does_not_is_out_and_counted() -> None:
         assert at.counts() == (1, 0, 1)
 
 
-@pytest.mark.parametrize("said", [b"", b"NSA1", b"NSA1" + bytes(32 + 31)])
+@pytest.mark.parametrize("said", [b"", b"NSA2", b"NSA2" + bytes(32 + 31)])
 @virtual
 async def test_a_peer_that_is_silent_or_slow_is_out_in_time(said: bytes) -> None:
     async with door() as at:

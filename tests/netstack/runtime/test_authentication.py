@@ -285,7 +285,8 @@ async def test_two_ends_that_both_dialled_convince_nobody() -> None:
         (b"SSH-2.0-OpenSSH_9.6\r\n", Refusal.NOT_NETSTACK, "speaks SSH "),
         (bytes.fromhex("0000002abadc0ffe02"), Refusal.NOT_NETSTACK, "speaks Flink's network protocol"),
         (bytes(100), Refusal.NOT_NETSTACK, "speaks another protocol"),
-        (b"NSA2" + bytes(32), Refusal.NOT_NETSTACK, "check the address and port"),
+        (b"NSA1" + bytes(32), Refusal.NOT_NETSTACK, "run the same netstack release on both sides"),
+        (b"NSB2" + bytes(32), Refusal.NOT_NETSTACK, "check the address and port"),
     ],
 )
 @pytest.mark.parametrize("prove", [prove_dialler, prove_acceptor])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -56,9 +57,36 @@ def test_a_file_without_a_secret_is_refused(tmp_path: Path, content: bytes, text
         Secret.from_file(path)
 
 
+def test_a_pipe_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "secret", 0o600)
+    with pytest.raises(ConfigError, match="is no regular file"):
+        Secret.from_file(tmp_path / "secret")
+    with pytest.raises(ConfigError, match="is no regular file"):
+        Secret.from_file("/dev/zero")
+
+
+@pytest.mark.parametrize("content", [bytes(32), b"\xff" * 4096, b"ab" * 20, b"1234567" * 5])
+def test_what_is_no_random_secret_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "secret"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    with pytest.raises(ConfigError, match="kinds, which can be guessed"):
+        Secret.from_file(path)
+
+
+@pytest.mark.root
+def test_a_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "secret"
+    path.write_bytes(Secret.generate().reveal())
+    path.chmod(0o600)
+    os.chown(path, 12345, -1)
+    with pytest.raises(ConfigError, match=f"belongs to user 12345, who can change it; run: chown {os.geteuid()}"):
+        Secret.from_file(path)
+
+
 def test_the_longest_file_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "secret"
-    path.write_bytes(b"x" * MAX_SECRET_BYTES + b"\n")
+    path.write_bytes(bytes(range(32, 64)) * (MAX_SECRET_BYTES // 32) + b"\n")
     path.chmod(0o600)
     assert len(Secret.from_file(path).reveal()) == MAX_SECRET_BYTES
 
