@@ -1,0 +1,66 @@
+"""Batch jobs that tests run in real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import trio
+
+from netstack.schedule import StreamEnvironment
+from netstack.schedule.graph.restart_settings import RestartSettings
+from netstack.schedule.graph.stream_graph import GlobalExchangeMode, StreamSettings
+
+NUMBERS = 4000
+
+
+def numbers(context: Any) -> Iterator[int]:
+    yield from range(context.subtask, NUMBERS, context.parallelism)
+
+
+def tens(number: int) -> int:
+    return number % 10
+
+
+class Sums:
+    """The sum of each key; waits for a file before it ends, if it is to."""
+
+    def __init__(self, gate: str = "") -> None:
+        self.sums: dict[int, int] = {}
+        self.gate = gate
+
+    async def process(self, number: int, out: Any) -> None:
+        self.sums[number % 10] = self.sums.get(number % 10, 0) + number
+        while self.gate and not await trio.Path(self.gate).exists():  # noqa: ASYNC110 - another process makes it
+            await trio.sleep(0.01)
+
+    def finish(self, out: Any) -> None:
+        for key, total in self.sums.items():
+            out.collect([key, total])
+
+
+class Collect:
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+
+    def process(self, item: Any) -> None:
+        self.items.append(item)
+
+    def finish(self, out: Any) -> list[Any]:
+        return sorted(self.items)
+
+
+def expected() -> list[list[int]]:
+    return [[key, sum(range(key, NUMBERS, 10))] for key in range(10)]
+
+
+def sums(
+    parallelism: int, gate: str = "", mode: GlobalExchangeMode = GlobalExchangeMode.ALL_EDGES_BLOCKING
+) -> StreamEnvironment:
+    """Three stages with files between them."""
+    restart = RestartSettings(kind="fixed_delay", delay_s=0.05, attempts=5)
+    settings = StreamSettings(is_batch=True, restart=restart, exchange_mode=mode)
+    job = StreamEnvironment("sums", parallelism=parallelism, settings=settings)
+    summed = job.source(numbers, name="numbers").key_by(tens).process(Sums, name="sums", gate=gate)
+    summed.sink(Collect, name="result").set_parallelism(1)
+    return job

@@ -1,0 +1,128 @@
+"""Batch jobs on real processes: stage after stage, as wide as what was written asks for; the lost alone runs again."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import batch_jobs
+import pytest
+import trio
+from trio.testing import trio_test
+
+from netstack.examples import batch_word_count
+from netstack.jobmanager.local import LocalCluster, open_local_cluster
+from netstack.schedule.graph.stream_builder import StreamEnvironment
+from netstack.schedule.graph.stream_graph import GlobalExchangeMode
+
+pytestmark = pytest.mark.slow
+PATIENCE_S = 60.0
+
+
+async def run(cluster: LocalCluster, job: StreamEnvironment) -> tuple[Any, dict[str, Any]]:
+    """The results of its sinks, and its vertices by name."""
+    job_id = await cluster.client.submit(job.stream_graph())
+    result = await cluster.wait(job_id)
+    document = await cluster.client.job(job_id)
+    return result.results, {vertex["name"]: vertex for vertex in document["vertices"]}
+
+
+def text_of(path: Path, words: int) -> Counter[str]:
+    text = [f"word{number * number % 997}" for number in range(words)]
+    path.write_text("\n".join(" ".join(text[start : start + 9]) for start in range(0, words, 9)))
+    return Counter(text)
+
+
+def data_files(folder: Path) -> list[Path]:
+    return [*folder.glob("netstack-shuffle-*/*.data")]
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    while not await condition():  # noqa: ASYNC110 - it is asked for over a connection
+        await trio.sleep(0.05)
+
+
+@trio_test
+async def test_parallelism_follows_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is ten times as large is counted by more; what each reads, and why, is told."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    volume, decided = 20_000, []
+    with trio.fail_after(PATIENCE_S):
+        async with open_local_cluster(taskmanagers=2, slots=1) as cluster:
+            for words in (5_000, 50_000):
+                counts = text_of(tmp_path / "text", words)
+                results, vertices = await run(cluster, batch_word_count(str(tmp_path / "text"), volume=volume))
+                found = results["top"][0]
+                assert found["words"] == words
+                assert all(counts[word] == count for word, count in found["top"])
+                count = vertices["count"]
+                why = count["decided"]
+                (given,) = why["inputs"]
+                # The framed bytes of each word: a msgpack string behind its length.
+                assert given["bytes"] == sum((4 + 1 + len(word)) * times for word, times in counts.items())
+                assert f"ceil({given['bytes']} / {volume}) = {math.ceil(given['bytes'] / volume)}" in why["steps"][1]
+                assert sum(why["bytes_per_subtask"]) == given["bytes"]
+                assert len(why["bytes_per_subtask"]) == count["parallelism"] == len(count["subtasks"])
+                assert max(why["bytes_per_subtask"]) <= volume
+                (first, *_), *_, (*_, last) = given["reads"]
+                assert (first["subpartitions"][0], last["subpartitions"][1]) == (0, 127)
+                decided.append(count["parallelism"])
+            assert decided[0] >= 3
+            assert decided[1] > 5 * decided[0]
+            assert not data_files(tmp_path), "the results of a job that has ended"
+
+
+@trio_test
+async def test_a_job_of_any_width_runs_on_one_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocking: stage after stage; hybrid: nobody needs the next stage to go on."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with trio.fail_after(PATIENCE_S):
+        async with open_local_cluster(taskmanagers=1, slots=1) as cluster:
+            for mode in (
+                GlobalExchangeMode.ALL_EDGES_BLOCKING,
+                GlobalExchangeMode.ALL_EDGES_HYBRID_FULL,
+                GlobalExchangeMode.ALL_EDGES_HYBRID_SELECTIVE,
+            ):
+                results, vertices = await run(cluster, batch_jobs.sums(parallelism=7, mode=mode))
+                assert results["result"] == {0: batch_jobs.expected()}
+                assert [vertex["parallelism"] for vertex in vertices.values()] == [7, 7, 1]
+
+
+@trio_test
+async def test_a_lost_host_costs_only_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both producers have finished and both consumers run, each kind on either host, when one is killed."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    gate = tmp_path / "gate"
+    with trio.fail_after(PATIENCE_S):
+        async with open_local_cluster(taskmanagers=2, slots=1) as cluster:
+            client = cluster.client
+            job_id = await client.submit(batch_jobs.sums(parallelism=2, gate=str(gate)).stream_graph())
+
+            async def vertices() -> dict[str, Any]:
+                return {vertex["name"]: vertex for vertex in (await client.job(job_id))["vertices"]}
+
+            async def are_running() -> bool:
+                return [each["state"] for each in (await vertices())["sums"]["subtasks"]] == ["running", "running"]
+
+            async def is_restarted() -> bool:
+                return any(each["attempt"] for each in (await vertices())["sums"]["subtasks"])
+
+            await until(are_running)
+            producers = (await vertices())["numbers"]["subtasks"]
+            assert [each["state"] for each in producers] == ["finished", "finished"]
+            lost = producers[0]["taskmanager"]
+            (pid,) = [each["pid"] for each in (await client.taskmanagers()) if each["name"] == lost]
+            mine = [each["taskmanager"] == lost for each in producers]
+            os.kill(pid, signal.SIGKILL)
+            await until(is_restarted)
+            gate.touch()
+            result = await cluster.wait(job_id)
+            found = await vertices()
+    assert result.results["result"] == {0: batch_jobs.expected()}
+    assert [bool(each["attempt"]) for each in found["numbers"]["subtasks"]] == mine
+    assert not found["result"]["subtasks"][0]["attempt"]
