@@ -34,6 +34,7 @@ from .compare import compare as compare_rows
 from .flags import engine_flags, hosts_flags, json_flag, run_flags, sweep_flags
 from .grid import Grid, expected_seconds
 from .isolate.command import isolate
+from .jobs.command import jobs
 from .mesh.spec import MeshSpec, split_hosts
 from .mesh.tables import print_hosts, print_matrix
 from .peers import PEERS
@@ -270,6 +271,7 @@ def compare(a: Path, b: Path, threshold: float | None, everything: bool, as_json
 cli.add_command(isolate)
 cli.add_command(channels)
 cli.add_command(checkpoints)
+cli.add_command(jobs)
 cli.add_command(recover)
 cli.add_command(scheduler)
 cli.add_command(exchange)

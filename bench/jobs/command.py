@@ -1,0 +1,107 @@
+"""The command `netstack-bench jobs`.
+
+Takes: flags. Gives: tables, or one JSON document, on standard output; an exit code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import click
+import trio
+from rich.console import Console
+from rich.table import Table
+
+from netstack.cli.values import COUNT, COUNTS
+from netstack.units import format_count, format_latency, three_digits
+
+from .. import console
+from ..flags import json_flag
+from .spec import JobsSpec
+
+_DEFAULT: Final = JobsSpec()
+_WAYS: Final = (
+    ("one_process", "the functions in a loop, without netstack"),
+    ("chained", "chained: one task"),
+    ("unchained", "unchained, in one TaskManager"),
+    ("unchained_tcp", "unchained, each edge between two TaskManagers"),
+)
+
+
+@click.command(short_help="Jobs on real processes: until all tasks run, until a region runs again, a chain's records.")
+@click.option(
+    "--tasks",
+    type=COUNTS,
+    default=",".join(map(str, _DEFAULT.tasks)),
+    show_default=True,
+    help="Sizes of jobs whose start is timed; even.",
+)
+@click.option(
+    "--taskmanagers", type=COUNT, default=_DEFAULT.taskmanagers, show_default=True, help="They start on so many."
+)
+@click.option(
+    "--kills", type=COUNT, default=_DEFAULT.kills, show_default=True, help="Of TaskManagers; 0 leaves it out."
+)
+@click.option("--records", type=COUNT, default=_DEFAULT.records, show_default=True, help="Through the chain.")
+@click.option(
+    "--operators", type=COUNT, default=_DEFAULT.operators, show_default=True, help="Between its source and its sink."
+)
+@click.option("--rounds", type=COUNT, default=_DEFAULT.rounds, show_default=True, help="Of the chain's ways, by turns.")
+@json_flag
+def jobs(as_json: bool, **settings: Any) -> int:
+    """Starts jobs on TaskManagers that are processes of this machine, and times three things.
+
+    From the submission of a job until all of its tasks run, for several sizes. From kill -9 of a TaskManager until the
+    region that ran there runs elsewhere. And how many records per second go through a chain of operators: in one task,
+    in one task each, between two TaskManagers, beside the same functions in a loop.
+
+    Exit code 1 when a record was lost, or a region was restarted that had no part in the failure.
+    """
+    from .measure import measure
+
+    spec = JobsSpec(**settings)
+    errors = console.err()
+    with errors.status("starting") as status:
+        result = trio.run(measure, spec, status.update)
+    if as_json:
+        console.print_json(result)
+    else:
+        print_jobs(result, console.out())
+    console.print_warnings(result, errors)
+    return 0 if result["delivered"] else 1
+
+
+def print_jobs(result: Mapping[str, Any], console: Console) -> None:
+    """The figures as tables."""
+    if result["deploy"]:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in ("tasks", "until all run", "times the line above", "until all are cancelled"):
+            table.add_column(name, justify="right")
+        for row in result["deploy"]:
+            growth = "" if row["growth"] is None else three_digits(row["growth"])
+            table.add_row(f"{row['tasks']:,}", _seconds(row["running_s"]), growth, _seconds(row["cancel_s"]))
+        console.print(table)
+        console.print()
+    recover = result["recover"]
+    if recover is not None:
+        told = recover["recovery_ms"]
+        console.print(
+            f"kill -9 of a TaskManager, {recover['kills']} times: its region ran again after"
+            f" {_seconds(told['p50'] / 1e3)}, {_seconds(told['max'] / 1e3)} at most",
+            soft_wrap=True,
+        )
+        console.print()
+    chain = result["chain"]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(f"{chain['operators']} operators")
+    table.add_column("records/s", justify="right")
+    table.add_column("of the loop", justify="right")
+    for way, name in _WAYS:
+        part = chain["of_one_process"].get(way)
+        table.add_row(name, format_count(round(chain["records_per_s"][way])), "" if part is None else f"{part:.1%}")
+    console.print(table)
+
+
+def _seconds(seconds: float) -> str:
+    return format_latency(seconds * 1e6)

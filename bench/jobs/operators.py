@@ -1,0 +1,137 @@
+"""The jobs that are measured, and their functions, which TaskManagers import by name.
+
+Takes: sizes. Gives: `StreamEnvironment`s.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import trio
+
+from netstack.checkpoint.instructions import CheckpointSettings
+from netstack.schedule.graph.restart_settings import RestartSettings
+from netstack.schedule.graph.stream_builder import StreamEnvironment
+from netstack.schedule.graph.stream_graph import StreamSettings
+
+RESULT: Final = "count"
+"""The operator that says how many records came, and in how long."""
+
+PIPELINES: Final = ("left", "right")
+
+
+class Idle:
+    """A source without records."""
+
+    async def read(self) -> None:
+        """Never returns."""
+        await trio.sleep_forever()
+
+    def snapshot(self, unsent: int) -> None:
+        """It has no position."""
+
+
+class Slow:
+    """Counts, a hundred times a second."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    async def read(self) -> list[int]:
+        """The next number."""
+        await trio.sleep(0.01)
+        self._next += 1
+        return [self._next]
+
+    def snapshot(self, unsent: int) -> int:
+        """Where it is."""
+        return self._next - unsent
+
+    def restore(self, states: list[int]) -> None:
+        """Goes on from there."""
+        self._next = max(states)
+
+
+def ignore(record: Any) -> None:
+    """Does nothing."""
+
+
+def numbers(count: int) -> Iterator[int]:
+    """So many."""
+    return iter(range(count))
+
+
+def add(record: int) -> int:
+    """Work of an operator that is next to nothing, so that what is measured is what lies between operators."""
+    return record + 1
+
+
+class Counted:
+    """Counts records from the first one on."""
+
+    def __init__(self) -> None:
+        self._records = 0
+        self._began_s = 0.0
+
+    def process(self, record: Any) -> None:
+        """One more."""
+        if not self._records:
+            self._began_s = time.monotonic()
+        self._records += 1
+
+    def finish(self) -> dict[str, float]:
+        """How many, and how long they took."""
+        return {"records": self._records, "seconds": time.monotonic() - self._began_s}
+
+
+def wide(tasks: int) -> StreamEnvironment:
+    """Half of the tasks are sources, each the only input of one of the other half; no records."""
+    job = StreamEnvironment(f"{tasks} tasks", parallelism=tasks // 2)
+    job.source(Idle).rescale().sink(ignore)
+    return job
+
+
+def two_pipelines(checkpoint_s: float) -> StreamEnvironment:
+    """Two pipelined regions of two tasks each, which never end; each takes one slot."""
+    settings = StreamSettings(
+        checkpoints=CheckpointSettings(interval_s=checkpoint_s),
+        restart=RestartSettings(kind="fixed_delay", delay_s=0.0),
+    )
+    job = StreamEnvironment("two pipelines", settings=settings)
+    for name in PIPELINES:
+        source = job.source(Slow, name=f"{name} source").slot_sharing_group(name)
+        source.rescale().sink(ignore, name=f"{name} sink")
+    return job
+
+
+def chain(records: int, operators: int, *, is_chained: bool, is_spread: bool) -> StreamEnvironment:
+    """A source, operators that do next to nothing, a sink that counts.
+
+    Args:
+        records: that the source makes.
+        operators: between source and sink.
+        is_chained: whether all of them are one task.
+        is_spread: whether neighbours are in different slots.
+    """
+    job = StreamEnvironment("chain", settings=StreamSettings(is_chaining_enabled=is_chained))
+    stream = job.source(numbers, parameters={"count": records})
+    groups = ("even", "odd") if is_spread else ("even", "even")
+    stream.slot_sharing_group(groups[0])
+    for number in range(1, operators + 1):
+        stream = stream.map(add).slot_sharing_group(groups[number % 2])
+    stream.sink(Counted, name=RESULT).slot_sharing_group(groups[(operators + 1) % 2])
+    return job
+
+
+def in_one_process(records: int, operators: int) -> float:
+    """The same functions without any of netstack: a loop. Returns records per second."""
+    stream: Iterable[int] = numbers(records)
+    for _ in range(operators):
+        stream = map(add, stream)
+    counted = Counted()
+    for record in stream:
+        counted.process(record)
+    found = counted.finish()
+    return found["records"] / found["seconds"]
