@@ -33,7 +33,7 @@ def test_the_example_of_a_kept_partition_reads_half_of_it() -> None:
 def test_the_checkpoint_example_counts_every_word(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     program = tmp_path / "checkpoints.py"
-    program.write_text(next(block for block in blocks if "CheckpointStorage" in block))
+    program.write_text(next(block for block in blocks if "interval_s=" in block))
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     counted: dict[str, int] = {}

@@ -5,6 +5,7 @@ Takes: flags. Gives: tables, or one JSON document, on standard output; an exit c
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -62,6 +63,7 @@ def jobs(as_json: bool, **settings: Any) -> int:
 
     spec = JobsSpec(**settings)
     errors = console.err()
+    logging.getLogger("netstack.jobmanager").setLevel(logging.ERROR)  # it warns of every kill
     with errors.status("starting") as status:
         result = trio.run(measure, spec, status.update)
     if as_json:

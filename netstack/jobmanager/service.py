@@ -122,7 +122,8 @@ class JobManager:
 
     def require(self, job_id: str, missing: int) -> None:
         """See `Cluster.require`."""
-        self.slots.require(job_id, missing)
+        under_way = sum(len(found.opening.get(job_id, ())) for found in self.taskmanagers.all())
+        self.slots.require(job_id, max(0, missing - under_way))
         self.offer()
 
     def give_back(self, job_id: str, slots: Iterable[PhysicalSlot]) -> None:
