@@ -26,7 +26,18 @@ import trio
 
 from ..control.build import own_build
 from ..control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greeting, check_release, full_build
-from ..control.messages import Ask, BlobPart, FetchBlob, JobClosed, JobOpened, JobRefused, Message, OpenJob, blob_parts
+from ..control.messages import (
+    Ask,
+    BlobPart,
+    CloseJob,
+    FetchBlob,
+    JobClosed,
+    JobOpened,
+    JobRefused,
+    Message,
+    OpenJob,
+    blob_parts,
+)
 from ..control.routing import read_route
 from ..errors import (
     AuthenticationFailed,
@@ -57,6 +68,9 @@ LOGGER: Final = logging.getLogger("netstack.jobmanager")
 
 BARRED_S: Final = 10.0
 """A TaskManager that has refused a job is not asked again for so long."""
+
+ORDER_PATIENCE_S: Final = 0.5
+"""How long the slots of one TaskManager wait for those of others that were asked before it."""
 
 CODE_KEY: Final = "code-"
 """Keys of packages that were sent with jobs begin so; the SHA-256 follows."""
@@ -152,10 +166,10 @@ class JobManager:
             found = self.taskmanagers.get(offer.taskmanager)
             if master is None or found is None:
                 continue
-            if offer.job_id in found.jobs:
-                master.offered(found.location, offer.slots)
-            elif offer.job_id in found.opening:
+            if offer.job_id in found.opening:
                 found.opening[offer.job_id] += offer.slots
+            elif offer.job_id in found.jobs:
+                master.offered(found.location, offer.slots)
             else:
                 found.opening[offer.job_id] = offer.slots
                 job = self.jobs.records[offer.job_id]
@@ -173,10 +187,23 @@ class JobManager:
 
     def _opened(self, found: ConnectedTaskManager, job_id: str, master: JobMaster) -> None:
         """A TaskManager has made room for a job: now its slots are of use."""
-        slots = found.opening.pop(job_id, ())
         found.jobs.add(job_id)
-        if slots:
-            master.offered(found.location, slots)
+        if all(each is found or job_id not in each.opening for each in self.taskmanagers.all()):
+            self._offer_opened(job_id, master)
+        else:
+            self._nursery.start_soon(self._offer_later, job_id, master)
+
+    async def _offer_later(self, job_id: str, master: JobMaster) -> None:
+        await trio.sleep(ORDER_PATIENCE_S)
+        self._offer_opened(job_id, master)
+
+    def _offer_opened(self, job_id: str, master: JobMaster) -> None:
+        """In the order of registration, which decides between places that are equally good: what the plan says."""
+        if self.jobs.running.get(job_id) is not master:
+            return
+        for found in self.taskmanagers.all():
+            if job_id in found.jobs and (slots := found.opening.pop(job_id, ())):
+                master.offered(found.location, slots)
 
     def _refused(self, found: ConnectedTaskManager, refusal: JobRefused, master: JobMaster) -> None:
         """A TaskManager does not take a job: others get its slots, and it is asked again after a while."""
@@ -184,6 +211,7 @@ class JobManager:
         found.jobs.discard(refusal.job_id)
         master.refused(found.location.name, refusal.text)
         self.slots.bar(refusal.job_id, found.location.name)
+        self._offer_opened(refusal.job_id, master)
         self._nursery.start_soon(self._ask_again, refusal.job_id, found.location.name)
         self.offer()
 
@@ -197,7 +225,8 @@ class JobManager:
         self.slots.job_left(job_id)
         for found in self.taskmanagers.all():
             found.jobs.discard(job_id)
-            found.opening.pop(job_id, None)
+            if found.opening.pop(job_id, None) is not None:  # the job never knew of it
+                found.link.send(CloseJob(job_id))
         for key in self.blobs.keys(job_id):
             self.blobs.delete(job_id, key)
         self.offer()

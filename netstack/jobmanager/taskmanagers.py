@@ -39,7 +39,7 @@ class ConnectedTaskManager:
         facts: what it says of itself.
         registered_at: seconds since 1970.
         heard_s: when it said something last, on trio's clock.
-        opening: jobs it was told of that it has not opened yet, with the slots that will be theirs.
+        opening: jobs it was asked to open, with the slots that will be theirs when it has, and others have, too.
         jobs: those it has opened.
     """
 
