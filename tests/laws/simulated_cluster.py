@@ -381,13 +381,13 @@ class Cluster:
                 position
                 for first, stop, first_subpartition, stop_subpartition in gate.pieces
                 for position in range(first, stop)
-                for _ in range(first_subpartition, stop_subpartition)
+                for _ in range(1 if gate.type.is_released_by_scheduler else stop_subpartition - first_subpartition)
             ]
             for position, channel in zip(positions, gate.gate().channels, strict=True):
                 if not channel.address:
                     unknown.add((number, position))
                     continue
-                dataset, _, place = channel.partition_id.partition("/")
+                dataset, _, place = channel.partition_id.partition("/")[2].rpartition("/")
                 index, _, attempt = place.partition(".")
                 partition = topology.partitions_of(datasets[dataset])[int(index)]
                 producer = int(topology.producer_of_partition[partition])
