@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -62,6 +63,7 @@ TOMBSTONES: Final = 1 << 17
 """Attempts of a job that are remembered after their end, or before they came."""
 
 PROGRESS_S: Final = 1.0
+_PROGRESS_COST: Final = 0.02  # of the time, at most
 
 EARLY_BYTES: Final = 64 << 20
 """Of descriptors that come while a job waits for slots or memory."""
@@ -488,10 +490,12 @@ class JobScope:
     # Progress.
 
     async def _tell_progress(self) -> None:
-        """Once a second, while something changes: sums over the attempts that are here."""
+        """Once a second, less often where it costs much, while something changes: sums over the attempts here."""
         told: Plain = {}
+        period_s = PROGRESS_S
         while True:
-            await trio.sleep(PROGRESS_S)
+            await trio.sleep(period_s)
+            began_s = time.perf_counter()
             vertices: Plain = {}
             for attempt in self.tasks.values():
                 statistics = attempt.statistics()
@@ -503,6 +507,7 @@ class JobScope:
             if vertices != told:
                 self.send(JobProgress(self.job_id, vertices))
                 told = vertices
+            period_s = max(PROGRESS_S, (time.perf_counter() - began_s) / _PROGRESS_COST)
 
 
 async def _in_thread(function: Callable[[], _Result]) -> _Result:

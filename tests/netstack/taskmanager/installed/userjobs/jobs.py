@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from operator import itemgetter
 from typing import Any
 
@@ -49,6 +50,34 @@ async def hold(task: InvokableTask) -> None:
         await RecordWriter(partition, format="str", buffer_timeout_s=0).emit("a word")
     task.send({"event": "holding"})
     await trio.sleep_forever()
+
+
+async def hold_quietly(task: InvokableTask) -> None:
+    """Never ends."""
+    await trio.sleep_forever()
+
+
+async def compute(task: InvokableTask) -> int:
+    """Computes, in Python that lets go of nothing by itself."""
+    until_s = time.monotonic() + task.parameters["seconds"]
+    rounds = 0
+    while time.monotonic() < until_s:
+        rounds += 1
+    return rounds
+
+
+async def fail_when_told(task: InvokableTask) -> None:
+    """Has a partition until it is told to fail."""
+    await task.receive()
+    raise ValueError("no more paper")
+
+
+async def finish_at_once(task: InvokableTask) -> None:
+    """Finishes its partitions and waits for nobody."""
+    for partition in task.partitions:
+        writer = RecordWriter(partition, format="str")
+        await writer.emit("a word")
+        await writer.finish()
 
 
 async def read_forever(task: InvokableTask) -> None:
