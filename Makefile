@@ -12,7 +12,7 @@ ARGS ?=
 PYTEST_ARGS ?=
 BIN := .venv/bin
 
-.PHONY: sweep compiled test lint types pytest format clean
+.PHONY: sweep compiled test test-compiled lint types pytest format clean
 
 sweep: .venv/.compiled
 	@$(BIN)/netstack-bench sweep $(ARGS)
@@ -30,6 +30,16 @@ types: .venv/.installed-dev
 
 pytest: .venv/.installed-dev
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup $(PYTEST_ARGS)
+
+# What touches the data path, on its compiled build; `make test` runs all of it in Python where nothing was compiled.
+CORE_TESTS := $(addprefix tests/netstack/,buffer record outbound inbound wire runtime shuffle testing) tests/spec \
+	tests/packaging/test_build.py tests/bench/test_runner.py tests/bench/test_pair.py $(wildcard tests/system/test_hostile_*.py) \
+	tests/system/test_two_processes.py $(addprefix tests/laws/test_,builder.py builds.py cancellation.py chunks.py credit.py \
+	debloating.py emit_batch.py flink_hostile.py flink_replay.py flink_vectors.py pools.py record_framing.py soak.py subpartition.py)
+
+test-compiled: .venv/.installed-dev .venv/.compiled
+	@$(BIN)/python -c 'from netstack import build; assert build.kind == "compiled", build.describe()'
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup $(CORE_TESTS) $(PYTEST_ARGS)
 
 format: .venv/.installed-dev
 	$(BIN)/ruff check --fix .
