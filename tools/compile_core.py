@@ -77,10 +77,16 @@ def compile_core(root: Path, out: Path, *, optimize: str = "2") -> None:
     sources = netstack_sources(root)
     with tempfile.TemporaryDirectory(prefix="netstack-core-") as temporary:
         stage = Path(temporary)
+        digests: dict[str, str] = {}  # of what is compiled, whatever happens to the sources meanwhile
         for source in sources:
             copy = stage / source.relative_to(root)
             copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(b"" if source.name == "__init__.py" else source.read_bytes())
+            if source.name == "__init__.py":
+                copy.touch()
+                continue
+            content = source.read_bytes()
+            copy.write_bytes(content)
+            digests[str(source.relative_to(root / "netstack"))] = source_digest(content)
         (stage / "mypy.ini").write_text(_CONFIG, encoding="utf-8")
         command = [sys.executable, str(Path(__file__).resolve()), "--stage", str(stage), "--optimize", optimize]
         done = subprocess.run(command, cwd=stage, capture_output=True, text=True, check=False)
@@ -102,11 +108,7 @@ def compile_core(root: Path, out: Path, *, optimize: str = "2") -> None:
         manifest = {
             "group": f"{GROUP}__mypyc",
             "files": files,
-            "sources": {
-                str(path.relative_to(root / "netstack")): source_digest(path.read_bytes())
-                for path in sources
-                if path.name != "__init__.py"
-            },
+            "sources": digests,
         }
         (fresh / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         shutil.rmtree(out, ignore_errors=True)

@@ -1,9 +1,9 @@
-"""What one build of the data path does on given seeds of the soak, told in one line a seed. Runs in a process of its own.
+"""What one build of the data path does on given seeds of the soak, told in a line a seed; in a process of its own.
 
     python build_witness.py FIRST COUNT
 
-A line has a digest of every buffer and event in the order in which the consumers took them, the bytes on the wire, and a
-number that the seed's generator gives at the end: it is the same only if every decision on the way was.
+A line has a digest of every buffer and event in the order in which the consumers took them, the bytes on the wire, and
+a number that the seed's generator gives at the end: it is the same only if every decision on the way was.
 """
 
 from __future__ import annotations
@@ -41,6 +41,6 @@ def witness(seed: int) -> str:
 
 if __name__ == "__main__":
     first, count = map(int, sys.argv[1:])
-    print(build.kind)
+    sys.stdout.write(f"{build.kind}\n")
     for seed in range(first, first + count):
-        print(witness(seed))
+        sys.stdout.write(f"{witness(seed)}\n")
