@@ -6,9 +6,12 @@ Takes: the operator's place in the job. Gives: its keyed states.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, final
 
 from ..errors import ConfigError, LocalProtocolError
+from ..keygroups import key_group, operator_index
+from ..shown import shown
 from .keyed_state import KeyedState
 
 
@@ -75,7 +78,8 @@ class OperatorContext:
             default: what a new key gets: a value that cannot change, or something to call for each, such as `list`.
 
         Raises:
-            ConfigError: the operator is not behind `key_by`, or the default cannot be.
+            ConfigError: the operator is not behind `key_by`, or the default cannot be. Later, when a value is asked for
+                by a key whose records come to another subtask: it would be lost when the parallelism changes.
         """
         if not self._is_keyed:
             raise ConfigError(
@@ -84,9 +88,17 @@ class OperatorContext:
             )
         state = self._states.get(name)
         if state is None:
-            state = self._states[name] = KeyedState(default)
+            state = self._states[name] = KeyedState(default, partial(self._check_key, name))
             state.update(self._restored.pop(name, {}))
         return state
+
+    def _check_key(self, state: str, key: Any) -> None:
+        owner = operator_index(key_group(key, self.max_parallelism), self.parallelism, self.max_parallelism)
+        if owner != self.subtask:
+            raise ConfigError(
+                f"operator {self.operator!r}: keyed state {state!r} is asked for key {shown(key)}, and the records of"
+                f" this key come to subtask {owner}, not to {self.subtask}: use what the function of key_by gives"
+            )
 
     # For the runtime.
 

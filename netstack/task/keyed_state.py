@@ -24,10 +24,14 @@ class KeyedState(dict[Any, Any]):
     `state[key]`, `state.get(key)`, `del state[key]`: it is a dict.
     """
 
-    __slots__ = ("_default", "_make")
+    __slots__ = ("_check", "_default", "_make")
 
-    def __init__(self, default: Any) -> None:
-        """Args: what a new key gets: a value that cannot change, or something to call for each, such as `list`.
+    def __init__(self, default: Any, check: Callable[[Any], None] | None = None) -> None:
+        """Starts empty.
+
+        Args:
+            default: what a new key gets: a value that cannot change, or something to call for each, such as `list`.
+            check: refuses a new key that is not this subtask's.
 
         Raises:
             ConfigError: a value that could be changed, and would then be every key's.
@@ -40,8 +44,11 @@ class KeyedState(dict[Any, Any]):
                 f" such as {type(default).__name__}"
             )
         self._default = default
+        self._check = check
 
     def __missing__(self, key: Any) -> Any:
+        if self._check is not None:  # once for every key, so it may take its time
+            self._check(key)
         value = self._default if self._make is None else self._make()
         self[key] = value
         return value

@@ -25,7 +25,8 @@ Rules for operators:
   the operator is in the next checkpoint, whole.
 - `snapshot` gives plain data (see `checkpoint.snapshot`) that is not changed afterwards: a copy. State by key is better
   kept in `context.keyed_state`.
-- Records are handed on as they are: an operator that changes one changes it for all who are given it.
+- Inside a chain records are handed on as they are: an operator that changes one changes it for all who are given it.
+  Where they go over the network they become what their format makes of them: tuples come out of msgpack as lists.
 - An ordinary method that computes for long holds up everything else in its process; give it a thread.
 """
 
@@ -113,7 +114,7 @@ class BoundOperator:
         self.is_batched = False
         self.inputs: tuple[Callable[..., Any], ...] = ()
         parameters = dict(information.parameters)
-        if inspect.isclass(found):
+        if inspect.isclass(found) and not (self.kind in _PLAIN and not parameters and _is_conversion(found)):
             _check_call(self.name, found, parameters)
             try:
                 self._object = found(**parameters)
@@ -275,6 +276,12 @@ _METHODS: Final[Mapping[OperatorKind, tuple[str, ...]]] = {
     OperatorKind.CONNECT: ("process_batch", "process", "process1", "process2"),
     OperatorKind.SINK: ("process_batch", "process", "__call__"),
 }
+
+
+def _is_conversion(found: type) -> bool:
+    """Whether a class is called with each record, as `int` and `str` are: it has none of an operator's methods."""
+    names = {"open", "restore", "finish", *(name for methods in _METHODS.values() for name in methods)}
+    return _takes(found, 1) and not any(name in vars(each) for name in names for each in found.__mro__)
 
 
 def _with_parameters(

@@ -15,7 +15,7 @@ import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from task_functions import Collect, Seen, SlowNumbers, double, key_of, twice
+from task_functions import Collect, Seen, SlowNumbers, double, key_of, last_channel, twice
 from tasks import run_to_its_end, running, virtual
 
 from netstack.checkpoint.instructions import CheckpointSettings
@@ -43,6 +43,7 @@ class Step:
     after_s: float
 
 
+WAYS = st.sampled_from(["rebalance", "rescale", "shuffle", "global_", "broadcast", "custom"])
 SHAPES = st.builds(Shape, st.booleans(), st.integers(1, 3), st.integers(1, 3))
 STEPS = st.builds(
     Step,
@@ -53,7 +54,7 @@ STEPS = st.builds(
 )
 
 
-def job_of(folder: str, shape: Shape, sources: int) -> StreamEnvironment:
+def job_of(folder: str, shape: Shape, sources: int, way: str) -> StreamEnvironment:
     chosen = StreamSettings(
         is_chaining_enabled=shape.is_chained,
         checkpoints=CheckpointSettings(unaligned=True),
@@ -63,31 +64,32 @@ def job_of(folder: str, shape: Shape, sources: int) -> StreamEnvironment:
     numbers = job.source(SlowNumbers, name="source", parameters={"count": COUNT, "at_once": 11})
     plain = numbers.map(double, name="double").flat_map(twice, name="twice")
     seen = plain.key_by(key_of).process(Seen, name="seen").set_parallelism(shape.keyed)
-    seen.rebalance().sink(Collect, name="sink").set_parallelism(shape.sinks)
+    stream = seen.partition_custom(last_channel) if way == "custom" else getattr(seen, way)()
+    stream.sink(Collect, name="sink").set_parallelism(shape.sinks)
     return job
 
 
 @settings(max_examples=5, deadline=None)
-@given(st.integers(1, 2), st.lists(STEPS, min_size=1, max_size=3), SHAPES)
-def test_every_record_counts_once(sources: int, steps: list[Step], last: Shape) -> None:
-    play(sources, steps, last)
+@given(st.integers(1, 2), WAYS, st.lists(STEPS, min_size=1, max_size=3), SHAPES)
+def test_every_record_counts_once(sources: int, way: str, steps: list[Step], last: Shape) -> None:
+    play(sources, way, steps, last)
 
 
 @pytest.mark.long
 @settings(max_examples=60, deadline=None)
-@given(st.integers(1, 2), st.lists(STEPS, min_size=1, max_size=4), SHAPES)
-def test_every_record_counts_once_in_many_runs(sources: int, steps: list[Step], last: Shape) -> None:
-    play(sources, steps, last)
+@given(st.integers(1, 2), WAYS, st.lists(STEPS, min_size=1, max_size=4), SHAPES)
+def test_every_record_counts_once_in_many_runs(sources: int, way: str, steps: list[Step], last: Shape) -> None:
+    play(sources, way, steps, last)
 
 
 @virtual
-async def play(sources: int, steps: list[Step], last: Shape) -> None:
+async def play(sources: int, way: str, steps: list[Step], last: Shape) -> None:
     with tempfile.TemporaryDirectory() as folder:
         checkpoint_id: int | None = None
         before: Shape | None = None
         for number, step in enumerate(steps, 1):
-            shape = fitting(step.shape, before, steps, number)
-            async with running(job_of(folder, shape, sources), restore=checkpoint_id) as run:
+            shape = fitting(step.shape, before, steps, number, way)
+            async with running(job_of(folder, shape, sources, way), restore=checkpoint_id) as run:
                 await trio.sleep(step.before_s)
                 await run.checkpoint(
                     number,
@@ -97,10 +99,10 @@ async def play(sources: int, steps: list[Step], last: Shape) -> None:
                 )
                 await trio.sleep(step.after_s)
             checkpoint_id, before = number, shape
-        shape = fitting(last, before, steps, len(steps) + 1)
-        run = await run_to_its_end(job_of(folder, shape, sources), restore=checkpoint_id)
+        shape = fitting(last, before, steps, len(steps) + 1, way)
+        run = await run_to_its_end(job_of(folder, shape, sources, way), restore=checkpoint_id)
     wanted = [2 * (1_000_000 * source + number) for source in range(sources) for number in range(COUNT)]
-    check_once(run.result("sink"), wanted)
+    check_once(run.result("sink"), wanted * (shape.sinks if way == "broadcast" else 1))
     keyed = [part for subtask in run.result("seen") for part in subtask]
     check_once(keyed, wanted)
     for part in keyed:  # equal keys are together, and of each source in its order
@@ -110,11 +112,13 @@ async def play(sources: int, steps: list[Step], last: Shape) -> None:
             assert mine == sorted(mine)
 
 
-def fitting(shape: Shape, before: Shape | None, steps: list[Step], number: int) -> Shape:
-    """Other chains only behind a savepoint; another parallelism always."""
-    if before is None or steps[number - 2].mode == "savepoint":
+def fitting(shape: Shape, before: Shape | None, steps: list[Step], number: int, way: str) -> Shape:
+    """Other chains only behind a savepoint; another parallelism always, but that everybody's record is everybody's."""
+    if before is None:
         return shape
-    return Shape(before.is_chained, shape.keyed, shape.sinks)
+    sinks = before.sinks if way == "broadcast" else shape.sinks
+    is_chained = shape.is_chained if steps[number - 2].mode == "savepoint" else before.is_chained
+    return Shape(is_chained, shape.keyed, sinks)
 
 
 def check_once(parts: list[list[Any]], wanted: list[int]) -> None:

@@ -56,6 +56,16 @@ async def test_map_filter_flat_map_sink(is_chained: bool) -> None:
     assert len(run.tasks) == (1 if is_chained else 6)
 
 
+@virtual
+async def test_a_type_is_a_function_too() -> None:
+    job = environment()
+    job.source(numbers, parameters={"count": 3}).map(str).map(float, name="float").filter(bool).sink(
+        Collect, name="sink"
+    )
+    run = await run_to_its_end(job)
+    assert run.result("sink") == [[1.0, 2.0]]
+
+
 @CHAINED
 @virtual
 async def test_records_are_counted_for_every_operator(is_chained: bool) -> None:
@@ -262,6 +272,16 @@ class TestRefusals:
         job = environment()
         job.source(numbers).process(CountAtEnd)
         with pytest.raises(ConfigError, match="put key_by in front of it"):
+            await run_to_its_end(job)
+
+    @virtual
+    async def test_keyed_state_of_somebody_else_s_keys(self) -> None:
+        job = environment(parallelism=3)
+        job.source(numbers_of_subtask).key_by("task_functions:modulo").process(CountAtEnd, name="count")
+        await run_to_its_end(job)  # the same keys, by another function
+        job = environment(parallelism=3)
+        job.source(numbers_of_subtask).key_by("builtins:int").process(CountAtEnd, name="count")
+        with pytest.raises(ConfigError, match=r"come to subtask ., not to .: use what the function of key_by gives"):
             await run_to_its_end(job)
 
     @virtual
