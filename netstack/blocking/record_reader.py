@@ -207,7 +207,10 @@ class RecordReader(_Fetcher):
         return records
 
     async def _take(self) -> int:
-        elements = await self._reader.next_records()
+        try:
+            elements = self._reader.next_records_nowait()
+        except trio.WouldBlock:
+            elements = await self._reader.next_records()
         if elements is None:
             return FETCH_LIMIT
         self._ready.append((self._reader.channel_index, elements))

@@ -163,10 +163,11 @@ class RecordWriter(Generic[T]):
     async def broadcast_event(self, event: Event, *, priority: bool = False) -> None:
         """Sends an event on every subpartition, behind (with priority: in front of) everything written so far.
 
-        Waits only if a cancelled `emit` left a record to be completed. Cancellation: the event was not sent.
+        Waits only if a cancelled `emit` left a record to be completed. A checkpoint. Cancellation: the event was not
+        sent.
         """
         await self._make_whole()
-        await trio.lowlevel.checkpoint_if_cancelled()
+        await trio.lowlevel.checkpoint()
         self._core.broadcast_event(event, priority=priority)
 
     async def flush(self) -> None:

@@ -15,6 +15,7 @@ from typing import Final, NewType, TypeAlias, final
 
 import msgpack
 
+from ...documents import unpack_document
 from ...errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from ...ids import ChannelDescriptor, ResultPartitionType
 from .shuffle import ShuffleDescriptors, resolve
@@ -212,7 +213,7 @@ class TaskDeploymentDescriptor:
             RemoteProtocolError: the bytes are no descriptor.
         """
         try:
-            attempt, allocation, job, task, restore, partitions, gates = msgpack.unpackb(data)
+            attempt, allocation, job, task, restore, partitions, gates = unpack_document(data)
             return cls(
                 ExecutionAttemptId(*attempt),
                 str(allocation),

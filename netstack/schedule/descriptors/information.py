@@ -16,6 +16,7 @@ from typing import Any, Self, final
 import msgpack
 
 from ...checkpoint.instructions import CheckpointSettings
+from ...documents import unpack_document
 from ...errors import ConfigError, ErrorCode, RemoteProtocolError
 from ..graph.job_graph import DEFAULT_KEEP, ChainedEdge, DistributionPattern, JobEdge, JobGraph, OperatorKind
 
@@ -130,7 +131,7 @@ class JobInformation:
             RemoteProtocolError: the bytes are no such document.
         """
         try:
-            job_id, name, operators, checkpoints, folder, keep, builds, code = msgpack.unpackb(data)
+            job_id, name, operators, checkpoints, folder, keep, builds, code = unpack_document(data)
             return cls(
                 _text(job_id),
                 _text(name),
@@ -283,7 +284,7 @@ class TaskInformation:
             RemoteProtocolError: the bytes are no such document.
         """
         try:
-            name, parallelism, max_parallelism, operators, chained, inputs, outputs = msgpack.unpackb(data)
+            name, parallelism, max_parallelism, operators, chained, inputs, outputs = unpack_document(data)
             return cls(
                 _text(name),
                 int(parallelism),

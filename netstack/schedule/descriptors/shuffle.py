@@ -20,6 +20,7 @@ import msgpack
 import numpy as np
 import numpy.typing as npt
 
+from ...documents import unpack_document
 from ...errors import ConfigError, ErrorCode, LocalProtocolError, RemoteProtocolError
 from ...ids import ChannelDescriptor, PartitionId, ResultPartitionType, partition_id
 
@@ -211,7 +212,7 @@ class ShuffleDescriptors:
             RemoteProtocolError: the bytes are no such list.
         """
         try:
-            job_id, dataset, locations, count, planes = msgpack.unpackb(data)
+            job_id, dataset, locations, count, planes = unpack_document(data)
             cut = np.frombuffer(planes, np.uint8).reshape(len(_COLUMNS), _WIDTH, count).transpose(0, 2, 1)
             columns = np.ascontiguousarray(cut).view("<u4").reshape(len(_COLUMNS), count).astype(np.uint32, copy=False)
             places = tuple(TaskManagerLocation(*map(str, location)) for location in locations)

@@ -226,6 +226,77 @@ def test_a_large_record_goes_through_a_file_that_does_not_outlive_the_reader(tmp
     trio.run(scenario, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
+# Tasks.
+
+
+@virtual
+async def test_next_records_is_a_checkpoint_whether_it_waits_or_not() -> None:
+    stage = Stage()
+    reader = RecordReader(stage.gate)
+    stage.put(frame(b"a"))
+    with trio.testing.assert_checkpoints():
+        assert await reader.next_records() == [b"a"]
+    stage.put(frame(b"b"))
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await reader.next_records()
+    assert scope.cancelled_caught
+    assert await reader.next_records() == [b"b"]  # nothing is lost
+    stage.end()
+    with trio.testing.assert_checkpoints():
+        assert await reader.next_records() is None
+
+
+@virtual
+async def test_next_records_nowait_gives_what_has_come() -> None:
+    stage = Stage()
+    reader = RecordReader(stage.gate)
+    with trio.testing.assert_no_checkpoints():
+        with pytest.raises(trio.WouldBlock):
+            reader.next_records_nowait()
+        assert stage.pokes == 1
+        record = frame(b"abc")
+        stage.put(record[:3])
+        with pytest.raises(trio.WouldBlock):
+            reader.next_records_nowait()
+        stage.put(record[3:] + frame(b"d"))
+        stage.put_event(UserEvent("x"))
+        assert reader.next_records_nowait() == [b"abc", b"d"]
+        assert reader.next_records_nowait() == [UserEvent("x")]
+        stage.end()
+        assert reader.next_records_nowait() is None
+    stage.assert_all_home()
+
+
+@pytest.mark.parametrize("arrays", [False, True])
+@virtual
+async def test_two_tasks_on_one_reader_are_told_so(arrays: bool) -> None:
+    stage = Stage()
+    reader: Any = ArrayReader(stage.gate, "<i8") if arrays else RecordReader(stage.gate, format="int64")
+    got: list[Any] = []
+
+    async def read() -> None:
+        got.append(await reader.__anext__())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(trio.BusyResourceError, match="another task reads"):
+            await reader.__anext__()
+        if not arrays:
+            with pytest.raises(trio.BusyResourceError):
+                await reader.next_records()
+            with pytest.raises(trio.BusyResourceError):
+                reader.next_records_nowait()
+        stage.put(frame(bytes(8)))
+    assert len(got) == 1  # the first one is none the worse for it
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await reader.__anext__()
+    stage.put(frame(bytes(8)))
+    await reader.__anext__()  # who was cancelled reads no more
+
+
 # Arrays.
 
 

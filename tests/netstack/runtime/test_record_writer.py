@@ -255,6 +255,8 @@ async def test_calls_that_may_wait_are_checkpoints() -> None:
         await stage.writer.flush()
     with trio.testing.assert_checkpoints():
         await stage.writer.emit_batch(np.zeros(3, "V4"))
+    with trio.testing.assert_checkpoints():
+        await stage.writer.broadcast_event(UserEvent("x"))
     with trio.testing.assert_no_checkpoints():
         await stage.writer.emit(b"a record that has a buffer costs no turn of the scheduler")
     with trio.testing.assert_checkpoints():
