@@ -1,7 +1,8 @@
 """netstack and Spark: rows of a DataFrame through netstack's channels, and netstack's streams as DataFrames.
 
 Takes: an open Spark session. Gives: `exchange`, with `ExchangeStatistics` beside its rows; the data source "netstack"
-(`NetstackDataSource`), and `Publisher` for the stream worker at the other end; `plain_errors`.
+(`NetstackDataSource`), and `Publisher` for the stream worker at the other end; `run`, a job whose TaskManagers are the
+tasks of a stage; `plain_errors`.
 
 Everything is loaded when it is asked for: executors import this package too, and only `pyspark` may be missing here
 (`pip install 'netstack[spark]'`).
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from .exchange_frame import exchange
     from .exchange_statistics import ExchangeChannel, ExchangeStatistics, ExchangeTask
     from .failures import SparkFailed, plain_errors
+    from .job_run import run
     from .publisher import Publisher
     from .source import NetstackDataSource
 
@@ -28,6 +30,7 @@ __all__ = [
     "SparkFailed",
     "exchange",
     "plain_errors",
+    "run",
 ]
 
 _MODULES: Final = {
@@ -39,6 +42,7 @@ _MODULES: Final = {
     "SparkFailed": "failures",
     "exchange": "exchange_frame",
     "plain_errors": "failures",
+    "run": "job_run",
 }
 
 

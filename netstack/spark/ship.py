@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..errors import ConfigError
+from ..jobmanager.shipping import zip_package
 from ..parts import PARTS
 
 PACKAGES: Final = ("netstack", *PARTS)
@@ -44,8 +45,28 @@ def ship(context: Any) -> str:
     Raises:
         ConfigError: a package is not there as files.
     """
-    data = zip_bytes()
-    name = f"netstack-{hashlib.sha256(data).hexdigest()[:16]}.zip"
+    return _add(context, "netstack", zip_bytes())
+
+
+def ship_package(context: Any, name: str) -> str:
+    """Sends a package or a module to all executors of a session, once.
+
+    Args:
+        context: a SparkContext.
+        name: by which it is imported here, or the path of its folder or of its file.
+
+    Returns:
+        As `ship`.
+
+    Raises:
+        ConfigError: there is none, or it cannot be read.
+    """
+    package = zip_package(name)
+    return _add(context, package.name, package.data)
+
+
+def _add(context: Any, package: str, data: bytes) -> str:
+    name = f"{package}-{hashlib.sha256(data).hexdigest()[:16]}.zip"
     if not any(str(known).endswith(f"/{name}") for known in context.listFiles):
         # Executors that come later fetch it too, so it stays as long as this process.
         folder = Path(tempfile.mkdtemp(prefix="netstack-spark-ship-"))

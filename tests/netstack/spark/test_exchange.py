@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
+from workers import listening, silent
 
 from netstack.errors import ConfigError
 from netstack.keygroups import key_group, operator_index
@@ -44,50 +43,6 @@ def checksums(frame: Any, key: str) -> dict[Any, tuple[int, int]]:
     hashed = F.sum(F.xxhash64(*columns).cast("decimal(38,0)"))
     rows = frame.groupBy(key).agg(F.count("*").alias("n"), hashed.alias("s")).collect()
     return {row[key]: (row["n"], int(row["s"])) for row in rows}
-
-
-def python_workers() -> list[int]:
-    """Processes that the Python daemons of this session, one for each environment, forked for tasks."""
-    from pyspark import SparkContext
-
-    gateway: Any = SparkContext._gateway
-    return [worker for daemon in children_of(gateway.proc.pid) for worker in children_of(daemon)]
-
-
-def children_of(parent: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if entry.name.isdigit():
-                facts = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(facts[1]) == parent and facts[0] != "Z":
-                    found.append(int(entry.name))
-    return sorted(found)
-
-
-def listening() -> dict[str, int]:
-    """Ports in the state LISTEN that Python workers hold, and which worker."""
-    sockets = {}
-    for pid in python_workers():
-        with contextlib.suppress(OSError):  # it has ended
-            for entry in Path(f"/proc/{pid}/fd").iterdir():
-                sockets[os.readlink(entry)] = pid
-    found = {}
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        facts = line.split()
-        if facts[3] == "0A" and f"socket:[{facts[9]}]" in sockets:
-            found[facts[1]] = sockets[f"socket:[{facts[9]}]"]
-    return found
-
-
-def silent(within_s: float = 20.0) -> bool:
-    """Whether no worker listens any more: Spark ends those of a failed job within some seconds."""
-    until_s = time.monotonic() + within_s
-    while listening():
-        if time.monotonic() > until_s:
-            return False
-        time.sleep(0.1)
-    return True
 
 
 def test_every_type_arrives_whole_in_the_partition_of_its_key(spark: Any) -> None:

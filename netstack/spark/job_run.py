@@ -1,0 +1,232 @@
+"""`run(spark, job)`: a job whose TaskManagers are the tasks of a barrier stage, its JobManager here in the driver.
+
+Takes: a session, a job. Gives: how it ended.
+
+Hosts, resources and code are Spark's to bring; placement, channels, checkpoints and failover are netstack's, as with
+TaskManagers that came in any other way. Each task of the stage is one TaskManager, which registers and serves until the
+stage is cancelled. When Spark loses one of them it ends the whole stage (that is what a barrier is):
+the stage is started again, its TaskManagers register anew, and the job goes on from its newest checkpoint.
+
+Rules: the driver's address is reached from every executor. The connections have a secret of this run's own. Tasks are
+ended by SIGKILL, which no TaskManager minds.
+"""
+
+from __future__ import annotations
+
+import functools
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+import trio
+
+from ..config import MIB
+from ..errors import ConfigError, LocalProtocolError, NetstackError
+from ..jobmanager.client import JobResult, open_job_client, packages_of
+from ..jobmanager.config import JobManagerConfig
+from ..jobmanager.service import open_jobmanager
+from ..runtime.authentication import Secret
+from ..schedule.graph.stream_builder import StreamEnvironment
+from ..schedule.graph.stream_graph import StreamGraph
+from ..taskmanager.service import TaskManagerConfig, open_taskmanager
+from .barrier import BarrierTask
+from .exchange_frame import check_session
+from .failures import SparkFailed, explain, spark_errors
+from .ship import imports_from_zip, ship, ship_package
+
+_OWN: Final = frozenset({"netstack", "transports", "bench"})
+_PAUSE_S: Final = 1.0
+_LOOK_S: Final = 0.2
+_END_S: Final = 10.0
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskManagerJob:
+    """What every task of the stage is given.
+
+    Attributes:
+        jobmanager: where to register.
+        token: the secret of this run.
+        slots: of each TaskManager.
+        memory_bytes: for network buffers, of each.
+    """
+
+    jobmanager: str
+    token: bytes = field(repr=False)
+    slots: int
+    memory_bytes: int
+
+
+def serve_taskmanager(job: TaskManagerJob, _: Iterator[Any]) -> Iterator[Any]:
+    """What `mapPartitions` is given: a TaskManager, until Spark ends it."""
+    task = BarrierTask.current()
+    config = TaskManagerConfig(
+        listen=f"tcp://{task.host}:0",
+        jobmanager=job.jobmanager,
+        name=f"spark-{task.rank}",
+        slots=job.slots,
+        memory_bytes=job.memory_bytes,
+        secret=Secret(job.token),
+        allow=("*",),  # whoever has the secret of this run has made it
+    )
+
+    async def serve() -> None:
+        async with open_taskmanager(config):
+            await trio.sleep_forever()
+
+    trio.run(serve)
+    yield from ()
+
+
+def run(
+    spark: Any,
+    job: StreamGraph | StreamEnvironment,
+    *,
+    taskmanagers: int | None = None,
+    slots: int = 2,
+    memory_bytes: int = 64 * MIB,
+    folder: str | None = None,
+    ship_packages: Iterable[str] | None = None,
+    start_timeout_s: float = 120.0,
+) -> JobResult:
+    """Runs a job on Spark's executors, to its end.
+
+    Args:
+        spark: the session; it needs a slot for each TaskManager.
+        job: it.
+        taskmanagers: tasks of the stage; None is as many as the session has slots.
+        slots: of each TaskManager: how many tasks of one slot sharing group it runs.
+        memory_bytes: for network buffers, of each.
+        folder: where the JobManager keeps jobs and checkpoints; None keeps none.
+        ship_packages: packages and modules that executors do not have; None is all that the job's functions are in.
+        start_timeout_s: for TaskManagers to come, at the start and after one was lost.
+
+    Returns:
+        How it ended, and what its sinks returned.
+
+    Raises:
+        JobFailed: it failed; the text is its root cause.
+        SparkFailed: the stage cannot be run, in one sentence.
+        ConfigError: the session runs no barrier stages.
+        LocalProtocolError: called inside trio.
+
+    Ctrl-C cancels the stage and leaves as KeyboardInterrupt.
+    """
+    if trio.lowlevel.in_trio_run():
+        raise LocalProtocolError("netstack.spark.run blocks, and was called inside trio; call it in a thread")
+    check_session(spark)
+    context = spark.sparkContext
+    count = taskmanagers or int(context.defaultParallelism)
+    if count < 1:
+        raise ConfigError(f"taskmanagers={count}; the least is 1")
+    graph = job.stream_graph() if isinstance(job, StreamEnvironment) else job
+    packages = packages_of(graph) - _OWN - sys.stdlib_module_names if ship_packages is None else set(ship_packages)
+    secret = Secret.generate()
+    host = str(context.getConf().get("spark.driver.host", "127.0.0.1"))
+    ship(context)
+    for package in sorted(packages):
+        ship_package(context, package)
+
+    async def main() -> JobResult:
+        config = JobManagerConfig(
+            listen=f"tcp://{host}:0", folder=folder, secret=secret, slot_timeout_s=start_timeout_s, name="spark driver"
+        )
+        async with AsyncExitStack() as stack:
+            jobmanager = await stack.enter_async_context(open_jobmanager(config))
+            what = TaskManagerJob(
+                jobmanager=jobmanager.address, token=secret.reveal(), slots=slots, memory_bytes=memory_bytes
+            )
+            stage = _Stage(context, what, count)
+            stack.callback(stage.end)
+            nursery = await stack.enter_async_context(trio.open_nursery())
+            nursery.start_soon(_keep, stage)
+            client = await stack.enter_async_context(open_job_client(jobmanager.address, secret=secret))
+            result = await client.wait(await client.submit(graph))
+            nursery.cancel_scope.cancel()
+        return result
+
+    try:
+        return trio.run(main)
+    except BaseExceptionGroup as group:
+        raise _first(group) from None
+
+
+@final
+class _Stage:
+    """The stage, in a thread of its own: a call into the JVM blocks until its job is over."""
+
+    def __init__(self, context: Any, what: TaskManagerJob, count: int) -> None:
+        self._context = context
+        self._what = what
+        self._count = count
+        self._group = f"netstack-run-{secrets.token_hex(6)}"
+        self._thread: threading.Thread | None = None
+        self.failure: BaseException | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether none runs."""
+        return self._thread is None or not self._thread.is_alive()
+
+    def start(self) -> None:
+        """Starts it, again if it is over."""
+        from pyspark import InheritableThread
+
+        self.failure = None
+        self._thread = InheritableThread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Cancels it and waits for its end."""
+        self._context.cancelJobGroup(self._group)
+        if self._thread is not None:
+            self._thread.join(_END_S)
+
+    def explain(self) -> tuple[str, bool]:
+        """Why it ended, and whether it would do so again."""
+        if self.failure is None:
+            return "the stage ended", False
+        found = explain(self.failure, tasks=self._count, python=str(self._context.pythonExec), task="TaskManager")
+        return found.text, found.is_final
+
+    def _run(self) -> None:
+        try:
+            self._context.setJobGroup(self._group, "netstack TaskManagers")
+            stage = self._context.parallelize(range(self._count), self._count).barrier()
+            with imports_from_zip(self._context):
+                stage.mapPartitions(functools.partial(serve_taskmanager, self._what)).collect()
+        except spark_errors() as error:
+            self.failure = error
+
+
+async def _keep(stage: _Stage) -> None:
+    """Keeps the stage running.
+
+    Raises:
+        SparkFailed: it cannot be.
+    """
+    while True:
+        began_s = time.monotonic()
+        stage.start()
+        while not stage.is_over:  # noqa: ASYNC110 - a thread of Spark's
+            await trio.sleep(_LOOK_S)
+        text, is_final = stage.explain()
+        if is_final:
+            raise SparkFailed(text)
+        if time.monotonic() - began_s < _PAUSE_S:
+            await trio.sleep(_PAUSE_S)
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that says most: of netstack before any other."""
+    found: BaseException = group
+    while isinstance(found, BaseExceptionGroup):
+        known, _ = found.split(NetstackError)
+        found = (known or found).exceptions[0]
+    return found

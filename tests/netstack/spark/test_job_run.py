@@ -1,0 +1,70 @@
+"""Jobs whose TaskManagers are tasks of a barrier stage, in a real session."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import jobworld
+import pytest
+from workers import listening, silent
+
+from netstack.checkpoint.coordinator import CheckpointSettings
+from netstack.errors import JobFailed
+from netstack.schedule.graph.restart_settings import RestartSettings
+from netstack.schedule.graph.stream_builder import StreamEnvironment
+from netstack.schedule.graph.stream_graph import StreamSettings
+from netstack.spark import SparkFailed, run
+
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]
+
+COUNT = 4000
+
+
+def counting() -> StreamEnvironment:
+    settings = StreamSettings(
+        checkpoints=CheckpointSettings(interval_s=0.2), restart=RestartSettings(kind="fixed_delay", delay_s=0.2)
+    )
+    job = StreamEnvironment("on spark", parallelism=2, max_parallelism=128, settings=settings)
+    numbers = job.source("jobworld:Numbers", name="numbers", parameters={"count": COUNT, "per_s": 1000.0})
+    numbers.key_by("jobworld:key_of").sink("jobworld:Count", name="count")
+    return job
+
+
+def test_a_job_runs_on_executors_and_goes_on_when_one_is_killed(spark: Any, tmp_path: Path) -> None:
+    killed: list[int] = []
+
+    def kill_one() -> None:
+        until_s = time.monotonic() + 60
+        while not [path for path in tmp_path.rglob("*") if "manifest" in path.name.lower()]:
+            if time.monotonic() > until_s:
+                return
+            time.sleep(0.05)
+        killed.append(max(listening().values()))
+        os.kill(killed[0], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    result = run(spark, counting(), taskmanagers=2, slots=1, folder=str(tmp_path))
+    killer.join()
+    assert killed
+    assert result.state == "finished"
+    told = result.results["count"].values()
+    assert sorted(row for subtask in told for row in subtask["counts"]) == jobworld.expected(2 * COUNT)
+    assert max(subtask["attempt"] for subtask in told) >= 1
+    assert silent()
+
+
+def test_what_cannot_run_is_one_sentence(spark: Any) -> None:
+    with pytest.raises(SparkFailed, match="needs 3 slots at once") as caught:
+        run(spark, counting(), taskmanagers=3)
+    assert "\n" not in str(caught.value)
+    job = StreamEnvironment("fails", settings=StreamSettings(restart=RestartSettings(kind="none")))
+    numbers = job.source("jobworld:Numbers", parameters={"count": 10, "per_s": 1000.0})
+    numbers.map("jobworld:fail_at_once", name="check").key_by("jobworld:key_of").sink("jobworld:Count")
+    with pytest.raises(JobFailed, match="I do not like"):
+        run(spark, job, taskmanagers=1, slots=1)
