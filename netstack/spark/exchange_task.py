@@ -13,6 +13,7 @@ peer's own error is the one that Spark should hear first.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import resource
 import threading
@@ -25,7 +26,7 @@ from typing import Any, Final, final
 from .. import blocking
 from ..buffer.requirements import GatePlan, PartitionPlan, required_buffers
 from ..config import NetworkConfig
-from ..errors import ConfigError, NetstackError
+from ..errors import ConfigError, ErrorCode, NetstackError, RemoteProtocolError
 from ..ids import ChannelDescriptor
 from ..keygroups import default_max_parallelism, group_owners
 from ..runtime.authentication import Secret
@@ -126,8 +127,12 @@ class Exchanger:
                 yield from self._exchange(network, peers, batches)
             except BaseException as error:
                 root = root_cause(error if self._failure is None else self._failure)  # the reader ends with the feeder
-                if isinstance(root, NetstackError) and is_secondary(root):
+                if _is_anothers(root):
                     time.sleep(_BLAME_S)
+                else:
+                    with contextlib.suppress(NetstackError):  # it may be closed by now
+                        self._partition.fail(told(root))
+                        network.close()  # with a goodbye: what was said before it arrives
                 raise root from None
 
     def _meet(self, stack: ExitStack) -> tuple[blocking.NetworkEnvironment, Sequence[str]]:
@@ -266,6 +271,12 @@ class Exchanger:
             for owner, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
                 if end > start:
                     yield from ((owner, piece) for piece in _slices(sorted_rows.slice(start, end - start), size))
+
+
+def _is_anothers(error: BaseException) -> bool:
+    """Whether a peer is to blame."""
+    is_cut = isinstance(error, RemoteProtocolError) and error.code is ErrorCode.TRUNCATED_STREAM
+    return is_cut or is_secondary(error)
 
 
 def _column(batch: RecordBatch, key: str) -> Any:

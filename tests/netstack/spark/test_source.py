@@ -88,9 +88,9 @@ def test_a_stream_whose_both_ends_are_killed_arrives_exactly_once(spark: Any, tm
     assert sorted(ids) == list(range(rows))
 
 
-@pytest.mark.long
+@pytest.mark.long  # a session of Spark has to start for every driver that died
 def test_ten_random_deaths_of_worker_and_driver_lose_nothing_and_repeat_nothing(spark: Any, tmp_path: Path) -> None:
-    rows, address, rng = 20_000, free_address(), random.Random()
+    rows, address, rng = 6_000, free_address(), random.Random()
 
     def start_driver() -> subprocess.Popen[bytes]:
         program = str(WORKER.with_name("stream_query.py"))
@@ -102,7 +102,7 @@ def test_ten_random_deaths_of_worker_and_driver_lose_nothing_and_repeat_nothing(
         return int(json.loads(state.read_text())[1]) if state.exists() else 0
 
     worker, driver = start_worker(tmp_path, address, rows, 100), start_driver()
-    deaths, dies_at, until_s = {"worker": 0, "driver": 0}, 12, time.monotonic() + 500
+    deaths, dies_at, until_s = {"worker": 0, "driver": 0}, 5, time.monotonic() + 600
     try:
         while worker.poll() != 0:
             assert time.monotonic() < until_s, (deaths, epoch())
@@ -114,7 +114,7 @@ def test_ten_random_deaths_of_worker_and_driver_lose_nothing_and_repeat_nothing(
                 time.sleep(rng.uniform(0, 2))
                 who = rng.choice(["worker", "driver"])
                 deaths[who] += 1
-                dies_at = epoch() + 12
+                dies_at = epoch() + 5
                 dying = worker if who == "worker" else driver
                 dying.kill()
                 dying.wait()
