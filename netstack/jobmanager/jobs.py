@@ -188,13 +188,12 @@ class Jobs:
                 f"job {graph.name!r}: operator {missing!r} has no function, so there is nothing to run; only a plan"
                 " does without"
             )
-        code = tuple((package, f"code-{digest}") for package, digest in stored.code.items())
         record = JobRecord(
             stored,
             graph.name,
             generated,
             None if settings.network is None else dataclasses.asdict(settings.network),
-            JobInformation.of(stored.job_id, generated.job, builds=stored.builds, code=code).pack(),
+            JobInformation.of(stored.job_id, generated.job, builds=stored.builds, code=_code_of(stored)).pack(),
             None if folder is None else CheckpointStorage(folder, keep=generated.job.keep),
         )
         self._scheduler(record, graph)  # refuses what cannot be scheduled before anything is stored
@@ -214,6 +213,8 @@ class Jobs:
                     request_timeout_s=config.slot_timeout_s, idle_timeout_s=config.slot_idle_timeout_s
                 ),
                 heartbeats=None,
+                builds=record.stored.builds,
+                code=_code_of(record.stored),
                 adaptive=graph.settings.adaptive or AdaptiveSettings(),
                 scheduling=None if graph.settings.scheduling is None else SchedulingType(graph.settings.scheduling),
                 constraint=InputConstraint(graph.settings.input_constraint),
@@ -302,6 +303,11 @@ class Jobs:
         for job_id in ended[: max(0, len(ended) - self._manager.config.max_ended_jobs)]:
             del self.records[job_id]
             self._nursery.start_soon(self._in_thread, partial(self._manager.store.forget, job_id))
+
+
+def _code_of(stored: StoredJob) -> tuple[tuple[str, str], ...]:
+    """What was sent with a job, and the blobs it is in."""
+    return tuple((package, f"code-{digest}") for package, digest in stored.code.items())
 
 
 def _by_text(values: Mapping[int, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from ..checkpoint.storage import CheckpointStorage
-from ..errors import CheckpointStorageError
+from ..errors import CheckpointError, CheckpointStorageError
 
 _FOLDER: Final = re.compile(r"chk-(\d{8,18})")
 
@@ -44,7 +44,10 @@ def adopt_savepoint(savepoint: str, folder: str) -> int:
         path, checkpoint_id = Path(found.path), found.checkpoint_id
     else:
         checkpoint_id = int(match[1])
-    CheckpointStorage(path.parent).read(checkpoint_id)
+    try:
+        CheckpointStorage(path.parent).read(checkpoint_id)
+    except CheckpointError as error:
+        raise CheckpointStorageError(f"{savepoint} is no complete savepoint: {error}") from error
     target = Path(CheckpointStorage(folder).path(checkpoint_id))
     if target.exists() and target.samefile(path):
         return checkpoint_id

@@ -153,8 +153,8 @@ def computing(seconds: float = 3.0) -> StreamEnvironment:
     return job
 
 
-def with_code_of(module: str) -> StreamEnvironment:
+def with_code_of(module: str, parallelism: int = 4) -> StreamEnvironment:
     """An operator whose function may not be everywhere."""
-    job = StreamEnvironment("elsewhere", parallelism=4)
+    job = StreamEnvironment("elsewhere", parallelism=parallelism)
     job.source(lines).map(f"{module}:same").sink(ignore)
     return job

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -46,10 +45,7 @@ class ClusterRig:
         for process in processes:
             process.kill()
         for process in processes:
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
+            end(process)
         for log in self._logs:
             log.close()
 
@@ -118,7 +114,10 @@ class ClusterRig:
         )
 
 
-def end(process: subprocess.Popen[bytes], number: int = signal.SIGKILL) -> None:
-    """Ends a process and waits for it."""
-    process.send_signal(number)
+def end(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL; returns when it is gone."""
+    process.kill()
     process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import cluster_jobs
+import jobworld
 import pytest
-from cluster_rig import ClusterRig
+from cluster_rig import ClusterRig, end
 
 from netstack.cli import main
 from netstack.jobmanager.children import search_path
@@ -36,8 +37,8 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRig]:
     elsewhere.mkdir()
     (elsewhere / "only_on_three.py").write_text("def same(item):\n    return item\n")
     with ClusterRig(folder / "cluster", "--load-balance", "slots") as rig:
-        rig.start_taskmanagers(2, 2, 2, path=[*search_path(), str(elsewhere)])
-        rig.start_taskmanagers(2)
+        rig.start_taskmanagers(2, 2, 2, flags=["--allow-submitted"], path=[*search_path(), str(elsewhere)])
+        rig.start_taskmanagers(2, flags=["--allow-submitted"])
         yield rig
 
 
@@ -73,6 +74,20 @@ def test_a_module_that_is_missing_on_one_host(cluster: ClusterRig, capsys: pytes
     assert "No module named 'only_on_three'" in said
     taskmanagers = command(capsys, "jobs")["taskmanagers"]
     assert taskmanagers[3]["name"] in said, "it does not say where"
+
+
+def test_other_code_than_where_the_job_was_submitted_is_refused(
+    cluster: ClusterRig, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_on_three.py").write_text("def same(item):\n    return item  # newer\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert (
+        main(["submit", "cluster_jobs:with_code_of", "-p", "module=only_on_three", "-p", "parallelism=3", "--wait"])
+        == 1
+    )
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "package 'only_on_three' is build" in said
+    assert "where the job was submitted" in said
 
 
 def test_one_sentence_for_what_cannot_be(
@@ -160,3 +175,56 @@ def test_two_groups_take_thirty_slots_and_wait_with_twenty_nine(
             (subtask["taskmanager"], subtask["slot"]) for vertex in job["vertices"] for subtask in vertex["subtasks"]
         }
         assert len(places) == 30
+
+
+def test_a_savepoint_is_taken_and_another_job_goes_on_from_it(
+    cluster: ClusterRig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("jobworld:two_pipelines", "-p", "count=3000")
+    job_id = command(capsys, "submit", *words)["job_id"]
+    cluster.wait_until(lambda: cluster.job(job_id)["checkpoints_completed"])
+    saved = command(capsys, "savepoint", job_id, "--stop")
+    assert Path(saved["path"]).is_dir()
+    assert command(capsys, "jobs", job_id)["state"] == "finished"
+    ended = command(capsys, "submit", *words, "--from", saved["path"], "--wait")
+    assert counted(ended["results"], "count-a") == counted(ended["results"], "count-b") == jobworld.expected(3000)
+    assert main(["submit", *words, "--from", saved["path"] + "0"]) == 1
+    assert saved["path"] + "0" in capsys.readouterr().err
+
+
+def test_a_module_is_sent_with_its_job(cluster: ClusterRig, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "sent_along.py").write_text("def same(item):\n    return item\n")
+    words = ("submit", "cluster_jobs:with_code_of", "-p", "module=sent_along", "--wait")
+    assert main([*words]) == 1
+    assert "No module named 'sent_along'" in capsys.readouterr().err
+    assert command(capsys, *words, "--ship", str(tmp_path / "sent_along.py"))["state"] == "finished"
+
+
+def test_jobs_go_on_after_the_jobmanager_was_killed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ClusterRig(tmp_path) as rig:
+        for name, value in rig.environment().items():
+            monkeypatch.setenv(name, value)
+        rig.start_taskmanagers(1, 1)
+        job_id = command(capsys, "submit", "jobworld:two_pipelines")["job_id"]
+        rig.wait_until(lambda: rig.job(job_id)["checkpoints_completed"] >= 2)
+        assert rig.jobmanager is not None
+        end(rig.jobmanager)
+        rig.start_jobmanager(rig.address)
+        rig.wait_until(lambda: rig.job(job_id)["state"] == "finished")
+        job = rig.job(job_id)
+        assert counted(job["results"], "count-a") == counted(job["results"], "count-b") == jobworld.expected(6000)
+
+
+@pytest.mark.long
+def test_an_operator_that_computes_for_30_s_loses_no_heartbeat(
+    cluster: ClusterRig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = command(capsys, "submit", "cluster_jobs:computing", "-p", "seconds=30", "--wait")
+    assert ended["results"]["result"] == {"0": [0, 1, 2]}
+    assert command(capsys, "jobs", ended["job_id"])["restarts"] == 0
+
+
+def counted(results: dict[str, Any], operator: str) -> list[list[int]]:
+    return sorted(row for subtask in results[operator].values() for row in subtask["counts"])
