@@ -70,9 +70,6 @@ EARLY_BYTES: Final = 64 << 20
 
 _ENDED_SHOWN: Final = 256
 
-_TURN_TASKS: Final = 16
-"""So many descriptors are read before others get a turn: about a millisecond."""
-
 
 @final
 class JobScope:
@@ -150,7 +147,7 @@ class JobScope:
         self._checkpoints: dict[int, RestoredCheckpoint] = {}
         self._restoring = trio.Lock()
         self._nursery: trio.Nursery | None = None
-        self._early: list[bytes] = []  # came before there were slots and memory
+        self._early: list[TaskAttempt] = []  # came before there were slots and memory
         self._early_bytes = 0
         self._closing = trio.Event()
         self._waiting = trio.CancelScope()
@@ -218,8 +215,9 @@ class JobScope:
                 self._nursery.start_soon(self.reports.run)
                 self._nursery.start_soon(self._tell_progress)
                 self._send(JobOpened(self.job_id))
-                self._submit(self._early)
-                self._early = []
+                early, self._early = self._early, []
+                for task in early:
+                    self._nursery.start_soon(self._live, task)
                 await self._closing.wait()
                 self._nursery.cancel_scope.cancel()
         finally:
@@ -282,16 +280,17 @@ class JobScope:
             case TriggerCheckpoint():
                 self._trigger(message)
             case AbortCheckpoint():
-                for alive in self._alive(message.attempts):
-                    alive.abort_checkpoint(message.checkpoint_id)
+                for task in self._alive(message.attempts):
+                    if task.task is not None:
+                        task.task.abort_checkpoint(message.checkpoint_id)
             case CheckpointCompleted():
                 for attempt in self.tasks.values():
                     if attempt.task is not None:
                         attempt.task.checkpoint_completed(message.checkpoint_id)
             case UpdateGate():
                 descriptors = ShuffleDescriptors.decompress(message.descriptors)
-                for alive in self._alive(message.attempts):
-                    alive.update_gate(message.gate, descriptors)
+                for task in self._alive(message.attempts):
+                    task.update_gate(message.gate, descriptors)
             case ReleasePartitions():
                 for name in message.names:
                     self._partitions.discard(name)
@@ -303,47 +302,46 @@ class JobScope:
                 )
 
     def _submit(self, descriptors: Sequence[bytes]) -> None:
-        nursery = self._nursery
+        """Whatever is said of these attempts from now on is about something that is there, so this does not wait."""
         if self._closing.is_set():
             return
-        if nursery is None or self.environment is None:
-            self._early += descriptors
+        if self._nursery is None:
             self._early_bytes += sum(map(len, descriptors))
             if self._early_bytes > EARLY_BYTES:
                 self.refuse(
                     f"job {self.name!r} is not open yet, and {self._early_bytes} bytes of tasks have come; submit them"
                     " when it is"
                 )
-        else:
-            nursery.start_soon(self._start, tuple(descriptors), nursery)
-
-    async def _start(self, descriptors: tuple[bytes, ...], nursery: trio.Nursery) -> None:
-        for number, packed in enumerate(descriptors):
-            if not number % _TURN_TASKS:
-                await trio.lowlevel.checkpoint()
+                return
+        for packed in descriptors:
             try:
                 descriptor = TaskDeploymentDescriptor.parse(packed)
             except RemoteProtocolError as error:  # nobody can be told whose it is
                 self.refuse(f"a task cannot be read: {error}")
                 return
-            task = TaskAttempt(descriptor, self)
-            if task.attempt in self.tasks or task.attempt in self._ended:
-                continue
-            if task.attempt in self._canceled_early:
-                del self._canceled_early[task.attempt]
-                self._remember(task.attempt, "canceled")
-                self.reports.add("canceled", task.attempt)
-                continue
-            vertex = task.attempt[0]
-            alive = sum(attempt[0] == vertex for attempt in self.tasks) if self.slots else 0
-            if self.slots and alive >= self.slots:
-                task.refuse(
-                    f"{alive} subtasks of vertex {vertex} run here, and the job holds {self.slots} slots: a slot takes"
-                    " one subtask of every vertex"
-                )
-            self.tasks[task.attempt] = task
+            self._take(TaskAttempt(descriptor, self))
             self._partitions.update(partition.name for partition in descriptor.partitions)
-            nursery.start_soon(self._live, task)
+
+    def _take(self, task: TaskAttempt) -> None:
+        attempt = task.attempt
+        if attempt in self.tasks or attempt in self._ended:
+            return
+        if attempt in self._canceled_early:
+            del self._canceled_early[attempt]
+            self._remember(attempt, "canceled")
+            self.reports.add("canceled", attempt)
+            return
+        alive = sum(each[0] == attempt[0] for each in self.tasks) if self.slots else 0
+        if self.slots and alive >= self.slots:
+            task.refuse(
+                f"{alive} subtasks of vertex {attempt[0]} run here, and the job holds {self.slots} slots: a slot takes"
+                " one subtask of every vertex"
+            )
+        self.tasks[attempt] = task
+        if self._nursery is None:
+            self._early.append(task)
+        else:
+            self._nursery.start_soon(self._live, task)
 
     async def _live(self, task: TaskAttempt) -> None:
         try:
@@ -367,9 +365,8 @@ class JobScope:
                 if len(self._canceled_early) > TOMBSTONES:
                     self._canceled_early.popitem(last=False)
 
-    def _alive(self, attempts: Iterable[Attempt]) -> list[RunnableTask]:
-        found = [self.tasks[attempt].task for attempt in attempts if attempt in self.tasks]
-        return [task for task in found if task is not None]
+    def _alive(self, attempts: Iterable[Attempt]) -> list[TaskAttempt]:
+        return [self.tasks[attempt] for attempt in attempts if attempt in self.tasks]
 
     def _trigger(self, message: TriggerCheckpoint) -> None:
         try:
@@ -379,7 +376,10 @@ class JobScope:
         if not isinstance(barrier, CheckpointBarrier):
             raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"{type(barrier).__name__} is no barrier")
         for task in self._alive(message.attempts):
-            task.trigger_checkpoint(barrier, is_savepoint=message.is_savepoint, stops=message.stops)
+            if task.task is None:
+                task.declined(barrier.checkpoint_id, f"attempt {task.attempt} is still being deployed")
+            else:
+                task.task.trigger_checkpoint(barrier, is_savepoint=message.is_savepoint, stops=message.stops)
 
     # What tasks are made of.
 

@@ -9,6 +9,7 @@ closed, its unfinished partitions failed, and exactly one last word is said.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, final
 
 import trio
@@ -24,9 +25,10 @@ from ..control.messages import (
     TaskFinished,
     TaskSaid,
 )
-from ..errors import ConfigError, PartitionNotFound
+from ..errors import ConfigError, NetstackError, PartitionNotFound
 from ..runtime.causes import is_secondary, root_cause, told
 from ..schedule.descriptors.descriptors import TaskDeploymentDescriptor
+from ..schedule.descriptors.shuffle import ShuffleDescriptors
 from ..task.reports import RunnableTask, TaskStatistics
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ class TaskAttempt:
         self._cancel = trio.CancelScope()
         self._refusal = ""
         self._task: RunnableTask | None = None
+        self._waiting: list[Callable[[RunnableTask], None]] = []
 
     @property
     def subtask(self) -> int:
@@ -112,12 +115,11 @@ class TaskAttempt:
 
     def tell(self, message: Plain) -> None:
         """Passes a message to an invokable; one that does not listen fails."""
-        if self._task is None:
-            return
-        try:
-            self._task.told(message)
-        except trio.WouldBlock:
-            self.refuse(f"task {self.name}-{self.subtask} does not take what it is told: its inbox is full")
+        self._when_made(lambda task: task.told(message))
+
+    def update_gate(self, gate: int, descriptors: ShuffleDescriptors) -> None:
+        """Tells it of producers that a gate did not know."""
+        self._when_made(lambda task: task.update_gate(gate, descriptors))
 
     # From the task.
 
@@ -155,11 +157,28 @@ class TaskAttempt:
 
     # Inside.
 
+    def _when_made(self, do: Callable[[RunnableTask], None]) -> None:
+        """Does something with the task, now or when it is there; what cannot be done is its failure."""
+        if self._task is None:
+            if self.state == DEPLOYING:
+                self._waiting.append(do)
+            return
+        try:
+            do(self._task)
+        except trio.WouldBlock:
+            self.refuse(f"task {self.name}-{self.subtask} does not take what it is told: its inbox is full")
+        except NetstackError as error:
+            self.refuse(str(error))
+
     async def _work(self) -> TaskFinished:
         await trio.lowlevel.checkpoint()  # it may have been canceled by now
-        self._task, self.name = await self._scope.make_task(self._descriptor, self)
-        self._task.create()
-        outcome = await self._task.run()
+        made, self.name = await self._scope.make_task(self._descriptor, self)
+        self._task = made
+        made.create()
+        waiting, self._waiting = self._waiting, []
+        for do in waiting:
+            self._when_made(do)
+        outcome = await made.run()
         final = _file_document(outcome.final)
         finished = TaskFinished(self._job_id, self.attempt, outcome.produced_bytes, dict(outcome.results), final)
         packed(finished)  # results that cannot travel are a failure

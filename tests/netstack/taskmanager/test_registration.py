@@ -17,22 +17,31 @@ from taskmanagerworld import real, taskmanager_open, until, virtual
 from netstack.control.link import TASKMANAGER
 from netstack.control.messages import (
     CancelTasks,
+    CheckpointDeclined,
     CloseJob,
     FetchBlob,
     JobClosed,
     JobProgress,
+    OpenJob,
     ReleasePartitions,
     SubmitTasks,
     TaskFailed,
     TaskFinished,
     TaskSaid,
     TellTask,
+    TriggerCheckpoint,
+    UpdateGate,
     blob_parts,
 )
+from netstack.events import CheckpointBarrier, encode_event
 from netstack.schedule.descriptors.blob_store import BlobKind, MemoryBlobStore
 from netstack.schedule.descriptors.information import JobInformation
+from netstack.schedule.descriptors.shuffle import ShuffleDescriptors, compress
 from netstack.taskmanager.service import TaskManager
 
+NO_DESCRIPTORS = compress(
+    ShuffleDescriptors.of(JOB, "words", [], index=[], partition=[], attempt=[], taskmanager=[]).serialised()
+)
 settings = partial(taskmanager_open, link_in_thread=False)
 
 
@@ -156,6 +165,25 @@ async def test_a_cancel_that_comes_first_holds() -> None:
         assert await driver.outcomes((0, 2, 0)) == {(0, 2, 0): "canceled"}
         driver.submit(task("echo", (0, 0, 1)))
         await echoed(driver, (0, 0, 1))
+
+
+@real
+async def test_what_is_said_of_a_task_before_it_is_there_is_not_lost() -> None:
+    """Its module is imported, its blobs are fetched, its job waits for memory: it hears all of it afterwards."""
+    async with listening() as (address, accept), settings(jobmanager=address):
+        driver = await accept()
+        driver.link.send(OpenJob(JOB, "test", 0, 5.0, "memory://nowhere", None, b""))
+        driver.submit(task("echo", (0, 0, 0)), task("echo", (0, 1, 0)), task("echo", (0, 2, 0)))
+        driver.link.send(TellTask(JOB, (0, 0, 0), {"stop": "early"}))
+        barrier = encode_event(CheckpointBarrier(7))
+        driver.link.send(TriggerCheckpoint(JOB, barrier, ((0, 0, 0),), is_savepoint=False, stops=False))
+        driver.link.send(UpdateGate(JOB, ((0, 1, 0),), 0, NO_DESCRIPTORS))
+        driver.link.send(CancelTasks(JOB, ((0, 2, 0),)))
+        found = await driver.outcomes((0, 0, 0), (0, 1, 0), (0, 2, 0))
+        assert (found[0, 0, 0], found[0, 2, 0]) == ("finished", "canceled")
+        assert "deploy it when all is known" in found[0, 1, 0]
+        declined = [each for each in driver.heard if isinstance(each, CheckpointDeclined)]
+        assert [each.checkpoint_id for each in declined] == [7]
 
 
 @virtual
