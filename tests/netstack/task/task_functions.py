@@ -368,3 +368,21 @@ class Everything:
     async def close(self) -> None:
         await trio.sleep(0.1)
         LOG.append("close")
+
+
+OPEN = [0]
+"""How many operators are open."""
+
+
+class Closes:
+    async def open(self, context: OperatorContext) -> None:
+        OPEN[0] += 1
+        await trio.lowlevel.checkpoint()
+
+    async def process(self, record: Any, out: Output) -> None:
+        await trio.sleep(0.0001)
+        await out.emit(record)
+
+    async def close(self) -> None:
+        OPEN[0] -= 1
+        await trio.lowlevel.cancel_shielded_checkpoint()
