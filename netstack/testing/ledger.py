@@ -104,12 +104,12 @@ class Ledger:
 
     def check_sums(self) -> None:
         """Each side's segments, and what is promised of them."""
-        lent = self._producer_pool._total - len(self._producer_pool._free)
+        lent = self._producer_pool._total - self._producer_pool.free_segments
         requested = 0
         for partition in self._partitions:
             requested += partition.pool._requested
         assert lent == requested, f"producer: {lent} segments lent, {requested} known to its partitions"
-        lent = self._consumer_pool._total - len(self._consumer_pool._free)
+        lent = self._consumer_pool._total - self._consumer_pool.free_segments
         floating = promised = 0
         for gate in self._gates:
             pool = gate.pool
@@ -247,7 +247,7 @@ def _check_pool(pool: LocalBufferPool, network: NetworkBufferPool) -> None:
         assert requested <= size, f"a segment at hand beyond its size: {pool.statistics()}"
     else:
         assert not pool._is_available, f"available without a segment at hand: {pool.statistics()}"
-        assert requested >= size or not network._free, (
+        assert requested >= size or not network.free_segments, (
             f"no segment at hand, below its size, and {network.free_segments} are free: {pool.statistics()}"
         )
 
