@@ -14,9 +14,9 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.markup import escape
@@ -33,6 +33,7 @@ from .checkpoints.command import checkpoints
 from .compare import compare as compare_rows
 from .flags import engine_flags, hosts_flags, json_flag, run_flags, sweep_flags
 from .grid import Grid, expected_seconds
+from .histogram import Histogram
 from .isolate.command import isolate
 from .jobs.command import jobs
 from .mesh.spec import MeshSpec, split_hosts
@@ -46,6 +47,7 @@ from .runners import Runners
 from .scheduler.command import scheduler
 from .spark.exchange_command import exchange
 from .spec import RunSpec
+from .stopping import sigterm_is_ctrl_c, stopped_by
 from .store import Row, Store, StoreError, read_rows, require_pyarrow
 from .sweep import (
     COMPARISON,
@@ -60,6 +62,9 @@ from .sweep import (
     unwrapped_interrupt,
     write_combined_report,
 )
+
+SCHEMA_VERSION: Final = 1
+"""Of the document of `run --json` (run.schema.json); a key that goes or changes its meaning makes it 2."""
 
 _PEER_REPEATS = 5
 _DEFAULT_RUN_S = 3.0
@@ -89,7 +94,7 @@ def main(arguments: Sequence[str] | None = None, *, runners: Runners | None = No
     words = tuple(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in words
     try:
-        with unwrapped_interrupt():
+        with sigterm_is_ctrl_c(), unwrapped_interrupt():
             app = _App(runners or Runners(), words)
             return int(cli.main(list(words), prog_name="netstack-bench", standalone_mode=False, obj=app) or 0)
     except click.UsageError as error:
@@ -107,7 +112,7 @@ def main(arguments: Sequence[str] | None = None, *, runners: Runners | None = No
             return _failed(str(failure), 2, as_json)
         return _failed(str(failure) if isinstance(failure, StoreError) else describe(failure), 1, as_json)
     except (KeyboardInterrupt, click.Abort):
-        return _failed("stopped by Ctrl-C before anything was measured", 1, as_json)
+        return _failed(f"stopped by {stopped_by()} before anything was measured", 1, as_json)
 
 
 @click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -121,9 +126,16 @@ def cli() -> None:
 @hosts_flags
 @click.option("--peer", "peers", type=click.Choice(PEERS), multiple=True, help="Measure this beside it; repeatable.")
 @click.option("--repeats", type=COUNT, help="Runs to take medians of; 5 with --peer, else 1.")
+@click.option(
+    "--hgrm",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write the distribution of latencies there, as HdrHistogram's plotters read it.",
+)
 @json_flag
 @click.pass_obj
-def run(app: _App, /, peers: tuple[str, ...], repeats: int | None, as_json: bool, **settings: Any) -> int:
+def run(
+    app: _App, /, peers: tuple[str, ...], repeats: int | None, hgrm: Path | None, as_json: bool, **settings: Any
+) -> int:
     """One measurement: a producer process, a consumer process, and a table of what happened.
 
     With --hosts: sources and sinks on any number of hosts, and a row for each host and each pair of them.
@@ -141,16 +153,26 @@ def run(app: _App, /, peers: tuple[str, ...], repeats: int | None, as_json: bool
         raise ConfigError(f"--repeats {times}: the least is 1")
     if isinstance(spec, MeshSpec):
         print_matrix(spec, console.err())
+    started = datetime.now(UTC)
     result, stopped = _measure(app.runners, once, spec, names, times)
+    if hgrm is not None:
+        _write_hgrm(hgrm, result)
     if as_json:
-        console.print_json(result)
+        head = {
+            "schema_version": SCHEMA_VERSION,
+            "started_at": started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "command": shlex.join(("netstack-bench", *app.arguments)),
+        }
+        console.print_json({**head, **result})
     else:
         print_run(result, spec, console.out())
         print_hosts(result, console.out())
     errors = console.err()
     console.print_warnings(result, errors)
     if stopped:
-        errors.print(f"stopped by Ctrl-C after {result.get('repeats', 1)} of {times} runs; these are their medians")
+        errors.print(
+            f"stopped by {stopped_by()} after {result.get('repeats', 1)} of {times} runs; these are their medians"
+        )
     if result.get("delivered") is not True:
         errors.print("[red]not delivered:[/] count, order or checksum differ between the two ends")
         return 1
@@ -207,7 +229,8 @@ def sweep(app: _App, /, output: Path | None, as_json: bool, **settings: Any) -> 
         again = shlex.join(("netstack-bench", *app.arguments, *(() if output else ("--output", str(folder)))))
         done = result.skipped + result.made
         errors.print(
-            f"stopped by Ctrl-C: {done} of {result.planned} runs are stored; to go on: {escape(again)}", soft_wrap=True
+            f"stopped by {stopped_by()}: {done} of {result.planned} runs are stored; to go on: {escape(again)}",
+            soft_wrap=True,
         )
     if result.hopeless:
         errors.print(
@@ -252,11 +275,15 @@ def report(folders: tuple[Path, ...], output: Path | None, as_json: bool) -> int
 @click.argument("b", metavar="B", type=click.Path(exists=True, path_type=Path))
 @click.option("--threshold", type=NUMBER, help="Percent of change that counts where the noise is unknown.")
 @click.option("--all", "everything", is_flag=True, help="List the figures within the noise too.")
+@click.option("--fail-on", type=click.Choice(["worse"]), help="Exit code 1 when a figure of B is worse.")
 @json_flag
-def compare(a: Path, b: Path, threshold: float | None, everything: bool, as_json: bool) -> int:
+def compare(a: Path, b: Path, threshold: float | None, everything: bool, fail_on: str | None, as_json: bool) -> int:
     """Tells which differences between two results exceed the noise.
 
     A and B are results folders, Parquet files, or JSON files of netstack-bench run --json.
+
+    With --fail-on worse it is a check for CI. A figure is worse when it exceeds the noise of the repeats, or, with
+    fewer than three of them, the --threshold.
     """
     if threshold is not None and threshold <= 0:
         raise ConfigError(f"--threshold {threshold:g}: give a percentage above 0")
@@ -265,7 +292,12 @@ def compare(a: Path, b: Path, threshold: float | None, everything: bool, as_json
         console.print_json({"a": str(a), "b": str(b), **found.as_dict()})
     else:
         console.print_comparison(found, console.out(), everything=everything)
-    return 0
+    worse = [each for each in found.differences if each.verdict == "worse"] if fail_on else []
+    if worse:
+        most = max(worse, key=lambda each: abs(each.change))
+        told = f"{len(worse)} of {len(found.differences)} figures are worse, most of all {most.metric} at {most.point}"
+        console.err().print(f"[red]failed:[/] {escape(told)} ({most.change:+.1%})", soft_wrap=True)
+    return 1 if worse else 0
 
 
 cli.add_command(isolate)
@@ -311,6 +343,13 @@ def _measure(
             if not results:
                 raise
         return median_result(results), len(results) < repeats
+
+
+def _write_hgrm(path: Path, result: Mapping[str, Any]) -> None:
+    latencies = result.get("latency_histogram")
+    if not latencies:
+        raise ConfigError(f"--hgrm {path}: this run recorded no latencies")
+    path.write_text(Histogram.from_dict(latencies).hgrm(), encoding="utf-8")
 
 
 def _check_segment_size(size_bytes: int) -> None:

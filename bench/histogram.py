@@ -88,6 +88,39 @@ class Histogram:
         found["max"] = self.max_ns if self.count else None
         return {name: None if value is None else value / 1000 for name, value in found.items()}
 
+    def hgrm(self, *, ticks: int = 5) -> str:
+        """The distribution in microseconds as HdrHistogram prints it, for its plotters (`.hgrm`).
+
+        Args:
+            ticks: lines for each half of what is left to 100 %.
+        """
+        lines = [f"{'Value':>12} {'Percentile':>14} {'TotalCount':>10} {'1/(1-Percentile)':>14}", ""]
+        used = np.flatnonzero(self._counts)
+        sums = np.cumsum(self._counts[used])
+        part, whole = 0.0, False
+        while self.count and not whole:
+            rank = max(1, math.ceil(part * self.count - 1e-9))
+            place = int(np.searchsorted(sums, rank))
+            value, upto = min(_upper_edge(int(used[place])), self.max_ns) / 1000, int(sums[place])
+            whole = upto == self.count
+            shown = 1.0 if whole else part
+            beyond = "" if whole else f" {1 / (1 - shown):14.2f}"
+            lines.append(f"{value:12.3f} {shown:2.12f} {upto:10d}{beyond}")
+            part += 1 / (ticks * 2 ** (math.floor(math.log2(1 / (1 - part))) + 1))
+        edges = np.array([min(_upper_edge(int(bucket)), self.max_ns) for bucket in used]) / 1000
+        counts = self._counts[used]
+        mean = float(np.average(edges, weights=counts)) if self.count else 0.0
+        deviation = math.sqrt(float(np.average((edges - mean) ** 2, weights=counts))) if self.count else 0.0
+        return "\n".join(
+            (
+                *lines,
+                f"#[Mean    = {mean:12.3f}, StdDeviation   = {deviation:12.3f}]",
+                f"#[Max     = {self.max_ns / 1000:12.3f}, Total count    = {self.count:12d}]",
+                f"#[Buckets = {_TOP_BIT - 10:12d}, SubBuckets     = {_LINEAR:12d}]",
+                "",
+            )
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Only the buckets in use, as plain JSON values."""
         used = np.flatnonzero(self._counts)

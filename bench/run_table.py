@@ -46,9 +46,16 @@ def print_run(result: Mapping[str, Any], spec: RunSpec, console: Console) -> Non
     if isinstance(repeats, int) and repeats > 1:
         console.print(f"medians of {repeats} runs{_spread(result)}")
     console.print(table)
+    if _is_overdrawn(result):
+        console.print("pool usage above 100%: buffers of the overdraft, so that a record that was begun is finished")
     told = bottleneck(result, spec)
     if told:
         console.print(told, soft_wrap=True)
+
+
+def _is_overdrawn(result: Mapping[str, Any]) -> bool:
+    usage = _at(result, ("metrics", "producer", "netstack_output_pool_usage_ratio"))
+    return usage is not None and usage > 1
 
 
 def describe_spec(spec: RunSpec) -> str:
@@ -128,8 +135,28 @@ def _at(document: Mapping[str, Any], path: Sequence[str]) -> Any:
     return value
 
 
-def _flushes(metrics: Mapping[str, Any]) -> str:
-    return _slashed(metrics[f"netstack_output_{cause}_flushes_total"] for cause in ("full", "timeout", "event"))
+def _frames(metrics: Mapping[str, Any]) -> int | None:
+    """Data buffers that arrived: one that leaves in parts arrives as often."""
+    kinds = ("remote", "local")
+    return (
+        None
+        if metrics["consumer"] is None
+        else sum(metrics["consumer"][f"netstack_input_{kind}_buffers_total"] for kind in kinds)
+    )
+
+
+def _sent(metrics: Mapping[str, Any]) -> str | None:
+    frames = _frames(metrics)
+    return None if frames is None else f"{frames:,}"
+
+
+def _causes(metrics: Mapping[str, Any]) -> str | None:
+    """What is left is what went at once: part-filled buffers with a timeout of 0, and the last of a run."""
+    frames = _frames(metrics)
+    if frames is None or metrics["producer"] is None:
+        return None
+    counts = [metrics["producer"][f"netstack_output_{cause}_flushes_total"] for cause in ("full", "timeout", "event")]
+    return _slashed([*counts, max(frames - sum(counts), 0)])
 
 
 def _announcements(metrics: Mapping[str, Any]) -> str:
@@ -148,8 +175,8 @@ def _pools(metrics: Mapping[str, Any]) -> str | None:
 
 
 _FIGURES: tuple[tuple[str, tuple[str, ...], Callable[[Any], str | None]], ...] = (
-    ("records", ("records",), lambda value: f"{value:,}"),
-    ("seconds", ("seconds",), three_digits),
+    ("records in all", ("records",), lambda value: f"{value:,}"),
+    ("seconds measured", ("seconds",), three_digits),
     ("records/s", ("records_per_s",), format_count),
     ("payload MB/s", ("payload_mb_per_s",), three_digits),
     ("wire MB/s", ("wire_mb_per_s",), three_digits),
@@ -160,7 +187,8 @@ _FIGURES: tuple[tuple[str, tuple[str, ...], Callable[[Any], str | None]], ...] =
     ("CPU s/GB producer", ("cpu_s_per_gb", "producer"), three_digits),
     ("CPU s/GB consumer", ("cpu_s_per_gb", "consumer"), three_digits),
     ("CPU s/GB", ("cpu_s_per_gb", "total"), three_digits),
-    ("buffers", ("buffers",), lambda value: f"{value:,}"),
+    ("buffers sent", ("metrics",), _sent),
+    ("full / timeout / event / at once", ("metrics",), _causes),
     ("wire bytes", ("wire_bytes",), lambda value: f"{value:,}"),
     ("credits", ("credits",), lambda value: f"{value:,}"),
     ("buffer fill", ("average_buffer_fill",), lambda value: f"{value:.0%}"),
@@ -168,7 +196,6 @@ _FIGURES: tuple[tuple[str, tuple[str, ...], Callable[[Any], str | None]], ...] =
     ("back-pressured soft, ms/s", ("backpressured_ms_per_s", "soft"), three_digits),
     ("back-pressured hard, ms/s", ("backpressured_ms_per_s", "hard"), three_digits),
     ("consumer idle, ms/s", ("idle_ms_per_s",), three_digits),
-    ("flushes full / timeout / event", ("metrics", "producer"), _flushes),
     ("announced credit / backlog", ("metrics", "consumer"), _announcements),
     ("pool usage out / in", ("metrics",), _pools),
 )

@@ -232,6 +232,7 @@ def _result(
         "latency_us": latency.summary_us(),
         "latency_kind": consumer["latency_kind"] if latency.count else None,
         "latency_samples": latency.count,
+        "latency_histogram": latency.to_dict() if latency.count else None,
         "cpu_s_per_gb": {
             "producer": producer["cpu_s"] / gigabytes if gigabytes else None,
             "consumer": consumer["cpu_s"] / gigabytes if gigabytes else None,

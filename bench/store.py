@@ -5,6 +5,7 @@ Takes: one flat row per finished or failed run. Gives: the same rows back, in or
     rows.jsonl     one row a line, appended and synced as the runs finish: the truth while a sweep is under way
     rows.parquet   the same rows with an explicit schema, written aside and renamed: never half a file
     sweep.json     the grid, the seed and the command
+    latencies/     RUN-REPEAT.hgrm: the distribution of each run's latencies, for HdrHistogram's plotters
 
 Rules: a row is the JSON document of a run, flattened (`latency_us_p50`), plus `run_id repeat order kind started_at
 error`. Lists of objects (`hosts`, `pairs`, `timeline`) stay whole: JSON in the journal, lists of structs in Parquet. A
@@ -34,6 +35,7 @@ Row = dict[str, Any]
 JOURNAL: Final = "rows.jsonl"
 PARQUET: Final = "rows.parquet"
 SWEEP: Final = "sweep.json"
+LATENCIES: Final = "latencies"
 
 _NEED_PYARROW: Final = "Parquet needs pyarrow: pip install 'pyarrow>=16'"
 
@@ -115,6 +117,19 @@ class Store:
         except OSError as error:
             self._journal.truncate(end)
             raise _not_written(self.folder, JOURNAL, error) from error
+
+    def write_histogram(self, name: str, text: str) -> Path:
+        """A distribution of latencies, `latencies/NAME.hgrm`.
+
+        Raises:
+            StoreError: it could not be written.
+        """
+        folder = self.folder / LATENCIES
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise _not_written(self.folder, LATENCIES, error) from error
+        return write_file(folder, f"{name}.hgrm", lambda aside: aside.write_text(text, encoding="utf-8"))
 
     def rows(self) -> list[Row]:
         """Every row so far, the last one of each run, in the order they were measured."""

@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol
 from netstack.errors import NetstackError
 
 from .grid import Grid, PlannedRun
+from .histogram import Histogram
 from .processes import MeasurementFailed
 from .report import Sweep, build_combined_report
 from .spec import RunSpec
@@ -29,7 +30,7 @@ from .store import Row, Store, StoreError, flatten, read_sweep, require_pyarrow,
 
 REPORT: Final = "report.html"
 COMPARISON: Final = "comparison.html"
-_SHARED: Final = frozenset({"settings", "host", "version"})  # equal in every repeat
+_SHARED: Final = frozenset({"settings", "host", "version", "latency_histogram"})  # told once for all repeats
 
 
 _ALIKE: Final = 5  # failures in a row with equal words: it is not their settings
@@ -125,7 +126,9 @@ def run_sweep(
             for run in todo:
                 if progress is not None:
                     progress.begin(run)
-                row, is_hopeless = _measure(run, run_once, _stamp(now()))
+                row, is_hopeless, latencies = _measure(run, run_once, _stamp(now()))
+                if latencies:
+                    store.write_histogram(f"{run.spec.run_id}-{run.repeat}", Histogram.from_dict(latencies).hgrm())
                 store.append(row)
                 made += 1
                 if progress is not None:
@@ -185,8 +188,8 @@ def write_combined_report(path: Path, sweeps: Mapping[Path, Sequence[Row]]) -> P
     return write_file(path.parent, path.name, lambda aside: aside.write_text(page, encoding="utf-8"))
 
 
-def _measure(run: PlannedRun, run_once: RunOnce, started_at: str) -> tuple[Row, bool]:
-    """Makes one run: its row, which says what failed if it did, and whether no other needs to be tried."""
+def _measure(run: PlannedRun, run_once: RunOnce, started_at: str) -> tuple[Row, bool, dict[str, Any] | None]:
+    """Makes one run: its row, which says what failed if it did, whether no other needs to be tried, its latencies."""
     head: Row = {
         "run_id": run.spec.run_id,
         "repeat": run.repeat,
@@ -196,20 +199,21 @@ def _measure(run: PlannedRun, run_once: RunOnce, started_at: str) -> tuple[Row, 
         "error": None,
     }
     try:
-        result = flatten(run_once(run.spec))
+        document = dict(run_once(run.spec))
     except StoreError:
         raise
     except (NetstackError, OSError, ExceptionGroup) as error:
         failure = expected_failure(error)
         told = {"engine_kind": run.spec.ENGINE_KIND, "settings": run.spec.as_dict()}
         row = {**head, **flatten(told), "error": describe(failure), "delivered": False}
-        return row, isinstance(failure, PlaceUnusable)
-    row = {**head, **{name: _finite(value) for name, value in result.items()}}
+        return row, isinstance(failure, PlaceUnusable), None
+    latencies = document.pop("latency_histogram", None)  # in a file of its own
+    row = {**head, **{name: _finite(value) for name, value in flatten(document).items()}}
     if row.get("delivered") is not True:
         row["error"] = _undelivered(row.get("warnings") or ())
     elif row.get("records") == 0:
         row["error"] = "not one record was sent in all the run: the machine stood still; measure again"
-    return row, False
+    return row, False, latencies
 
 
 def median_result(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -221,6 +225,7 @@ def median_result(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if len(results) == 1:
         return dict(results[0])
     merged = _medians(results)
+    merged["latency_histogram"] = merged_histogram(results)
     merged["delivered"] = all(result.get("delivered") is True for result in results)
     merged["warnings"] = list(dict.fromkeys(text for result in results for text in result.get("warnings") or ()))
     merged["settings"] = results[0].get("settings")
@@ -229,6 +234,17 @@ def median_result(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     merged["spread"] = {"records_per_s": [min(rates), max(rates)]}
     merged["runs"] = [{name: value for name, value in result.items() if name not in _SHARED} for result in results]
     return merged
+
+
+def merged_histogram(results: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """What all of them recorded, as one histogram; None where none recorded anything."""
+    found = [result["latency_histogram"] for result in results if result.get("latency_histogram")]
+    if not found:
+        return None
+    merged = Histogram()
+    for each in found:
+        merged.merge(Histogram.from_dict(each))
+    return merged.to_dict()
 
 
 def _medians(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from netstack.units import format_duration, format_size
 from .. import console
 from ..flags import json_flag
 from ..host import host_facts, version
+from ..stopping import stopped_by
 from .measure import expected_s, jobs, measure
 from .page import build_page
 from .spec import MODES, CheckpointsSpec, Mode
@@ -124,6 +125,6 @@ def checkpoints(app: Any, /, modes: tuple[str, ...], output: Path | None, as_jso
         standard.print(f"\npicture: {escape(str(page))}", soft_wrap=True)
     console.print_warnings(result, errors)
     if stopped:
-        errors.print("stopped by Ctrl-C: only what was measured before is told")
+        errors.print(f"stopped by {stopped_by()}: only what was measured before is told")
     none = any(not each["checkpoints"] for points in found["modes"].values() for each in points)
     return 1 if stopped or none else 0

@@ -24,6 +24,7 @@ from netstack.units import format_size
 from .. import console
 from ..flags import json_flag
 from ..host import host_facts, version
+from ..stopping import stopped_by
 from ..sweep import unwrapped_interrupt
 from .measure import expected_s, measure
 from .page import build_page
@@ -116,7 +117,7 @@ def isolate(app: Any, /, rate: str, credit: str, output: Path | None, as_json: b
     for name in lost:
         errors.print(f"[red]not delivered with {name}:[/] count, order or checksum differ between the two ends")
     if stopped:
-        errors.print(f"stopped by Ctrl-C after {' and '.join(MODES[key] for key in found)}")
+        errors.print(f"stopped by {stopped_by()} after {' and '.join(MODES[key] for key in found)}")
     return 1 if lost or stopped else 0
 
 

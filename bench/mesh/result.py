@@ -125,6 +125,7 @@ def document_of(outcome: Outcome, engine_kind: str) -> dict[str, Any]:
         "round_trip_latency_us": there_and_back.summary_us(),
         "latency_kind": kind if latency.count else None,
         "latency_samples": latency.count,
+        "latency_histogram": latency.to_dict() if latency.count else None,
         "cpu_s_per_gb": _cpu_s_per_gb(outcome, payload_bytes / 1e9),
         "payload_bytes": payload_bytes,
         "wire_bytes": wire_bytes,

@@ -95,7 +95,7 @@ class MeshSpec(RunSpec):
             (
                 self.is_impaired,
                 "--round-trip and --link-rate",
-                "a link between hosts is as long and as fast as it is; shape it there, or measure without --hosts",
+                "a link between hosts is as it is; shape it there, or measure between two processes",
             ),
         ):
             if is_asked:

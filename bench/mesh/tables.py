@@ -107,10 +107,11 @@ def _table(left: Sequence[str], right: Sequence[str]) -> Table:
 
 
 def _numbers(subtasks: Sequence[int]) -> str:
-    """`0`, `0-3`: the subtasks of a host follow each other."""
+    """`1: #0`, `4: #0 to #3`: how many, and their numbers, which follow each other on a host."""
     if not subtasks:
         return "\u2013"
-    return str(subtasks[0]) if len(subtasks) == 1 else f"{subtasks[0]}-{subtasks[-1]}"
+    first, last = subtasks[0], subtasks[-1]
+    return f"{len(subtasks)}: #{first}" + (f" to #{last}" if last > first else "")
 
 
 def _count(number: int, what: str) -> str:

@@ -17,6 +17,7 @@ from netstack.units import format_duration, format_latency, three_digits
 
 from .. import console
 from ..flags import json_flag
+from ..stopping import stopped_by
 from .measure import document, expected_s, measure
 from .spec import MODES, RecoverSpec
 
@@ -83,7 +84,7 @@ def recover(as_json: bool, **settings: Any) -> int:
         print_result(result, console.out())
     console.print_warnings(result, errors)
     if stopped:
-        errors.print(f"stopped by Ctrl-C after {len(runs)} of {spec.runs} runs")
+        errors.print(f"stopped by {stopped_by()} after {len(runs)} of {spec.runs} runs")
     return 1 if stopped or not result["delivered"] else 0
 
 

@@ -5,13 +5,10 @@ Takes: settings of the session, the results folder. Gives: what makes a run, unt
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from types import FrameType
 from typing import Any, Final
 
 from rich.console import Console
@@ -42,7 +39,7 @@ def spark_place(
 ) -> Iterator[tuple[RunOnce, Progress]]:
     """Opens a session; at the end of the block, however it ends, the rows become tables.
 
-    Inside the block SIGTERM does what Ctrl-C does. Spark's own output goes to a file in the results folder.
+    Spark's own output goes to a file in the results folder.
 
     Args:
         settings: of `SparkSettings`.
@@ -56,19 +53,18 @@ def spark_place(
         ConfigError: tables were asked for where Spark cannot write.
     """
     where = SparkSettings(**settings, log_file=str(store.folder / LOG))
-    with _interrupted_by_sigterm():
-        progress.prepare("starting Spark", where.start_s)
-        began_s = time.monotonic()
-        with open_session(where) as spark:
-            session_s = time.monotonic() - began_s
-            url = _checked(spark, where, warehouse, store, console)
-            progress.prepared()
-            recorder = Recorder(store, progress)
-            engine = SparkEngine(spark, where, on_nodes=recorder.add, session_s=session_s)
-            yield engine.run_once, recorder
-            if url is not None and engine.is_usable and not all(row["error"] for row in recorder.rows()):
-                progress.prepare("writing tables", where.tables_s)
-                console.print(escape(_write(spark, recorder, store, url)), soft_wrap=True)
+    progress.prepare("starting Spark", where.start_s)
+    began_s = time.monotonic()
+    with open_session(where) as spark:
+        session_s = time.monotonic() - began_s
+        url = _checked(spark, where, warehouse, store, console)
+        progress.prepared()
+        recorder = Recorder(store, progress)
+        engine = SparkEngine(spark, where, on_nodes=recorder.add, session_s=session_s)
+        yield engine.run_once, recorder
+        if url is not None and engine.is_usable and not all(row["error"] for row in recorder.rows()):
+            progress.prepare("writing tables", where.tables_s)
+            console.print(escape(_write(spark, recorder, store, url)), soft_wrap=True)
 
 
 def _checked(spark: Any, where: SparkSettings, warehouse: str | None, store: Store, console: Console) -> str | None:
@@ -105,18 +101,3 @@ def _write(spark: Any, recorder: Recorder, store: Store, url: str) -> str:
     except KeyboardInterrupt:
         return f"tables were not written: interrupted; {store.folder} has their rows"
     return f"tables of this and other sweeps: {url}"
-
-
-@contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -4,15 +4,19 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
+import bench.cli
 from bench.cli import Runners, main
 from bench.spec import RunSpec
 from bench.store import PARQUET, read_rows
@@ -417,3 +421,85 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 65536)
     except OSError:
         return b""
+
+
+SCHEMA = json.loads((Path(bench.cli.__file__).parent / "run.schema.json").read_text())
+
+
+def check(document: Any) -> None:
+    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+
+
+@pytest.mark.parametrize("words", [[], ["--repeats", "3"], ["--peer", "raw"], ["--peer", "raw", "--peer", "zmq"]])
+def test_the_document_is_what_its_schema_says(
+    runners: FakeRunners, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main(["run", "--json", *words], runners=runners) == 0
+    document = json.loads(capsys.readouterr().out)
+    check(document)
+    assert document["command"] == shlex.join(["netstack-bench", "run", "--json", *words])
+    assert set(document) <= set(SCHEMA["$defs"]["result"]["properties"]), "a key that the schema does not know"
+    with pytest.raises(jsonschema.ValidationError):
+        check({**document, "records_per_s": "fast"})
+    with pytest.raises(jsonschema.ValidationError):
+        check({name: value for name, value in document.items() if name != "started_at"})
+
+
+@pytest.mark.slow
+def test_a_real_run_is_what_the_schema_says(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    hgrm = tmp_path / "latencies.hgrm"
+    words = ["run", "--json", "--records", "2000", "--repeats", "2", "--hgrm", str(hgrm)]
+    assert main(words) == 0
+    document = json.loads(capfd.readouterr().out)
+    check(document)
+    assert set(document) <= set(SCHEMA["$defs"]["result"]["properties"])
+    assert document["host"]["packages"]["trio"] == metadata.version("trio")
+    counted = sum(document["latency_histogram"]["counts"])
+    assert counted >= document["latency_samples"]
+    assert f"Total count    = {counted:12d}]" in hgrm.read_text()
+
+
+def test_a_failure_is_what_the_schema_says(runners: FakeRunners, capsys: pytest.CaptureFixture[str]) -> None:
+    runners.trouble[1] = ConnectionLost("gone")
+    assert main(["run", "--json"], runners=runners) == 1
+    check(json.loads(capsys.readouterr().out))
+
+
+def test_worse_is_exit_code_1_for_those_who_ask(
+    runners: FakeRunners, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    files = []
+    for name, rate in (("a", 1e6), ("b", 0.8e6)):
+        runners.trouble[len(runners.specs) + 1] = {"records_per_s": rate}
+        assert main(["run", "--json"], runners=runners) == 0
+        files.append(tmp_path / f"{name}.json")
+        files[-1].write_text(capsys.readouterr().out)
+    a, b = map(str, files)
+    assert main(["compare", a, b]) == 0, "nobody asked"
+    assert main(["compare", a, b, "--fail-on", "worse"]) == 1
+    told = capsys.readouterr().err
+    assert "figures are worse, most of all records_per_s at throughput, timeout 100ms" in told
+    assert "(-20.0%)" in told
+    assert main(["compare", a, b, "--fail-on", "worse", "--threshold", "25"]) == 0
+    assert main(["compare", b, a, "--fail-on", "worse"]) == 0, "better is not worse"
+
+
+@pytest.mark.slow
+def test_sigterm_is_called_by_its_name(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench", "run", "--seconds", "30", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        told = ""
+        while running.poll() is None and not children_of(running.pid):
+            pass
+        running.send_signal(signal.SIGTERM)
+        out, told = running.communicate(timeout=20)
+    assert running.returncode == 1
+    assert "stopped by SIGTERM before anything was measured" in told
+    assert json.loads(out)["exit_code"] == 1
+
+
+def children_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except FileNotFoundError:
+        return ""

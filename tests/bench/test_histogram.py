@@ -108,3 +108,20 @@ def test_what_is_out_of_range_counts_at_the_ends() -> None:
 def test_a_dictionary_of_something_else_is_refused(field: dict[str, list[int]]) -> None:
     with pytest.raises(NetstackError, match="histogram"):
         Histogram.from_dict({**recorded([5]).to_dict(), **field})
+
+
+def test_hgrm_tells_every_value_and_the_same_percentiles() -> None:
+    histogram = Histogram()
+    histogram.record_many(np.arange(1, 10_001, dtype=np.int64) * 1000)
+    lines = histogram.hgrm().splitlines()
+    assert lines[0].split() == ["Value", "Percentile", "TotalCount", "1/(1-Percentile)"]
+    rows = [[float(cell) for cell in line.split()] for line in lines[2:] if not line.startswith("#")]
+    assert [row[:2] for row in (rows[0], rows[-1])] == [[1.0, 0.0], [10_000.0, 1.0]]
+    for value, part, upto, *beyond in rows:
+        assert histogram.percentile_ns(part) == pytest.approx(value * 1000)
+        assert upto >= part * 10_000
+        assert beyond == ([] if part == 1.0 else [pytest.approx(1 / (1 - part), abs=0.01)])
+    assert [row[1] for row in rows] == sorted({row[1] for row in rows})
+    assert "#[Mean    =     5002" in lines[-3]
+    assert lines[-2] == "#[Max     =    10000.000, Total count    =        10000]"
+    assert "Total count    =            0]" in Histogram().hgrm()

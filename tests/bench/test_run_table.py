@@ -29,10 +29,20 @@ def test_who_waits_why_buffers_left_and_what_was_announced(fake_result: FakeResu
     assert "back-pressured soft, ms/s 7.25" in lines
     assert "back-pressured hard, ms/s 978" in lines
     assert "consumer idle, ms/s 5.83" in lines
-    assert any(re.fullmatch(r"flushes full / timeout / event 1,\d\d\d / 2 / 1", line) for line in lines)
+    assert any(re.fullmatch(r"full / timeout / event / at once 1,\d\d\d / 2 / 1 / \d,\d\d\d", line) for line in lines)
+    assert "buffers sent 5,088" in lines
+    assert not any("overdraft" in line for line in lines)
     assert "announced credit / backlog 17 / 3" in lines
     assert "pool usage out / in 75% / 50%" in lines
     assert lines[-1] == "bottleneck: the consumer; the producer waits for it"
+
+
+def test_more_than_a_whole_pool_is_explained(fake_result: FakeResult) -> None:
+    result = fake_result(RunSpec(seconds=1))
+    result["metrics"]["producer"]["netstack_output_pool_usage_ratio"] = 1.36
+    lines = printed(result)
+    assert "pool usage out / in 136% / 50%" in lines
+    assert any(line.startswith("pool usage above 100%: buffers of the overdraft") for line in lines)
 
 
 def test_a_peer_without_metrics_has_dashes(fake_result: FakeResult) -> None:

@@ -1,0 +1,44 @@
+"""Ctrl-C and SIGTERM do the same: what was measured is kept, and every process is ended.
+
+Takes: signals. Gives: a KeyboardInterrupt wherever Ctrl-C would give one, and which of the two it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import final
+
+
+@final
+class _Stopped:
+    """What stopped this process last."""
+
+    by = "Ctrl-C"
+
+
+@contextlib.contextmanager
+def sigterm_is_ctrl_c() -> Iterator[None]:
+    """Inside the block SIGTERM does what Ctrl-C does. Only in the main thread: others may have no handlers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        _Stopped.by = "SIGTERM"
+        signal.raise_signal(signal.SIGINT)  # whoever handles Ctrl-C in a way of its own (trio) handles this too
+
+    _Stopped.by = "Ctrl-C"
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def stopped_by() -> str:
+    """`Ctrl-C` or `SIGTERM`, for messages."""
+    return _Stopped.by
