@@ -13,7 +13,6 @@ import importlib
 import json
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from itertools import pairwise
 from typing import Final
 
@@ -21,12 +20,14 @@ import click
 
 from .. import build
 from ..errors import ConfigError, NetstackError
+from ..version import __version__
 
 _COMMANDS: Final = {
     "buffers": "buffers",
     "cancel": "jobs",
     "certificate": "certificate",
     "consume": "consume",
+    "doctor": "doctor",
     "jobmanager": "jobmanager",
     "jobs": "jobs",
     "plan": "plan",
@@ -62,7 +63,7 @@ class _Commands(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(
-    metadata.version("netstack"), prog_name="netstack", message=f"%(prog)s, version %(version)s ({build.describe()})"
+    __version__, prog_name="netstack", message=f"%(prog)s, version %(version)s ({build.describe()})"
 )
 def cli() -> None:
     """Jobs, the processes that run them, and what moves their records over TCP."""

@@ -489,7 +489,7 @@ def test_sigterm_is_called_by_its_name(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench", "run", "--seconds", "30", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         told = ""
-        while running.poll() is None and not children_of(running.pid):
+        while running.poll() is None and len(children_of(running.pid).split()) < 2:  # both workers
             pass
         running.send_signal(signal.SIGTERM)
         out, told = running.communicate(timeout=20)

@@ -11,7 +11,7 @@ import pytest
 
 from netstack.cli import main
 
-CLICKS = Path(__file__).parents[2] / "data" / "clicks.json"
+CLICKS = Path(__file__).parents[3] / "tools" / "examples" / "job.json"
 EXAMPLE = "netstack.schedule.graph.examples:word_count"
 
 

@@ -21,7 +21,7 @@ from netstack.schedule.graph.stream_graph import (
     StreamGraph,
 )
 
-CLICKS = Path(__file__).parents[3] / "data" / "clicks.json"
+CLICKS = Path(__file__).parents[4] / "tools" / "examples" / "job.json"
 
 
 def read(*operators: dict[str, Any], **job: Any) -> StreamGraph:
