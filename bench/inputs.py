@@ -3,8 +3,8 @@
 Takes: a path, perhaps a key column. Gives: `Rows`, held in memory: the raw line of each row, or its columnar batches.
 
 Rules:
-- A row of a text file is its own bytes, without the line end; of a Parquet file a msgpack map, or part of a columnar
-  batch with `--emit arrow`.
+- A row of a text file is its own bytes, without the line end, which is why they are read here; of a Parquet file a
+  msgpack map. With `--emit arrow` pyarrow reads any of the formats, and a row is part of a columnar batch.
 - Every row is checked here, before anything is measured: a line that is not a row of the file is an error with its
   number, never a record.
 """
@@ -76,7 +76,7 @@ def read_rows(path: str, *, key_column: str | None = None, arrow_batch_records: 
     Raises:
         InputError: missing, unreadable, empty or too large; no such column; a line that is not a row; a combination
             that the format does not offer.
-        MissingExtra: Parquet without pyarrow.
+        MissingExtra: Parquet, or columnar batches, without pyarrow.
     """
     file = Path(path)
     try:
@@ -94,11 +94,9 @@ def read_rows(path: str, *, key_column: str | None = None, arrow_batch_records: 
     if not size:
         raise InputError(f"{path} is empty; give a file with at least one row")
     if arrow_batch_records is not None:
-        if kind != "parquet":
-            raise InputError(f"{path} is no Parquet file; --emit arrow needs one (or give --emit record)")
         if key_column is not None:
             raise InputError(f"--key {key_column} chooses a channel for each row, a batch has one; give --emit record")
-        return Rows([], None, _arrow_batches(path, arrow_batch_records))
+        return Rows([], None, _arrow_batches(path, kind, arrow_batch_records))
     if kind == "parquet":
         rows = _parquet_rows(path, key_column)
     elif kind == "jsonl":
@@ -217,9 +215,9 @@ def _parquet_rows(path: str, key_column: str | None) -> Rows:
     return Rows(records, None if at is None else keys, None)
 
 
-def _arrow_batches(path: str, batch_records: int) -> list[pa.RecordBatch]:
+def _arrow_batches(path: str, kind: str, batch_records: int) -> list[pa.RecordBatch]:
     arrow = import_arrow()
-    table = _parquet_table(path)
+    table = _parquet_table(path) if kind == "parquet" else _text_table(path, kind)
     for at, field in enumerate(table.schema):
         if arrow.types.is_dictionary(field.type):
             # A dictionary may differ from batch to batch; plain values make every batch stand alone.
@@ -228,6 +226,23 @@ def _arrow_batches(path: str, batch_records: int) -> list[pa.RecordBatch]:
     if not batches:
         raise InputError(f"{path} has no rows; give a file with at least one")
     return batches
+
+
+def _text_table(path: str, kind: str) -> Any:
+    """A text file as pyarrow reads it: types are found out, of a CSV file from its first MiB."""
+    arrow = import_arrow()
+    from pyarrow import csv as arrow_csv
+    from pyarrow import json as arrow_json
+
+    try:
+        if kind == "jsonl":
+            return arrow_json.read_json(path)
+        delimiter = "," if kind == "csv" else "\t"
+        return arrow_csv.read_csv(
+            path, parse_options=arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+        )
+    except (OSError, arrow.ArrowException) as error:
+        raise InputError(f"{path} cannot be read as {kind}: {error}; correct it, or give --emit record") from error
 
 
 def _parquet_table(path: str) -> Any:

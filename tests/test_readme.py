@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
+import shlex
+import socket
 import subprocess
 import sys
 from pathlib import Path
+
+import click
+import pytest
+
+import bench.cli
+import netstack.cli
 
 ROOT = Path(__file__).parent.parent
 
@@ -61,10 +70,63 @@ def test_the_planning_example_is_what_is_shown() -> None:
     assert "split -> count: not chained: C10 partitioner is hash" in done.stdout
 
 
-def test_the_first_screen_names_both_commands_and_they_exist() -> None:
-    first_screen = (ROOT / "README.md").read_text()[:1500]
-    targets = re.findall(r"^make (\w+)", first_screen, re.MULTILINE)
+def test_make_has_the_targets_that_are_named() -> None:
+    targets = re.findall(r"^make (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert targets == ["sweep", "test"]
     makefile = (ROOT / "Makefile").read_text()
     for target in targets:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+
+
+def test_the_first_screen_says_why_and_how_to_install_and_embed() -> None:
+    first_screen = (ROOT / "README.md").read_text()[:2500]
+    assert [first_screen.index(text) for text in ("For whoever", "pip install", "## Embed it", "import netstack")]
+
+
+def commands() -> list[str]:
+    """Every command of netstack in the README's shell blocks, its continued lines joined."""
+    found = []
+    for block in re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL):
+        lines = block.replace("\\\n", " ").splitlines()
+        found += [line for line in lines if re.match(r"(ID=.*; )?netstack(-bench)? ", line)]
+    return found
+
+
+@pytest.fixture
+def readers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout in which the commands above the one that is tried have been run."""
+    (tmp_path / "tools").symlink_to(ROOT / "tools")
+    for name in ("before", "after", "mine"):
+        (tmp_path / "results" / name).mkdir(parents=True)
+    (tmp_path / "secret").write_text("x" * 44)
+    (tmp_path / "secret").chmod(0o600)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("line", commands())
+def test_every_command_is_understood(line: str, readers_folder: Path) -> None:
+    words = shlex.split(line.removesuffix("&").replace("$ID", "0" * 120), comments=True)
+    if words[-1] == "&":
+        words.pop()
+    group = {"netstack": netstack.cli.cli, "netstack-bench": bench.cli.cli}[words[0]]
+    if words[1:] == ["--version"]:
+        return
+    name, command, rest = group.resolve_command(click.Context(group), words[1:])
+    assert command is not None
+    command.make_context(name, rest, parent=click.Context(group))
+
+
+@pytest.mark.slow
+def test_what_is_served_is_consumed() -> None:
+    (block,) = [
+        one for one in re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL) if "serve" in one
+    ]
+    with socket.socket() as probe:  # the README's port may be taken here
+        probe.bind(("127.0.0.1", 0))
+        free = probe.getsockname()[1]
+    script = f"set -e\nexport PATH={Path(sys.executable).parent}:$PATH\n{block.replace('6130', str(free))}wait\n"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout[done.stdout.index("{") :])
+    assert sum(each["records"] for each in document["channels"]) == 100_000

@@ -4,7 +4,8 @@ Takes: a buffer's bytes. Gives: the others.
 
 Both lengths are little-endian: bytes behind the header, bytes when decompressed. Nothing says which compression it is;
 both sides of an exchange between task managers are set alike. Here it is found out: a ZSTD frame has a magic number,
-and what is no LZ4 block of just the right length may be an LZO block. What is written is LZ4 (`buffer.stored`).
+and what is no LZ4 block of just the right length may be an LZO block. What is written is LZ4 (`buffer.stored`). ZSTD
+takes pyarrow, LZO lzallright; who never meets them needs neither.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import Final
 import lz4.block
 
 from ..errors import ErrorCode, RemoteProtocolError
-from . import lzo
 
 _LENGTHS: Final = struct.Struct("<II")
 _ZSTD_MAGIC: Final = bytes.fromhex("28b52ffd")
@@ -35,7 +35,8 @@ def inflate(data: memoryview, max_bytes: int) -> bytes:
         max_bytes: of a buffer; nothing longer is made, whatever `data` announces.
 
     Raises:
-        RemoteProtocolError: lengths that are wrong, or a compression that is none of the three; ZSTD without pyarrow.
+        RemoteProtocolError: lengths that are wrong, or a compression that is none of the three; ZSTD without pyarrow,
+            LZO without lzallright.
     """
     if len(data) < _LENGTHS.size:
         raise _refused(f"a compressed buffer of {len(data)} bytes; its header alone has {_LENGTHS.size}")
@@ -62,28 +63,40 @@ def inflate(data: memoryview, max_bytes: int) -> bytes:
 
 
 def _inflate_lzo(block: memoryview, original: int) -> bytes:
+    """An LZO1X block. It is made whole before its length is known: at most 255 times as long as `block`."""
     try:
-        return lzo.decompress(bytes(block), original)
-    except ValueError as error:
+        import lzallright  # only who meets LZO needs it
+    except ImportError as error:
+        raise _missing("LZO", "lzallright", "lzallright>=0.2") from error
+    try:
+        plain: bytes = lzallright.LZOCompressor.decompress(bytes(block), output_size_hint=original)
+    except lzallright.LZOError as error:  # its text may hold the rest of the block
+        raise _refused(f"a compressed buffer is neither an LZ4 nor an LZO block of {original} bytes") from error
+    if len(plain) != original:
         raise _refused(
-            f"a compressed buffer is neither an LZ4 nor an LZO block of {original} bytes: {error}"
-        ) from error
+            f"a compressed buffer is neither an LZ4 nor an LZO block of {original} bytes, but of {len(plain)}"
+        )
+    return plain
 
 
 def _inflate_zstd(frame: memoryview, original: int) -> bytes:
     try:
         import pyarrow as pa  # only who meets ZSTD needs it
     except ImportError as error:
-        raise RemoteProtocolError(
-            ErrorCode.UNEXPECTED_FRAME,
-            "a buffer compressed with ZSTD, which takes pyarrow: pip install 'pyarrow>=16', or set"
-            " taskmanager.network.compression.codec: LZ4 on the producing side",
-        ) from error
+        raise _missing("ZSTD", "pyarrow", "pyarrow>=16") from error
     try:
         plain: bytes = pa.Codec("zstd").decompress(frame, original, asbytes=True)
     except OSError as error:
         raise _refused(f"a compressed buffer is no ZSTD frame of {original} bytes: {error}") from error
     return plain
+
+
+def _missing(what: str, package: str, requirement: str) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        ErrorCode.UNEXPECTED_FRAME,
+        f"a buffer compressed with {what}, which takes {package}: pip install '{requirement}', or set"
+        " taskmanager.network.compression.codec: LZ4 on the producing side",
+    )
 
 
 def _refused(text: str) -> RemoteProtocolError:

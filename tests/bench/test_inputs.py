@@ -102,7 +102,9 @@ def test_columnar_batches_of_parquet_stand_alone(table: str) -> None:
         ("a.jsonl", '{"a": {}}\n', {"key_column": "a"}, "line 1: 'a' is a dict, which cannot be a key"),
         ("a.parquet", "PAR1 and then nonsense", {}, "is not a readable Parquet file"),
         ("a.bin", "\x00\x01", {}, "unknown suffix '.bin'; name it by its format"),
-        ("a.csv", "a\n1\n", {"arrow_batch_records": 5}, "is no Parquet file; --emit arrow needs one"),
+        ("a.csv", "a,b\n1\n", {"arrow_batch_records": 5}, "cannot be read as csv: CSV parse error: Expected 2 columns"),
+        ("a.jsonl", '{"a": 1}\n{', {"arrow_batch_records": 5}, "cannot be read as jsonl: "),
+        ("a.csv", "a,b\n", {"arrow_batch_records": 5}, "has no rows"),
     ],
 )
 def test_what_cannot_be_used_is_named(
@@ -113,6 +115,26 @@ def test_what_cannot_be_used_is_named(
         read_rows(path, **settings)
     assert words in str(caught.value)
     assert path in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", 'id,name\n1,"a\nb"\n2,c\n3,\n'),
+        ("a.tsv", 'id\tname\n1\t"a\nb"\n2\tc\n3\t\n'),
+        ("a.jsonl", '{"id": 1, "name": "a\\nb"}\n{"id": 2, "name": "c"}\n{"id": 3, "name": ""}\n'),
+    ],
+)
+def test_columnar_batches_of_text(tmp_path: Path, name: str, content: str) -> None:
+    pytest.importorskip("pyarrow")
+    rows = read_rows(write(tmp_path / name, content), arrow_batch_records=2)
+    assert rows.batches is not None
+    assert [batch.num_rows for batch in rows.batches] == [2, 1]
+    assert [row for batch in rows.batches for row in batch.to_pylist()] == [
+        {"id": 1, "name": "a\nb"},
+        {"id": 2, "name": "c"},
+        {"id": 3, "name": ""},
+    ]
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

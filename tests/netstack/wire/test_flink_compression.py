@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 
+import lzallright
 import pytest
 from flink_frames import deflate
 from hypothesis import given
@@ -81,6 +82,25 @@ def test_lzo_is_found_out() -> None:
         inflate(memoryview(lengths(len(block), 12) + block), 1024)
     with pytest.raises(RemoteProtocolError, match="and neither LZO nor ZSTD"):
         inflate(memoryview(lengths(len(block) - 1, 11) + block[:-1]), 1024)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=40), st.integers(1, 60))
+def test_lzo_blocks_of_another_writer_are_read(parts: list[bytes], times: int) -> None:
+    plain = b"".join(parts) * times
+    block = lzallright.LZOCompressor().compress(plain)
+    assert inflate(memoryview(lengths(len(block), len(plain)) + block), len(plain)) == plain
+    with pytest.raises(RemoteProtocolError):
+        inflate(memoryview(lengths(len(block), len(plain) + 1) + block), len(plain) + 1)
+
+
+def test_lzo_takes_lzallright(monkeypatch: pytest.MonkeyPatch) -> None:
+    block = bytes.fromhex("15 61626364 25 0000 110000")
+    monkeypatch.setitem(sys.modules, "lzallright", None)
+    with pytest.raises(
+        RemoteProtocolError, match=r"compressed with LZO, which takes lzallright: pip install"
+    ) as caught:
+        inflate(memoryview(lengths(len(block), 11) + block), 1024)
+    assert caught.value.code is ErrorCode.UNEXPECTED_FRAME
 
 
 @given(st.binary(max_size=100), st.integers(0, 3000))
