@@ -103,7 +103,8 @@ def test_the_services_are_commands_there_are_and_their_files_too(tmp_path: Path)
         if "build" not in service:
             continue
         assert (MONITORING / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
-        command = netstack.cli.cli.commands[name.partition("-")[0]]
+        command = netstack.cli.cli.get_command(click.Context(netstack.cli.cli), name.partition("-")[0])
+        assert command is not None
         words = [str(word).replace("/run/secrets/netstack", str(secret)) for word in service["command"]]
         command.make_context(name, words, parent=click.Context(netstack.cli.cli))
 
