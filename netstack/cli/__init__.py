@@ -62,9 +62,7 @@ class _Commands(click.Group):
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-@click.version_option(
-    __version__, prog_name="netstack", message=f"%(prog)s, version %(version)s ({build.describe()})"
-)
+@click.version_option(__version__, prog_name="netstack", message=f"%(prog)s, version %(version)s ({build.describe()})")
 def cli() -> None:
     """Jobs, the processes that run them, and what moves their records over TCP."""
 
