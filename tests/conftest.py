@@ -42,7 +42,7 @@ def _missing(marker: str) -> str | None:
     if marker == "java" and shutil.which("java") is None:
         return "needs a Java runtime: apt-get install default-jre-headless"
     if marker == "java" and importlib.util.find_spec("pyspark") is None:
-        return "needs pyspark: pip install 'pyspark>=4.0'"
+        return "needs pyspark: pip install 'pyspark>=4.2'"
     if marker == "root" and os.geteuid() != 0:
         return "needs root"
     if marker == "root" and shutil.which("ip") is None:

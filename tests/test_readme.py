@@ -60,6 +60,15 @@ def test_the_blocking_example_prints_every_word_once(tmp_path: Path) -> None:
     assert done.stdout.split() == ["no", "record", "lost", "and", "none", "repeated"]
 
 
+def test_the_asyncio_example_prints_every_word_once(tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    program = tmp_path / "asyncio_worker.py"
+    program.write_text(next(block for block in blocks if "import asyncio" in block))
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["no", "record", "lost", "and", "none", "repeated"]
+
+
 def test_the_planning_example_is_what_is_shown() -> None:
     readme = (ROOT / "README.md").read_text()
     (program,) = [one for one in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "make_plan" in one]
@@ -112,9 +121,9 @@ def test_every_command_is_understood(line: str, readers_folder: Path) -> None:
     group = {"netstack": netstack.cli.cli, "netstack-bench": bench.cli.cli}[words[0]]
     if words[1:] == ["--version"]:
         return
-    name, command, rest = group.resolve_command(click.Context(group), words[1:])
+    name, command, rest = group.resolve_command(click.Context(group, **group.context_settings), words[1:])
     assert command is not None
-    command.make_context(name, rest, parent=click.Context(group))
+    command.make_context(name, rest, parent=click.Context(group, **group.context_settings))
 
 
 @pytest.mark.slow

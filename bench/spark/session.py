@@ -49,7 +49,7 @@ def check_spark() -> None:
     try:
         import pyspark  # noqa: F401
     except ImportError as error:
-        raise SparkMissing("pyspark is not installed: pip install 'pyspark>=4.0'") from error
+        raise SparkMissing("pyspark is not installed: pip install 'pyspark>=4.2'") from error
     java = _java()
     if java is None:
         raise SparkMissing(f"there is no Java: install a JRE of version {_JAVA_AT_LEAST} or newer, or set JAVA_HOME")

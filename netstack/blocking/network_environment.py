@@ -80,11 +80,12 @@ class NetworkEnvironment:
         address: the URL consumers dial.
         metrics_address: `host:port` at which Prometheus finds the metrics; None if they are not served.
         config: its settings.
+        portal: the door to its thread.
     """
 
     def __init__(self, portal: Manager) -> None:
         """See `open_task_manager`."""
-        self._portal = portal
+        self.portal = portal
         self.address = portal.inside.address
         self.metrics_address = portal.inside.metrics_address
         self.config = portal.inside.config
@@ -97,7 +98,7 @@ class NetworkEnvironment:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Closes; after an error without goodbyes, so that peers read a broken connection."""
-        self._portal.close(clean=kind is None)
+        self.portal.close(clean=kind is None)
 
     def close(self) -> None:
         """Closes gates, releases partitions, says goodbye to peers (within a second), ends the thread. Idempotent.
@@ -105,7 +106,7 @@ class NetworkEnvironment:
         Whatever was not consumed is gone: call `RecordWriter.wait_consumed` before. Calls that wait in other threads
         raise LocalProtocolError.
         """
-        self._portal.close(clean=True)
+        self.portal.close(clean=True)
 
     def create_partition(
         self,
@@ -115,9 +116,9 @@ class NetworkEnvironment:
         kind: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED,
     ) -> ResultPartition:
         """Creates the output of one task; arguments and errors of `netstack.NetworkEnvironment.create_partition`."""
-        manager = self._portal.inside
-        inner = _do(self._portal, lambda: manager.create_partition(name, subpartitions=subpartitions, kind=kind))
-        return ResultPartition(self._portal, inner)
+        manager = self.portal.inside
+        inner = _do(self.portal, lambda: manager.create_partition(name, subpartitions=subpartitions, kind=kind))
+        return ResultPartition(self.portal, inner)
 
     def open_gate(self, descriptors: Sequence[ChannelDescriptor], *, timeout_s: float | None = None) -> SingleInputGate:
         """Opens one input gate; arguments and errors of `netstack.NetworkEnvironment.open_gate`.
@@ -125,22 +126,22 @@ class NetworkEnvironment:
         Raises:
             TimeoutError: not open within `timeout_s`; subpartitions that were asked for already count as consumed.
         """
-        manager = self._portal.inside
+        manager = self.portal.inside
         wanted = tuple(descriptors)
 
         async def open_inside() -> inbound.SingleInputGate:
             return await manager.open_gate(wanted)
 
         what = f"opening a gate of {len(wanted)} channels"
-        return SingleInputGate(self._portal, self._portal.call(open_inside, timeout_s=timeout_s, what=what))
+        return SingleInputGate(self.portal, self.portal.call(open_inside, timeout_s=timeout_s, what=what))
 
     def release_partition(self, name: str) -> None:
         """Drops a partition and everything in it; unknown names are ignored."""
-        _do(self._portal, lambda: self._portal.inside.release_partition(name))
+        _do(self.portal, lambda: self.portal.inside.release_partition(name))
 
     def statistics(self) -> NetworkStatistics:
         """A snapshot; costs what `netstack.NetworkEnvironment.statistics` does, and the way through the door."""
-        return _do(self._portal, self._portal.inside.statistics)
+        return _do(self.portal, self.portal.inside.statistics)
 
 
 def open_task_manager(

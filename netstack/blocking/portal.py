@@ -37,10 +37,17 @@ class _Abandoned(Exception):
 class _Call(Generic[T]):
     """One function on its way through the door. Made outside, run inside."""
 
-    __slots__ = ("_action", "_done", "_error", "_is_begun", "_is_done", "_result", "_scope", "_timeout_s")
+    __slots__ = ("_action", "_done", "_error", "_is_begun", "_is_done", "_on_end", "_result", "_scope", "_timeout_s")
 
-    def __init__(self, action: Callable[[], Awaitable[T]], timeout_s: float | None, what: str) -> None:
+    def __init__(
+        self,
+        action: Callable[[], Awaitable[T]],
+        timeout_s: float | None,
+        what: str,
+        on_end: Callable[[], object] | None = None,
+    ) -> None:
         self._action = action
+        self._on_end = on_end
         self._timeout_s = timeout_s
         self._scope = trio.CancelScope()
         self._is_begun = False
@@ -94,6 +101,28 @@ class _Call(Generic[T]):
     def _end(self) -> None:
         self._is_done = True
         self._done.release()
+        if self._on_end is not None:
+            self._on_end()
+
+
+@final
+class Started(Generic[T]):
+    """A function under way in the thread, of which the caller is told when it is over (`Portal.start`)."""
+
+    def __init__(self, portal: Portal[Any], call: _Call[T]) -> None:
+        """Called by `Portal.start`."""
+        self._portal = portal
+        self._call = call
+
+    def cancel(self) -> None:
+        """Nobody wants it any more; it ends soon, and its end is told as any other."""
+        with contextlib.suppress(LocalProtocolError):
+            self._portal.post(self._call.cancel)
+
+    def outcome(self) -> T:
+        """What it returned or raised. After its end, once."""
+        self._portal.forget(self._call)
+        return self._call.outcome()
 
 
 @final
@@ -149,11 +178,7 @@ class Portal(Generic[T]):
         """
         if timeout_s is not None and timeout_s < 0:
             raise ConfigError(f"timeout_s={timeout_s}; give 0, seconds above 0, or None for no limit")
-        if threading.current_thread() is self._thread:
-            raise LocalProtocolError(
-                f"{what}: called in the TaskManager's own thread, by a format or a selector, where it would wait for"
-                " itself; call it in a thread of yours"
-            )
+        self._check_thread(what)
         call = _Call(action, timeout_s, what)
         self._calls[call] = None
         try:
@@ -172,6 +197,27 @@ class Portal(Generic[T]):
             self._calls.pop(call, None)
         return call.outcome()
 
+    def start(self, action: Callable[[], Awaitable[R]], *, what: str, on_end: Callable[[], object]) -> Started[R]:
+        """Begins to run an async function in the thread; does not wait. For event loops other than trio's.
+
+        Args:
+            action: called and awaited there.
+            what: is said of a call in the wrong thread.
+            on_end: called once, in that thread, when the function is over; it must not raise.
+
+        Raises:
+            LocalProtocolError: as `call`, when it cannot begin.
+        """
+        self._check_thread(what)
+        call = _Call(action, None, what, on_end)
+        self._calls[call] = None
+        try:
+            self.post(lambda: self._begin(call))
+        except BaseException:
+            self._calls.pop(call, None)
+            raise
+        return Started(self, call)
+
     def post(self, action: Callable[[], object]) -> None:
         """Has the thread call `action` soon, in the order of posting; it must not raise. Does not wait.
 
@@ -189,6 +235,10 @@ class Portal(Generic[T]):
             self._token.run_sync_soon(action)
         except trio.RunFinishedError:
             raise LocalProtocolError(_CLOSED) from self._crash
+
+    def forget(self, call: _Call[Any]) -> None:
+        """A call is over, and whoever began it knows."""
+        self._calls.pop(call, None)
 
     def start_task(self, task: Callable[[], Awaitable[None]]) -> None:
         """Runs a task until the thread ends. Called in the thread."""
@@ -216,6 +266,13 @@ class Portal(Generic[T]):
                 self.post(lambda: self._end(clean))
         self._thread.join()
         self._raise_crash()
+
+    def _check_thread(self, what: str) -> None:
+        if threading.current_thread() is self._thread:
+            raise LocalProtocolError(
+                f"{what}: called in the TaskManager's own thread, by a format or a selector, where it would wait for"
+                " itself; call it in a thread of yours"
+            )
 
     def _raise_crash(self) -> None:
         """Raises what ended the thread, once."""

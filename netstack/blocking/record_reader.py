@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 import abc
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, cast, final
@@ -114,13 +115,7 @@ class _Fetcher(abc.ABC):
         try:
             if not self._ready and self._error is None:
                 self._portal.call(self._fetch, timeout_s=timeout_s, what="waiting for records")
-            if not self._ready:
-                error, self._error = self._error, None
-                if error is not None:
-                    raise error
-                return None
-            self.channel_index, elements = self._ready.popleft()
-            return elements
+            return self.take_ready()
         finally:
             self._is_busy = False
 
@@ -131,6 +126,42 @@ class _Fetcher(abc.ABC):
             self._close_inside()
 
         self._portal.call(close_inside, timeout_s=None, what="closing a reader")
+
+    # For other event loops (`netstack.aio`).
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether nothing is ready to be handed out."""
+        return not self._ready and self._error is None
+
+    @contextlib.contextmanager
+    def exclusively(self) -> Iterator[None]:
+        """No other call may come in between.
+
+        Raises:
+            LocalProtocolError: another call is under way.
+        """
+        if self._is_busy:
+            raise LocalProtocolError("another call of this reader is under way; one at a time")
+        self._is_busy = True
+        try:
+            yield
+        finally:
+            self._is_busy = False
+
+    async def fetch(self) -> None:
+        """Makes something ready, or the end. To be run in the TaskManager's thread; cancellation loses nothing."""
+        await self._fetch()
+
+    def take_ready(self) -> Any:
+        """What is ready, as `_next`; None at the end."""
+        if not self._ready:
+            error, self._error = self._error, None
+            if error is not None:
+                raise error
+            return None
+        self.channel_index, elements = self._ready.popleft()
+        return elements
 
     async def _fetch(self) -> None:
         """Takes what there is, waiting only for the first of it. Cancellation: what was taken is ready."""

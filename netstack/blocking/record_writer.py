@@ -16,8 +16,9 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 import numpy as np
@@ -230,6 +231,53 @@ class RecordWriter:
         finally:
             self._is_busy = False
 
+    # For other event loops (`netstack.aio`): the same, as async functions to be run in the TaskManager's thread.
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a record would be taken at once."""
+        return self._room > 0 or not self._queue
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the end was sent."""
+        return self._is_finished
+
+    @contextlib.contextmanager
+    def exclusively(self) -> Iterator[None]:
+        """No other call may come in between.
+
+        Raises:
+            LocalProtocolError, ...: another call is under way, or the writer has failed; see the class.
+        """
+        if self._is_busy or (self._failure is not None and not self._is_finished):
+            self._refuse()
+        self._is_busy = True
+        try:
+            yield
+        finally:
+            self._is_busy = False
+
+    async def make_room(self) -> None:
+        """Waits until there is room. Cancellation: nothing changed."""
+        self._room = await self._make_room()
+
+    async def broadcasting(self, event: Event, *, priority: bool) -> None:
+        """See `broadcast_event`."""
+        await self._behind(lambda: self._inner.broadcast_event(event, priority=priority))
+
+    async def flushing(self) -> None:
+        """See `flush`."""
+        await self._behind(self._inner.flush)
+
+    async def finishing(self, *, drain: bool) -> None:
+        """See `finish`."""
+        await self._behind(lambda: self._end(drain))
+
+    async def waiting_consumed(self) -> None:
+        """See `wait_consumed`."""
+        await self._inner.wait_consumed()
+
     # In the caller's thread.
 
     def _name(self, doing: str) -> str:
@@ -271,20 +319,11 @@ class RecordWriter:
 
     def _through(self, action: Callable[[], Awaitable[None]], doing: str, timeout_s: float | None) -> None:
         """Does something behind everything that was taken."""
-
-        async def inside() -> None:
-            self._check_alive()
-            work = Work(action, is_awaited=True)
-            self._queue.append(work)
-            self._is_hurried = True
-            self._changed.wake()
-            await work.wait()
-
         if self._is_busy or self._failure is not None:
             self._refuse()
         self._is_busy = True
         try:
-            self._call(inside, doing, timeout_s)
+            self._call(lambda: self._behind(action), doing, timeout_s)
         finally:
             self._is_busy = False
 
@@ -329,6 +368,14 @@ class RecordWriter:
             raise
         except BaseException as error:  # of a partition that failed, or of a selector: the caller's, not the thread's
             self._fail(error)
+
+    async def _behind(self, action: Callable[[], Awaitable[None]]) -> None:
+        self._check_alive()
+        work = Work(action, is_awaited=True)
+        self._queue.append(work)
+        self._is_hurried = True
+        self._changed.wake()
+        await work.wait()
 
     async def _end(self, drain: bool) -> None:
         await self._inner.finish(drain=drain)

@@ -361,11 +361,17 @@ async def open_task_manager(
     Raises:
         OSError: an address cannot be bound; the text names it.
         ConfigError: the URL, or a setting, cannot work; or prometheus_client is missing.
+        LocalProtocolError: trio does not run here; the text says what to use instead.
 
     Cancellation: everything is closed; peers read a broken connection. Leaving the block normally closes gates,
     releases partitions (whatever was not consumed is gone: await `RecordWriter.wait_consumed` before) and says goodbye
     to peers.
     """
+    if not trio.lowlevel.in_trio_run():
+        raise LocalProtocolError(
+            "no trio runs here: call it inside trio.run(main), or use netstack.aio under asyncio, and netstack.blocking"
+            " in a program without an event loop"
+        )
     settings = config or NetworkConfig()
     if secret is not None and settings.dialect != NATIVE_DIALECT:
         raise ConfigError(f"dialect={settings.dialect!r} with a secret: its peers cannot prove one; give none")

@@ -106,7 +106,7 @@ def test_the_services_are_commands_there_are_and_their_files_too(tmp_path: Path)
         command = netstack.cli.cli.get_command(click.Context(netstack.cli.cli), name.partition("-")[0])
         assert command is not None
         words = [str(word).replace("/run/secrets/netstack", str(secret)) for word in service["command"]]
-        command.make_context(name, words, parent=click.Context(netstack.cli.cli))
+        command.make_context(name, words, parent=click.Context(netstack.cli.cli, **netstack.cli.cli.context_settings))
 
 
 def test_the_dashboard_is_where_grafana_looks() -> None:

@@ -1,0 +1,177 @@
+"""netstack under asyncio: the same records, waits that are awaits, and cancellations that tear nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+import netstack
+from netstack import ChannelDescriptor, NetworkConfig, UserEvent, aio
+from netstack.errors import ChannelFailed, LocalProtocolError, PoolDestroyed, RecordError
+
+SMALL = NetworkConfig(memory_bytes=1 << 20, segment_size_bytes=4096)
+
+
+def in_asyncio(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(**arguments: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(**arguments), 30))
+
+    return run
+
+
+@asynccontextmanager
+async def pair() -> AsyncIterator[tuple[aio.NetworkEnvironment, aio.NetworkEnvironment]]:
+    here = "tcp://127.0.0.1:0"
+    async with aio.open_task_manager(here, SMALL) as producer, aio.open_task_manager(here, SMALL) as consumer:
+        yield producer, consumer
+
+
+async def open_words(
+    producer: aio.NetworkEnvironment, consumer: aio.NetworkEnvironment, **settings: Any
+) -> tuple[aio.RecordWriter[str], Any]:
+    partition = producer.create_partition("words", subpartitions=1)
+    gate = await consumer.open_gate([ChannelDescriptor(producer.address, "words")])
+    return aio.RecordWriter[str](partition, format="str", **settings), gate
+
+
+@in_asyncio
+async def test_records_events_and_the_end_arrive_in_order() -> None:
+    async with pair() as (producer, consumer):
+        writer, gate = await open_words(producer, consumer)
+
+        async def produce() -> None:
+            async with writer:
+                for number in range(5000):
+                    await writer.emit(f"word {number}")
+                await writer.broadcast_event(UserEvent("half"))
+                await writer.flush()
+                for number in range(5000, 10_000):
+                    await writer.emit(f"word {number}")
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(produce())
+            found = [element async for element in aio.RecordReader[Any](gate, format="str")]
+        words = [f"word {number}" for number in range(10_000)]
+        assert found == [*words[:5000], UserEvent("half"), *words[5000:]]
+        await writer.wait_consumed()
+        assert producer.statistics().partitions == ()
+
+
+@in_asyncio
+async def test_arrays() -> None:
+    async with pair() as (producer, consumer):
+        partition = producer.create_partition("numbers", subpartitions=1)
+        gate = await consumer.open_gate([ChannelDescriptor(producer.address, "numbers")])
+        numbers = np.arange(400_000, dtype="<i8")
+
+        async def produce() -> None:
+            async with aio.RecordWriter(partition, format="int64") as writer:
+                for part in np.split(numbers, 40):
+                    await writer.emit_batch(part)
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(produce())
+            found = [array async for array in aio.ArrayReader(gate, "<i8")]
+        assert np.array_equal(np.concatenate(found), numbers)
+
+
+@in_asyncio
+async def test_back_pressure_is_an_await_and_a_cancelled_emit_took_nothing() -> None:
+    async with pair() as (producer, consumer):
+        writer, gate = await open_words(producer, consumer)
+        taken = 0
+
+        async def fill() -> None:
+            nonlocal taken
+            while True:
+                await writer.emit(f"{taken:06}" + "x" * 1000)
+                taken += 1
+
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(fill(), 0.3)
+        assert taken > 400, "half a MiB fits before anybody waits"
+        reader = aio.RecordReader[str](gate, format="str")
+
+        async def read() -> list[int]:
+            return [int(word[:6]) async for word in reader]
+
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(read())
+            await writer.emit(f"{taken:06}")
+            await writer.finish()
+        assert reading.result() == list(range(taken + 1))
+
+
+@in_asyncio
+async def test_a_cancelled_read_loses_nothing() -> None:
+    async with pair() as (producer, consumer):
+        writer, gate = await open_words(producer, consumer, buffer_timeout_s=0)
+        reader = aio.RecordReader[str](gate, format="str")
+        found = []
+        for number in range(20):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(reader.next_records(), 0.001)
+            await writer.emit(f"{number}")
+            found.append(await anext(reader))
+        assert found == [str(number) for number in range(20)]
+        reader.close()
+
+
+@in_asyncio
+async def test_a_block_that_raises_fails_its_consumers() -> None:
+    async with pair() as (producer, consumer):
+        writer, gate = await open_words(producer, consumer)
+        with pytest.raises(ValueError, match="no more paper"):
+            async with writer:
+                raise ValueError("no more paper")
+        with pytest.raises(ChannelFailed, match="its producer stopped: ValueError: no more paper"):
+            await anext(aio.RecordReader(gate, format="str"))
+        with pytest.raises((PoolDestroyed, LocalProtocolError)):
+            await writer.finish()
+
+
+@in_asyncio
+async def test_errors_are_those_of_the_call() -> None:
+    async with pair() as (producer, consumer):
+        writer, gate = await open_words(producer, consumer)
+        with pytest.raises(RecordError):
+            await writer.emit(7)  # type: ignore[arg-type]
+        reader = aio.RecordReader[str](gate, format="str")
+        waiting = asyncio.ensure_future(reader.next_records())
+        await asyncio.sleep(0.05)
+        with pytest.raises(LocalProtocolError, match="another call of this reader is under way"):
+            await reader.next_records()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+
+@in_asyncio
+async def test_closing_wakes_who_waits() -> None:
+    async with pair() as (producer, consumer):
+        _, gate = await open_words(producer, consumer)
+        waiting = asyncio.ensure_future(aio.RecordReader[str](gate, format="str").next_records())
+        await asyncio.sleep(0.05)
+    with pytest.raises(LocalProtocolError):
+        await waiting
+
+
+@in_asyncio
+async def test_without_trio_the_call_says_what_to_do() -> None:
+    with pytest.raises(LocalProtocolError, match=r"no trio runs here.*trio\.run.*netstack\.aio.*netstack\.blocking"):
+        async with netstack.open_task_manager("tcp://127.0.0.1:0"):
+            pass
+
+
+@in_asyncio
+async def test_an_address_that_cannot_be_had_is_told() -> None:
+    with pytest.raises(OSError, match="cannot listen at tcp"):
+        async with aio.open_task_manager("tcp://192.0.2.1:1"):
+            pass
