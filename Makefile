@@ -2,6 +2,7 @@
 #
 #   make sweep     measure throughput and latency against the buffer timeout, on Spark's local mode, and write report.html
 #   make compiled  compile the data path (a minute); a sweep does so by itself, if there is a C compiler
+#   make docs     the documentation's site, build/site; warnings are errors
 #   make test      everything a change has to pass: lint, types, tests
 #
 # More arguments: make sweep ARGS="--help"    make test PYTEST_ARGS="-k credit -x"
@@ -12,7 +13,7 @@ ARGS ?=
 PYTEST_ARGS ?=
 BIN := .venv/bin
 
-.PHONY: sweep compiled test test-compiled lint types pytest format clean
+.PHONY: sweep compiled test test-compiled lint types pytest format clean docs
 
 sweep: .venv/.compiled
 	@$(BIN)/netstack-bench sweep $(ARGS)
@@ -41,6 +42,10 @@ test-compiled: .venv/.installed-dev .venv/.compiled
 	@$(BIN)/python -c 'from netstack import build; assert build.kind == "compiled", build.describe()'
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup $(CORE_TESTS) $(PYTEST_ARGS)
 
+docs: .venv/.installed-docs
+	DISABLE_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict --quiet --config-file tools/docs/mkdocs.yml
+	@echo "build/site/index.html"
+
 format: .venv/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -65,4 +70,8 @@ clean:
 
 .venv/.installed-dev: .venv/.installed
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev
+	@touch $@
+
+.venv/.installed-docs: .venv/.installed
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group docs
 	@touch $@

@@ -51,6 +51,15 @@ def test_the_checkpoint_example_counts_every_word(tmp_path: Path) -> None:
     assert counted == {"to": 2, "be": 2, "or": 1, "not": 1}
 
 
+def test_the_sites_first_tutorial_prints_every_word_once(tmp_path: Path) -> None:
+    (program,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "tools/docs/pages/tutorials/embed.md").read_text(), re.DOTALL
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["no", "record", "lost", "and", "none", "repeated"]
+
+
 def test_the_blocking_example_prints_every_word_once(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     program = tmp_path / "worker.py"
@@ -93,12 +102,13 @@ def test_the_first_screen_says_why_and_how_to_install_and_embed() -> None:
 
 
 def commands() -> list[str]:
-    """Every command of netstack in the README's shell blocks, its continued lines joined."""
-    found = []
-    for block in re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL):
-        lines = block.replace("\\\n", " ").splitlines()
-        found += [line for line in lines if re.match(r"(ID=.*; )?netstack(-bench)? ", line)]
-    return found
+    """Every command of netstack in the shell blocks of the README and of the site, its continued lines joined."""
+    found: dict[str, None] = {}
+    for page in (ROOT / "README.md", *sorted((ROOT / "tools/docs/pages").rglob("*.md"))):
+        for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL):
+            lines = block.replace("\\\n", " ").splitlines()
+            found |= dict.fromkeys(line for line in lines if re.match(r"netstack(-bench)? ", line))
+    return [line for line in found if not line.endswith("--help")]
 
 
 @pytest.fixture

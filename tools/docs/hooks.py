@@ -1,0 +1,47 @@
+"""What the site shows besides its own pages: the repository's documents where they lie, and the commands.
+
+Takes: the repository. Gives: files to mkdocs. A document keeps its path, so that its links lead where they do on disk.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import click
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = (
+    "README.md",
+    "CHANGELOG.md",
+    "netstack/DESIGN.md",
+    "netstack/METRICS.md",
+    "netstack/wire/SPEC.md",
+    "bench/METHOD.md",
+    "bench/run.schema.json",
+    "netstack/schedule/graph/job_file.schema.json",
+)
+
+
+def on_files(files: Files, *, config: Any) -> Files:
+    """Adds the documents and the page of the commands."""
+    for path in DOCUMENTS:
+        files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
+    files.append(File.generated(config, "reference/commands.md", content=commands()))
+    return files
+
+
+def commands() -> str:
+    """Every command's own help."""
+    parts = ["# Commands", "", "What each command says of itself with `--help`."]
+    for program, module in (("netstack", "netstack.cli"), ("netstack-bench", "bench.cli")):
+        group = importlib.import_module(module).cli
+        context = click.Context(group, info_name=program, **group.context_settings)
+        parts += ["", f"## {program}", "", "```text", group.get_help(context), "```"]
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            own = click.Context(command, info_name=name, parent=context)
+            parts += ["", f"### {program} {name}", "", "```text", command.get_help(own), "```"]
+    return "\n".join(parts) + "\n"
