@@ -138,14 +138,16 @@ def test_every_command_is_understood(line: str, readers_folder: Path) -> None:
 
 @pytest.mark.slow
 def test_what_is_served_is_consumed() -> None:
-    (block,) = [
-        one for one in re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL) if "serve" in one
-    ]
+    serve, consume = (line.partition("#")[0] for line in commands() if ":6130 " in line)
     with socket.socket() as probe:  # the README's port may be taken here
         probe.bind(("127.0.0.1", 0))
         free = probe.getsockname()[1]
-    script = f"set -e\nexport PATH={Path(sys.executable).parent}:$PATH\n{block.replace('6130', str(free))}wait\n"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    document, _ = json.JSONDecoder().raw_decode(done.stdout[done.stdout.index("{") :])
-    assert sum(each["records"] for each in document["channels"]) == 100_000
+    words = [shlex.split(line.replace("6130", str(free)).replace("$ID", "0" * 119 + "1")) for line in (serve, consume)]
+    served, consumed = ([str(Path(sys.executable).with_name(each[0])), *each[1:]] for each in words)
+    with subprocess.Popen(served, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as serving:
+        assert serving.stdout is not None
+        assert str(free) in serving.stdout.readline(), "it says where it listens"
+        done = subprocess.run(consumed, capture_output=True, text=True, timeout=60, check=False)
+        serving.communicate(timeout=60)
+    assert (done.returncode, serving.returncode) == (0, 0), done.stderr
+    assert sum(each["records"] for each in json.loads(done.stdout)["channels"]) == 100_000
