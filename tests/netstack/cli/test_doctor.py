@@ -22,6 +22,7 @@ from netstack.cli.checkup import (
     secret_file,
     socket_buffers,
 )
+from netstack.runtime.authentication import Secret
 
 
 def machine(root: Path, **files: str) -> Path:
@@ -43,7 +44,7 @@ def test_this_machine_is_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_secret_that_cannot_be_used_is_exit_code_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "secret"
-    path.write_text("x" * 40)
+    path.write_bytes(Secret.generate().reveal())
     path.chmod(0o644)
     assert main(["doctor", "--port", "0", "--secret-file", str(path)]) == 1
     assert "chmod 600" in " ".join(capsys.readouterr().out.split())
