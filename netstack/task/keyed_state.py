@@ -55,16 +55,17 @@ class KeyedState(dict[Any, Any]):
 
     def copy_for_checkpoint(self) -> dict[Any, Any]:
         """What it holds now; nothing of it changes when the operator goes on."""
-        return {key: value if value.__class__ in _FIXED else _copy(value) for key, value in self.items()}
+        return {key: value if value.__class__ in _FIXED else plain_copy(value) for key, value in self.items()}
 
 
-def _copy(value: Any) -> Any:
+def plain_copy(value: Any) -> Any:
+    """Plain data of its own: nothing of it changes when the original does."""
     if type(value) in _FIXED:
         return value
     if isinstance(value, Mapping):
-        return {key: _copy(inner) for key, inner in value.items()}
+        return {key: plain_copy(inner) for key, inner in value.items()}
     if type(value) is list:
-        return [_copy(inner) for inner in value]
+        return [plain_copy(inner) for inner in value]
     if type(value) is tuple:
-        return tuple(_copy(inner) for inner in value)
+        return tuple(plain_copy(inner) for inner in value)
     return bytes(value) if isinstance(value, bytearray | memoryview) else value

@@ -13,7 +13,7 @@ flight on an edge that is inside a chain now.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, final
 
 from ..checkpoint.recovery import Exchange, TaskPlan, recover
@@ -23,6 +23,7 @@ from ..record.formats import format_named
 from ..schedule.descriptors.information import EdgeId, InputInformation, JobInformation, TaskInformation
 from ..schedule.graph.job_graph import DistributionPattern
 from ..schedule.topology.distribution import static_input
+from .keyed_state import plain_copy
 
 _KEYED: Final = "\0"
 """Between an operator and its keyed state, where each of these is planned as a task of its own."""
@@ -85,6 +86,8 @@ class RestoredCheckpoint:
     def of(self, job: JobInformation, task: TaskInformation, subtask: int, load: Callable[[str], Any]) -> RestoredTask:
         """What a subtask goes on with; all subtasks of its vertex are shared out at the first question.
 
+        States are the caller's own: operators change them, and another attempt may begin from the same checkpoint.
+
         Args:
             job: it is in.
             task: its vertex.
@@ -97,7 +100,8 @@ class RestoredCheckpoint:
         found = self._tasks.get(task.name)
         if found is None:
             found = self._tasks[task.name] = self._share_out(job, task, load)
-        return found[subtask]
+        mine = found[subtask]
+        return replace(mine, own=plain_copy(mine.own), keyed=plain_copy(mine.keyed))
 
     def _share_out(self, job: JobInformation, task: TaskInformation, load: Callable[[str], Any]) -> list[RestoredTask]:
         unknown = self._states.keys() - set(job.operators)

@@ -1,0 +1,51 @@
+"""What a checkpoint gives to a subtask is that subtask's own, however often it is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from netstack.checkpoint.snapshot import TaskSnapshot
+from netstack.schedule.descriptors.information import JobInformation, TaskInformation
+from netstack.schedule.graph.job_generator import job_graph
+from netstack.schedule.graph.stream_builder import StreamEnvironment
+from netstack.task.recovery import RestoredCheckpoint
+
+plain = st.recursive(
+    st.none() | st.integers(0, 9) | st.text(max_size=2),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.integers(0, 3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def ruin(value: Any) -> None:
+    """Changes everything that can be changed, as an operator may with its state."""
+    if isinstance(value, dict):
+        for inner in value.values():
+            ruin(inner)
+        value["ruined"] = True
+    elif isinstance(value, list):
+        for inner in value:
+            ruin(inner)
+        value.append("ruined")
+
+
+@given(st.dictionaries(st.integers(0, 50), plain, min_size=1, max_size=5), plain)
+def test_an_attempt_that_changes_its_state_changes_no_other_attempts(counts: dict[int, Any], own: Any) -> None:
+    job = StreamEnvironment("job", max_parallelism=128)
+    job.source("a:b", name="source").key_by("a:key").sink("a:c", name="sink")
+    graph = job_graph(job.stream_graph())
+    information = JobInformation.of("id", graph)
+    task = TaskInformation.of(graph, 1, lambda vertex: graph.vertices[vertex].parallelism)
+    states = {"sink": {"own": [own], "keyed": {"counts": counts}}}
+    checkpoint = RestoredCheckpoint([TaskSnapshot("sink", 0, states), TaskSnapshot("source", 0, {"source": {}})])
+    before = repr(states)
+    first = checkpoint.of(information, task, 0, lambda name: None)
+    kept = repr((first.own, first.keyed))
+    ruin(first.own)
+    ruin(first.keyed)
+    again = checkpoint.of(information, task, 0, lambda name: None)
+    assert repr((again.own, again.keyed)) == kept
+    assert repr(states) == before
