@@ -20,14 +20,12 @@ from typing import Final, final
 import click
 import trio
 
-from ..config import MIB
 from ..errors import NetstackError
 from ..jobmanager.client import JobResult
-from ..jobmanager.local import LocalCluster, open_local_cluster
+from ..jobmanager.local import LocalCluster, memory_for, open_local_cluster
 from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.plan.plan import make_plan
 from ..schedule.slots.slots import LoadBalanceMode
-from ..units import format_size
 from .job import job_parameters, load_stream_graph, parameters_of
 from .job_output import print_document, print_results, result_document
 from .jobmanager_flags import json_flag
@@ -49,9 +47,7 @@ _LOOK_S: Final = 0.25
     "--memory",
     "memory_bytes",
     type=SIZE,
-    default=format_size(64 * MIB),
-    show_default=True,
-    help="Of each TaskManager, for network buffers.",
+    help="Of each TaskManager, for network buffers; what the job requires, and some more, if not given.",
 )
 @click.option(
     "--load-balance",
@@ -71,7 +67,7 @@ def run(
     given: tuple[tuple[str, str], ...],
     taskmanagers: int | None,
     slots: int | None,
-    memory_bytes: int,
+    memory_bytes: int | None,
     load_balance: str,
     from_savepoint: str | None,
     verbose: bool,
@@ -84,6 +80,8 @@ def run(
     graph = load_stream_graph(job, parameters_of(input_file, given))
     mode = LoadBalanceMode(load_balance)
     taskmanagers, slots = _size(graph, taskmanagers, slots, mode)
+    if memory_bytes is None:
+        memory_bytes = memory_for(graph, taskmanagers, slots, mode)
     logging.basicConfig(
         level=logging.INFO if verbose else logging.ERROR, format="%(asctime)s %(message)s", datefmt="%H:%M:%S"
     )

@@ -23,11 +23,15 @@ from ..errors import JobFailed, LocalProtocolError
 from ..runtime.authentication import Secret
 from ..schedule.graph.stream_builder import StreamEnvironment
 from ..schedule.graph.stream_graph import StreamGraph
+from ..schedule.plan.plan import make_plan
 from ..schedule.slots.slots import LoadBalanceMode
 from .children import Lines, LocalTaskManagers, TaskManagerSettings, open_local_taskmanagers, wait_registered
 from .client import JobClient, JobResult, open_job_client
 from .config import JobManagerConfig
 from .service import JobManager, open_jobmanager
+
+MEMORY_BYTES: Final = 64 * MIB
+"""For the network buffers of a TaskManager of a small job."""
 
 START_TIMEOUT_S: Final = 60.0
 """For all TaskManagers to register: a machine may be busy."""
@@ -69,7 +73,7 @@ async def open_local_cluster(
     *,
     taskmanagers: int = 2,
     slots: int = 2,
-    memory_bytes: int = 64 * MIB,
+    memory_bytes: int = MEMORY_BYTES,
     load_balance: LoadBalanceMode = LoadBalanceMode.NONE,
     folder: str | None = None,
     slot_timeout_s: float = 300.0,
@@ -119,12 +123,36 @@ async def open_local_cluster(
             yield LocalCluster(jobmanager, children, client)
 
 
+def memory_for(
+    graph: StreamGraph, taskmanagers: int, slots: int, load_balance: LoadBalanceMode = LoadBalanceMode.NONE
+) -> int:
+    """How much memory each TaskManager is given for network buffers, where nobody says.
+
+    What the job's tasks require where most of them are, a quarter more, and at least `MEMORY_BYTES`.
+
+    Args:
+        graph: the job.
+        taskmanagers: how many there are.
+        slots: of each.
+        load_balance: how tasks are spread.
+
+    Raises:
+        ConfigError: it is no job that could be planned anywhere.
+    """
+    network = graph.settings.network
+    if network is not None:  # of its own, in the TaskManager's memory
+        return max(MEMORY_BYTES, network.memory_bytes)
+    plan = make_plan(graph, taskmanagers=taskmanagers, slots=slots, mode=load_balance)
+    required = 0 if plan.buffers is None else int(plan.buffers.required.max(initial=0))
+    return max(MEMORY_BYTES, required * plan.network.segment_size_bytes * 5 // 4)
+
+
 def run_job(
     job: StreamGraph | StreamEnvironment,
     *,
     taskmanagers: int = 2,
     slots: int = 2,
-    memory_bytes: int = 64 * MIB,
+    memory_bytes: int | None = None,
     load_balance: LoadBalanceMode = LoadBalanceMode.NONE,
     folder: str | None = None,
     from_savepoint: str | None = None,
@@ -135,7 +163,7 @@ def run_job(
         job: it. Functions of the program that calls this are found when they are in a file.
         taskmanagers: how many processes.
         slots: of each: how many tasks of one slot sharing group it runs.
-        memory_bytes: for network buffers, of each.
+        memory_bytes: for network buffers, of each; None is what the job requires, and some more.
         load_balance: how tasks are spread.
         folder: where checkpoints are kept afterwards, if the job names no folder; None keeps none.
         from_savepoint: folder of a savepoint to begin from.
@@ -153,6 +181,10 @@ def run_job(
     if trio.lowlevel.in_trio_run():
         raise LocalProtocolError("run_job blocks, and was called inside trio; use: async with open_local_cluster(...)")
 
+    graph = job.stream_graph() if isinstance(job, StreamEnvironment) else job
+    if memory_bytes is None:
+        memory_bytes = memory_for(graph, taskmanagers, slots, load_balance)
+
     async def run() -> JobResult:
         async with open_local_cluster(
             taskmanagers=taskmanagers,
@@ -162,7 +194,7 @@ def run_job(
             folder=folder,
             on_printed=_to_stderr,
         ) as cluster:
-            return await cluster.wait(await cluster.client.submit(job, from_savepoint=from_savepoint))
+            return await cluster.wait(await cluster.client.submit(graph, from_savepoint=from_savepoint))
 
     return trio.run(run)
 

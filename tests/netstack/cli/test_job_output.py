@@ -1,0 +1,84 @@
+"""What commands print about jobs, from documents as a JobManager sends them."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from netstack.cli.job_output import job_lines, jobs_table, print_results
+from netstack.cli.run_view import RunView
+
+
+def job(**changes: Any) -> dict[str, Any]:
+    subtasks = [
+        {"subtask": number, "state": "running", "attempt": 0, "taskmanager": f"tm{number % 2}", "host": "h", "slot": 0}
+        for number in range(3)
+    ]
+    vertex = {"name": "source -> map", "records_in": 0, "records_out": 2000, "subtasks": subtasks}
+    found = {
+        "job_id": "3f2a81c09d4e5b67",
+        "name": "words",
+        "state": "running",
+        "submitted_at": 0.0,
+        "tasks": {"running": 3},
+        "missing_slots": 0,
+        "restarts": 1,
+        "checkpoints_completed": 7,
+        "reason": "",
+        "waits_for": "",
+        "vertices": [vertex],
+        "last_checkpoint": {"checkpoint_id": 7, "path": "/jobs/chk-00000007"},
+        "log": [{"at": 0.0, "what": "job", "text": "created -> running"}],
+    }
+    return found | changes
+
+
+def shown(*parts: Any) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=150, highlight=False)
+    for part in parts:
+        console.print(part)
+    return out.getvalue()
+
+
+def test_a_job_in_detail() -> None:
+    text = shown(*job_lines(job()))
+    assert text.startswith("words  3f2a81c09d4e5b67  running  restarts 1  checkpoints 7\n")
+    assert "source -> map  3 running" in text
+    assert "tm0: 0 2, tm1: 1" in text
+    assert "checkpoint 7: /jobs/chk-00000007" in text
+    assert "created -> running" in text
+
+
+def test_a_job_that_waits_and_one_that_failed_say_why() -> None:
+    waits = job(waits_for="1 more slots; 29 slots are there", missing_slots=1)
+    assert "waits for 1 more slots; 29 slots are there" in shown(*job_lines(waits))
+    failed = job(state="failed", reason="map (0) on tm1: ValueError: no", vertices=[], last_checkpoint=None, log=[])
+    assert "map (0) on tm1: ValueError: no" in shown(*job_lines(failed))
+    newest, oldest = shown(jobs_table([waits, failed])).splitlines()[1:]
+    assert "failed" in newest
+    assert newest.rstrip().endswith("ValueError: no")
+    assert oldest.rstrip().endswith("waits for 1 slots")
+
+
+def test_results_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    print_results({"show": {1: ["b", 2], 0: [{"a": b"bytes"}]}, "other": {0: None}})
+    assert capsys.readouterr().out == '{"a": "bytes"}\nb\n2\n'
+    print_results({"one": {0: 1}, "two": {0: "x", 1: "y"}})
+    assert capsys.readouterr().out == "one:\n1\ntwo:\nx\ny\n"
+
+
+def test_rates_are_those_of_the_last_seconds() -> None:
+    view = RunView("words", Console(file=io.StringIO()))
+    assert not view.is_shown
+    shown(view.rendered(job(), 10.0))
+    later = job()
+    later["vertices"][0] |= {"records_out": 6000}
+    text = shown(view.rendered(later, 12.0))
+    assert "words  running  2 s  checkpoints 7  restarts 1" in text
+    assert text.splitlines()[-1].split()[-2:] == ["k", "2"] or "2 k" in text.splitlines()[-1]
+    restarted = job()
+    assert "-" not in shown(view.rendered(restarted, 13.0)).splitlines()[-1].replace("->", "")
