@@ -95,7 +95,9 @@ class Emission:
             if room < left and builder.capacity < len(builder.memory):
                 room = self._make_room(offset)
             count = min(room, left)
-            if count <= 0:
+            if count > 0:
+                builder.settle()
+            else:
                 if not buffers.open(slot):
                     self._offset = offset
                     return False
@@ -138,6 +140,7 @@ class Emission:
                         return False
                     self._opened_at = self._offset
                     continue
+                builder.settle()
                 position = builder.position
                 for piece in cursor.take(count):
                     builder.memory[position : position + len(piece)] = piece

@@ -32,6 +32,9 @@ from .selector import ChannelSelector
 LEND_BYTES: Final = 8 * 1024
 """Records from this size on are sent from where they lie instead of being copied into a buffer first."""
 
+RUN_LIMIT_BYTES: Final = 1024
+"""Records up to this are joined a run at a time; longer ones would keep much alive, and copying is what they cost."""
+
 _SMALL_SHARE: Final = 8
 """Batches with fewer records a channel than this go record by record: an array operation costs as much as that many
 records."""
@@ -59,8 +62,6 @@ class PartitionWriter:
             refuse: what `emit_nowait` raises for want of a buffer.
         """
         self._refuse = refuse
-        self._last_size = -1
-        self._pack_into = packer(0).pack_into
         self.partition = partition
         self.buffers = OpenBuffers(partition, buffer_timeout_s)
         self._builders = self.buffers.builders  # the list itself: a look-up less a record
@@ -106,10 +107,13 @@ class PartitionWriter:
         start = builder.position
         end = start + size + PREFIX_BYTES
         if end < builder.limit:
-            if size != self._last_size:
-                self._last_size = size
-                self._pack_into = packer(size).pack_into
-            self._pack_into(builder.memory, start, size, payload)
+            if size == builder.run_bytes and payload.__class__ is bytes:
+                builder.run.append(payload)  # as many records of one length cost less when they are written together
+            else:
+                if builder.run:
+                    builder.settle()
+                packer(size).pack_into(builder.memory, start, size, payload)
+                builder.run_bytes = size if size <= RUN_LIMIT_BYTES else -1
             builder.position = end
             self._counters.records += 1
             if self._flush_always and self._ticks() >= self.buffers.next_kick:
@@ -134,7 +138,13 @@ class PartitionWriter:
         start = builder.position
         end = start + size + PREFIX_BYTES
         if end < builder.limit:
-            packer(size).pack_into(builder.memory, start, size, payload)
+            if size == builder.run_bytes and payload.__class__ is bytes:
+                builder.run.append(payload)  # as many records of one length cost less when they are written together
+            else:
+                if builder.run:
+                    builder.settle()
+                packer(size).pack_into(builder.memory, start, size, payload)
+                builder.run_bytes = size if size <= RUN_LIMIT_BYTES else -1
             builder.position = end
             self._counters.records += 1
             if self._flush_always and self._ticks() >= self.buffers.next_kick:
@@ -164,6 +174,8 @@ class PartitionWriter:
         if builder.capacity < end <= len(builder.memory):
             buffers.grow(slot, end)
         if end <= builder.capacity:
+            builder.settle()
+            builder.run_bytes = size if size <= RUN_LIMIT_BYTES else -1
             LENGTH.pack_into(builder.memory, start, size)
             builder.memory[start + PREFIX_BYTES : end] = payload
             builder.position = end
@@ -290,7 +302,13 @@ class PartitionWriter:
         start = builder.position
         end = start + size + PREFIX_BYTES
         if end < builder.limit:
-            packer(size).pack_into(builder.memory, start, size, payload)
+            if size == builder.run_bytes and payload.__class__ is bytes:
+                builder.run.append(payload)  # as many records of one length cost less when they are written together
+            else:
+                if builder.run:
+                    builder.settle()
+                packer(size).pack_into(builder.memory, start, size, payload)
+                builder.run_bytes = size if size <= RUN_LIMIT_BYTES else -1
             builder.position = end
             self._counters.records += 1
             return True
