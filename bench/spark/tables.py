@@ -15,6 +15,8 @@ the executors do not share with the driver would lose everything without an erro
 from __future__ import annotations
 
 import secrets
+import tempfile
+import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +25,7 @@ from netstack.errors import ConfigError
 from netstack.spark.failures import explain, spark_errors
 
 from ..columns import COLUMNS
-from ..store import arrow_table
+from ..store import arrow_table, reason
 from .frames import DISCIPLINES, node_frame, per_setting
 
 RUNS: Final = "runs"
@@ -64,6 +66,9 @@ def check_tables(spark: Any, url: str, executors: int) -> None:
     Raises:
         ConfigError: they cannot be written, or not all of them are there afterwards.
     """
+    if url.startswith("file:") and str(spark.sparkContext.master).startswith("local"):
+        _check_folder(url)  # Spark's first query takes seconds, and would say no more
+        return
     probe = f"{url}/_probe-{secrets.token_hex(4)}"
     try:
         try:
@@ -131,6 +136,16 @@ def run_frame(spark: Any, rows: Sequence[Mapping[str, Any]], *, sweep_id: str, c
 def _write(frame: Any, url: str, table: str) -> None:
     writer = frame.coalesce(1).write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
     writer.partitionBy("sweep_id").parquet(f"{url}/{table}")
+
+
+def _check_folder(url: str) -> None:
+    folder = Path(urllib.parse.unquote(urllib.parse.urlsplit(url).path))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigError(f"--warehouse {url}: Spark cannot write there: {reason(error)}") from None
 
 
 def _remove(spark: Any, url: str) -> None:
