@@ -33,7 +33,7 @@ from ..schedule.graph.job_generator import GeneratedJob, generate_job
 from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.scheduler import Scheduler, SchedulerSettings
 from ..schedule.slots.slot_pool import SlotPoolSettings
-from ..schedule.strategies.scheduling_types import InputConstraint, SchedulingType
+from ..schedule.strategies.scheduling_types import InputConstraint, SchedulingType, check_scheduling
 from .checkpoints import InThread
 from .job_master import JobMaster
 from .savepoints import adopt_savepoint
@@ -196,6 +196,8 @@ class Jobs:
             JobInformation.of(stored.job_id, generated.job, builds=stored.builds, code=_code_of(stored)).pack(),
             None if folder is None else CheckpointStorage(folder, keep=generated.job.keep),
         )
+        if graph.settings.scheduling is not None:
+            check_scheduling(generated.job, SchedulingType(graph.settings.scheduling))
         self._scheduler(record, graph)  # refuses what cannot be scheduled before anything is stored
         return record
 

@@ -676,7 +676,7 @@ def _selector(
         case "hash":
             return KeyGroupSelector(function, max_parallelism=made.max_parallelism)
         case "custom" if function is not None:
-            return CustomSelector(function)
+            return CustomSelector(function, partition_batch=getattr(function, "partition_batch", None))
     raise ConfigError(
         f"edge {told_output.edge}: the partitioner {told_output.partitioner!r} is not known, or needs a function"
     )

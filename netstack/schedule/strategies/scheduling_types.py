@@ -19,6 +19,7 @@ import numpy as np
 
 from ...errors import ConfigError
 from ...ids import ResultPartitionType
+from ..graph.job_graph import JobGraph
 from ..structures.arrays import NOTHING, Batches, FlagArray, GrowingArray, IndexArray, one_batch, single_batches
 from ..topology.topology import Topology
 
@@ -55,6 +56,28 @@ def scheduling_type_of(type: ResultPartitionType, *, is_batch: bool) -> Scheduli
     if type.is_blocking:
         return SchedulingType.NEXT_STAGE_ON_COMPLETE_OUTPUT
     return SchedulingType.NEXT_STAGE_ON_FIRST_OUTPUT if is_batch and type.is_bounded else SchedulingType.ALL_AT_ONCE
+
+
+def check_scheduling(job: JobGraph, type: SchedulingType) -> None:
+    """Refuses what cannot work, before anything is deployed.
+
+    Raises:
+        ConfigError: a blocking result and everything at once (its readers would wait for its end with their slots
+            taken), or a pipelined one and complete output (its writer waits for readers that wait for its end).
+    """
+    for dataset in job.datasets:
+        if type is SchedulingType.ALL_AT_ONCE and dataset.type.is_blocking:
+            raise ConfigError(
+                f"job {job.name!r}: {dataset.name!r} is {dataset.type.value}, which is read when complete, and"
+                f" scheduling={type.value} deploys its readers at once; give next_stage_on_complete_output, or a"
+                " pipelined or hybrid exchange"
+            )
+        if type is SchedulingType.NEXT_STAGE_ON_COMPLETE_OUTPUT and dataset.type.must_be_pipelined:
+            raise ConfigError(
+                f"job {job.name!r}: {dataset.name!r} is {dataset.type.value}, which is read while it is written, and"
+                f" scheduling={type.value} deploys its readers afterwards; give all_at_once, or a blocking or hybrid"
+                " exchange"
+            )
 
 
 @final

@@ -1,0 +1,1 @@
+"""A sort-style all-to-all between two stages of a batch job: pipelined, hybrid, blocking."""

@@ -1,0 +1,132 @@
+"""The job that is measured: rows of 100 bytes with random keys, to the subtask that has their range of keys.
+
+Takes: numbers. Gives: a `StreamEnvironment`; its sink returns, for each range of keys, how many rows came and a sum
+over them that does not depend on their order.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from netstack.schedule.graph.stream_builder import StreamEnvironment
+from netstack.schedule.graph.stream_graph import GlobalExchangeMode, Partitioner, StreamSettings
+
+ROW_BYTES: Final = 100
+KEY_BYTES: Final = 10
+BATCH_ROWS: Final = 10_000
+MODES: Final = {
+    "pipelined": GlobalExchangeMode.ALL_EDGES_PIPELINED,
+    "hybrid-full": GlobalExchangeMode.ALL_EDGES_HYBRID_FULL,
+    "hybrid-selective": GlobalExchangeMode.ALL_EDGES_HYBRID_SELECTIVE,
+    "blocking": GlobalExchangeMode.ALL_EDGES_BLOCKING,
+}
+
+Rows = npt.NDArray[np.uint8]
+
+
+def shuffle_job(mode: str, *, batches: int, producers: int, consumers: int, seed: int = 1) -> StreamEnvironment:
+    """The job.
+
+    Args:
+        mode: one of `MODES`.
+        batches: of `BATCH_ROWS`, from each producer.
+        producers: subtasks that make rows.
+        consumers: subtasks that get them, each a range of keys.
+        seed: of the rows.
+    """
+    settings = StreamSettings(is_batch=True, exchange_mode=MODES[mode], shares_slots_by_default=True)
+    job = StreamEnvironment("shuffle", settings=settings)
+    made = job.source(MakeRows, name="rows", parameters={"batches": batches, "seed": seed}).set_parallelism(producers)
+    ranged = made.partition_by(Partitioner.CUSTOM, f"{__name__}:by_range").with_format("bytes")
+    ranged.sink(SumRows, name="sums").set_parallelism(consumers)
+    return job
+
+
+class MakeRows:
+    """Rows whose bytes are random: half of each a key and noise, half of it the same, as text would be."""
+
+    def __init__(self, batches: int, seed: int) -> None:
+        self._left = batches
+        self._seed = seed
+        self._random: np.random.Generator | None = None
+
+    def open(self, context: Any) -> None:
+        """Each subtask has rows of its own."""
+        self._random = np.random.default_rng([self._seed, context.subtask])
+
+    def read(self) -> Rows | None:
+        """The next batch; None at the end."""
+        if not self._left or self._random is None:
+            return None
+        self._left -= 1
+        rows = np.full((BATCH_ROWS, ROW_BYTES), ord("."), np.uint8)
+        rows[:, : ROW_BYTES // 2] = self._random.integers(0, 256, (BATCH_ROWS, ROW_BYTES // 2), np.uint8)
+        return rows
+
+    def snapshot(self) -> int:
+        """How much is left."""
+        return self._left
+
+
+class _ByRange:
+    """The subtask with a row's range of keys: by the first two bytes."""
+
+    def __call__(self, row: bytes, channels: int) -> int:
+        return (row[0] << 8 | row[1]) * channels >> 16
+
+    def partition_batch(self, rows: Rows, channels: int) -> npt.NDArray[np.uint32]:
+        """Of many rows."""
+        first = rows[:, 0].astype(np.uint32) * np.uint32(256) + rows[:, 1]
+        chosen: npt.NDArray[np.uint32] = (first * np.uint32(channels)) // np.uint32(65_536)
+        return chosen
+
+
+by_range = _ByRange()
+
+
+class SumRows:
+    """Counts rows and sums them up."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._sum = 0
+        self._smallest, self._largest = 255, 0
+
+    def process_batch(self, records: Any) -> None:
+        """Some rows."""
+        data = b"".join(records) if isinstance(records, list) else np.ascontiguousarray(records).tobytes()
+        rows = np.frombuffer(data, np.uint8).reshape(-1, ROW_BYTES)
+        self._rows += len(rows)
+        # A row's number: its 32-bit words, each with a weight, so that exchanged words would show.
+        self._sum += int((np.frombuffer(data, "<u4").reshape(len(rows), -1).sum(0, dtype=np.uint64) * _WEIGHTS).sum())
+        self._sum &= (1 << 63) - 1
+        self._smallest = min(self._smallest, int(rows[:, 0].min()))
+        self._largest = max(self._largest, int(rows[:, 0].max()))
+
+    def finish(self, out: Any) -> dict[str, int]:
+        """What came."""
+        return {"rows": self._rows, "sum": self._sum, "first_key": self._smallest, "last_key": self._largest}
+
+
+_WEIGHTS: Final = np.arange(1, ROW_BYTES // 4 + 1, dtype=np.uint64) * np.uint64(0x9E3779B1)
+
+
+def expected(*, batches: int, producers: int, consumers: int, seed: int = 1) -> list[dict[str, int]]:
+    """What the sinks return, computed without a network."""
+
+    class _Context:
+        subtask = 0
+
+    sums = [SumRows() for _ in range(consumers)]
+    for subtask in range(producers):
+        source, context = MakeRows(batches, seed), _Context()
+        context.subtask = subtask
+        source.open(context)
+        while (rows := source.read()) is not None:
+            chosen = by_range.partition_batch(rows, consumers)
+            for consumer in range(consumers):
+                sums[consumer].process_batch(rows[chosen == consumer])
+    return [each.finish(None) for each in sums]

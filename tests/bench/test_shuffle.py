@@ -1,0 +1,66 @@
+"""`netstack-bench shuffle`: what it measures is complete, and where rows are lost it says so."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from bench.cli import main
+from bench.shuffle import measure
+from bench.shuffle.rows import BATCH_ROWS, ROW_BYTES, MakeRows, SumRows, by_range, expected
+
+
+class Context:
+    subtask = 0
+
+
+def test_rows_one_by_one_and_all_at_once_go_to_the_same() -> None:
+    source = MakeRows(1, 3)
+    source.open(Context())
+    rows = source.read()
+    assert rows is not None
+    assert rows.shape == (BATCH_ROWS, ROW_BYTES)
+    assert source.read() is None
+    chosen = by_range.partition_batch(rows[:300], 7)
+    assert chosen.tolist() == [by_range(bytes(row), 7) for row in rows[:300]]
+    assert set(chosen.tolist()) == set(range(7))
+
+
+def test_the_sum_does_not_depend_on_the_order_and_tells_what_is_missing() -> None:
+    source = MakeRows(1, 3)
+    source.open(Context())
+    rows = source.read()
+    assert rows is not None
+    one, other, less = SumRows(), SumRows(), SumRows()
+    one.process_batch(rows)
+    other.process_batch([bytes(row) for row in rows[::-1][:5000]])
+    other.process_batch(rows[:5000])
+    less.process_batch(rows[1:])
+    assert one.finish(None) == other.finish(None)
+    assert one.finish(None)["sum"] != less.finish(None)["sum"]
+
+
+@pytest.mark.slow
+def test_every_row_comes_in_every_mode(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--bytes", "2MiB", "--repeats", "1", "--mode", "pipelined", "--mode", "blocking", "--json"]
+    assert main(["shuffle", *words]) == 0
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert document["delivered"]
+    assert document["rows"] == 20_000
+    (blocking,) = document["modes"]["blocking"]
+    assert blocking["bytes_per_s"] > 0
+    assert document["disk"]["write_bytes_per_s"] > 0
+
+
+@pytest.mark.slow
+def test_a_row_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def more(**shape: int) -> list[dict[str, int]]:
+        found = expected(**shape)
+        found[0]["rows"] += 1
+        return found
+
+    monkeypatch.setattr(measure, "expected", more)
+    assert main(["shuffle", "--bytes", "1MiB", "--repeats", "1", "--mode", "blocking"]) == 1
+    assert "NO" in capsys.readouterr().out
