@@ -38,6 +38,7 @@ _KINDS: Final[dict[str, Parsed]] = {
     "handshake_timeout_s": LENGTH,
     "heartbeat_timeout_s": LENGTH,
     "segment_size_bytes": SIZE,
+    "shuffle_disk_bytes": SIZE,
 }
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "slots": (int,),
@@ -49,12 +50,14 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "allow": (str, list),
     "allow_submitted": (bool,),
     "segment_size_bytes": (int,),
+    "shuffle_disk_bytes": (int,),
 }
+_NETWORK: Final = ("segment_size_bytes", "shuffle_directory", "shuffle_disk_bytes")
 _FILE_NAMES: Final = {
     "memory": "memory_bytes",
     "segment_size": "segment_size_bytes",
     "handshake_timeout": "handshake_timeout_s",
-} | {"heartbeat_timeout": "heartbeat_timeout_s"}
+} | {"heartbeat_timeout": "heartbeat_timeout_s", "shuffle_disk": "shuffle_disk_bytes"}
 
 
 @click.command(short_help="Runs tasks of jobs.")
@@ -84,6 +87,12 @@ _FILE_NAMES: Final = {
     type=SIZE,
     help="Size of a network buffer of the network that jobs share; 32KiB.",
 )
+@click.option(
+    "--shuffle-directory",
+    type=click.Path(exists=True, file_okay=False),
+    help="For what is kept between the stages of batch jobs; the system's temporary folder if not given.",
+)
+@click.option("--shuffle-disk", "shuffle_disk_bytes", type=SIZE, help="The most of that; what the disk has.")
 @click.option(
     "--heartbeat-timeout", "heartbeat_timeout_s", type=LENGTH, help="Silence after which a peer is gone; 10s."
 )
@@ -121,7 +130,7 @@ def read_config(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
     known = {field.name for field in dataclasses.fields(TaskManagerConfig)} - {"secret", "network", "link_in_thread"}
-    known |= {"secret_file", "metrics", "segment_size_bytes"}
+    known |= {"secret_file", "metrics", *_NETWORK}
     settings = {}
     for name, value in found.items():
         field = _FILE_NAMES.get(name.replace("-", "_"), name.replace("-", "_"))
@@ -150,9 +159,10 @@ def taskmanager_config(settings: dict[str, Any]) -> TaskManagerConfig:
     secret_file = chosen.pop("secret_file", None)
     if secret_file is not None:
         chosen["secret"] = Secret.from_file(secret_file)
-    segment_size_bytes = chosen.pop("segment_size_bytes", None)
-    if segment_size_bytes is not None:
-        chosen["network"] = NetworkConfig(segment_size_bytes=segment_size_bytes, memory_bytes=4 * segment_size_bytes)
+    network = {name: chosen.pop(name) for name in _NETWORK if name in chosen}
+    if network:
+        least = 4 * network.get("segment_size_bytes", NetworkConfig().segment_size_bytes)
+        chosen["network"] = NetworkConfig(memory_bytes=least, **network)
     for name in ("listen", "control"):
         if chosen.get(name) and "://" not in chosen[name]:
             chosen[name] = f"tcp://{chosen[name]}"

@@ -7,7 +7,9 @@ from typing import Any
 
 import trio
 
+from netstack.keygroups import key_group
 from netstack.schedule import StreamEnvironment
+from netstack.schedule.graph.adaptive_settings import AdaptiveSettings
 from netstack.schedule.graph.restart_settings import RestartSettings
 from netstack.schedule.graph.stream_graph import GlobalExchangeMode, StreamSettings
 
@@ -20,6 +22,28 @@ def numbers(context: Any) -> Iterator[int]:
 
 def tens(number: int) -> int:
     return number % 10
+
+
+def skewed(context: Any) -> Iterator[int]:
+    """Keys of the first 16 of 128 key groups come forty times, the others once."""
+    for number in range(4000):
+        yield from [number] * (40 if key_group(number, 128) < 16 else 1)
+
+
+def itself(number: int) -> int:
+    return number
+
+
+def skewed_sums(*, is_rounded: bool) -> StreamEnvironment:
+    """Either shared out by subpartitions (as Flink 1.15 did), or cut by bytes."""
+    adaptive = AdaptiveSettings(data_volume_per_task_bytes=20_000, max_parallelism=8, is_rounded=is_rounded)
+    settings = StreamSettings(is_batch=True, is_dynamic=True, adaptive=adaptive)
+    job = StreamEnvironment("skewed", settings=settings)
+    source = job.source(skewed, name="numbers").set_parallelism(1)
+    source.key_by(itself).process(Sums, name="sums").set_max_parallelism(128).sink(
+        Collect, name="result"
+    ).set_parallelism(1)
+    return job
 
 
 class Sums:

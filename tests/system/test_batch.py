@@ -78,6 +78,21 @@ async def test_parallelism_follows_what_was_written(tmp_path: Path, monkeypatch:
 
 
 @trio_test
+async def test_skewed_keys_are_shared_out_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    ratios = {}
+    with trio.fail_after(PATIENCE_S):
+        async with open_local_cluster(taskmanagers=1, slots=2) as cluster:
+            for is_rounded in (True, False):
+                _, vertices = await run(cluster, batch_jobs.skewed_sums(is_rounded=is_rounded))
+                read = vertices["sums"]["decided"]["bytes_per_subtask"]
+                assert len(read) == 8
+                ratios[is_rounded] = max(read) / min(read)
+    assert ratios[False] < 2
+    assert ratios[True] > 5
+
+
+@trio_test
 async def test_a_job_of_any_width_runs_on_one_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocking: stage after stage; hybrid: nobody needs the next stage to go on."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))

@@ -108,6 +108,14 @@ def test_a_file_has_the_same_settings_and_flags_go_first(tmp_path: Path, monkeyp
     assert (metrics, as_json, until_eof) == ("127.0.0.1:0", False, False)
 
 
+def test_where_results_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "daemon.toml"
+    path.write_text(f'shuffle_directory = "{tmp_path}"\nshuffle-disk = "3GiB"\nsegment_size = "8KiB"\n')
+    network = taskmanager_config(read_config(path)).network
+    assert (network.shuffle_directory, network.shuffle_disk_bytes) == (str(tmp_path), 3 << 30)
+    assert network.segment_size_bytes == 8192
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
