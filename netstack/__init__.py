@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         JobFailed,
         LocalProtocolError,
         NetstackError,
+        OperatorFailed,
         PartitionDamaged,
         PartitionNotFound,
         PoolDestroyed,
@@ -72,6 +73,8 @@ if TYPE_CHECKING:
     from .schedule.graph.restart_settings import RestartSettings
     from .schedule.graph.stream_builder import StreamEnvironment
     from .schedule.graph.stream_graph import StreamSettings
+    from .task.context import OperatorContext
+    from .task.operators import Output
 
 __all__ = [
     "AdaptiveRebalanceSelector",
@@ -107,6 +110,9 @@ __all__ = [
     "NetstackError",
     "NetworkConfig",
     "NetworkEnvironment",
+    "OperatorContext",
+    "OperatorFailed",
+    "Output",
     "PartitionDamaged",
     "PartitionId",
     "PartitionNotFound",
@@ -161,6 +167,7 @@ _HOMES: Final = {
         "JobFailed",
         "LocalProtocolError",
         "NetstackError",
+        "OperatorFailed",
         "PartitionDamaged",
         "PartitionNotFound",
         "PoolDestroyed",
@@ -223,6 +230,8 @@ _HOMES: Final = {
     "schedule.graph.restart_settings": ("RestartSettings",),
     "schedule.graph.stream_builder": ("StreamEnvironment",),
     "schedule.graph.stream_graph": ("StreamSettings",),
+    "task.context": ("OperatorContext",),
+    "task.operators": ("Output",),
 }
 """What each module has of `__all__`; the imports above say the same to type checkers."""
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}

@@ -15,10 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
-from netstack import CheckpointSettings
-from netstack.schedule import StreamEnvironment, StreamSettings
-from netstack.task.context import OperatorContext
-from netstack.task.operators import Output
+from netstack import CheckpointSettings, OperatorContext, Output, StreamEnvironment, StreamSettings
 
 COUNTRIES: Final = ("Austria", "Brazil", "Chad", "Denmark", "Egypt")
 

@@ -13,10 +13,7 @@ from __future__ import annotations
 
 import trio
 
-from netstack import CheckpointSettings
-from netstack.schedule import StreamEnvironment, StreamSettings
-from netstack.task.context import OperatorContext
-from netstack.task.operators import Output
+from netstack import CheckpointSettings, OperatorContext, Output, StreamEnvironment, StreamSettings
 
 
 class Numbers:

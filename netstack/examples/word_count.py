@@ -16,10 +16,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from netstack import CheckpointSettings
-from netstack.schedule import StreamEnvironment, StreamSettings
-from netstack.task.context import OperatorContext
-from netstack.task.operators import Output
+from netstack import CheckpointSettings, OperatorContext, Output, StreamEnvironment, StreamSettings
 
 LINES_AT_ONCE: Final = 256
 

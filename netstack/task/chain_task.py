@@ -137,6 +137,7 @@ class ChainTask:
         self._input: TaskInput | None = None
         self._opened: list[BoundOperator] = []
         self._results: dict[str, Any] = {}
+        self._untold = [*range(len(descriptor.partitions))] if job.tells_first_output else []
         self._is_working = False
         self._drain = True
         self._slice = 1
@@ -393,6 +394,7 @@ class ChainTask:
             others = (operator for operator in chain.operators if operator not in chain.sources)
             for operator in (*chain.sources, *others):
                 result = await operator.bound.finish(operator.out)
+                self._tell_first_output()
                 await chain.settle()
                 if result is not None:
                     self._results[operator.bound.name] = result
@@ -505,6 +507,15 @@ class ChainTask:
             source.read = source.sent = 0
         return True
 
+    def _tell_first_output(self) -> None:
+        output = self._output
+        waiting = {writer.partition.partition_id for writer, _, _ in output.kept}
+        for index in list(self._untold):
+            partition = output.partitions[index]
+            if partition.counters.records or partition.partition_id in waiting:
+                self._untold.remove(index)
+                self._reports.consumable(index)
+
     def _enter(self, gate: int) -> None:
         head = self._chain.head
         assert head is not None
@@ -518,6 +529,8 @@ class ChainTask:
             last = min(done + self._slice, count)
             began = self._ticks()
             reached = await step(records, done, last)
+            if self._untold:  # before anything waits for consumers that are not there yet
+                self._tell_first_output()
             if not chain.is_settled:
                 await chain.settle()
             chain.records_in += reached - done

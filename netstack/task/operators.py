@@ -16,6 +16,10 @@ function with an argument `context` is given its `OperatorContext`.
 
 Every method may be an ordinary one or `async def`, except those of map, filter and flat_map.
 
+`read` gives the next records, at least one, in a list or an array; None at the end. It may wait: when a checkpoint is
+due an async one is cancelled while it waits, and called again afterwards; whatever it waited for must not be lost.
+`snapshot` of a source is told how many records at the end of what `read` gave last were not sent: they come again.
+
 After a restart `restore` is called behind `open`, in every subtask of an operator that had state of its own: with what
 `snapshot` gave in each subtask whose work it goes on with. That is exactly one as long as the parallelism stays; with
 fewer subtasks it may be several, with more of them none, and a source must then have nothing to read.

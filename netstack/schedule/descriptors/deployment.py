@@ -109,7 +109,8 @@ class Deployment:
             dataset.type.is_blocking or dataset.type.is_hybrid for dataset in job.datasets
         )
         self._job_information = offloader.information(
-            BlobKind.JOB_INFORMATION, JobInformation.of(job_id, job, builds=builds, code=code).pack()
+            BlobKind.JOB_INFORMATION,
+            JobInformation.of(job_id, job, builds=builds, code=code, tells_first_output=is_lazy).pack(),
         )
         self._task_information: dict[int, MaybeOffloaded] = {}
         # Of groups that were not all known: what their cached lists tell, what consumers that were deployed before have

@@ -73,6 +73,8 @@ class JobInformation:
         keep: how many complete ones are kept.
         builds: of the packages that the job's functions are in, by their names.
         code: packages that were sent with the job, and the blobs they are in.
+        tells_first_output: whether tasks tell when the first records of a partition are there, because its consumers
+            are deployed then.
     """
 
     job_id: str
@@ -83,6 +85,7 @@ class JobInformation:
     keep: int = DEFAULT_KEEP
     builds: Mapping[str, str] = field(default_factory=dict)
     code: tuple[tuple[str, str], ...] = ()
+    tells_first_output: bool = False
 
     @classmethod
     def of(
@@ -92,6 +95,7 @@ class JobInformation:
         *,
         builds: Mapping[str, str] | None = None,
         code: Sequence[tuple[str, str]] = (),
+        tells_first_output: bool = False,
     ) -> Self:
         """Of an execution of a job."""
         operators = tuple(name for vertex in job.vertices for name in vertex.operators or (vertex.name,))
@@ -104,6 +108,7 @@ class JobInformation:
             job.keep,
             dict(builds or {}),
             tuple(code),
+            tells_first_output,
         )
 
     def pack(self) -> bytes:
@@ -119,6 +124,7 @@ class JobInformation:
                 self.keep,
                 dict(self.builds),
                 self.code,
+                self.tells_first_output,
             )
         )
         return packed
@@ -131,7 +137,7 @@ class JobInformation:
             RemoteProtocolError: the bytes are no such document.
         """
         try:
-            job_id, name, operators, checkpoints, folder, keep, builds, code = unpack_document(data)
+            job_id, name, operators, checkpoints, folder, keep, builds, code, tells = unpack_document(data)
             return cls(
                 _text(job_id),
                 _text(name),
@@ -141,6 +147,7 @@ class JobInformation:
                 int(keep),
                 {_text(package): _text(build) for package, build in builds.items()},
                 tuple((_text(package), _text(blob)) for package, blob in code),
+                bool(tells),
             )
         except (ValueError, TypeError, AttributeError, msgpack.UnpackException, RecursionError) as error:
             raise _malformed("job", error) from error

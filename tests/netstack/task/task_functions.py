@@ -386,3 +386,13 @@ class Closes:
     async def close(self) -> None:
         OPEN[0] -= 1
         await trio.lowlevel.cancel_shielded_checkpoint()
+
+
+class AllAtTheEnd(Arrays):
+    """A source that gives nothing before it finishes."""
+
+    def read(self) -> None:
+        return None
+
+    def finish(self, out: Output) -> None:
+        out.collect_batch(np.arange(self.count))

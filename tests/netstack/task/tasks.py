@@ -27,6 +27,7 @@ from netstack.schedule.descriptors.shuffle import TaskManagerLocation
 from netstack.schedule.events import (
     CheckpointStored,
     Event,
+    PartitionConsumable,
     Proceed,
     SlotsOffered,
     StartJob,
@@ -34,6 +35,8 @@ from netstack.schedule.events import (
 )
 from netstack.schedule.instructions import Continue, Deploy
 from netstack.schedule.scheduler import Scheduler
+from netstack.schedule.scheduler_settings import SchedulerSettings
+from netstack.schedule.strategies.scheduling_types import SchedulingType
 from netstack.task.chain_task import ChainTask
 from netstack.task.recovery import RestoredCheckpoint
 from netstack.task.reports import TaskOutcome
@@ -85,7 +88,7 @@ class Reports:
         self._run.changed()
 
     def consumable(self, partition: int) -> None:
-        pass
+        self._run.consumable(self._attempt, partition)
 
     def said(self, message: dict[str, Any]) -> None:
         pass
@@ -113,8 +116,11 @@ class Run:
         self._store = MemoryBlobStore()
         self._restore = restore
         self._checkpoint: RestoredCheckpoint | None = None
-        for descriptor, environment in self._descriptors():
-            self._make(descriptor, environment)
+        self._nursery: trio.Nursery | None = None
+        scheduling = settings.scheduling
+        chosen = SchedulerSettings(scheduling=None if scheduling is None else SchedulingType(scheduling))
+        self._scheduler = Scheduler(self.job, "run-1", store=self._store, settings=chosen)
+        self._deploy_all()
 
     def changed(self) -> None:
         self._changed.set()
@@ -203,31 +209,34 @@ class Run:
 
     # Inside.
 
-    def _descriptors(self) -> list[tuple[TaskDeploymentDescriptor, NetworkEnvironment]]:
-        scheduler = Scheduler(self.job, "run-1", store=self._store)
-        names = {f"tm-{number}": environment for number, environment in enumerate(self.environments)}
+    def _give(self, event: Event) -> None:
+        """Tells the scheduler something, and makes the tasks that it deploys then."""
+        said = self._scheduler.handle(event)
+        while True:
+            for instruction in said:
+                if isinstance(instruction, Deploy):
+                    packed = self._scheduler.descriptors(instruction)
+                    for (_, data), slot in zip(packed, instruction.slots, strict=True):
+                        number = int(slot.location.taskmanager.removeprefix("tm-"))
+                        self._make(TaskDeploymentDescriptor.parse(data), self.environments[number])
+            if not said or not isinstance(said[-1], Continue):
+                return
+            said = self._scheduler.handle(Proceed(0.0))
+
+    def _deploy_all(self) -> None:
         slots = tuple(range(sum(vertex.parallelism for vertex in self.job.vertices)))
-        found: list[tuple[TaskDeploymentDescriptor, NetworkEnvironment]] = []
-
-        def give(event: Event) -> None:
-            said = scheduler.handle(event)
-            while True:
-                for instruction in said:
-                    if isinstance(instruction, Deploy):
-                        for (_, data), slot in zip(scheduler.descriptors(instruction), instruction.slots, strict=True):
-                            descriptor = TaskDeploymentDescriptor.parse(data)
-                            found.append((descriptor, names[slot.location.taskmanager]))
-                if not said or not isinstance(said[-1], Continue):
-                    return
-                said = scheduler.handle(Proceed(0.0))
-
-        for name, environment in names.items():
-            give(TaskManagerRegistered(0.0, TaskManagerLocation(name, environment.address)))
-            give(SlotsOffered(0.0, name, slots))
+        for number, environment in enumerate(self.environments):
+            self._give(TaskManagerRegistered(0.0, TaskManagerLocation(f"tm-{number}", environment.address)))
+            self._give(SlotsOffered(0.0, f"tm-{number}", slots))
         if self._restore is not None:
-            give(CheckpointStored(0.0, self._restore))
-        give(StartJob(0.0))
-        return found
+            self._give(CheckpointStored(0.0, self._restore))
+        self._give(StartJob(0.0))
+        self.deployed_at_first = len(self.tasks)
+
+    def consumable(self, attempt: tuple[int, int], partition: int) -> None:
+        topology = self._scheduler.topology
+        partitions = topology.partitions_of_subtask(topology.subtasks_of(attempt[0])[attempt[1]])
+        self._give(PartitionConsumable(0.0, partitions[partition], 0))
 
     def _make(self, descriptor: TaskDeploymentDescriptor, environment: NetworkEnvironment) -> None:
         loaded = descriptor.loaded(lambda key: self._store.get("run-1", key))
@@ -247,6 +256,9 @@ class Run:
             load=load,
             in_thread=at_once,
         )
+        if self._nursery is not None:  # a later stage
+            self.tasks[key].create()
+            self._nursery.start_soon(self._run_task, key)
 
     async def _restored(self) -> RestoredCheckpoint:
         await trio.lowlevel.checkpoint()
@@ -270,6 +282,7 @@ class Run:
             self.changed()
 
     async def start(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
         for task in self.tasks.values():
             task.create()
         for key in self.tasks:
@@ -277,7 +290,8 @@ class Run:
         await self.until(lambda: all(reports.said_running for reports in self.reports.values()))
 
     async def wait(self) -> None:
-        await self.until(lambda: len(self.outcomes) == len(self.tasks))
+        every = sum(vertex.parallelism for vertex in self.job.vertices)
+        await self.until(lambda: len(self.outcomes) == every)
 
 
 _ports = itertools.count()

@@ -325,3 +325,16 @@ async def test_a_cancelled_task_gives_everything_back() -> None:
     job.source("task_functions:SlowNumbers").rebalance().map(double).rebalance().sink(Collect)
     async with running(job) as run:
         assert isinstance(run, Run)
+
+
+@pytest.mark.parametrize("source", ["numbers", "Arrays", "AllAtTheEnd"])
+@virtual
+async def test_the_next_stage_comes_with_the_first_output(source: str) -> None:
+    settings = StreamSettings(scheduling="next_stage_on_first_output")
+    job = StreamEnvironment("job", settings=settings)
+    made = job.source(f"task_functions:{source}", parameters={"count": 5000}).with_format("int64")
+    made.rebalance().map(double).with_format("int64").rebalance().sink(Collect, name="sink")
+    async with running(job) as run:
+        assert run.deployed_at_first == 1
+        await run.wait()
+    assert run.result("sink") == [[2 * number for number in range(5000)]]
