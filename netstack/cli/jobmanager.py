@@ -60,6 +60,8 @@ _DEFAULTS = JobManagerConfig()
     show_default=True,
     help="Silence after which a TaskManager is lost.",
 )
+@click.option("--web", metavar="ADDR:PORT", help="Serve a live page and a REST interface there.")
+@click.option("--web-submit", is_flag=True, help="Jobs may be cancelled and saved from the page; else it only shows.")
 @json_flag
 def jobmanager(
     listen: str,
@@ -68,6 +70,8 @@ def jobmanager(
     load_balance: str,
     slot_timeout_s: float,
     heartbeat_timeout_s: float,
+    web: str | None,
+    web_submit: bool,
     as_json: bool,
 ) -> int:
     """A JobManager: TaskManagers dial it and offer their slots, clients submit jobs and ask how they are."""
@@ -80,19 +84,27 @@ def jobmanager(
         heartbeat_timeout_s=heartbeat_timeout_s,
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    trio.run(_serve, config, as_json)
+    trio.run(_serve, config, web, web_submit, as_json)
     return 0
 
 
-async def _serve(config: JobManagerConfig, as_json: bool) -> None:
+async def _serve(config: JobManagerConfig, web: str | None, may_change: bool, as_json: bool) -> None:
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with open_jobmanager(config) as manager:
+        async with open_jobmanager(config) as manager, contextlib.AsyncExitStack() as stack:
+            page = None
+            if web is not None:
+                from ..web.serve import open_web  # only who asks for it needs hypercorn and starlette
+
+                served = open_web(manager, web, secret=config.secret, may_change=may_change)
+                page = await stack.enter_async_context(served)
             with contextlib.suppress(BrokenPipeError):
                 if as_json:
                     ready = {"kind": "ready", "address": manager.address, "folder": config.folder, "pid": os.getpid()}
+                    ready |= {"web": page}
                     click.echo(json.dumps(ready))
                 else:
                     where = config.folder or "a folder that goes with it"
-                    click.echo(f"listening at {manager.address}; jobs are kept in {where}")
+                    shown = f"; the page is {page}" if page else ""
+                    click.echo(f"listening at {manager.address}; jobs are kept in {where}{shown}")
             async for _ in signals:
                 break

@@ -125,6 +125,11 @@ class Secret:
         """What a scraper shows to read metrics: made of the secret, which cannot be had from it."""
         return self.proof(b"netstack metrics", b"", b"").hex()
 
+    @property
+    def web_token(self) -> str:
+        """What a browser shows to read a JobManager's page: made of the secret, which cannot be had from it."""
+        return self.proof(b"netstack web", b"", b"").hex()
+
     def proof(self, label: bytes, first: bytes, second: bytes, about: bytes = b"") -> bytes:
         """HMAC-SHA256 over a label, two nonces, and what is said about the stream."""
         return hmac.digest(self._value, label + first + second + about, "sha256")

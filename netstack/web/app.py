@@ -1,0 +1,291 @@
+"""The REST interface and the page of a JobManager, as an ASGI application.
+
+Takes: a JobManager of this process. Gives: Flink's paths with Flink's field names (`flink`), the rest under
+`/netstack`, server-sent events, one self-contained page.
+
+Rules: with a secret every path but the page itself wants its web token as bearer token. What changes something is
+refused unless the application was made for it. Looking takes at most a twentieth of the event loop's time.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from importlib import resources
+from typing import Any, Final, final
+
+import trio
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from ..errors import ConfigError, NetstackError
+from ..jobmanager.jobs import JobRecord
+from ..jobmanager.service import JobManager
+from ..jobmanager.view import job_document, summary, taskmanagers_document
+from . import flink
+from .history import History
+
+LOOK_S: Final = 0.5
+"""How often the cluster is looked at for the history and for who watches; less often where a look takes long."""
+
+LOOK_PART: Final = 0.05
+"""Of the time, at most, goes into looking."""
+
+MAX_GONE: Final = 20
+"""TaskManagers that have gone and are still shown."""
+
+MAX_SAVEPOINTS: Final = 100
+"""Answers of savepoints that are remembered."""
+
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+
+
+@final
+class Web:
+    """Everything that is served.
+
+    Args:
+        manager: whose jobs are shown.
+        token: that callers must show; None asks for none.
+        may_change: whether jobs may be cancelled and savepoints taken from here.
+    """
+
+    def __init__(self, manager: JobManager, *, token: str | None, may_change: bool) -> None:
+        self._manager = manager
+        self._token = token
+        self._may_change = may_change
+        self._history = History()
+        self._savepoints: dict[str, dict[str, Any]] = {}
+        self._nursery: trio.Nursery | None = None
+        self._here: dict[str, dict[str, Any]] = {}
+        self._gone: dict[str, dict[str, Any]] = {}
+        self.app = Starlette(
+            routes=[
+                Route("/", self._page),
+                *(
+                    Route(path, self._guarded(handler), methods=[method])
+                    for path, handler, method in (
+                        ("/overview", self._overview, "GET"),
+                        ("/jobs", self._jobs, "GET"),
+                        ("/jobs/overview", self._jobs_overview, "GET"),
+                        ("/jobs/{job}", self._job, "GET"),
+                        ("/jobs/{job}", self._patch_job, "PATCH"),
+                        ("/jobs/{job}/vertices/{vertex:int}", self._vertex, "GET"),
+                        ("/jobs/{job}/checkpoints", self._checkpoints, "GET"),
+                        ("/jobs/{job}/savepoints", self._savepoint, "POST"),
+                        ("/jobs/{job}/savepoints/{trigger}", self._savepoint_status, "GET"),
+                        ("/taskmanagers", self._taskmanagers, "GET"),
+                        ("/taskmanagers/{name}", self._taskmanager, "GET"),
+                        ("/netstack/jobs/{job}", self._own_job, "GET"),
+                        ("/netstack/jobs/{job}/log", self._log, "GET"),
+                        ("/netstack/history", self._all_history, "GET"),
+                        ("/netstack/events", self._events, "GET"),
+                    )
+                ),
+            ]
+        )
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Looks at the cluster while the block runs."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self._watch)
+            yield
+            nursery.cancel_scope.cancel()
+
+    async def _watch(self) -> None:
+        while True:
+            began_s = time.perf_counter()
+            text = json.dumps(self._snapshot(), separators=(",", ":"), default=str)
+            self._history.add(time.time(), text)
+            await trio.sleep(max(LOOK_S, (time.perf_counter() - began_s) / LOOK_PART))
+
+    def _snapshot(self) -> dict[str, Any]:
+        """All that the page draws."""
+        here = {each["name"]: {**each, "is_gone": False} for each in taskmanagers_document(self._manager)}
+        for name, each in self._here.items():
+            if name not in here:
+                self._gone[name] = {**each, "is_gone": True, "jobs": {}, "free_slots": 0}
+        while len(self._gone) > MAX_GONE:
+            del self._gone[next(iter(self._gone))]
+        self._here = here
+        records = self._manager.jobs.records.values()
+        return {
+            "taskmanagers": [*here.values(), *self._gone.values()],
+            "jobs": [self._drawn(record) for record in records],
+            "may_change": self._may_change,
+        }
+
+    def _drawn(self, record: JobRecord) -> dict[str, Any]:
+        """One job for the page: its document with the edges, and why operators are chained or not."""
+        document = job_document(record, self._manager)
+        return {**document, "edges": edges_of(record), "chaining": chaining_of(record)}
+
+    # Who may.
+
+    def _guarded(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        async def checked(request: Request) -> Response:
+            if self._token is not None:
+                given = request.headers.get("authorization", "").encode("latin-1", "replace")
+                if not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
+                    return _refusal(401, "send the web token of this cluster's secret as bearer token")
+            if request.method != "GET" and not self._may_change:
+                return _refusal(403, "this page only shows: start netstack jobmanager with --web-submit")
+            try:
+                return await handler(request)
+            except ConfigError as error:
+                return _refusal(404, str(error))
+            except NetstackError as error:
+                return _refusal(409, str(error))
+
+        return checked
+
+    async def _page(self, request: Request) -> Response:
+        text = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
+        return HTMLResponse(text, headers={"Content-Security-Policy": _POLICY, "Cache-Control": "no-store"})
+
+    # Flink's paths.
+
+    def _summaries(self) -> list[dict[str, Any]]:
+        return [summary(record, self._manager) for record in self._manager.jobs.records.values()]
+
+    def _find(self, request: Request) -> JobRecord:
+        return self._manager.jobs.find(request.path_params["job"])
+
+    async def _overview(self, request: Request) -> Response:
+        return JSONResponse(flink.overview(self._summaries(), taskmanagers_document(self._manager)))
+
+    async def _jobs(self, request: Request) -> Response:
+        return JSONResponse(flink.job_ids(self._summaries()))
+
+    async def _jobs_overview(self, request: Request) -> Response:
+        return JSONResponse(flink.jobs_overview(self._summaries()))
+
+    async def _job(self, request: Request) -> Response:
+        record = self._find(request)
+        return JSONResponse(flink.job(job_document(record, self._manager), edges_of(record)))
+
+    async def _patch_job(self, request: Request) -> Response:
+        record = self._find(request)
+        mode = request.query_params.get("mode", "cancel")
+        if mode != "cancel":
+            return _refusal(400, f"mode={mode[:20]!r}: only cancel is known")
+        if record.master is None:
+            return _refusal(409, f"job {record.stored.job_id} has ended")
+        record.master.cancel()
+        return JSONResponse({}, status_code=202)
+
+    async def _vertex(self, request: Request) -> Response:
+        vertices = job_document(self._find(request), self._manager)["vertices"]
+        number = request.path_params["vertex"]
+        if number >= len(vertices):
+            return _refusal(404, f"the job has vertices 0 to {len(vertices) - 1}")
+        return JSONResponse(flink.vertex(number, vertices[number]))
+
+    async def _checkpoints(self, request: Request) -> Response:
+        return JSONResponse(flink.checkpoints(job_document(self._find(request), self._manager)))
+
+    async def _savepoint(self, request: Request) -> Response:
+        record = self._find(request)
+        if record.master is None:
+            return _refusal(409, f"job {record.stored.job_id} has ended, so there is nothing to save")
+        body = await request.body()
+        asked = json.loads(body) if body else {}
+        stop = bool(isinstance(asked, dict) and asked.get("cancel-job"))
+        trigger = secrets.token_hex(16)
+        self._savepoints[trigger] = {"status": {"id": "IN_PROGRESS"}}
+        while len(self._savepoints) > MAX_SAVEPOINTS:
+            del self._savepoints[next(iter(self._savepoints))]
+        assert self._nursery is not None
+        self._nursery.start_soon(self._save, record, trigger, stop)
+        return JSONResponse({"request-id": trigger}, status_code=202)
+
+    async def _save(self, record: JobRecord, trigger: str, stop: bool) -> None:
+        assert record.master is not None
+        master = record.master
+        try:
+            report = await master.savepoint(stop=stop)
+            operation: dict[str, Any] = {"location": master.path_of(report.checkpoint_id)}
+        except NetstackError as error:
+            operation = {"failure-cause": {"class": type(error).__name__, "stack-trace": str(error)}}
+        self._savepoints[trigger] = {"status": {"id": "COMPLETED"}, "operation": operation}
+
+    async def _savepoint_status(self, request: Request) -> Response:
+        found = self._savepoints.get(request.path_params["trigger"])
+        return _refusal(404, "no such savepoint was asked for here") if found is None else JSONResponse(found)
+
+    async def _taskmanagers(self, request: Request) -> Response:
+        return JSONResponse(flink.taskmanagers(taskmanagers_document(self._manager)))
+
+    async def _taskmanager(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        found = [each for each in taskmanagers_document(self._manager) if each["name"] == name]
+        return JSONResponse(flink.taskmanager(found[0])) if found else _refusal(404, f"no TaskManager {name[:60]!r}")
+
+    # Our own.
+
+    async def _own_job(self, request: Request) -> Response:
+        return JSONResponse(self._drawn(self._find(request)))
+
+    async def _log(self, request: Request) -> Response:
+        words = request.query_params.get("search", "").lower().split()
+        log = job_document(self._find(request), self._manager)["log"]
+        return JSONResponse([each for each in log if all(w in f"{each['what']} {each['text']}".lower() for w in words)])
+
+    async def _all_history(self, request: Request) -> Response:
+        return Response(self._history.document(), media_type="application/json")
+
+    async def _events(self, request: Request) -> Response:
+        async def told() -> AsyncIterator[bytes]:
+            seen = -1
+            while True:
+                if self._history.number != seen:
+                    seen = self._history.number
+                    data = f'{{"at":{time.time():.3f},"snapshot":{self._history.last or "null"}}}'
+                    yield f"event: snapshot\ndata: {data}\n\n".encode()
+                else:
+                    yield b": alive\n\n"
+                await trio.sleep(LOOK_S)
+
+        return StreamingResponse(told(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+def edges_of(record: JobRecord) -> list[dict[str, Any]]:
+    """What each vertex reads: `producer`, `consumer` (numbers of vertices), `partitioner`, `pattern`, `type`."""
+    if record.generated is None:
+        return []
+    job = record.generated.job
+    return [
+        {
+            "producer": job.datasets[edge.dataset].producer,
+            "consumer": edge.consumer,
+            "partitioner": edge.partitioner,
+            "pattern": edge.pattern.value,
+            "type": job.datasets[edge.dataset].type.value,
+        }
+        for edge in job.edges
+    ]
+
+
+def chaining_of(record: JobRecord) -> list[dict[str, Any]]:
+    """Of each edge between operators whether both run in one task, and why."""
+    if record.generated is None:
+        return []
+    chaining = record.generated.chaining
+    explanations = (chaining.explain(edge) for edge in chaining.graph.edges)
+    return [
+        {"from": each.source, "to": each.target, "is_chained": each.is_chained, "why": str(each)}
+        for each in explanations
+    ]
+
+
+def _refusal(status: int, text: str) -> JSONResponse:
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return JSONResponse({"errors": [text]}, status_code=status, headers=headers)

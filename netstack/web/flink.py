@@ -1,0 +1,184 @@
+"""Documents in the shapes of Flink's REST interface: its paths' field names, where it has them.
+
+Takes: the documents of `jobmanager.view`. Gives: plain data. Times are milliseconds since 1970, and -1 is "not yet".
+
+Rules: a field is left out rather than invented. What Flink has no word for is under `/netstack`, as `view` makes it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from ..version import __version__
+
+Document = dict[str, Any]
+
+_ENDED: Final = frozenset({"finished", "canceled", "failed"})
+_STATUSES: Final = {"restarting": "RESTARTING", "cancelling": "CANCELLING", "failing": "FAILING"}
+
+
+def status(state: str) -> str:
+    """`RUNNING` of `running`: Flink shouts."""
+    return _STATUSES.get(state, state.upper())
+
+
+def milliseconds(at_s: float | None) -> int:
+    """Of seconds since 1970; -1 for what has not happened."""
+    return -1 if at_s is None else round(at_s * 1000)
+
+
+def overview(jobs: Sequence[Mapping[str, Any]], taskmanagers: Sequence[Mapping[str, Any]]) -> Document:
+    """`/overview`."""
+    states = Counter(job["state"] for job in jobs)
+    return {
+        "taskmanagers": len(taskmanagers),
+        "slots-total": sum(each["slots"] for each in taskmanagers),
+        "slots-available": sum(each["free_slots"] for each in taskmanagers),
+        "jobs-running": sum(count for state, count in states.items() if state not in _ENDED),
+        "jobs-finished": states["finished"],
+        "jobs-cancelled": states["canceled"],
+        "jobs-failed": states["failed"],
+        "netstack-version": __version__,
+    }
+
+
+def job_ids(jobs: Sequence[Mapping[str, Any]]) -> Document:
+    """`/jobs`."""
+    return {"jobs": [{"id": job["job_id"], "status": status(job["state"])} for job in jobs]}
+
+
+def jobs_overview(jobs: Sequence[Mapping[str, Any]]) -> Document:
+    """`/jobs/overview`."""
+    return {"jobs": [{"jid": job["job_id"], **_job(job), "tasks": _tasks(job["tasks"])} for job in jobs]}
+
+
+def job(job: Mapping[str, Any], edges: Sequence[Mapping[str, Any]]) -> Document:
+    """`/jobs/:id`.
+
+    Args:
+        job: its document.
+        edges: what its vertices read (`edges_of`).
+    """
+    vertices = [_vertex(number, vertex) for number, vertex in enumerate(job["vertices"])]
+    nodes = [
+        {
+            "id": str(number),
+            "parallelism": vertex["parallelism"],
+            "operator": "",
+            "description": vertex["name"],
+            "inputs": [
+                _input(place, edge) for place, edge in enumerate(each for each in edges if each["consumer"] == number)
+            ],
+        }
+        for number, vertex in enumerate(job["vertices"])
+    ]
+    return {
+        "jid": job["job_id"],
+        **_job(job),
+        "isStoppable": False,
+        "now": milliseconds(time.time()),
+        "vertices": vertices,
+        "status-counts": {state.upper(): count for state, count in job["tasks"].items()},
+        "plan": {"jid": job["job_id"], "name": job["name"], "nodes": nodes},
+    }
+
+
+def _input(place: int, edge: Mapping[str, Any]) -> Document:
+    strategy = edge["partitioner"].upper()
+    return {"num": place, "id": str(edge["producer"]), "ship_strategy": strategy, "exchange": edge["type"]}
+
+
+def vertex(number: int, vertex: Mapping[str, Any]) -> Document:
+    """`/jobs/:id/vertices/:v`."""
+    subtasks = [
+        {
+            "subtask": each["subtask"],
+            "status": each["state"].upper(),
+            "attempt": each["attempt"],
+            "endpoint": each["host"] or "",
+            "taskmanager-id": each["taskmanager"] or "",
+        }
+        for each in vertex["subtasks"]
+    ]
+    return {
+        "id": str(number),
+        "name": vertex["name"],
+        "parallelism": vertex["parallelism"],
+        "maxParallelism": vertex["max_parallelism"],
+        "now": milliseconds(time.time()),
+        "subtasks": subtasks,
+    }
+
+
+def checkpoints(job: Mapping[str, Any]) -> Document:
+    """`/jobs/:id/checkpoints`; the history is the newest first."""
+    history = [_checkpoint(each) for each in reversed(job["checkpoints"])]
+    states = Counter(each["status"] for each in history)
+    return {
+        "counts": {
+            "total": len(history),
+            "in_progress": states["IN_PROGRESS"],
+            "completed": max(job["checkpoints_completed"], states["COMPLETED"]),
+            "failed": states["FAILED"],
+            "restored": 0 if job.get("restored_from") is None else 1,
+        },
+        "history": history,
+    }
+
+
+def taskmanagers(found: Sequence[Mapping[str, Any]]) -> Document:
+    """`/taskmanagers`."""
+    return {"taskmanagers": [taskmanager(each) for each in found]}
+
+
+def taskmanager(found: Mapping[str, Any]) -> Document:
+    """`/taskmanagers/:id`."""
+    return {
+        "id": found["name"],
+        "path": found["address"],
+        "slotsNumber": found["slots"],
+        "freeSlots": found["free_slots"],
+        "hardware": {},
+    }
+
+
+def _job(job: Mapping[str, Any]) -> Document:
+    end = job["ended_at"]
+    return {
+        "name": job["name"],
+        "state": status(job["state"]),
+        "start-time": milliseconds(job["submitted_at"]),
+        "end-time": milliseconds(end),
+        "duration": milliseconds((time.time() if end is None else end) - job["submitted_at"]),
+    }
+
+
+def _vertex(number: int, vertex: Mapping[str, Any]) -> Document:
+    states = Counter(each["state"].upper() for each in vertex["subtasks"])
+    return {
+        "id": str(number),
+        "name": vertex["name"],
+        "parallelism": vertex["parallelism"],
+        "maxParallelism": vertex["max_parallelism"],
+        "status": states.most_common(1)[0][0] if states else "CREATED",
+        "tasks": dict(states),
+        "metrics": {"read-records": vertex["records_in"], "write-records": vertex["records_out"]},
+    }
+
+
+def _tasks(counts: Mapping[str, int]) -> Document:
+    return {"total": sum(counts.values()), **counts}
+
+
+def _checkpoint(report: Mapping[str, Any]) -> Document:
+    return {
+        "id": report["checkpoint_id"],
+        "status": "COMPLETED" if report["is_complete"] else "FAILED",
+        "is_savepoint": report["is_savepoint"],
+        "end_to_end_duration": milliseconds(report["duration_s"]),
+        "state_size": report["size_bytes"],
+        **({"failure_message": report["reason"]} if report["reason"] else {}),
+    }

@@ -1,0 +1,228 @@
+"""The page and the REST interface of a JobManager: asked over real HTTP, and opened in a real browser."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from scripted_taskmanager import client, document, jobmanager, taskmanager
+
+from netstack.errors import ConfigError
+from netstack.jobmanager.service import JobManager
+from netstack.runtime.authentication import Secret
+from netstack.schedule.graph.stream_builder import StreamEnvironment
+from netstack.web.history import KEPT_S, History
+from netstack.web.serve import open_web
+
+SECRET = Secret.generate()
+DRAWN_TASKMANAGER = re.compile(r'data-tm="([^"]+)" data-gone="(\w+)"')
+
+
+def in_trio(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(**arguments: Any) -> None:
+        async def main() -> None:
+            with trio.fail_after(60):
+                await test(**arguments)
+
+        trio.run(main)
+
+    return run
+
+
+def pipeline() -> StreamEnvironment:
+    job = StreamEnvironment("pipeline", parallelism=2)
+    job.source("jobs:read", name="source").rebalance().map("jobs:change", name="map").sink("jobs:keep", name="sink")
+    return job
+
+
+async def ask(url: str, *, method: str = "GET", token: str = "") -> tuple[int, Any]:
+    """Status and document."""
+
+    def fetch() -> tuple[int, Any]:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        request = urllib.request.Request(url, method=method, headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.loads(error.read())
+
+    return await trio.to_thread.run_sync(fetch)
+
+
+@asynccontextmanager
+async def running(**settings: Any) -> AsyncIterator[tuple[JobManager, str, str]]:
+    """A JobManager with a job that runs on one TaskManager, its page, and the job's id."""
+    async with jobmanager() as manager, taskmanager(manager, name="left"), client(manager) as user:
+        job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
+        async with open_web(manager, "127.0.0.1:0", **settings) as url:
+            await until_running(user)
+            yield manager, url, job_id
+
+
+async def until_running(user: Any) -> None:
+    while (await user.ask("jobs"))["jobs"][0]["tasks"].get("running") != 4:  # noqa: ASYNC110  # asked over the network
+        await trio.sleep(0.02)
+
+
+@in_trio
+async def test_flinks_paths_have_flinks_fields() -> None:
+    async with running() as (manager, url, job_id):
+        _, overview = await ask(f"{url}/overview")
+        assert (
+            overview.items() >= {"taskmanagers": 1, "slots-total": 2, "slots-available": 0, "jobs-running": 1}.items()
+        )
+        assert await ask(f"{url}/jobs") == (200, {"jobs": [{"id": job_id, "status": "RUNNING"}]})
+        _, jobs = await ask(f"{url}/jobs/overview")
+        assert jobs["jobs"][0]["tasks"] == {"total": 4, "running": 4}
+        _, job = await ask(f"{url}/jobs/{job_id}")
+        assert (job["jid"], job["name"], job["state"], job["end-time"]) == (job_id, "pipeline", "RUNNING", -1)
+        assert [each["tasks"] for each in job["vertices"]] == [{"RUNNING": 2}] * 2
+        (edge,) = job["plan"]["nodes"][1]["inputs"]
+        assert (edge["id"], edge["ship_strategy"]) == ("0", "REBALANCE")
+        _, vertex = await ask(f"{url}/jobs/{job_id}/vertices/1")
+        assert [(each["subtask"], each["status"]) for each in vertex["subtasks"]] == [(0, "RUNNING"), (1, "RUNNING")]
+        (there,) = [each.location.name for each in manager.taskmanagers.all()]
+        assert {each["taskmanager-id"] for each in vertex["subtasks"]} == {there}
+        assert (await ask(f"{url}/jobs/{job_id}/checkpoints"))[1]["counts"]["total"] == 0
+        _, taskmanagers = await ask(f"{url}/taskmanagers")
+        assert [(each["id"], each["slotsNumber"], each["freeSlots"]) for each in taskmanagers["taskmanagers"]] == [
+            (there, 2, 0)
+        ]
+        assert (await ask(f"{url}/taskmanagers/{there}"))[1]["id"] == there
+
+
+@in_trio
+async def test_what_is_not_there_is_told() -> None:
+    async with running() as (_, url, job_id):
+        for path in ("/jobs/zzz", f"/jobs/{job_id}/vertices/7", "/taskmanagers/nobody", f"/jobs/{job_id}/savepoints/x"):
+            status, told = await ask(url + path)
+            assert (status, len(told["errors"])) == (404, 1), path
+
+
+@in_trio
+async def test_it_only_shows_unless_told_otherwise() -> None:
+    async with running() as (manager, url, job_id):
+        assert (await ask(f"{url}/jobs/{job_id}?mode=cancel", method="PATCH"))[0] == 403
+        assert (await ask(f"{url}/jobs/{job_id}/savepoints", method="POST"))[0] == 403
+        assert manager.jobs.running
+    async with running(may_change=True) as (manager, url, job_id):
+        assert (await ask(f"{url}/jobs/{job_id}?mode=kill", method="PATCH"))[0] == 400
+        status, asked = await ask(f"{url}/jobs/{job_id}/savepoints", method="POST")
+        assert status == 202
+        found = {"status": {"id": "IN_PROGRESS"}}
+        while found["status"]["id"] == "IN_PROGRESS":
+            await trio.sleep(0.02)
+            found = (await ask(f"{url}/jobs/{job_id}/savepoints/{asked['request-id']}"))[1]
+        assert "checkpoint" in found["operation"]["failure-cause"]["stack-trace"], "this job takes none"
+        assert await ask(f"{url}/jobs/{job_id}?mode=cancel", method="PATCH") == (202, {})
+        await manager.jobs.records[job_id].ended.wait()
+        assert (await ask(f"{url}/jobs"))[1]["jobs"][0]["status"] == "CANCELED"
+
+
+@in_trio
+async def test_with_a_secret_a_token_is_wanted() -> None:
+    async with running(secret=SECRET) as (_, url, _):
+        for token in ("", "wrong", SECRET.metrics_token):
+            assert (await ask(f"{url}/overview", token=token))[0] == 401
+        assert (await ask(f"{url}/overview", token=SECRET.web_token))[0] == 200
+        assert (await ask(f"{url}/netstack/history"))[0] == 401
+
+
+@in_trio
+async def test_strangers_are_not_shown_jobs() -> None:
+    async with jobmanager() as manager:
+        with pytest.raises(ConfigError, match="would show jobs to strangers; give --secret-file"):
+            async with open_web(manager, "0.0.0.0:0"):
+                pass
+        with pytest.raises(ConfigError, match="needs a host and a port"):
+            async with open_web(manager, "8081"):
+                pass
+
+
+@in_trio
+async def test_why_is_told_and_can_be_searched() -> None:
+    async with running() as (_, url, job_id):
+        _, own = await ask(f"{url}/netstack/jobs/{job_id}")
+        assert [each["is_chained"] for each in own["chaining"]] == [False, True]
+        assert "C10 partitioner is rebalance" in own["chaining"][0]["why"]
+        _, log = await ask(f"{url}/netstack/jobs/{job_id}/log?search=TASKS+sent")
+        assert [each["what"] for each in log] == ["deploy"]
+        assert (await ask(f"{url}/netstack/jobs/{job_id}/log?search=nothing+like+it"))[1] == []
+
+
+def test_history_is_bounded_and_keeps_what_lasts_once() -> None:
+    history = History(max_bytes=400)
+    for second in range(3):
+        history.add(float(second), '{"n":1}')
+    history.add(3.0, '{"n":2}')
+    assert history.number == 2
+    assert json.loads(history.document()) == [
+        {"at": 0.0, "until": 2.0, "snapshot": {"n": 1}},
+        {"at": 3.0, "until": 3.0, "snapshot": {"n": 2}},
+    ]
+    history.add(KEPT_S + 2.5, '{"n":3}')
+    assert [each["snapshot"]["n"] for each in json.loads(history.document())] == [2, 3]
+    for number in range(100):
+        history.add(KEPT_S + 3 + number, json.dumps({"n": number, "text": "x" * number}))
+    kept = json.loads(history.document())
+    assert 1 < len(kept) < 30
+    assert kept[-1]["snapshot"]["n"] == 99
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@in_trio
+async def test_the_page_draws_what_the_job_manager_says(chromium: str, tmp_path: Path) -> None:
+    async with (
+        jobmanager() as manager,
+        taskmanager(manager, name="left"),
+        client(manager) as user,
+        open_web(manager, "127.0.0.1:0") as url,
+    ):
+        async with taskmanager(manager, slots=3, name="right"):
+            job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
+            await until_running(user)
+            drawn = await look(chromium, url, tmp_path)
+            said = {each["name"]: each for each in (await user.ask("taskmanagers"))["taskmanagers"]}
+            assert dict(DRAWN_TASKMANAGER.findall(drawn)) == dict.fromkeys(said, "no")
+            used = sum(each["slots"] - each["free_slots"] for each in said.values())
+            assert (drawn.count('class="box used"'), drawn.count('class="box"')) == (used, 5 - used)
+            assert re.findall(r'data-job="(\w+)" data-state="(\w+)"', drawn) == [(job_id, "running")]
+            assert drawn.count('data-state="running"') == 4 + 1
+            assert re.findall(r'<rect class="v"[^>]* data-vertex="(\d)"', drawn) == ["0", "1"]
+            assert "not chained: C10 partitioner is rebalance" in drawn
+        await trio.sleep(0.6)
+        drawn = await look(chromium, url, tmp_path)
+        assert sorted(dict(DRAWN_TASKMANAGER.findall(drawn)).values()) == ["no", "yes"], "who went is shown as gone"
+
+
+async def look(chromium: str, url: str, folder: Path) -> str:
+    """The page as a browser has it after a second."""
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+    command = [
+        chromium,
+        *flags,
+        f"--user-data-dir={folder / 'profile'}",
+        "--virtual-time-budget=1500",
+        "--dump-dom",
+        url,
+    ]
+
+    def run() -> str:
+        return subprocess.run(command, capture_output=True, text=True, timeout=50, check=True).stdout
+
+    return unescape(await trio.to_thread.run_sync(run))
