@@ -285,7 +285,10 @@ class NetworkEndpoint:
                 make = functools.partial(UncreditedReceiver, on_pause=lambda pause: pump.pause_reading(pause))
 
             def send(frame: Frame) -> None:
-                connection.send(frame)
+                try:
+                    connection.send(frame)
+                except RemoteProtocolError as error:  # it does not read what we ask of it: that ends the connection
+                    self._nursery.start_soon(_give_up, pump, error)  # later: a gate may be closing its channels
 
             codec = self._dialect.consumer_codec()
             receiver = make(
@@ -423,6 +426,10 @@ class NetworkEndpoint:
     def _hello(self) -> Hello:
         asked = FEATURE_CHECKSUM if self._config.checksum else 0
         return Hello(PROTOCOL_VERSION, self._config.segment_size_bytes, KNOWN_FEATURES | asked << 16, SOFTWARE)
+
+
+async def _give_up(pump: Pump, error: Exception) -> None:
+    pump.abort(error)
 
 
 async def _call_later(delay_s: float, callback: Callable[[], None]) -> None:

@@ -252,6 +252,8 @@ class NetworkEnvironment:
                 gate.add_channel(channel)
                 receiver.open(channel)
                 self._announce_start_size(channel)
+                if index % _CHANNELS_A_TURN == _CHANNELS_A_TURN - 1:
+                    await trio.lowlevel.checkpoint()  # what was asked for is sent meanwhile
             if config.debloat_target_s is not None:
                 GateDebloating(gate, config, config.debloat_target_s, call_at=self.call_at)
             await trio.lowlevel.checkpoint()
@@ -325,6 +327,7 @@ class NetworkEnvironment:
 
 
 _NAMED_PARTITIONS: Final = 3
+_CHANNELS_A_TURN: Final = 256  # about 10 ms
 
 
 def _what_is_read(descriptors: Sequence[ChannelDescriptor]) -> str:

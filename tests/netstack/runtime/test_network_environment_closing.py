@@ -182,3 +182,20 @@ async def test_failed_dials_leave_no_descriptor_behind() -> None:
             await trio.lowlevel.checkpoint()
         assert len(os.listdir("/proc/self/fd")) == before
     assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+@virtual
+async def test_more_channels_than_may_be_queued_close_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever closes thousands of channels at once ends the connection at most, and every segment is back."""
+    async with (
+        open_task_manager("memory://wide", replace(CONFIG, memory_bytes=1 << 20)) as producer,
+        open_task_manager("memory://narrow", replace(CONFIG, memory_bytes=1 << 20)) as consumer,
+    ):
+        producer.create_partition("p", subpartitions=60)
+        gate = await consumer.open_gate([ChannelDescriptor(producer.address, "p", index) for index in range(60)])
+        await trio.testing.wait_all_tasks_blocked()
+        monkeypatch.setattr("netstack.wire.connection.MAX_PENDING_CONTROL", 10)  # of 60 to be cancelled
+        gate.close()
+        await trio.testing.wait_all_tasks_blocked()
+        assert consumer.statistics().pool.required_segments == 0
+        assert consumer.statistics().gates == ()
