@@ -301,7 +301,7 @@ class ChainTask:
         idle_s = self._reading.total_s(now_s) + (0.0 if self._input is None else self._input.waited_s)
         backpressured_s = self._output.backpressured.total_s(now_s)
         return TaskStatistics(
-            self._chain.records_in if self._gates.count else 0,
+            self._chain.records_in,
             sum(partition.counters.records for partition in self._output.partitions),
             self._chain.statistics(),
             max(0.0, now_s - self._began_s - idle_s - backpressured_s),

@@ -85,7 +85,7 @@ class TaskStatistics:
     """How far a task is.
 
     Attributes:
-        records_in: read so far.
+        records_in: read so far, through gates or by its sources.
         records_out: written so far, to all partitions.
         operators: the same of each operator, the head first.
         busy_s: worked so far, or waited its turn.

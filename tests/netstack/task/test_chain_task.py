@@ -79,6 +79,7 @@ async def test_records_are_counted_for_every_operator(is_chained: bool) -> None:
         for task in run.tasks.values()
         for each in task.statistics().operators
     }
+    assert run.task("source").statistics().records_in == 1000
     assert counted == {
         "source": (0, 1000),
         "filter": (1000, 500),
