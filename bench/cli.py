@@ -8,11 +8,12 @@ Exit code 0: success. 1: a run failed, did not deliver everything, or was stoppe
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +25,7 @@ from rich.markup import escape
 from netstack.cli.values import COUNT, NUMBER
 from netstack.config import NetworkConfig
 from netstack.errors import ConfigError, NetstackError
+from netstack.shown import shown_error
 from netstack.units import format_size
 from netstack.version import __version__
 
@@ -67,6 +69,7 @@ from .sweep import (
 SCHEMA_VERSION: Final = 1
 """Of the document of `run --json` (run.schema.json); a key that goes or changes its meaning makes it 2."""
 
+_MOST_REPEATS = 100_000
 _PEER_REPEATS = 5
 _DEFAULT_RUN_S = 3.0
 
@@ -152,6 +155,8 @@ def run(
     times = repeats if repeats is not None else _PEER_REPEATS if names else 1
     if times < 1:
         raise ConfigError(f"--repeats {times}: the least is 1")
+    if times > _MOST_REPEATS:
+        raise ConfigError(f"--repeats {times}: the most is {_MOST_REPEATS}")
     if isinstance(spec, MeshSpec):
         print_matrix(spec, console.err())
     started = datetime.now(UTC)
@@ -263,12 +268,26 @@ def report(folders: tuple[Path, ...], output: Path | None, as_json: bool) -> int
 
     Several results folders become one page: over each other in every chart, and each compared with the first.
     """
-    sweeps = {folder: _rows(folder) for folder in folders}
-    rows = together([Sweep(str(folder), found) for folder, found in sweeps.items()])
-    path = write_combined_report(output or folders[0] / (REPORT if len(sweeps) == 1 else COMPARISON), sweeps)
-    failed = sum(not succeeded(row) for row in rows)
-    _print_sweep(SweepResult(folders[0], path, rows, len(rows), len(rows), 0, failed, False), as_json)
+    with _only_results(*folders):
+        sweeps = {folder: _rows(folder) for folder in folders}
+        rows = together([Sweep(str(folder), found) for folder, found in sweeps.items()])
+        path = write_combined_report(output or folders[0] / (REPORT if len(sweeps) == 1 else COMPARISON), sweeps)
+        failed = sum(not succeeded(row) for row in rows)
+        _print_sweep(SweepResult(folders[0], path, rows, len(rows), len(rows), 0, failed, False), as_json)
     return 0
+
+
+@contextlib.contextmanager
+def _only_results(*paths: Path) -> Iterator[None]:
+    """What is read may have been written by anybody: values missing, or of other types, are its mistake."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, NetstackError):
+            raise
+        raise StoreError(
+            f"{', '.join(map(str, paths))} holds rows that no sweep of this release has written ({shown_error(error)})"
+        ) from error
 
 
 @cli.command(short_help="Which differences between two results exceed the noise.")
@@ -288,11 +307,12 @@ def compare(a: Path, b: Path, threshold: float | None, everything: bool, fail_on
     """
     if threshold is not None and threshold <= 0:
         raise ConfigError(f"--threshold {threshold:g}: give a percentage above 0")
-    found = compare_rows(_rows(a), _rows(b), threshold=None if threshold is None else threshold / 100)
-    if as_json:
-        console.print_json({"a": str(a), "b": str(b), **found.as_dict()})
-    else:
-        console.print_comparison(found, console.out(), everything=everything)
+    with _only_results(a, b):
+        found = compare_rows(_rows(a), _rows(b), threshold=None if threshold is None else threshold / 100)
+        if as_json:
+            console.print_json({"a": str(a), "b": str(b), **found.as_dict()})
+        else:
+            console.print_comparison(found, console.out(), everything=everything)
     worse = [each for each in found.differences if each.verdict == "worse"] if fail_on else []
     if worse:
         most = max(worse, key=lambda each: abs(each.change))

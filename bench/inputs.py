@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from netstack.errors import NetstackError
+from netstack.shown import shown_error
 
 from .source import import_arrow
 
@@ -184,7 +185,7 @@ def _json_rows(path: str, data: bytes, key_column: str | None) -> Rows:
             continue
         try:
             value = json.loads(raw)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{path}, line {number}: not a JSON document ({error}); correct the line") from error
         records.append(raw)
         if key_column is not None:
@@ -207,11 +208,14 @@ def _parquet_rows(path: str, key_column: str | None) -> Rows:
     pack: Callable[[Any], bytes] = msgpack.Packer(default=_plain, datetime=False).pack
     records: list[bytes] = []
     keys: list[Any] = []
-    for batch in table.to_batches(max_chunksize=16_384):
-        records.extend(map(pack, batch.to_pylist()))
-        if at is not None:
-            column = batch.column(at).to_pylist()
-            keys.extend(key if isinstance(key, int | float | str | bytes | None) else str(key) for key in column)
+    try:
+        for batch in table.to_batches(max_chunksize=16_384):
+            records.extend(map(pack, batch.to_pylist()))
+            if at is not None:
+                column = batch.column(at).to_pylist()
+                keys.extend(key if isinstance(key, int | float | str | bytes | None) else str(key) for key in column)
+    except (ValueError, OverflowError, OSError) as error:  # values that the file's own types do not allow
+        raise InputError(f"{path} holds rows that cannot be read: {shown_error(error)}") from error
     return Rows(records, None if at is None else keys, None)
 
 
@@ -256,8 +260,8 @@ def _parquet_table(path: str) -> Any:
         if size > _MOST_BYTES:
             raise InputError(f"{path} holds {size} bytes; rows are held in memory, at most {_MOST_BYTES}: give a part")
         return file.read()
-    except (OSError, arrow.ArrowException) as error:
-        raise InputError(f"{path} is not a readable Parquet file: {error}") from error
+    except (OSError, ValueError, OverflowError, MemoryError, arrow.ArrowException) as error:
+        raise InputError(f"{path} is not a readable Parquet file: {shown_error(error)}") from error
 
 
 def _column_at(where: str, names: list[str], wanted: str) -> int:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from netstack.errors import ConfigError, NetstackError
+from netstack.shown import shown_error
 
 from .columns import COLUMNS, STRUCTS
 
@@ -199,7 +200,7 @@ def read_sweep(folder: Path) -> dict[str, Any]:
     """What `write_sweep` kept; empty where there is nothing to read."""
     try:
         facts = json.loads((folder / SWEEP).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return facts if isinstance(facts, dict) else {}
 
@@ -330,26 +331,41 @@ def _journal_rows(path: Path) -> Iterator[Row]:
                 return  # cut short by a killed process: that run did not finish
             try:
                 row = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 row = None
             if not isinstance(row, dict):
                 raise StoreError(f"{path} line {number} is not a row; remove that line, or the file, and try again")
-            yield flatten(row)
+            try:
+                yield flatten(row)
+            except (TypeError, ValueError, LookupError, AttributeError) as error:
+                raise StoreError(
+                    f"{path} line {number} is not a row ({shown_error(error)}); remove that line, or the file, and try"
+                    " again"
+                ) from error
 
 
 def _json_rows(path: Path) -> list[Row]:
     text = path.read_text(encoding="utf-8")
     try:
         found = json.loads(text)
+    except RecursionError as error:
+        raise StoreError(f"{path} is nested too deeply; give a results folder, a Parquet or a JSON file") from error
     except ValueError:
         try:
             found = [json.loads(line) for line in text.splitlines() if line.strip()]
-        except ValueError as error:
-            raise StoreError(f"{path} is not JSON ({error}); give a results folder, a Parquet or a JSON file") from None
+        except (ValueError, RecursionError) as error:
+            raise StoreError(
+                f"{path} is not JSON ({shown_error(error)}); give a results folder, a Parquet or a JSON file"
+            ) from None
     documents = found if isinstance(found, list) else [found]
     if not all(isinstance(document, dict) and "settings" in document for document in documents):
         raise StoreError(f"{path} has no settings in it; give what netstack-bench run --json printed")
-    return [flatten(run) for document in documents for run in _each_run(document)]
+    try:
+        return [flatten(run) for document in documents for run in _each_run(document)]
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise StoreError(
+            f"{path} is no result ({shown_error(error)}); give what netstack-bench run --json printed"
+        ) from error
 
 
 def _each_run(document: Row) -> Iterator[Row]:
@@ -366,8 +382,8 @@ def _parquet_rows(path: Path) -> list[Row]:
 
     try:
         rows: list[Row] = parquet.read_table(path).to_pylist()
-    except pyarrow.ArrowException as error:
-        raise StoreError(f"{path} is not a Parquet file that can be read: {error}") from None
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+        raise StoreError(f"{path} is not a Parquet file that can be read: {shown_error(error)}") from None
     return rows
 
 

@@ -13,6 +13,8 @@ KIB = 1024
 MIB = 1024 * KIB
 NATIVE_DIALECT = "netstack"
 FLINK_DIALECT = "flink-2.3.0"
+_MAX_COUNT = (1 << 31) - 1
+_COUNTS = ("exclusive_buffers_per_channel", "floating_buffers_per_gate", "max_channels_per_connection")
 _DURATIONS = (
     "buffers_request_timeout_s",
     "debloat_period_s",
@@ -136,6 +138,9 @@ class NetworkConfig:
         ):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name}={getattr(self, name)}; the least is {least}")
+        for name in _COUNTS:
+            if getattr(self, name) > _MAX_COUNT:
+                raise ConfigError(f"{name}={getattr(self, name)}; the most is {_MAX_COUNT}: it travels as 32 bits")
         if self.max_buffers_per_channel is not None and self.max_buffers_per_channel < 2:
             # The buffer a subpartition is still writing counts: with 1, it alone would stop every other.
             raise ConfigError(f"max_buffers_per_channel={self.max_buffers_per_channel}; give at least 2, or None")

@@ -21,10 +21,11 @@ import ipaddress
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import Final, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from .errors import ConfigError
 from .parts import import_part
+from .shown import shown
 
 Piece: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -161,9 +162,23 @@ def _load(scheme: str) -> Transport:
     raise ConfigError(f"no transport for scheme {scheme!r}; known: {names}")
 
 
+def url_parts(url: str) -> SplitResult:
+    """An address taken apart, with a port that is one.
+
+    Raises:
+        ConfigError: the address cannot be read, or its port is none; the text says why.
+    """
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise ConfigError(f"address {shown(url)} cannot be read: {error}") from error
+    return parts
+
+
 def is_private(url: str) -> bool:
     """Whether only this host reaches an address."""
-    parts = urlsplit(url)
+    parts = url_parts(url)
     if parts.scheme.rpartition("+")[2] in ("unix", "memory") or parts.hostname == "localhost":
         return True
     try:

@@ -9,12 +9,11 @@ import errno
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, final
-from urllib.parse import urlsplit
 
 import trio
 
 from netstack.errors import ConfigError, ConnectionLost
-from netstack.transport import ByteStream, Listener, Piece, Transport
+from netstack.transport import ByteStream, Listener, Piece, Transport, url_parts
 
 CAPACITY_BYTES: Final = 256 * 1024
 """Bytes under way in one direction: about what a loopback socket holds before its sender waits."""
@@ -185,7 +184,7 @@ class MemoryTransport(Transport):
 
 
 def _name(url: str) -> str:
-    name = urlsplit(url).netloc
+    name = url_parts(url).netloc
     if not name:
         raise ConfigError(f"address {url!r} needs a name, such as memory://a")
     return name

@@ -13,12 +13,11 @@ import errno
 import os
 import socket
 from typing import Final, final
-from urllib.parse import urlsplit
 
 import trio
 
 from netstack.errors import ConfigError, ConnectionLost
-from netstack.transport import ByteStream, Listener, Transport
+from netstack.transport import ByteStream, Listener, Transport, url_parts
 
 from ._sockets import SocketListener, SocketStream, connect_socket
 
@@ -89,11 +88,8 @@ def split_host_port(url: str) -> tuple[str, int]:
     Raises:
         ConfigError: one of them is missing or wrong.
     """
-    parts = urlsplit(url)
-    try:
-        port = parts.port
-    except ValueError as error:
-        raise ConfigError(f"address {url!r}: {error}") from error
+    parts = url_parts(url)
+    port = parts.port
     if not parts.hostname or port is None:
         raise ConfigError(f"address {url!r} needs a host and a port, such as tcp://127.0.0.1:6121")
     return parts.hostname, port

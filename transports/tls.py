@@ -26,12 +26,12 @@ import os
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 import trio
 
 from netstack.errors import ConfigError, ConnectionLost
-from netstack.transport import ByteStream, Listener, Piece, Transport, transport_for
+from netstack.transport import ByteStream, Listener, Piece, Transport, transport_for, url_parts
 
 from ._tls_files import FOLDER_VARIABLE, CertificateFolder, certificate_folder
 
@@ -385,7 +385,7 @@ class TlsTransport(Transport):
         """Dials as the transport underneath does, and begins to shake hands."""
         inner_url, _, folder = _split(url)
         found = folder.credentials()
-        parts = urlsplit(inner_url)
+        parts = url_parts(inner_url)
         name = parts.hostname if parts.port and parts.hostname else "localhost"
         try:
             inner = await transport_for(inner_url).connect(inner_url)

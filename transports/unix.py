@@ -10,10 +10,9 @@ import os
 import socket
 import stat
 from typing import Final, final
-from urllib.parse import urlsplit
 
 from netstack.errors import ConfigError, ConnectionLost
-from netstack.transport import ByteStream, Listener, Transport
+from netstack.transport import ByteStream, Listener, Transport, url_parts
 
 from ._sockets import SocketListener, SocketStream, connect_socket
 
@@ -65,7 +64,7 @@ class UnixTransport(Transport):
 
 
 def _path(url: str) -> str:
-    parts = urlsplit(url)
+    parts = url_parts(url)
     if parts.netloc or not parts.path.startswith("/"):
         raise ConfigError(f"address {url!r} needs an absolute path, such as unix:///tmp/netstack.sock")
     if len(os.fsencode(parts.path)) > MAX_PATH_BYTES:

@@ -7,6 +7,7 @@ the output folder, an exit code.
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Callable
 from datetime import datetime
@@ -125,9 +126,12 @@ def _rate(text: str) -> float | None:
     if text.strip().lower() == "none":
         return None
     try:
-        return float(text)
+        rate = float(text)
     except ValueError:
-        raise ConfigError(f"--rate {text!r}: give records a second, or none") from None
+        rate = math.nan
+    if not 0 < rate < math.inf:
+        raise ConfigError(f"--rate {text!r}: give records a second, or none")
+    return rate
 
 
 def _measure(spec: IsolateSpec, keys: tuple[str, ...], run: Measure) -> tuple[dict[str, dict[str, Any]], bool]:

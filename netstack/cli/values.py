@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ..errors import ConfigError
+from ..shown import shown
 from ..units import parse_duration, parse_size
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ class Parsed(_ParamType):
             self.fail(str(error), param, ctx)
 
 
+MAX_COUNT: Final = 10**12
+"""More of anything is a slip."""
+
+
 def parse_count(text: str) -> int:
     """A whole number.
 
@@ -46,9 +51,12 @@ def parse_count(text: str) -> int:
         ConfigError: it is none.
     """
     try:
-        return int(text)
+        value = int(text)
     except ValueError:
-        raise ConfigError(f"{text!r} is not a whole number") from None
+        raise ConfigError(f"{shown(text)} is not a whole number") from None
+    if abs(value) > MAX_COUNT:
+        raise ConfigError(f"{shown(text)} is too large; at most {MAX_COUNT} can be counted")
+    return value
 
 
 def parse_number(text: str) -> float:

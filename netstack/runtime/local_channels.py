@@ -6,13 +6,13 @@ Takes: addresses, descriptors. Gives: `LocalInputChannel`s that read a subpartit
 from __future__ import annotations
 
 from typing import Final
-from urllib.parse import urlsplit
 
 from ..errors import ChannelFailed
 from ..ids import ChannelDescriptor
 from ..inbound.gate import SingleInputGate
 from ..inbound.local_channel import LocalInputChannel
 from ..outbound.sender import ViewProvider
+from ..transport import url_parts
 
 _ANY: Final = ("0.0.0.0", "::")
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
@@ -22,7 +22,7 @@ def is_same_address(mine: str, theirs: str) -> bool:
     """Whether whoever dials `theirs` reaches the TaskManager that listens at `mine`, as far as the text tells."""
     if mine == theirs:
         return True
-    here, there = urlsplit(mine), urlsplit(theirs)
+    here, there = url_parts(mine), url_parts(theirs)
     if here.scheme != there.scheme or here.port is None or here.port != there.port:
         return False
     # Bound to every address: any loopback name with our port is us.

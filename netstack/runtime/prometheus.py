@@ -85,8 +85,8 @@ async def bind_metrics(address: str, *, detailed: bool, secret: Secret | None = 
         ConfigError: the address is none.
         OSError: it cannot be bound; the text names it.
     """
-    parts = urlsplit(f"//{address}")
     try:
+        parts = urlsplit(f"//{address}")
         port = parts.port
     except ValueError as error:
         raise ConfigError(f"metrics_address {address!r}: {error}") from error
