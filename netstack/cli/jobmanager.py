@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import signal
 from pathlib import Path
@@ -22,6 +21,7 @@ from ..jobmanager.service import open_jobmanager
 from ..runtime.authentication import Secret
 from ..schedule.slots.slots import LoadBalanceMode
 from .jobmanager_flags import json_flag, secret_flag
+from .logs import log_flag, set_up_logging
 from .values import LENGTH
 
 _DEFAULTS = JobManagerConfig()
@@ -62,6 +62,7 @@ _DEFAULTS = JobManagerConfig()
 )
 @click.option("--web", metavar="ADDR:PORT", help="Serve a live page and a REST interface there.")
 @click.option("--web-submit", is_flag=True, help="Jobs may be cancelled and saved from the page; else it only shows.")
+@log_flag
 @json_flag
 def jobmanager(
     listen: str,
@@ -72,6 +73,7 @@ def jobmanager(
     heartbeat_timeout_s: float,
     web: str | None,
     web_submit: bool,
+    log_kind: str,
     as_json: bool,
 ) -> int:
     """A JobManager: TaskManagers dial it and offer their slots, clients submit jobs and ask how they are."""
@@ -83,7 +85,7 @@ def jobmanager(
         slot_timeout_s=slot_timeout_s,
         heartbeat_timeout_s=heartbeat_timeout_s,
     )
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    set_up_logging(log_kind)
     trio.run(_serve, config, web, web_submit, as_json)
     return 0
 

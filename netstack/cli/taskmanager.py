@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import logging
 import os
 import signal
 import threading
@@ -25,6 +24,7 @@ from ..config import NetworkConfig
 from ..errors import ConfigError
 from ..runtime.authentication import Secret
 from ..taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
+from .logs import log_flag, set_up_logging
 from .values import COUNT, LENGTH, SIZE, Parsed
 
 _GRACE_S: Final = 5.0
@@ -103,8 +103,9 @@ _FILE_NAMES: Final = {
     help="TOML with these settings, and max_connections, max_unproven, handshake_timeout; flags go first.",
 )
 @click.option("--until-eof", is_flag=True, help="End when standard input is closed: for who starts it as a child.")
+@log_flag
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as one JSON document.")
-def taskmanager(config_file: Path | None, until_eof: bool, as_json: bool, **flags: Any) -> int:
+def taskmanager(config_file: Path | None, until_eof: bool, log_kind: str, as_json: bool, **flags: Any) -> int:
     """A long-lived process, one per host: runs tasks of any number of jobs, several at once within its slots.
 
     Jobs come from the JobManager it registers at, from netstack-bench run|sweep --hosts, or from whoever uses
@@ -114,7 +115,7 @@ def taskmanager(config_file: Path | None, until_eof: bool, as_json: bool, **flag
     settings |= {name: value for name, value in flags.items() if value is not None and value != ()}
     metrics = settings.pop("metrics", None)
     config = taskmanager_config(settings)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    set_up_logging(log_kind)
     trio.run(_serve, config, metrics, as_json, until_eof)
     return 0
 

@@ -6,6 +6,7 @@ Takes: a JobManager, an address. Gives: `open_web`, which serves while its block
 from __future__ import annotations
 
 import ipaddress
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -17,6 +18,8 @@ import trio
 from ..errors import ConfigError
 from ..jobmanager.service import JobManager
 from ..runtime.authentication import Secret
+
+LOGGER: Final = logging.getLogger("netstack.web")
 
 _MISSING: Final = "--web needs hypercorn and starlette: pip install 'hypercorn[trio]>=0.17' 'starlette>=0.40'"
 
@@ -56,6 +59,7 @@ async def open_web(
     config = Config()
     config.bind = [f"[{parts.hostname}]:{parts.port}" if ":" in parts.hostname else f"{parts.hostname}:{parts.port}"]
     config.accesslog = None
+    config.errorlog = LOGGER
     config.graceful_timeout = 0.5
     web = Web(manager, token=None if secret is None else secret.web_token, may_change=may_change)
     stopping = trio.Event()

@@ -1,0 +1,58 @@
+"""The log of a service: lines for people, or JSON for whoever collects them.
+
+Takes: the flag `--log`. Gives: `logging` set up on standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar, final
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+KINDS: Final = ("text", "json")
+
+
+@final
+class JsonFormatter(logging.Formatter):
+    """One JSON document a line: `at` (UTC), `level`, `logger`, `text`; `error` has the trace where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter.format`."""
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        document = {
+            "at": at.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "text": record.getMessage(),
+        }
+        if record.exc_info:
+            document["error"] = self.formatException(record.exc_info)
+        return json.dumps(document)
+
+
+def log_flag(command: Command) -> Command:
+    """`--log`, the same for every service."""
+    return click.option(
+        "--log",
+        "log_kind",
+        type=click.Choice(KINDS),
+        default="text",
+        show_default=True,
+        help="Lines on standard error for people, or a JSON document each.",
+    )(command)
+
+
+def set_up_logging(kind: str) -> None:
+    """What is said from now on goes to standard error."""
+    handler = logging.StreamHandler()
+    if kind == "json":
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
