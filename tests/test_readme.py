@@ -101,6 +101,15 @@ def test_the_first_screen_says_why_and_how_to_install_and_embed() -> None:
     assert [first_screen.index(text) for text in ("For whoever", "pip install", "## Embed it", "import netstack")]
 
 
+def test_the_first_screen_names_both_commands_and_they_exist() -> None:
+    first_screen = (ROOT / "README.md").read_text()[:1500]
+    targets = re.findall(r"^make (\w+)", first_screen, re.MULTILINE)
+    assert targets == ["sweep", "test"]
+    makefile = (ROOT / "Makefile").read_text()
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+
+
 def commands() -> list[str]:
     """Every command of netstack in the shell blocks of the README and of the site, its continued lines joined."""
     found: dict[str, None] = {}
