@@ -88,6 +88,7 @@ class LocalTaskManagers:
         self._on_logged = on_logged
         self._address = address
         self._pids: dict[str, int] = {}  # of those that are not reaped
+        self._tails: dict[str, deque[str]] = {}
         self._stopping = trio.Event()
 
     @property
@@ -114,6 +115,12 @@ class LocalTaskManagers:
     def stop(self) -> None:
         """Has all of them end, and no other one begin; those that do not within a few seconds are killed."""
         self._stopping.set()
+
+    def last_words(self) -> str:
+        """What one of them logged last, to explain why they do not come; empty if they are silent."""
+        return next(
+            (f"; process {name} said: {shown_text(tail[-1])}" for name, tail in self._tails.items() if tail), ""
+        )
 
     # Inside.
 
@@ -148,7 +155,7 @@ class LocalTaskManagers:
 
     async def _live(self, name: str) -> str:
         """From its start to its end; how that was."""
-        tail: deque[str] = deque(maxlen=TAIL_LINES)
+        tail = self._tails[name] = deque(maxlen=TAIL_LINES)
         process = await trio.lowlevel.open_process(
             self._command(),
             stdin=subprocess.PIPE,
@@ -260,7 +267,9 @@ async def wait_registered(found: LocalTaskManagers, count: Callable[[], int], wa
             raise NetstackError(found.deaths[-1])
         await trio.sleep(0.02)
     if count() < wanted:
-        raise NetstackError(f"of {wanted} TaskManager processes {count()} have registered within {timeout_s:g} s")
+        raise NetstackError(
+            f"of {wanted} TaskManager processes {count()} have registered within {timeout_s:g} s{found.last_words()}"
+        )
 
 
 async def _wait_unreaped(pid: int) -> None:

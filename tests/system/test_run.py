@@ -13,10 +13,19 @@ from pathlib import Path
 
 import cluster_jobs
 import pytest
+import trio
 
 import netstack
-from netstack.errors import LocalProtocolError
-from netstack.jobmanager.children import search_path
+from netstack.errors import LocalProtocolError, NetstackError
+from netstack.jobmanager.children import (
+    TaskManagerSettings,
+    open_local_taskmanagers,
+    search_path,
+    wait_registered,
+)
+from netstack.jobmanager.config import JobManagerConfig
+from netstack.jobmanager.service import open_jobmanager
+from netstack.runtime.authentication import Secret
 
 pytestmark = pytest.mark.slow
 PATIENCE_S = 40.0
@@ -141,9 +150,25 @@ def test_a_program_runs_its_own_job(tmp_path: Path) -> None:
     assert (shown.stdout, shown.stderr) == ("{'sum': {0: 6}}\n", "")
 
 
-def test_run_job_blocks_so_it_is_refused_inside_trio() -> None:
-    import trio
+def test_taskmanagers_that_are_not_let_in_say_why() -> None:
+    async def main() -> None:
+        config = JobManagerConfig(listen="tcp://127.0.0.1:0", secret=Secret.generate())
+        async with (
+            open_jobmanager(config) as jobmanager,
+            open_local_taskmanagers(
+                jobmanager.address, ["1"], TaskManagerSettings(), secret=Secret.generate()
+            ) as children,
+        ):
+            with trio.fail_after(PATIENCE_S):
+                while not children.last_words():  # noqa: ASYNC110  # another process
+                    await trio.sleep(0.05)
+            await wait_registered(children, lambda: len([*jobmanager.taskmanagers.all()]), 1, 0.1)
 
+    with pytest.raises(NetstackError, match=r"0 have registered within 0.1 s; process 1 said: .*secret"):
+        trio.run(main)
+
+
+def test_run_job_blocks_so_it_is_refused_inside_trio() -> None:
     async def main() -> None:
         netstack.run_job(cluster_jobs.word_count())
 
