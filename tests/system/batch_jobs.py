@@ -79,11 +79,17 @@ def expected() -> list[list[int]]:
 
 
 def sums(
-    parallelism: int, gate: str = "", mode: GlobalExchangeMode = GlobalExchangeMode.ALL_EDGES_BLOCKING
+    parallelism: int,
+    gate: str = "",
+    mode: GlobalExchangeMode = GlobalExchangeMode.ALL_EDGES_BLOCKING,
+    scheduling: str | None = None,
+    constraint: str = "any",
 ) -> StreamEnvironment:
     """Three stages with files between them."""
     restart = RestartSettings(kind="fixed_delay", delay_s=0.05, attempts=5)
-    settings = StreamSettings(is_batch=True, restart=restart, exchange_mode=mode)
+    settings = StreamSettings(
+        is_batch=True, restart=restart, exchange_mode=mode, scheduling=scheduling, input_constraint=constraint
+    )
     job = StreamEnvironment("sums", parallelism=parallelism, settings=settings)
     summed = job.source(numbers, name="numbers").key_by(tens).process(Sums, name="sums", gate=gate)
     summed.sink(Collect, name="result").set_parallelism(1)

@@ -15,6 +15,7 @@ import pytest
 import trio
 from trio.testing import trio_test
 
+from netstack.errors import NetstackError
 from netstack.examples import batch_word_count
 from netstack.jobmanager.local import LocalCluster, open_local_cluster
 from netstack.schedule.graph.stream_builder import StreamEnvironment
@@ -106,6 +107,30 @@ async def test_a_job_of_any_width_runs_on_one_slot(tmp_path: Path, monkeypatch: 
                 results, vertices = await run(cluster, batch_jobs.sums(parallelism=7, mode=mode))
                 assert results["result"] == {0: batch_jobs.expected()}
                 assert [vertex["parallelism"] for vertex in vertices.values()] == [7, 7, 1]
+
+
+@trio_test
+async def test_the_scheduling_types_before_regions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with what it can be had with; what cannot work is refused at submit."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    pipelined, blocking = GlobalExchangeMode.ALL_EDGES_PIPELINED, GlobalExchangeMode.ALL_EDGES_BLOCKING
+    hybrid = GlobalExchangeMode.ALL_EDGES_HYBRID_FULL
+    pairs = [
+        ("all_at_once", pipelined, "any"),
+        ("all_at_once", hybrid, "any"),
+        ("next_stage_on_first_output", pipelined, "all"),
+        ("next_stage_on_complete_output", blocking, "all"),
+        ("next_stage_on_complete_output", hybrid, "any"),
+    ]
+    with trio.fail_after(PATIENCE_S):
+        async with open_local_cluster(taskmanagers=2, slots=4) as cluster:
+            for scheduling, mode, constraint in pairs:
+                job = batch_jobs.sums(2, mode=mode, scheduling=scheduling, constraint=constraint)
+                results, _ = await run(cluster, job)
+                assert results["result"] == {0: batch_jobs.expected()}
+            for scheduling, mode in (("all_at_once", blocking), ("next_stage_on_complete_output", pipelined)):
+                with pytest.raises(NetstackError, match=f"scheduling={scheduling}"):
+                    await run(cluster, batch_jobs.sums(2, mode=mode, scheduling=scheduling))
 
 
 @trio_test
