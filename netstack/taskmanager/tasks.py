@@ -25,7 +25,7 @@ from ..control.messages import (
     TaskFinished,
     TaskSaid,
 )
-from ..errors import ConfigError, NetstackError, PartitionNotFound
+from ..errors import ConfigError, NetstackError, OperatorFailed, PartitionNotFound
 from ..runtime.causes import is_secondary, root_cause, told
 from ..schedule.descriptors.descriptors import TaskDeploymentDescriptor
 from ..schedule.descriptors.shuffle import ShuffleDescriptors
@@ -196,14 +196,15 @@ class TaskAttempt:
     def _fail(self, root: BaseException) -> None:
         self.state = FAILED
         missing = root.partition if isinstance(root, PartitionNotFound) else ""
-        cause = getattr(root, "cause", None)  # of an error that tells the operator
-        kind = type(cause if isinstance(cause, BaseException) else root).__name__
+        kind, text = type(root).__name__, str(root)
+        if isinstance(root, OperatorFailed):
+            kind, text = type(root.cause).__name__, f"operator {root.operator!r}: {root.cause}"
         self._scope.send(
             TaskFailed(
                 self._job_id,
                 self.attempt,
                 kind,
-                readable(str(root)),
+                readable(text),
                 is_secondary(root),
                 missing,
                 # What cannot be set up here cannot be at the next attempt: names, code, numbers.
