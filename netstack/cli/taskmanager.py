@@ -23,7 +23,7 @@ import trio
 from ..config import NetworkConfig
 from ..errors import ConfigError
 from ..runtime.authentication import Secret
-from ..taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
+from ..taskmanager.service import CONNECT_TIMEOUT_S, TaskManager, TaskManagerConfig, open_taskmanager
 from .logs import log_flag, set_up_logging
 from .values import COUNT, LENGTH, SIZE, Parsed
 
@@ -163,7 +163,7 @@ def taskmanager_config(settings: dict[str, Any]) -> TaskManagerConfig:
     network = {name: chosen.pop(name) for name in _NETWORK if name in chosen}
     if network:
         least = 4 * network.get("segment_size_bytes", NetworkConfig().segment_size_bytes)
-        chosen["network"] = NetworkConfig(memory_bytes=least, **network)
+        chosen["network"] = NetworkConfig(memory_bytes=least, connect_timeout_s=CONNECT_TIMEOUT_S, **network)
     for name in ("listen", "control"):
         if chosen.get(name) and "://" not in chosen[name]:
             chosen[name] = f"tcp://{chosen[name]}"

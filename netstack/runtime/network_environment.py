@@ -327,7 +327,7 @@ class NetworkEnvironment:
 
 
 _NAMED_PARTITIONS: Final = 3
-_CHANNELS_A_TURN: Final = 256  # about 10 ms
+_CHANNELS_A_TURN: Final = 32  # about 1 ms: hundreds of gates may be opening, and handshakes wait for all of them
 
 
 def _what_is_read(descriptors: Sequence[ChannelDescriptor]) -> str:

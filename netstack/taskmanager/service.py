@@ -66,6 +66,10 @@ LOGGER: Final = logging.getLogger("netstack.taskmanager")
 JOBS_AT_MOST: Final = 1024
 """Open, or waiting for their slots."""
 
+CONNECT_TIMEOUT_S: Final = 60.0
+"""In the network that jobs share: a TaskManager in which a thousand tasks begin answers late; of one that is gone the
+JobManager hears by its link."""
+
 SLOTS_AT_MOST: Final = 1 << 20
 
 _NAME_CHARACTERS: Final = 200
@@ -107,7 +111,7 @@ class TaskManagerConfig:
     link_in_thread: bool = True
     slots: int = field(default_factory=lambda: max(1, os.cpu_count() or 1))
     memory_bytes: int = 256 * MIB
-    network: NetworkConfig = field(default_factory=NetworkConfig)
+    network: NetworkConfig = field(default_factory=partial(NetworkConfig, connect_timeout_s=CONNECT_TIMEOUT_S))
     secret: Secret | None = None
     allow: tuple[str, ...] = ()
     allow_submitted: bool = False
