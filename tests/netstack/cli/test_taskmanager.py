@@ -63,7 +63,7 @@ trio.run(main)
 def settings_of(arguments: list[str]) -> dict[str, Any]:
     """What a command line says, without running anything."""
     with taskmanager.make_context("taskmanager", arguments) as context:
-        return {name: value for name, value in context.params.items() if value not in (None, (), False)}
+        return {name: value for name, value in context.params.items() if value not in (None, (), False, "text")}
 
 
 def test_flags_have_units() -> None:
