@@ -1,17 +1,20 @@
 """The command `netstack top`: running TaskManagers, live, in a terminal; or one snapshot, or documents for programs.
 
-Takes: addresses of TaskManagers. Gives: a view that is renewed every interval, until Ctrl-C. A TaskManager that is gone
-is shown as gone, with the reason, and tried again.
+Takes: addresses of TaskManagers. Gives: a view that is renewed every interval, until `q` or Ctrl-C. A TaskManager that
+is gone is shown as gone, with the reason, and tried again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterable
+import termios
+import tty
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -111,6 +114,13 @@ async def _follow(address: str, history: TaskManagerHistory, secret: Secret | No
         await trio.sleep(interval_s)
 
 
+_TITLES: Final = Text(
+    "q quits; of each job: bytes and records a second, the last minute, how long it waits\n",
+    style="dim",
+    no_wrap=True,
+)
+
+
 async def _show_once(histories: dict[str, TaskManagerHistory], interval_s: float, as_json: bool) -> int:
     with trio.move_on_after(2 * HEARTBEAT_TIMEOUT_S + interval_s):
         while True:
@@ -132,10 +142,35 @@ async def _show(histories: dict[str, TaskManagerHistory], interval_s: float, as_
             await trio.sleep(interval_s)
             _print_document(_views(histories))
     console = Console(highlight=False)
-    with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
-        while True:
-            live.update(rendered(_views(histories), console.width), refresh=True)
-            await trio.sleep(interval_s)
+    with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live, _keys() as keyboard:
+        async with trio.open_nursery() as nursery:
+            if keyboard is not None:
+                nursery.start_soon(_until_q, keyboard, nursery.cancel_scope)
+            while True:
+                live.update(Group(_TITLES, rendered(_views(histories), console.width)), refresh=True)
+                await trio.sleep(interval_s)
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[int | None]:
+    """Standard input with each key at once and unseen; None where it is no terminal."""
+    if not sys.stdin.isatty():
+        yield None
+        return
+    keyboard = sys.stdin.fileno()
+    before = termios.tcgetattr(keyboard)
+    tty.setcbreak(keyboard)
+    try:
+        yield keyboard
+    finally:
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+
+
+async def _until_q(keyboard: int, scope: trio.CancelScope) -> None:
+    while True:
+        await trio.lowlevel.wait_readable(keyboard)
+        if os.read(keyboard, 1) in (b"q", b"Q", b""):
+            scope.cancel()
 
 
 def _views(histories: dict[str, TaskManagerHistory]) -> list[TaskManagerView]:

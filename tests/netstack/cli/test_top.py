@@ -192,8 +192,8 @@ def test_documents_come_until_the_reader_goes_away() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_in_a_terminal_it_is_renewed_and_ends_cleanly(number: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, b"q"])
+def test_in_a_terminal_it_is_renewed_and_ends_cleanly(end: signal.Signals | bytes, tmp_path: Path) -> None:
     master, slave = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
     process = subprocess.Popen(
@@ -207,7 +207,11 @@ def test_in_a_terminal_it_is_renewed_and_ends_cleanly(number: signal.Signals, tm
             if select.select([master], [], [], 1)[0]:
                 screen += os.read(master, 65536)
         assert screen.count(b"gone, trying again") >= 3, screen
-        process.send_signal(number)
+        assert b"q quits; of each job" in screen
+        if isinstance(end, bytes):
+            os.write(master, end)
+        else:
+            process.send_signal(end)
         while select.select([master], [], [], 5)[0]:
             try:
                 screen += os.read(master, 65536)
