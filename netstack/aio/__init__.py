@@ -37,9 +37,9 @@ Rules:
 - `emit` and iteration suspend only when they must wait: in a loop that never does, `await asyncio.sleep(0)` now and
   then.
 
-Cost: that of `netstack.blocking`. In turns with trio's ends, each end in a process of its own, on two busy cores, medians
-of 3 (a spread of two): records/s one by one with an asyncio writer 0.66, with an asyncio reader 0.87, with both 0.43;
-with both blocking 0.40.
+Cost: that of `netstack.blocking`. In turns with trio's ends, each end in a process of its own, on two busy cores,
+medians of 3 (a spread of two): records/s one by one with an asyncio writer 0.66, with an asyncio reader 0.87, with both
+0.43; with both blocking 0.40.
 """
 
 from .environment import NetworkEnvironment, open_task_manager
