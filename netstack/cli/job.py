@@ -44,8 +44,8 @@ def job_parameters(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--input",
             "input_file",
-            type=click.Path(exists=True, path_type=Path),
-            help="The same as -p input=FILE, with the whole path; it has to be there.",
+            type=click.Path(path_type=Path),
+            help="The same as -p input=FILE, with the whole path; it is read where sources run.",
         ),
     ):
         command = option(command)

@@ -20,7 +20,7 @@ from typing import Final, final
 import click
 import trio
 
-from ..errors import NetstackError
+from ..errors import ConfigError, NetstackError
 from ..jobmanager.client import JobResult
 from ..jobmanager.local import LocalCluster, memory_for, open_local_cluster
 from ..schedule.graph.stream_graph import StreamGraph
@@ -77,6 +77,8 @@ def run(
 
     What operators print appears on standard error. Exit code 1 if the job fails or is stopped.
     """
+    if input_file is not None and not input_file.exists():
+        raise ConfigError(f"--input {input_file}: there is no such file")
     graph = load_stream_graph(job, parameters_of(input_file, given))
     mode = LoadBalanceMode(load_balance)
     taskmanagers, slots = _size(graph, taskmanagers, slots, mode)

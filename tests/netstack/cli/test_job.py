@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from netstack.cli import main
 from netstack.cli.job import load_job, load_stream_graph, parameters_of
 from netstack.errors import ConfigError
 from netstack.schedule.graph.stream_graph import StreamGraph
@@ -75,3 +76,8 @@ def test_the_input_is_a_parameter_with_its_whole_path(tmp_path: Path, monkeypatc
     assert parameters_of(Path("lines.txt"), (("a", "b"),)) == {"input": str(tmp_path / "lines.txt"), "a": "b"}
     with pytest.raises(ConfigError, match="'input' is given twice"):
         parameters_of(Path("lines.txt"), (("input", "b"),))
+
+
+def test_a_run_without_its_input_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "netstack.examples.word_count:job", "--input", "nowhere.txt"]) == 2
+    assert capsys.readouterr().err == "netstack: --input nowhere.txt: there is no such file\n"
