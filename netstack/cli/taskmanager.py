@@ -23,10 +23,12 @@ import trio
 from ..config import NetworkConfig
 from ..errors import ConfigError
 from ..runtime.authentication import Secret
+from ..taskmanager.garbage import short_collections
 from ..taskmanager.service import CONNECT_TIMEOUT_S, TaskManager, TaskManagerConfig, open_taskmanager
 from .logs import log_flag, set_up_logging
 from .values import COUNT, LENGTH, SIZE, Parsed
 
+_IDLE_LOOK_S: Final = 10.0
 _GRACE_S: Final = 5.0
 """How long an orphan whose loop is held up by user code may take to end."""
 
@@ -174,7 +176,8 @@ def taskmanager_config(settings: dict[str, Any]) -> TaskManagerConfig:
 
 async def _serve(config: TaskManagerConfig, metrics: str | None, as_json: bool, until_eof: bool) -> None:
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals, trio.CancelScope() as scope:
-        async with open_taskmanager(config, metrics_address=metrics) as manager:
+        async with open_taskmanager(config, metrics_address=metrics) as manager, trio.open_nursery() as nursery:
+            nursery.start_soon(_keep_collections_short, manager)
             if until_eof:
                 token = trio.lowlevel.current_trio_token()
                 threading.Thread(target=_end_at_eof, args=(token, scope), name="until eof", daemon=True).start()
@@ -182,6 +185,15 @@ async def _serve(config: TaskManagerConfig, metrics: str | None, as_json: bool, 
                 _announce(manager, as_json)
             async for _ in signals:
                 break
+            nursery.cancel_scope.cancel()
+
+
+async def _keep_collections_short(manager: TaskManager) -> None:
+    with short_collections() as release:
+        while True:
+            await trio.sleep(_IDLE_LOOK_S)
+            if manager.is_idle:
+                release()
 
 
 def _end_at_eof(token: trio.lowlevel.TrioToken, scope: trio.CancelScope) -> None:

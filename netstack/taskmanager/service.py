@@ -218,6 +218,11 @@ class TaskManager:
             await trio.sleep(backoff_s * random.uniform(0.8, 1.2))  # many TaskManagers do not dial at one moment
             backoff_s = min(2 * backoff_s, _MOST_BACKOFF_S)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no job is open or waits."""
+        return not self._scopes
+
     def close(self) -> None:
         """What jobs brought along is forgotten."""
         if self._shipped is not None:
