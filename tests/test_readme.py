@@ -134,15 +134,17 @@ def readers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("line", commands())
 def test_every_command_is_understood(line: str, readers_folder: Path) -> None:
-    words = shlex.split(line.removesuffix("&").replace("$ID", "0" * 120), comments=True)
-    if words[-1] == "&":
-        words.pop()
+    words = shlex.split(line.partition(";")[0].replace("$ID", "0" * 120), comments=True)
     group = {"netstack": netstack.cli.cli, "netstack-bench": bench.cli.cli}[words[0]]
     if words[1:] == ["--version"]:
         return
     name, command, rest = group.resolve_command(click.Context(group, **group.context_settings), words[1:])
     assert command is not None
-    command.make_context(name, rest, parent=click.Context(group, **group.context_settings))
+    try:
+        command.make_context(name, rest, parent=click.Context(group, **group.context_settings))
+    except click.BadParameter as error:
+        if "does not exist" not in str(error):  # a file of the reader's own is all that may be missing
+            raise
 
 
 @pytest.mark.slow
