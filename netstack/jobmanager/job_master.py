@@ -48,7 +48,7 @@ from ..control.messages import (
 from ..errors import CheckpointError, ErrorCode, LocalProtocolError, NetstackError, RemoteProtocolError
 from ..schedule import events, instructions
 from ..schedule.descriptors.shuffle import TaskManagerLocation
-from ..schedule.execution.execution_states import ExecutionState, JobState
+from ..schedule.execution.execution_states import ExecutionInput, ExecutionState, JobState
 from ..schedule.inbox import Inbox
 from ..schedule.scheduler import NO_SLOT, Scheduler
 from ..schedule.slots.slots import PhysicalSlot
@@ -458,11 +458,21 @@ class JobMaster:
             LOGGER.warning("job %s (%s): %s", self.job_id, self.name, event.cause)
         if self._checkpoints is None:
             return
+        if isinstance(event, events.TasksReported) and event.what is ExecutionInput.FINISH:
+            self._tell_ended(event, self._checkpoints)
         running, finished = self._count(ExecutionState.RUNNING), self._count(ExecutionState.FINISHED)
         if running + finished < self.scheduler.topology.subtask_count:
             self._checkpoints.pause("not all tasks run")
         elif after is JobState.RUNNING:
             self._checkpoints.resume(self._has_ended)
+
+    def _tell_ended(self, event: events.TasksReported, checkpoints: JobCheckpoints) -> None:
+        """Tasks have ended, and the scheduler knows: before that a pause would take them for such as run again."""
+        for number in event.subtasks.tolist():
+            vertex, index = self.scheduler.topology.place_of(number)
+            subtask = self._names[vertex], index
+            if self._has_ended(subtask) and not checkpoints.has_ended(subtask):
+                checkpoints.task_ended(*subtask)
 
     async def _after(self, end: instructions.EndJob) -> None:
         """The job has ended: TaskManagers drop it, the last checkpoint is stored, users are told."""
@@ -507,12 +517,9 @@ class JobMaster:
         for operator, value in message.results.items():
             self.results.setdefault(operator, {})[index] = value
         self._post(report)
-        if self._checkpoints is not None:
+        if message.final is not None:
             subtask = self._names[vertex], index
-            if message.final is not None:
-                self._finals[subtask] = _task_file(subtask, message.final)
-            if not self._checkpoints.has_ended(subtask):
-                self._checkpoints.task_ended(*subtask)
+            self._finals[subtask] = _task_file(subtask, message.final)
 
     def _failed(self, taskmanager: str, message: TaskFailed, now_s: float) -> None:
         failure = self._driver.failed(taskmanager, message, now_s)

@@ -7,11 +7,14 @@ import functools
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import trio
 import trio.testing
 
+from netstack.checkpoint.finals import FinalStates
+from netstack.checkpoint.snapshot import TaskSnapshot
 from netstack.control.link import CLIENT, TASKMANAGER, ControlLink, dial
 from netstack.control.messages import (
     AbortCheckpoint,
@@ -37,6 +40,7 @@ from netstack.events import CheckpointBarrier, decode_event
 from netstack.jobmanager.config import JobManagerConfig
 from netstack.jobmanager.service import JobManager, open_jobmanager
 from netstack.schedule.descriptors.descriptors import TaskDeploymentDescriptor
+from netstack.schedule.descriptors.information import TaskInformation
 from netstack.schedule.graph.job_file import write_job
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 
@@ -84,6 +88,7 @@ class ScriptedTaskManager:
         self.job_id = ""
         self.finishes = False
         self.refuses = ""
+        self.leaves_finals: Path | None = None
         self.changed = trio.Event()
 
     async def serve(self) -> None:
@@ -123,7 +128,12 @@ class ScriptedTaskManager:
         for attempt in attempts or tuple(self.tasks):
             descriptor = self.tasks.pop(attempt)
             produced = tuple((0,) * partition.subpartitions for partition in descriptor.partitions)
-            self.link.send(TaskFinished(self.job_id, attempt, produced, {"sink": attempt[1]}, None))
+            final = None
+            if self.leaves_finals is not None:
+                loaded = TaskInformation.parse(bytes(descriptor.task_information))
+                file = FinalStates(self.leaves_finals).write(TaskSnapshot(loaded.name, attempt[1], {}))
+                final = {"size_bytes": file.size_bytes, "crc32": file.crc32}
+            self.link.send(TaskFinished(self.job_id, attempt, produced, {"sink": attempt[1]}, final))
 
     def fail(self, attempt: Attempt, text: str, *, is_secondary: bool = False, missing: str = "") -> None:
         del self.tasks[attempt]

@@ -175,6 +175,19 @@ async def test_checkpoints_pause_while_a_region_restarts(tmp_path: Path) -> None
 
 
 @virtual
+async def test_a_job_that_ends_at_once_takes_its_last_checkpoint(tmp_path: Path) -> None:
+    job = pipeline(checkpoints=CheckpointSettings(interval_s=10.0), checkpoint_folder=str(tmp_path))
+    async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
+        tm.finishes, tm.leaves_finals = True, tmp_path
+        began_s = trio.current_time()
+        job_id = (await user.ask("submit", document=document(job)))["job_id"]
+        assert (await user.ask("wait", job_id=job_id))["state"] == "finished"
+        assert trio.current_time() - began_s < 10.0
+        (report,) = (await user.ask("job", job_id=job_id))["checkpoints"]
+        assert report["is_complete"]
+
+
+@virtual
 async def test_questions_that_make_no_sense_are_refused() -> None:
     async with jobmanager() as manager, client(manager) as user:
         for what, arguments, text in (
