@@ -87,8 +87,8 @@ def test_isolate_prints_tables_and_where_the_picture_is(
     ("flags", "told"),
     [
         (["--rate", "fast"], "--rate 'fast'"),
-        (["--rate", "-1"], "--rate -1"),
-        (["--rate", "nan"], "--rate nan"),
+        (["--rate", "-1"], "--rate '-1'"),
+        (["--rate", "nan"], "--rate 'nan'"),
         (["--seconds", "0"], "--seconds 0"),
         (["--credit", "maybe"], "--credit"),
         (["--slow-rate", "9000"], "--slow-rate 9000"),

@@ -49,8 +49,8 @@ def test_the_matrix_says_which_subtask_sits_where() -> None:
     text = printed(print_matrix, MeshSpec(hosts=("a:1=4/1", "[::1]:2=0/2"), channels=3))
     assert [line.split() for line in text.splitlines()] == [
         ["host", "sources", "sinks"],
-        ["a:1", "0-3", "0"],
-        ["[::1]:2", "–", "1-2"],  # noqa: RUF001
+        ["a:1", "4:", "#0", "to", "#3", "1:", "#0"],
+        ["[::1]:2", "–", "2:", "#1", "to", "#2"],  # noqa: RUF001
         ["all-to-all:", "4", "sources", "to", "3", "sinks,", "3", "channels", "from", "each", "to", "each"],
     ]
     assert "1 source to 1 relay and back" in printed(print_matrix, MeshSpec(hosts=("a:1",), relay=True))

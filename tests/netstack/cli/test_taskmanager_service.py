@@ -55,7 +55,8 @@ def parsed(words: list[str], secret: Path) -> TaskManagerConfig:
         settings: dict[str, Any] = {
             key: value for key, value in context.params.items() if value not in (None, (), False)
         }
-    settings.pop("metrics", None)
+    for name in ("metrics", "log_kind"):  # which are not the TaskManager's own
+        settings.pop(name, None)
     return taskmanager_config(settings)
 
 
