@@ -65,7 +65,7 @@ def test_a_job_that_fails_says_which_operator_and_why(cluster: ClusterRig, capsy
     said = capsys.readouterr().err.strip().splitlines()
     assert said[-1].startswith("netstack: ")
     assert "check" in said[-1]
-    assert "ValueError: no room for 2" in said[-1]
+    assert "ValueError: operator 'check': no room for 2" in said[-1]
 
 
 def test_a_module_that_is_missing_on_one_host(cluster: ClusterRig, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,7 +154,7 @@ def test_tasks_are_where_the_plan_puts_them(
 def test_two_groups_take_thirty_slots_and_wait_with_twenty_nine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with ClusterRig(tmp_path, "--slot-timeout", "3s") as rig:
+    with ClusterRig(tmp_path, "--slot-timeout", "8s") as rig:
         for name, value in rig.environment().items():
             monkeypatch.setenv(name, value)
         rig.start_taskmanagers(20, 9)
