@@ -29,7 +29,7 @@ Message = TypeVar("Message")
 
 
 @final
-class Codec(Generic[Message]):
+class MessageCodec(Generic[Message]):
     """Documents of a set of messages.
 
     Args:

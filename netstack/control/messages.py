@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from .codec import Attempt, Codec, Plain
+from .codec import Attempt, MessageCodec, Plain
 
 VERSION: Final = 2
 """Of the control protocol."""
@@ -436,7 +436,7 @@ Message: TypeAlias = (
     | Pong
 )
 
-CODEC: Final[Codec[Any]] = Codec(Message.__args__)
+CODEC: Final[MessageCodec[Any]] = MessageCodec(Message.__args__)
 
 
 def submissions(job_id: str, descriptors: Iterable[bytes]) -> Iterator[SubmitTasks]:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar, final
+from typing import Any, Final, Protocol, final
 
 import trio
 
@@ -35,20 +35,12 @@ from ..checkpoint.snapshot import TaskFile
 from ..checkpoint.storage import CheckpointStorage
 from ..errors import CheckpointError, LocalProtocolError
 from ..events import encode_event
+from ..runtime.threads import InThread
 
 LOGGER: Final = logging.getLogger("netstack.jobmanager")
 
 HISTORY: Final = 1_000
 """Reports kept of one job."""
-
-_Result = TypeVar("_Result")
-
-
-class InThread(Protocol):
-    """Runs something that blocks: `trio.to_thread.run_sync`; in virtual time, a call."""
-
-    def __call__(self, function: Callable[[], _Result]) -> Awaitable[_Result]:
-        """Waits for its result, also when cancelled."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ from ..control.messages import (
     submissions,
 )
 from ..errors import CheckpointError, ErrorCode, LocalProtocolError, NetstackError, RemoteProtocolError
+from ..runtime.threads import InThread
 from ..schedule import events, instructions
 from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..schedule.execution.execution_states import ExecutionInput, ExecutionState, JobState
@@ -53,7 +54,7 @@ from ..schedule.inbox import Inbox
 from ..schedule.scheduler import NO_SLOT, Scheduler
 from ..schedule.slots.slots import PhysicalSlot
 from .blame import PATIENCE_S, Blame
-from .checkpoints import CheckpointReport, InThread, JobCheckpoints
+from .checkpoints import CheckpointReport, JobCheckpoints
 from .driver import JobDriver
 from .log import JobLog
 

@@ -24,6 +24,7 @@ from ..checkpoint.coordinator import CheckpointCoordinator
 from ..checkpoint.storage import CheckpointStorage
 from ..errors import ConfigError, NetstackError
 from ..runtime.causes import root_cause, told
+from ..runtime.threads import InThread
 from ..schedule.descriptors.information import JobInformation
 from ..schedule.execution.execution_states import JobState
 from ..schedule.failover.restart import restart_strategy
@@ -34,7 +35,6 @@ from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.scheduler import Scheduler, SchedulerSettings
 from ..schedule.slots.slot_pool import SlotPoolSettings
 from ..schedule.strategies.scheduling_types import InputConstraint, SchedulingType, check_scheduling
-from .checkpoints import InThread
 from .job_master import JobMaster
 from .savepoints import adopt_savepoint
 from .store import StoredJob

@@ -13,7 +13,7 @@ from typing import Final, final
 
 from ..config import MIB
 from ..errors import ConfigError
-from .checkpoints import InThread
+from ..runtime.threads import InThread
 from .store import JobStore
 
 MAX_PACKAGE_BYTES: Final = 64 * MIB

@@ -16,11 +16,11 @@ import os
 import secrets
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, final
 
 import trio
 
@@ -50,13 +50,13 @@ from ..errors import (
 from ..runtime.admission import Admission
 from ..runtime.background import background_tasks
 from ..runtime.causes import root_cause
+from ..runtime.threads import InThread, in_thread
 from ..schedule.descriptors.blob_store import BlobError, MemoryBlobStore
 from ..schedule.descriptors.descriptors import BlobKey
 from ..schedule.slots.slots import PhysicalSlot
 from ..transport import ByteStream, Listener, transport_for
 from ..version import __version__
 from .asks import Asks
-from .checkpoints import InThread
 from .config import JobManagerConfig
 from .job_master import JobMaster
 from .jobs import Jobs
@@ -77,13 +77,6 @@ CODE_KEY: Final = "code-"
 
 MEMORY_TIMEOUT_S: Final = 30.0
 """How long a TaskManager waits until others give network memory back that a job needs."""
-
-_Result = TypeVar("_Result")
-
-
-async def in_thread(function: Callable[[], _Result]) -> _Result:
-    """Runs something that blocks in a thread; waits for its end, also when cancelled."""
-    return await trio.to_thread.run_sync(function)
 
 
 @final

@@ -105,7 +105,7 @@ class ResultPartitionStatistics:
         return self.soft_backpressured.ms_per_s + self.hard_backpressured.ms_per_s
 
 
-class PartitionStore(Protocol):
+class StoredPartition(Protocol):
     """Where a partition is kept that outlives its writer: `shuffle.store`, or what it takes of it."""
 
     is_sealed: bool
@@ -191,7 +191,7 @@ class ResultPartition:
         *,
         on_released: Callable[[ResultPartition], None],
         host: PartitionHost,
-        store: PartitionStore | None = None,
+        store: StoredPartition | None = None,
     ) -> None:
         """Called by `NetworkEnvironment.create_partition`.
 

@@ -12,16 +12,12 @@ from typing import Any, Final, TypeVar, final
 import trio
 
 from ..errors import NetstackError
+from .threads import in_thread
 
 THREADS: Final = 8
 """At most this many at once: two reads, and writes of several partitions, whose compression takes a processor each."""
 
 _T = TypeVar("_T")
-
-
-async def run_in_thread(work: Callable[[], Any]) -> Any:
-    """What `work` returns. Cancellation waits for its end: files are being used."""
-    return await trio.to_thread.run_sync(work)
 
 
 @final
@@ -38,7 +34,7 @@ class DiskDriver:
 
     async def run(self, work: Callable[[], _T]) -> _T:
         """Runs one job and waits for it, whatever else is under way; cancellation waits for its end."""
-        result: _T = await run_in_thread(work)
+        result: _T = await in_thread(work)
         return result
 
     def prepare(self) -> None:
@@ -58,7 +54,7 @@ class DiskDriver:
         try:
             if not self._is_prepared:
                 try:
-                    await run_in_thread(self._prepare)
+                    await in_thread(self._prepare)
                 except NetstackError as refused:
                     error = refused  # told to whoever has a job now; the next one tries again
                 else:
@@ -72,7 +68,7 @@ class DiskDriver:
                 failed = error
                 if failed is None:
                     try:
-                        result = await run_in_thread(work)
+                        result = await in_thread(work)
                     except NetstackError as refused:
                         failed = refused
                 done(result, failed)

@@ -5,7 +5,7 @@ Here is what writes and plans a job. Who runs one takes `Scheduler` from `schedu
 `failover.restart`.
 """
 
-from .graph.chaining import Chaining, Explanation
+from .graph.chaining import Chaining, ChainingExplanation
 from .graph.job_generator import generate_job
 from .graph.job_graph import UNDECIDED, JobGraph, ResourceProfile
 from .graph.stream_builder import DataStream, OperatorStream, StreamEnvironment
@@ -24,10 +24,10 @@ from .slots.slots import LoadBalanceMode
 __all__ = [
     "UNDECIDED",
     "Chaining",
+    "ChainingExplanation",
     "ChainingStrategy",
     "DataStream",
     "ExchangeMode",
-    "Explanation",
     "GlobalExchangeMode",
     "JobGraph",
     "LoadBalanceMode",

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ..errors import ConfigError, LocalProtocolError
 from .adaptive.dynamic_graph import DynamicGraph
-from .adaptive.explanation import Explanation, explain
+from .adaptive.explanation import ParallelismExplanation, explain
 from .adaptive.parallelism import Decision, decide
 from .adaptive.skew import VertexInput
 from .descriptors.blob_store import Offloader
@@ -211,7 +211,7 @@ class Progress:
         decision = decide(inputs, adaptive, max_parallelism=max_parallelism)
         return replace(decision, explanation=explain(inputs, adaptive, max_parallelism, decision))
 
-    def explanation(self, vertex: int) -> Explanation | None:
+    def explanation(self, vertex: int) -> ParallelismExplanation | None:
         """Why a vertex has so many subtasks; None if that was not decided while the job ran."""
         return None if self._dynamic is None else self._dynamic.explanations.get(vertex)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Final, final
 
 from ..errors import LocalProtocolError
-from .adaptive.explanation import Explanation
+from .adaptive.explanation import ParallelismExplanation
 from .descriptors.blob_store import BlobStore, MemoryBlobStore, Offloader
 from .descriptors.shuffle import TaskManagerLocation
 from .events import (
@@ -115,7 +115,7 @@ class Scheduler:
         """Which attempt that is, from 0."""
         return int(self._progress.executions.attempts[subtask])
 
-    def explanation(self, vertex: int) -> Explanation | None:
+    def explanation(self, vertex: int) -> ParallelismExplanation | None:
         """Why a vertex has so many subtasks; None if that was not decided while the job ran."""
         return self._progress.explanation(vertex)
 

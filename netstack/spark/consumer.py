@@ -30,7 +30,7 @@ _FLINK: Final = "flink-"
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class StreamLocation:
     """Where a stream is, and how to speak to it.
 
     Attributes:
@@ -61,7 +61,7 @@ class Endpoint:
         return value_format_named(name.removeprefix(_FLINK)) if name.startswith(_FLINK) else format_named(name)
 
 
-def read_subpartition(endpoint: Endpoint, partition: str, subpartition: int, *, again: bool) -> Iterator[Any]:
+def read_subpartition(endpoint: StreamLocation, partition: str, subpartition: int, *, again: bool) -> Iterator[Any]:
     """Every record, in order.
 
     Args:
@@ -93,7 +93,12 @@ def read_subpartition(endpoint: Endpoint, partition: str, subpartition: int, *, 
 
 
 def read_now(
-    network: blocking.NetworkEnvironment, endpoint: Endpoint, partition: str, subpartition: int, *, timeout_s: float
+    network: blocking.NetworkEnvironment,
+    endpoint: StreamLocation,
+    partition: str,
+    subpartition: int,
+    *,
+    timeout_s: float,
 ) -> list[Any] | None:
     """Every record of a subpartition that is there now; None when it is not, or nobody answers.
 
@@ -112,7 +117,7 @@ def read_now(
 
 def _records(
     network: blocking.NetworkEnvironment,
-    endpoint: Endpoint,
+    endpoint: StreamLocation,
     partition: str,
     subpartition: int,
     *,

@@ -1,7 +1,7 @@
 """What went wrong in a Spark job, in one sentence.
 
-Takes: what Spark raised, six kilobytes of two languages. Gives: `Explanation`, and `plain_errors`, a block in which it
-is raised as `SparkFailed`.
+Takes: what Spark raised, six kilobytes of two languages. Gives: `FailureExplanation`, and `plain_errors`, a block
+in which it is raised as `SparkFailed`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SparkFailed(NetstackError):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class FailureExplanation:
     """What went wrong.
 
     Attributes:
@@ -82,7 +82,7 @@ def explain(
     python: str,
     task: str = "task",
     fewer: str = "give the stage fewer partitions",
-) -> Explanation:
+) -> FailureExplanation:
     """What Spark raised, for people.
 
     Args:
@@ -98,23 +98,23 @@ def explain(
     facts = {"tasks": tasks, "python": python, "task": task, "fewer": fewer, "where": where}
     missing = _MISSING.search(text)
     if missing:
-        return Explanation(
+        return FailureExplanation(
             f"a worker's Python, {python}, has no package {missing[1]!r}: install netstack with its"
             " dependencies there, or set PYSPARK_PYTHON to an environment on every worker that has them",
             is_final=True,
         )
     for mark, known in _FINAL:
         if mark in text:
-            return Explanation(known.format(**facts), is_final=True)
+            return FailureExplanation(known.format(**facts), is_final=True)
     for mark, known in _KNOWN:
         if mark in text:
-            return Explanation(known.format(**facts), is_final=False)
+            return FailureExplanation(known.format(**facts), is_final=False)
     found = _LAST_LINE.findall(text.partition(" SQLSTATE")[0])
     if found:
         kind, said = found[-1]
-        return Explanation(f"a {task} failed: {kind.rpartition('.')[2]}: {said}", is_final=False)
+        return FailureExplanation(f"a {task} failed: {kind.rpartition('.')[2]}: {said}", is_final=False)
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-    return Explanation(f"Spark: {first}", is_final=False)
+    return FailureExplanation(f"Spark: {first}", is_final=False)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ is killed goes on from the state it stored: `resume` is the number it stored, ol
 what was cut after that is dropped, because it will be made again. It is Flink's commit in two phases: the stream
 survives the death of either side with nothing lost and nothing twice.
 
-    epoch 17 of "events"   partition "events@17": its subpartitions, and one more with what it holds (`Manifest`)
+    epoch 17 of "events"   partition "events@17": its subpartitions, and one more with what it holds (`EpochManifest`)
     everything before 17   partition "events.done@17": whoever reads it says that all that was before is processed
 
 Rules: blocking; used by one thread. An epoch that is offered is kept, and can be read again and again, until a consumer
@@ -38,7 +38,7 @@ _SUBPARTITION: Final = b"subpartition"
 
 @final
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class EpochManifest:
     """What an epoch holds.
 
     Attributes:
@@ -59,7 +59,7 @@ class Manifest:
         return pa.RecordBatch.from_pylist([row])
 
     @classmethod
-    def from_batch(cls, batch: RecordBatch) -> Manifest:
+    def from_batch(cls, batch: RecordBatch) -> EpochManifest:
         """The inverse of `as_batch`."""
         (row,) = batch.to_pylist()
         return cls(int(row["epoch"]), int(row["rows"]), bool(row["is_last"]))
@@ -227,7 +227,7 @@ class Publisher:
             writer.emit_batch(batch)
             rows += batch.num_rows
         selector.target = self._subpartitions
-        writer.emit_batch(Manifest(epoch, rows, path == last).as_batch())
+        writer.emit_batch(EpochManifest(epoch, rows, path == last).as_batch())
         writer.finish()
 
     def _add_done(self, epoch: int) -> None:

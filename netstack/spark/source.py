@@ -32,8 +32,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from .. import blocking
 from ..config import NATIVE_DIALECT
 from ..errors import ConfigError, RecordError
-from .consumer import Endpoint, read_now, read_subpartition
-from .publisher import Manifest, done_partition, epoch_partition
+from .consumer import StreamLocation, read_now, read_subpartition
+from .publisher import EpochManifest, done_partition, epoch_partition
 
 FORMAT: Final = "netstack"
 _LOOK_S: Final = 1.0
@@ -67,7 +67,7 @@ class Settings:
         max_epochs: of a micro-batch.
     """
 
-    endpoints: tuple[Endpoint, ...]
+    endpoints: tuple[StreamLocation, ...]
     partition: str
     subpartitions: int
     starting_epoch: int
@@ -90,7 +90,7 @@ class Settings:
             raise ConfigError(f"the data source {FORMAT} needs the options address and partition")
         return cls(
             endpoints=tuple(
-                Endpoint(
+                StreamLocation(
                     address=address,
                     format=options.get("format", "arrow"),
                     dialect=options.get("dialect", NATIVE_DIALECT),
@@ -242,7 +242,7 @@ class EpochReader(DataSourceStreamReader):
             self._network.close()
             self._network = None
 
-    def _latest(self, endpoint: Endpoint, start: int) -> int:
+    def _latest(self, endpoint: StreamLocation, start: int) -> int:
         epoch, wait_s = start, _LOOK_S
         while epoch < start + self._settings.max_epochs:
             name = epoch_partition(self._settings.partition, epoch)
@@ -251,7 +251,7 @@ class EpochReader(DataSourceStreamReader):
                 break
             epoch += 1
             wait_s = _LOOK_FURTHER_S
-            if Manifest.from_batch(found[0]).is_last:
+            if EpochManifest.from_batch(found[0]).is_last:
                 break
         return epoch
 

@@ -99,7 +99,7 @@ class ChainedOperator:
 
 
 @final
-class Chain:
+class OperatorChain:
     """The operators of one task.
 
     Attributes:

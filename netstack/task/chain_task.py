@@ -53,22 +53,22 @@ from ..outbound.selector import (
 from ..runtime.causes import root_cause
 from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.record_writer import RecordWriter
+from ..runtime.threads import InThread
 from ..schedule.descriptors.descriptors import MaybeOffloaded, PartitionDescriptor, TaskDeploymentDescriptor
 from ..schedule.descriptors.information import JobInformation, OutputInformation, TaskInformation
 from ..schedule.descriptors.shuffle import ShuffleDescriptors
 from ..waits import WaitMeter
 from .blame import blamed
-from .chain import Chain, ChainedOperator
-from .checkpoints import InThread, TaskCheckpoints
+from .chain import ChainedOperator, OperatorChain
+from .checkpoints import TaskCheckpoints
 from .context import OperatorContext
 from .gates import TaskGates
 from .input import TaskInput
-from .invokable import InvokableTask
 from .mailbox import Mailbox
 from .operators import BoundOperator
 from .output import Records, TaskOutput
 from .recovery import RestoredCheckpoint, RestoredTask, check_rescaled
-from .reports import RunnableTask, TaskOutcome, TaskReports, TaskStatistics
+from .reports import TaskOutcome, TaskReports, TaskStatistics
 
 SLICE_S: Final = 0.001
 """Records are processed in slices of about this duration; between two of them a clock is read."""
@@ -132,7 +132,7 @@ class ChainTask:
         self._gates = TaskGates(descriptor.gates, environment, read)
         self._bound: dict[str, BoundOperator] = {}
         self._output = TaskOutput((), (), self._mailbox, environment.now)
-        self._chain: Chain
+        self._chain: OperatorChain
         self._checkpoints: TaskCheckpoints | None = None
         self._input: TaskInput | None = None
         self._opened: list[BoundOperator] = []
@@ -181,7 +181,7 @@ class ChainTask:
             for made, told_output in zip(descriptor.partitions, task.outputs, strict=True):
                 writers.append(self._writer(made, told_output))
             self._output = TaskOutput(writers, task.outputs, self._mailbox, self._environment.now)
-            self._chain = Chain(task, self._bound, self._output)
+            self._chain = OperatorChain(task, self._bound, self._output)
         except BaseException:
             for writer in writers:
                 writer.partition.release()
@@ -692,39 +692,4 @@ def _selector(
             return CustomSelector(function, partition_batch=getattr(function, "partition_batch", None))
     raise ConfigError(
         f"edge {told_output.edge}: the partitioner {told_output.partitioner!r} is not known, or needs a function"
-    )
-
-
-def make_task(
-    descriptor: TaskDeploymentDescriptor,
-    job: JobInformation,
-    task: TaskInformation,
-    environment: NetworkEnvironment,
-    reports: TaskReports,
-    *,
-    storage: CheckpointStorage | None,
-    restored: Callable[[], Awaitable[RestoredCheckpoint]] | None,
-    load: Callable[[str], Any],
-    in_thread: InThread,
-    read: Callable[[MaybeOffloaded], ShuffleDescriptors] | None = None,
-) -> RunnableTask:
-    """What runs one attempt of a subtask: see `ChainTask`; an `InvokableTask` where a function does everything itself.
-
-    Raises:
-        RemoteProtocolError: the descriptor tells of too few producers.
-    """
-    if task.is_invokable:
-        gates = [gate.gate(read).channels for gate in descriptor.gates]
-        return InvokableTask(descriptor, task, environment, reports, gates=gates, load=load)
-    return ChainTask(
-        descriptor,
-        job,
-        task,
-        environment,
-        reports,
-        storage=storage,
-        restored=restored,
-        load=load,
-        in_thread=in_thread,
-        read=read,
     )

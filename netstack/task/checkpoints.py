@@ -20,19 +20,20 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar, final
+from typing import Any, Final, final
 
 import trio
 
-from ..checkpoint.barrier import AbortReason, AlignmentStatistics, CheckpointDeclined
+from ..checkpoint.barrier import AbortReason, AlignmentStatistics, CannotCheckpoint
 from ..checkpoint.channel_state import ChannelStateCapture
 from ..checkpoint.snapshot import ChannelBytes, TaskFile, TaskSnapshot
 from ..checkpoint.storage import CheckpointStorage
 from ..errors import CheckpointStorageError
 from ..events import CancelCheckpointMarker, CheckpointBarrier, DataType, data_type_of
 from ..runtime.network_environment import NetworkEnvironment
+from ..runtime.threads import InThread
 from ..schedule.descriptors.information import OutputInformation
-from .chain import Chain
+from .chain import OperatorChain
 from .input import TaskInput
 from .mailbox import Mailbox
 from .output import TaskOutput
@@ -43,15 +44,6 @@ MAX_CHANNEL_STATE_BYTES: Final = 1 << 30
 
 REMEMBERED_ABORTS: Final = 64
 """Ids that the coordinator gave up before they came here; only the few that are under way matter."""
-
-_Result = TypeVar("_Result")
-
-
-class InThread(Protocol):
-    """Runs something that blocks: `trio.to_thread.run_sync`; in virtual time, a call."""
-
-    def __call__(self, function: Callable[[], _Result]) -> Awaitable[_Result]:
-        """Waits for its result, also when cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +107,7 @@ class TaskCheckpoints:
         self,
         name: str,
         subtask: int,
-        chain: Chain,
+        chain: OperatorChain,
         output: TaskOutput,
         told: Sequence[OutputInformation],
         reports: TaskReports,
@@ -185,7 +177,7 @@ class TaskCheckpoints:
         alignment = AlignmentStatistics(barrier.checkpoint_id, 0, age_ns, 0, False)
         try:
             self._accept(replace(barrier, elapsed_ns=age_ns), alignment)
-        except CheckpointDeclined:
+        except CannotCheckpoint:
             return  # it began here already, was aborted, or the task has ended: then its final state is waited for
         self._here_id = barrier.checkpoint_id
         if stops:
@@ -240,9 +232,9 @@ class TaskCheckpoints:
 
     def _accept(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
         if barrier.checkpoint_id <= self._last_id or self._is_closed:
-            raise CheckpointDeclined(AbortReason.SUBSUMED)
+            raise CannotCheckpoint(AbortReason.SUBSUMED)
         if barrier.checkpoint_id in self._aborted:
-            raise CheckpointDeclined(AbortReason.DECLINED)
+            raise CannotCheckpoint(AbortReason.DECLINED)
         self._last_id = barrier.checkpoint_id
         self._due.append(partial(self._begin, barrier, alignment))
 

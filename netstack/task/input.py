@@ -24,7 +24,7 @@ from ..checkpoint.barrier import (
     BarrierHandler,
     BarrierStatistics,
     BarrierTracker,
-    CheckpointDeclined,
+    CannotCheckpoint,
     CheckpointTask,
 )
 from ..checkpoint.snapshot import ChannelBytes
@@ -248,7 +248,7 @@ class TaskInput:
         """See `CheckpointedInputs.checkpoint_started`."""
         for channel in range(len(self._keys)):
             if not self._gate.start_capture(channel, barrier.checkpoint_id, self._unprocessed(channel)):
-                raise CheckpointDeclined(AbortReason.SUBSUMED)
+                raise CannotCheckpoint(AbortReason.SUBSUMED)
 
     def checkpoint_stopped(self, checkpoint_id: int) -> None:
         """See `CheckpointedInputs.checkpoint_stopped`."""

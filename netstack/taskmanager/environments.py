@@ -25,7 +25,7 @@ from ..runtime.network_environment import NetworkEnvironment, network_environmen
 from ..shown import shown_error
 from ..transport import ByteStream
 from ..units import format_size
-from .slots import SlotPool
+from .slots import TaskSlotTable
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
 
@@ -49,7 +49,7 @@ class Environments:
         self,
         address: str,
         network: NetworkConfig,
-        pool: SlotPool,
+        pool: TaskSlotTable,
         *,
         secret: Secret | None,
         on_stream_end: Callable[[], None],

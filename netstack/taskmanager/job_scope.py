@@ -17,7 +17,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, final
 
 import trio
 
@@ -41,23 +41,24 @@ from ..errors import CheckpointError, ErrorCode, NetstackError, RemoteProtocolEr
 from ..events import CheckpointBarrier, decode_event
 from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.statistics import NetworkStatistics
+from ..runtime.threads import in_thread
 from ..schedule.descriptors.descriptors import BlobKey, MaybeOffloaded, TaskDeploymentDescriptor
 from ..schedule.descriptors.information import JobInformation, TaskInformation
 from ..schedule.descriptors.shuffle import ShuffleDescriptors
 from ..shown import shown
-from ..task.chain_task import make_task
+from ..task.chain_task import ChainTask
+from ..task.invokable import InvokableTask
 from ..task.recovery import RestoredCheckpoint
 from ..task.reports import RunnableTask
 from .blob_reader import BlobReader, Fetch
 from .code import AllowList, ShippedCode, check_builds, root_package
 from .environments import Environments
-from .slots import SlotPool
+from .slots import TaskSlotTable
 from .state_reports import StateReports
 from .tasks import TaskAttempt
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
 
-_Result = TypeVar("_Result")
 
 TOMBSTONES: Final = 1 << 17
 """Attempts of a job that are remembered after their end, or before they came."""
@@ -161,7 +162,7 @@ class JobScope:
         """A line for those who run the TaskManager."""
         LOGGER.warning("job %s (%s): %s", self.job_id, self.name, text)
 
-    async def live(self, pool: SlotPool, environments: Environments, *, slot_timeout_s: float) -> None:
+    async def live(self, pool: TaskSlotTable, environments: Environments, *, slot_timeout_s: float) -> None:
         """Waits for slots and memory, then holds everything of the job until it is closed.
 
         Args:
@@ -406,22 +407,23 @@ class JobScope:
         def read(part: MaybeOffloaded) -> ShuffleDescriptors:
             return self._blobs.shuffle_descriptors(self.job_id, part, fetched, now_s)
 
-        restored = None if descriptor.restore is None else partial(self._restored, descriptor.restore, job)
-        return (
-            make_task(
-                descriptor,
-                job,
-                task,
-                self.environment,
-                reports,
-                storage=self._storage_of(job),
-                restored=restored,
-                load=self._functions.__getitem__,
-                in_thread=_in_thread,
-                read=read,
-            ),
-            task.name,
+        load = self._functions.__getitem__
+        if task.is_invokable:
+            gates = [gate.gate(read).channels for gate in descriptor.gates]
+            return InvokableTask(descriptor, task, self.environment, reports, gates=gates, load=load), task.name
+        chain = ChainTask(
+            descriptor,
+            job,
+            task,
+            self.environment,
+            reports,
+            storage=self._storage_of(job),
+            restored=None if descriptor.restore is None else partial(self._restored, descriptor.restore, job),
+            load=load,
+            in_thread=in_thread,
+            read=read,
         )
+        return chain, task.name
 
     def _storage_of(self, job: JobInformation) -> CheckpointStorage | None:
         """Where the job keeps its checkpoints: one for all of its tasks here."""
@@ -439,7 +441,7 @@ class JobScope:
                     raise CheckpointError(
                         f"checkpoint {checkpoint_id} cannot be read: the job has no folder for checkpoints"
                     )
-                found = await _in_thread(lambda: RestoredCheckpoint(storage.read(checkpoint_id)))
+                found = await in_thread(lambda: RestoredCheckpoint(storage.read(checkpoint_id)))
                 self._checkpoints = {checkpoint_id: found}
         return found
 
@@ -508,11 +510,6 @@ class JobScope:
                 self.send(JobProgress(self.job_id, vertices))
                 told = vertices
             period_s = max(PROGRESS_S, (time.perf_counter() - began_s) / _PROGRESS_COST)
-
-
-async def _in_thread(function: Callable[[], _Result]) -> _Result:
-    """Runs something that blocks in a thread; waits for its end, also when cancelled."""
-    return await trio.to_thread.run_sync(function)
 
 
 def _named(task: TaskInformation) -> set[str]:

@@ -58,7 +58,7 @@ from .environments import Environments
 from .job_scope import JobScope
 from .network_settings import config_of
 from .session import Session
-from .slots import SlotPool
+from .slots import TaskSlotTable
 from .statistics import job_document, merged
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
@@ -158,7 +158,7 @@ class TaskManager:
         self._has_control = control is not None
         self._build = own_build()  # now: files may be replaced while the old code runs
         self._session = secrets.token_hex(8)
-        self.slots = SlotPool(config.slots, config.memory_bytes)
+        self.slots = TaskSlotTable(config.slots, config.memory_bytes)
         self._allowed = AllowList(config.allow)
         self._shipped = ShippedCode() if config.allow_submitted else None
         self._blobs = BlobReader(MemoryBlobStore())

@@ -32,7 +32,7 @@ from ..shown import shown_error, shown_text
 from .blobs import BlobFetcher
 from .environments import Environments
 from .job_scope import JobScope
-from .slots import SlotPool
+from .slots import TaskSlotTable
 from .statistics import shortened
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
@@ -44,7 +44,7 @@ JOBS_AT_MOST: Final = 256
 class SessionHost(Protocol):
     """What a session needs of its TaskManager."""
 
-    slots: SlotPool
+    slots: TaskSlotTable
     environments: Environments
 
     def make_scope(self, message: OpenJob, link: Link, blobs: BlobFetcher) -> JobScope:

@@ -16,7 +16,7 @@ from ..units import format_size
 
 
 @final
-class SlotPool:
+class TaskSlotTable:
     """What a TaskManager has to give.
 
     Attributes:

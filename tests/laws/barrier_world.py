@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from netstack.checkpoint.barrier import (
     AbortReason,
     AlignmentStatistics,
-    CheckpointDeclined,
+    CannotCheckpoint,
 )
 from netstack.events import (
     Alignment,
@@ -218,7 +218,7 @@ class World:
         for index, channel in enumerate(self.channels):
             if max(channel.arrived, default=-1) > checkpoint_id:
                 self.log.append(Polled(self.now_ms, "declined", index, checkpoint_id))
-                raise CheckpointDeclined(AbortReason.SUBSUMED)
+                raise CannotCheckpoint(AbortReason.SUBSUMED)
             channel.capture(checkpoint_id)
 
     def checkpoint_stopped(self, checkpoint_id: int) -> None:

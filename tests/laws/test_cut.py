@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics, BarrierHandler, CheckpointDeclined
+from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics, BarrierHandler, CannotCheckpoint
 from netstack.events import (
     Alignment,
     CancelCheckpointMarker,
@@ -138,7 +138,7 @@ class Stage:
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
         for channel, deserializer in enumerate(self.deserializers):
             if not self.gate.start_capture(channel, barrier.checkpoint_id, deserializer.unconsumed()):
-                raise CheckpointDeclined(AbortReason.SUBSUMED)
+                raise CannotCheckpoint(AbortReason.SUBSUMED)
 
     def checkpoint_stopped(self, checkpoint_id: int) -> None:
         self.captured[checkpoint_id] = [

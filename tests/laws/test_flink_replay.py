@@ -407,7 +407,7 @@ async def produce_by_command(vector: Vector, address: str, serving: list[Serving
 @pytest.mark.parametrize("case", PRODUCED)
 @virtual
 async def test_our_producer(case: str, cuts: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "run_in_thread", at_once)  # virtual time would not wait for a thread
+    monkeypatch.setattr(disk, "in_thread", at_once)  # virtual time would not wait for a thread
     vector = vector_of(case)
     address = url()
     serving: list[Serving] = []

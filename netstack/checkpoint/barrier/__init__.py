@@ -9,7 +9,7 @@ from .ports import (
     AbortReason,
     AlignmentStatistics,
     BarrierStatistics,
-    CheckpointDeclined,
+    CannotCheckpoint,
     CheckpointedInputs,
     CheckpointTask,
 )
@@ -21,7 +21,7 @@ __all__ = [
     "BarrierHandler",
     "BarrierStatistics",
     "BarrierTracker",
-    "CheckpointDeclined",
+    "CannotCheckpoint",
     "CheckpointTask",
     "CheckpointedInputs",
 ]

@@ -28,7 +28,7 @@ from .ports import (
     AbortReason,
     AlignmentStatistics,
     BarrierStatistics,
-    CheckpointDeclined,
+    CannotCheckpoint,
     CheckpointedInputs,
     CheckpointTask,
     age_ns,
@@ -259,7 +259,7 @@ class BarrierHandler:
         try:
             for action in step.actions:
                 self._do(action, channel, sequence)
-        except CheckpointDeclined as declined:
+        except CannotCheckpoint as declined:
             if Action.CAPTURE in step.actions:
                 self._state = State.UC  # some inputs may capture already, so the abort has to stop them
             self._abort(self._current, declined.reason)

@@ -21,7 +21,7 @@ class AbortReason(enum.Enum):
     CLOSED = "the task ends"
 
 
-class CheckpointDeclined(Exception):
+class CannotCheckpoint(Exception):
     """Raised by `CheckpointedInputs.checkpoint_started` or `CheckpointTask.trigger`: this checkpoint cannot be had.
 
     It never leaves the handler, which aborts the checkpoint and goes on.
@@ -97,7 +97,7 @@ class CheckpointedInputs(Protocol):
         Begins with what is here already: the deserializer's unconsumed bytes, then queued buffers.
 
         Raises:
-            CheckpointDeclined: a newer barrier has arrived on some channel, so this one is subsumed.
+            CannotCheckpoint: a newer barrier has arrived on some channel, so this one is subsumed.
         """
 
     def checkpoint_stopped(self, checkpoint_id: int) -> None:
@@ -122,7 +122,7 @@ class CheckpointTask(Protocol):
             alignment: as far as it has come.
 
         Raises:
-            CheckpointDeclined: the task cannot take this one; `abort` follows.
+            CannotCheckpoint: the task cannot take this one; `abort` follows.
         """
 
     def inputs_complete(self, checkpoint_id: int, alignment: AlignmentStatistics) -> None:

@@ -23,7 +23,7 @@ from .ports import (
     AbortReason,
     AlignmentStatistics,
     BarrierStatistics,
-    CheckpointDeclined,
+    CannotCheckpoint,
     CheckpointedInputs,
     CheckpointTask,
     age_ns,
@@ -191,7 +191,7 @@ class BarrierTracker:
         barrier = replace(restored(count.barrier), elapsed_ns=age_ns(count.barrier, count.arrived_s, now))
         try:
             self._task.trigger(barrier, alignment)
-        except CheckpointDeclined as declined:
+        except CannotCheckpoint as declined:
             self._abort(checkpoint_id, declined.reason)
             return
         self._completed += 1

@@ -21,7 +21,7 @@ from ...errors import ConfigError
 from ..graph.job_graph import UNDECIDED, DistributionPattern, JobEdge, JobGraph
 from ..structures.union_find import UnionFind
 from ..topology.topology import Topology
-from .explanation import Explanation
+from .explanation import ParallelismExplanation
 from .parallelism import Decision
 from .sizes import DatasetSizes
 from .skew import VertexInput
@@ -51,7 +51,7 @@ class DynamicGraph:
         self._decide = decide
         self._group_of, self._groups = forward_groups(self._job)
         self._sizes: dict[int, DatasetSizes] = {}
-        self.explanations: dict[int, Explanation] = {}
+        self.explanations: dict[int, ParallelismExplanation] = {}
         """Of the vertices that were decided here."""
 
     def grow(self) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """Why a vertex of an adaptive job has so many subtasks: the bytes it was decided by, and the formula's steps, in words.
 
-Takes: the inputs, the settings, what was decided. Gives: an `Explanation`, for people and for JSON.
+Takes: the inputs, the settings, what was decided. Gives: a `ParallelismExplanation`, for people and for JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_BROADCAST_RATIO = 0.5
 
 @final
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class ParallelismExplanation:
     """How a vertex was decided.
 
     Attributes:
@@ -40,7 +40,7 @@ class Explanation:
 
 def explain(
     inputs: Sequence[VertexInput], settings: AdaptiveSettings, max_parallelism: int, decision: Decision
-) -> Explanation:
+) -> ParallelismExplanation:
     """The numbers behind a decision.
 
     Args:
@@ -52,7 +52,9 @@ def explain(
     if not inputs:
         source = settings.default_source_parallelism
         asked = f"default_source_parallelism {source}" if source else f"max_parallelism {settings.max_parallelism}"
-        return Explanation((), (), (f"a source: {asked}, at most {max_parallelism}: {decision.parallelism}",), ())
+        return ParallelismExplanation(
+            (), (), (f"a source: {asked}, at most {max_parallelism}: {decision.parallelism}",), ()
+        )
     shared = sum(given.sizes.total_bytes for given in inputs if not given.is_broadcast)
     everybody = sum(given.sizes.total_bytes for given in inputs if given.is_broadcast)
     volume = settings.data_volume_per_task_bytes
@@ -67,7 +69,7 @@ def explain(
     else:
         steps.append(f"ceil({shared} / {volume}) = {-(-shared // volume)}, from {least} to {most}")
         steps.append(f"cut by bytes, subpartition by subpartition: {decision.parallelism}")
-    return Explanation(
+    return ParallelismExplanation(
         tuple(given.sizes.total_bytes for given in inputs),
         tuple(given.is_broadcast for given in inputs),
         tuple(steps),

@@ -16,7 +16,7 @@ from typing import final
 from ..graph.adaptive_settings import AdaptiveSettings
 from ..graph.job_graph import UNDECIDED, DistributionPattern
 from ..topology.distribution import InputInfo
-from .explanation import MAX_BROADCAST_RATIO, Explanation
+from .explanation import MAX_BROADCAST_RATIO, ParallelismExplanation
 from .skew import VertexInput, bound_inputs, even_input, single_input
 
 
@@ -33,7 +33,7 @@ class Decision:
 
     parallelism: int
     inputs: tuple[InputInfo, ...] = ()
-    explanation: Explanation | None = None
+    explanation: ParallelismExplanation | None = None
 
 
 def decide(

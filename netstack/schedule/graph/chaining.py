@@ -36,7 +36,7 @@ class Condition:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class ChainingExplanation:
     """Why an edge was chained, or not.
 
     Attributes:
@@ -167,7 +167,7 @@ class Chaining:
                     stack += (node, " -> (" if number == len(behind) - 1 else ", ")
         return "".join(parts)
 
-    def explain(self, edge: StreamEdge) -> Explanation:
+    def explain(self, edge: StreamEdge) -> ChainingExplanation:
         """Why an edge was chained, or why not: all conditions, and which of them decided."""
         is_source_input = self._source_inputs[edge.source]
         conditions = []
@@ -177,7 +177,7 @@ class Chaining:
                 Condition(number, answer, text(self, edge), not answer and number == "C1" and is_source_input)
             )
         nodes = self.graph.nodes
-        return Explanation(
+        return ChainingExplanation(
             nodes[edge.source].name,
             nodes[edge.target].name,
             self.is_chained(edge),
@@ -185,7 +185,7 @@ class Chaining:
             tuple(conditions),
         )
 
-    def explain_between(self, source: str, target: str) -> tuple[Explanation, ...]:
+    def explain_between(self, source: str, target: str) -> tuple[ChainingExplanation, ...]:
         """The same for every edge from one operator to another, by their names.
 
         Raises:

@@ -11,7 +11,7 @@ from html import escape
 from importlib import resources
 from typing import Final
 
-from ..graph.chaining import Explanation
+from ..graph.chaining import ChainingExplanation
 from .plan import Plan
 from .rows import taskmanager_rows
 from .svg import HUES, plan_svg
@@ -133,7 +133,7 @@ def _name(text: str) -> str:
     return escape(shortened(text, 40))
 
 
-def _why(told: Explanation) -> str:
+def _why(told: ChainingExplanation) -> str:
     conditions = "".join(
         f'<li><span class="{"yes" if one.holds else "no"}">'
         f"{'holds' if one.holds else 'waived' if one.is_waived else 'forbids'}</span>"

@@ -69,7 +69,7 @@ class ConsumerVertexGroup:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Connection:
+class EdgeGroups:
     """Which groups one edge has, and who is in which.
 
     Attributes:
@@ -160,14 +160,14 @@ class GroupTable:
 
     def connect_all(
         self, edge: int, dataset: int, type: ResultPartitionType, partitions: range, subtasks: range
-    ) -> Connection:
+    ) -> EdgeGroups:
         """Every partition with every subtask: one group."""
         first = len(self)
         self._append(
             edge, dataset, type, index_array([partitions.start]), index_array([partitions.stop]),
             index_array([len(subtasks)]), np.arange(subtasks.start, subtasks.stop, dtype=np.int32),
         )  # fmt: skip
-        return Connection(first, 1)
+        return EdgeGroups(first, 1)
 
     def connect_ranges(
         self,
@@ -177,7 +177,7 @@ class GroupTable:
         partitions: range,
         subtasks: range,
         reads: InputInfo,
-    ) -> Connection:
+    ) -> EdgeGroups:
         """One group for all subtasks that read the same range of partitions, in order of the first of them."""
         start, stop = reads.partition_ranges()
         key = start.astype(np.int64) * (len(partitions) + 1) + stop
@@ -197,7 +197,7 @@ class GroupTable:
         groups = np.repeat(np.arange(first_reader.size, dtype=np.int32), stop - start)
         counts = index_array(np.bincount(partition, minlength=len(partitions)))
         in_order = groups[np.argsort(partition, kind="stable")] + first
-        return Connection(first, first_reader.size, group + first, offsets_of(counts), index_array(in_order))
+        return EdgeGroups(first, first_reader.size, group + first, offsets_of(counts), index_array(in_order))
 
     def type_of(self, group: int) -> ResultPartitionType:
         """How its partitions are kept and consumed."""

@@ -21,7 +21,7 @@ from ...errors import ConfigError
 from ..graph.job_graph import UNDECIDED, DistributionPattern, JobGraph
 from ..structures.arrays import NOTHING, FlagArray, GrowingArray, IndexArray
 from .distribution import InputInfo, count_subpartitions, dynamic_input, static_input
-from .groups import Connection, GroupTable
+from .groups import EdgeGroups, GroupTable
 
 
 @final
@@ -52,7 +52,7 @@ class Topology:
         self._initialised: list[int] = []
         self._subtasks: list[range | None] = [None] * len(job.vertices)
         self._partitions: list[range | None] = [None] * len(job.datasets)
-        self._connections: list[Connection | None] = [None] * len(job.edges)
+        self._connections: list[EdgeGroups | None] = [None] * len(job.edges)
         self._reads: list[InputInfo | None] = [None] * len(job.edges)
         self._subpartitions: list[IndexArray | None] = [None] * len(job.datasets)
         self._vertex_of = GrowingArray()
@@ -287,7 +287,7 @@ class Topology:
         is_broadcast = self.job.datasets[dataset].is_broadcast
         return dynamic_input(pattern, producers, consumers, subpartitions, is_broadcast=is_broadcast)
 
-    def connection(self, edge: int) -> Connection:
+    def connection(self, edge: int) -> EdgeGroups:
         """The groups of an edge.
 
         Raises:
@@ -396,7 +396,7 @@ class Topology:
         """Whether it matters that a partition is complete."""
         return not self.job.datasets[int(self._dataset_of.view[partition])].type.must_be_pipelined
 
-    def _count_unfinished(self, connection: Connection, indices: IndexArray, change: int) -> None:
+    def _count_unfinished(self, connection: EdgeGroups, indices: IndexArray, change: int) -> None:
         """Partitions of some producers became unfinished (1) or finished (-1)."""
         if connection.row_of_partition is None:
             self.groups.unfinished[connection.first_group] += np.int32(change * indices.size)

@@ -10,20 +10,20 @@ import pytest
 
 from netstack import blocking
 from netstack.errors import ConfigError
-from netstack.spark.consumer import Endpoint, read_now, read_subpartition
-from netstack.spark.publisher import Manifest, Publisher, done_partition, epoch_partition
+from netstack.spark.consumer import StreamLocation, read_now, read_subpartition
+from netstack.spark.publisher import EpochManifest, Publisher, done_partition, epoch_partition
 
 
 def batch_of(*ids: int) -> Any:
     return pa.RecordBatch.from_pydict({"id": pa.array(ids, pa.int64())})
 
 
-def ids_of(endpoint: Endpoint, epoch: int, subpartition: int = 0) -> list[int]:
+def ids_of(endpoint: StreamLocation, epoch: int, subpartition: int = 0) -> list[int]:
     records = read_subpartition(endpoint, epoch_partition("s", epoch), subpartition, again=True)
     return [value for batch in records for value in batch.column(0).to_pylist()]
 
 
-def say_done(endpoint: Endpoint, epoch: int) -> bool:
+def say_done(endpoint: StreamLocation, epoch: int) -> bool:
     with endpoint.open() as network:
         return read_now(network, endpoint, done_partition("s", epoch), 0, timeout_s=2) is not None
 
@@ -34,7 +34,7 @@ def test_an_epoch_is_read_again_and_again_until_it_is_done(tmp_path: Path) -> No
         publisher.write(batch_of(1, 2))
         publisher.write(batch_of(3), 1)
         assert publisher.cut() == 1
-        endpoint = Endpoint(address=network.address)
+        endpoint = StreamLocation(address=network.address)
         with endpoint.open() as reader:  # cut is not offered
             assert read_now(reader, endpoint, epoch_partition("s", 0), 0, timeout_s=0.1) is None
         publisher.offer()
@@ -43,7 +43,7 @@ def test_an_epoch_is_read_again_and_again_until_it_is_done(tmp_path: Path) -> No
             assert ids_of(endpoint, 0, 1) == [3]
         with endpoint.open() as reader:
             (manifest,) = read_now(reader, endpoint, epoch_partition("s", 0), 2, timeout_s=5) or []
-        assert Manifest.from_batch(manifest) == Manifest(0, 3, is_last=False)
+        assert EpochManifest.from_batch(manifest) == EpochManifest(0, 3, is_last=False)
         assert publisher.acknowledged == 0
         assert say_done(endpoint, 1)
         publisher.wait_acknowledged(timeout_s=5)
@@ -66,11 +66,11 @@ def test_a_worker_that_comes_back_offers_what_was_stored_and_makes_the_rest_agai
         publisher.write(batch_of(7))
         publisher.cut(is_last=True)
         publisher.offer()
-        endpoint = Endpoint(address=network.address)
+        endpoint = StreamLocation(address=network.address)
         assert [ids_of(endpoint, epoch) for epoch in range(3)] == [[0], [1], [7]]
         with endpoint.open() as reader:
             (manifest,) = read_now(reader, endpoint, epoch_partition("s", 2), 1, timeout_s=5) or []
-        assert Manifest.from_batch(manifest).is_last
+        assert EpochManifest.from_batch(manifest).is_last
     with (
         blocking.open_task_manager("tcp://127.0.0.1:0") as network,
         pytest.raises(ConfigError, match="ends with epoch 2, and the worker goes on at 9"),
@@ -85,9 +85,9 @@ def test_a_consumer_that_does_not_keep_up_holds_the_worker_back(tmp_path: Path) 
             publisher.cut()
         with pytest.raises(TimeoutError, match="room for another epoch"):
             publisher.offer(timeout_s=0.05)
-        assert say_done(Endpoint(address=network.address), 1)
+        assert say_done(StreamLocation(address=network.address), 1)
         publisher.offer(timeout_s=5)
-        assert ids_of(Endpoint(address=network.address), 2) == []
+        assert ids_of(StreamLocation(address=network.address), 2) == []
 
 
 def test_a_partition_that_is_consumed_once_is_read_once() -> None:
@@ -95,5 +95,5 @@ def test_a_partition_that_is_consumed_once_is_read_once() -> None:
         writer = blocking.RecordWriter(network.create_partition("p", subpartitions=1), format="msgpack")
         writer.emit([1, "a"])
         writer.finish()
-        endpoint = Endpoint(address=network.address, format="msgpack")
+        endpoint = StreamLocation(address=network.address, format="msgpack")
         assert list(read_subpartition(endpoint, "p", 0, again=False)) == [[1, "a"]]

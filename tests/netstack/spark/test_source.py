@@ -18,7 +18,7 @@ import pytest
 
 from netstack import blocking
 from netstack.errors import ConfigError
-from netstack.spark.consumer import Endpoint
+from netstack.spark.consumer import StreamLocation
 from netstack.spark.source import NetstackDataSource, Settings
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]
@@ -144,4 +144,4 @@ def test_options_are_checked(options: dict[str, str], says: str) -> None:
 def test_several_addresses_are_several_producers() -> None:
     settings = Settings.of({"address": "tcp://a:1, tcp://b:2", "partition": "p", "format": "flink-long"})
     assert [each.address for each in settings.endpoints] == ["tcp://a:1", "tcp://b:2"]
-    assert isinstance(settings.endpoints[0], Endpoint)
+    assert isinstance(settings.endpoints[0], StreamLocation)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from taskmanagerworld import virtual
 
 from netstack.errors import ConfigError, RequestRefused
-from netstack.taskmanager.slots import SlotPool
+from netstack.taskmanager.slots import TaskSlotTable
 
 SLOTS, MEMORY = 4, 100
 
@@ -32,7 +32,7 @@ WANTS = st.tuples(
 def test_never_more_lent_than_there_is_in_order_and_all_back_at_the_end(wants: list[Any]) -> None:
     @virtual
     async def main() -> None:
-        pool = SlotPool(SLOTS, MEMORY)
+        pool = TaskSlotTable(SLOTS, MEMORY)
         held: dict[int, tuple[int, int]] = {}
         asked: list[int] = []
         served: dict[int, float] = {}
@@ -80,7 +80,7 @@ def test_never_more_lent_than_there_is_in_order_and_all_back_at_the_end(wants: l
 
 @virtual
 async def test_a_large_request_is_not_overtaken_by_small_ones() -> None:
-    pool = SlotPool(2, 10)
+    pool = TaskSlotTable(2, 10)
     await pool.acquire(1, 0, timeout_s=0)
     order: list[int] = []
 
@@ -101,7 +101,7 @@ async def test_a_large_request_is_not_overtaken_by_small_ones() -> None:
 
 @virtual
 async def test_one_that_gives_up_lets_the_next_one_in() -> None:
-    pool = SlotPool(2, 10)
+    pool = TaskSlotTable(2, 10)
     await pool.acquire(1, 0, timeout_s=0)
     async with trio.open_nursery() as nursery:
 
@@ -118,7 +118,7 @@ async def test_one_that_gives_up_lets_the_next_one_in() -> None:
 
 @virtual
 async def test_what_can_never_be_is_refused_at_once() -> None:
-    pool = SlotPool(2, 1 << 20)
+    pool = TaskSlotTable(2, 1 << 20)
     with pytest.raises(RequestRefused, match="3 slots were asked for, and this TaskManager has 2: start it"):
         await pool.acquire(3, 0, timeout_s=0)
     with pytest.raises(RequestRefused, match="-1 slots were asked for"):
@@ -133,11 +133,11 @@ async def test_what_can_never_be_is_refused_at_once() -> None:
 @virtual
 async def test_cancelled_at_the_very_moment_it_is_served() -> None:
     for order in itertools.permutations(["cancel", "release"]):
-        pool = SlotPool(1, 10)
+        pool = TaskSlotTable(1, 10)
         await pool.acquire(1, 5, timeout_s=0)
         scope = trio.CancelScope()
 
-        async def want(pool: SlotPool = pool, scope: trio.CancelScope = scope) -> None:
+        async def want(pool: TaskSlotTable = pool, scope: trio.CancelScope = scope) -> None:
             with scope:
                 await pool.acquire(1, 10, timeout_s=100)
 
@@ -156,7 +156,7 @@ async def test_cancelled_at_the_very_moment_it_is_served() -> None:
 
 @virtual
 async def test_the_rest_is_all_that_is_free_when_there_is_enough() -> None:
-    pool = SlotPool(2, 1 << 20)
+    pool = TaskSlotTable(2, 1 << 20)
     await pool.acquire(1, 1 << 19, timeout_s=0)
     assert await pool.acquire_rest(1 << 18) == 1 << 19
     assert pool.free_memory_bytes == 0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics, CheckpointDeclined
+from netstack.checkpoint.barrier import AbortReason, AlignmentStatistics, CannotCheckpoint
 from netstack.events import Alignment, CheckpointBarrier
 
 MS = 1_000_000
@@ -82,7 +82,7 @@ class Stage:
     def refuse(self, what: str, reason: AbortReason) -> None:
         if what in self.refuses_to:
             self.refuses_to.remove(what)
-            raise CheckpointDeclined(reason)
+            raise CannotCheckpoint(reason)
 
     # Barriers.
 
