@@ -45,6 +45,15 @@ def jobmanager_flags(command: _Command) -> _Command:
     return address(secret_flag(command))
 
 
+def secret_of(secret_file: Path | None) -> Secret | None:
+    """What is shared with the JobManager.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    return None if secret_file is None else Secret.from_file(secret_file)
+
+
 @asynccontextmanager
 async def connected(jobmanager: str, secret_file: Path | None) -> AsyncIterator[JobClient]:
     """A client for the values of `jobmanager_flags`.
@@ -53,10 +62,9 @@ async def connected(jobmanager: str, secret_file: Path | None) -> AsyncIterator[
         ConnectionLost: nobody answers; the text says what to do.
         ConfigError: the secret cannot be read.
     """
-    secret = None if secret_file is None else Secret.from_file(secret_file)
     is_there = False
     try:
-        async with open_job_client(jobmanager, secret=secret, name="netstack") as client:
+        async with open_job_client(jobmanager, secret=secret_of(secret_file), name="netstack") as client:
             is_there = True
             yield client
     except (ConnectionLost, OSError) as error:

@@ -6,14 +6,18 @@ Takes: ids of jobs, or any beginning of one that no other id has. Gives: tables,
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import click
+import trio
 
 from ..jobmanager.client import Document, JobClient
+from ..jobmanager.waiting import PATIENCE_S, wait_for_job
 from .job import job_parameters, load_stream_graph, parameters_of
 from .job_output import job_lines, jobs_table, print_all, print_document, print_results, result_document
-from .jobmanager_flags import ask, jobmanager_flags, json_flag
+from .jobmanager_flags import ask, jobmanager_flags, json_flag, secret_of
+from .values import LENGTH
 
 
 @click.command(short_help="The jobs of a JobManager, or one of them.")
@@ -74,6 +78,14 @@ def savepoint(job_id: str, stop: bool, jobmanager: str, secret_file: Path | None
 @job_parameters
 @click.option("--wait", is_flag=True, help="Until it has ended; print what its sinks returned.")
 @click.option(
+    "--patience",
+    "patience_s",
+    type=LENGTH,
+    default=f"{PATIENCE_S:g}s",
+    show_default=True,
+    help="How long --wait waits for a JobManager that is gone to be started again on its folder.",
+)
+@click.option(
     "--from", "from_savepoint", metavar="SAVEPOINT", help="Begin from this savepoint or checkpoint, a folder."
 )
 @click.option(
@@ -86,6 +98,7 @@ def submit(
     input_file: Path | None,
     given: tuple[tuple[str, str], ...],
     wait: bool,
+    patience_s: float,
     from_savepoint: str | None,
     ship: tuple[str, ...],
     jobmanager: str,
@@ -95,26 +108,36 @@ def submit(
     """Submits JOB, named as for `netstack plan`, and prints its id.
 
     Its functions are found where TaskManagers run, or sent with --ship to those started with --allow-submitted. Exit
-    code 1 if it is refused, or with --wait fails or is canceled.
+    code 1 if it is refused, or with --wait fails or is canceled. --wait outlives the JobManager's death.
     """
     graph = load_stream_graph(job, parameters_of(input_file, given))
     if from_savepoint is not None and os.path.exists(from_savepoint):
         from_savepoint = os.path.abspath(from_savepoint)
 
-    async def question(client: JobClient) -> int:
-        job_id = await client.submit(graph, from_savepoint=from_savepoint, ship=ship)
-        if not wait:
-            if as_json:
-                print_document({"job_id": job_id})
-            else:
-                click.echo(job_id)
-            return 0
-        click.echo(f"job {job_id}", err=True)
-        result = await client.wait(job_id)
+    job_id = ask(jobmanager, secret_file, lambda client: client.submit(graph, from_savepoint=from_savepoint, ship=ship))
+    if not wait:
         if as_json:
-            print_document(result_document(result))
+            print_document({"job_id": job_id})
         else:
-            print_results(result.results)
-        return 0 if result.state == "finished" else 1
-
-    return ask(jobmanager, secret_file, question)
+            click.echo(job_id)
+        return 0
+    click.echo(f"job {job_id}", err=True)
+    result = trio.run(
+        partial(
+            wait_for_job,
+            job_id,
+            jobmanager,
+            secret=secret_of(secret_file),
+            name="netstack",
+            patience_s=patience_s,
+            on_lost=lambda error: click.echo(
+                f"lost the JobManager ({error}); waiting for it up to {patience_s:g} s", err=True
+            ),
+            on_found=lambda: click.echo("a JobManager answers again", err=True),
+        )
+    )
+    if as_json:
+        print_document(result_document(result))
+    else:
+        print_results(result.results)
+    return 0 if result.state == "finished" else 1

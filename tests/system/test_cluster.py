@@ -11,10 +11,11 @@ from typing import Any
 import cluster_jobs
 import jobworld
 import pytest
-from cluster_rig import ClusterRig, end
+from cluster_rig import PATIENCE_S, ClusterRig, end
 
 from netstack.cli import main
 from netstack.jobmanager.children import search_path
+from netstack.jobmanager.client import JobClient
 from netstack.runtime.authentication import Secret
 from netstack.schedule.plan.plan import make_plan
 from netstack.schedule.slots.slots import LoadBalanceMode
@@ -200,21 +201,26 @@ def test_a_module_is_sent_with_its_job(cluster: ClusterRig, capsys: pytest.Captu
     assert command(capsys, *words, "--ship", str(tmp_path / "sent_along.py"))["state"] == "finished"
 
 
-def test_jobs_go_on_after_the_jobmanager_was_killed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_waits_for_a_job_gets_its_results_though_the_jobmanager_is_killed(tmp_path: Path) -> None:
     with ClusterRig(tmp_path) as rig:
-        for name, value in rig.environment().items():
-            monkeypatch.setenv(name, value)
         rig.start_taskmanagers(1, 1)
-        job_id = command(capsys, "submit", "jobworld:two_pipelines")["job_id"]
-        rig.wait_until(lambda: rig.job(job_id)["checkpoints_completed"] >= 2)
-        assert rig.jobmanager is not None
-        end(rig.jobmanager)
-        rig.start_jobmanager(rig.address)
-        rig.wait_until(lambda: rig.job(job_id)["state"] == "finished")
-        job = rig.job(job_id)
-        assert counted(job["results"], "count-a") == counted(job["results"], "count-b") == jobworld.expected(6000)
+        words = ["submit", "jobworld:two_pipelines", "--wait", "--json"]
+        with rig.command(*words, path=[HERE]) as waiting:
+            rig.wait_until(lambda: rig.ask(JobClient.jobs))
+            (job,) = rig.ask(JobClient.jobs)
+            rig.wait_until(lambda: rig.job(job["job_id"])["checkpoints_completed"] >= 2)
+            assert rig.jobmanager is not None
+            end(rig.jobmanager)
+            rig.start_jobmanager(rig.address)
+            out, said = waiting.communicate(timeout=PATIENCE_S)
+        assert waiting.returncode == 0, said
+        assert [line.split(" (")[0] for line in said.decode().splitlines()] == [
+            f"job {job['job_id']}",
+            "lost the JobManager",
+            "a JobManager answers again",
+        ]
+        results = json.loads(out)["results"]
+        assert counted(results, "count-a") == counted(results, "count-b") == jobworld.expected(6000)
 
 
 @pytest.mark.long

@@ -2,70 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 import zipfile
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from played_jobmanager import answering, client_of, goes
 from trio_runs import virtual
 
-from netstack.control.build import own_build
-from netstack.control.link import JOBMANAGER, TASKMANAGER, ControlLink, full_build
-from netstack.control.messages import SLICE_BYTES, Answer, Ask, JobClosed, Refusal, Refused
-from netstack.control.routing import read_route
+from netstack.control.link import TASKMANAGER, ControlLink
+from netstack.control.messages import SLICE_BYTES, Answer, Ask, JobClosed, Refused
 from netstack.errors import ConfigError, ConnectionLost, JobFailed, RemoteProtocolError, RequestRefused
 from netstack.jobmanager.client import JobClient, open_job_client
 from netstack.jobmanager.shipping import zip_package
-from netstack.runtime.background import background_tasks
 from netstack.schedule.graph.stream_builder import StreamEnvironment
-from netstack.transport import transport_for
-
-JobManager = Callable[[ControlLink], Awaitable[None]]
-_numbers = itertools.count()
-
-
-@asynccontextmanager
-async def client_of(jobmanager: JobManager, role: str = JOBMANAGER) -> AsyncIterator[JobClient]:
-    url = f"memory://jobmanager{next(_numbers)}"
-    listener = await transport_for(url).listen(url)
-
-    async def serve() -> None:
-        stream = await listener.accept()
-        assert await read_route(stream) is None
-        link = ControlLink(stream, heartbeat_timeout_s=9.0)
-        await link.greet(full_build(own_build()), "jm", role, {})
-        async with trio.open_nursery() as inner:
-            inner.start_soon(link.run)
-            with suppress(ConnectionLost):
-                await jobmanager(link)
-            inner.cancel_scope.cancel()
-
-    async with background_tasks() as nursery:
-        nursery.start_soon(serve)
-        try:
-            async with open_job_client(url) as client:
-                yield client
-        finally:
-            listener.close()
-
-
-def answering(*answers: dict[str, Any] | str, asked: list[Ask] | None = None) -> JobManager:
-    """Answers question after question; a text is a refusal."""
-
-    async def jobmanager(link: ControlLink) -> None:
-        for answer in itertools.chain(answers, itertools.repeat({"received": 0})):
-            ask = await link.receive()
-            assert isinstance(ask, Ask)
-            if asked is not None:
-                asked.append(ask)
-            link.send(Refusal(ask.token, answer) if isinstance(answer, str) else Answer(ask.token, answer))
-
-    return jobmanager
 
 
 @virtual
@@ -109,9 +61,6 @@ async def test_a_job_that_failed_raises_its_root_cause() -> None:
 
 @virtual
 async def test_whoever_waits_learns_that_the_jobmanager_has_gone() -> None:
-    async def goes(link: ControlLink) -> None:
-        await link.receive()
-
     async with client_of(goes) as client:
         with pytest.raises(ConnectionLost):
             await client.wait("a")
