@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from .inbound.union import UnionInputGate
     from .jobmanager.client import JobClient, JobResult, open_job_client
     from .jobmanager.local import LocalCluster, open_local_cluster, run_job
+    from .jobmanager.waiting import wait_for_job
     from .outbound.adaptive import AdaptiveRebalanceSelector
     from .outbound.partition import ResultPartition
     from .outbound.selector import (
@@ -144,6 +145,7 @@ __all__ = [
     "open_task_manager",
     "required_buffers",
     "run_job",
+    "wait_for_job",
 ]
 
 _HOMES: Final = {
@@ -203,6 +205,7 @@ _HOMES: Final = {
         "open_local_cluster",
         "run_job",
     ),
+    "jobmanager.waiting": ("wait_for_job",),
     "outbound.adaptive": ("AdaptiveRebalanceSelector",),
     "outbound.partition": ("ResultPartition",),
     "outbound.selector": (

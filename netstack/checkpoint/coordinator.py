@@ -143,7 +143,8 @@ class CheckpointCoordinator:
         """Aborts what took too long, and triggers what is due."""
         instructions: list[Instruction] = []
         for pending in [*self._pending.values()]:
-            if not pending.is_storing and self._timeout_s(pending) <= now_s:
+            is_pending = pending.checkpoint_id in self._pending  # else the one before was one too many
+            if is_pending and not pending.is_storing and self._timeout_s(pending) <= now_s:
                 instructions += self._abort(pending, AbortCause.TIMED_OUT, self._describe_wait(pending), now_s)
         while (trigger_s := self._trigger_s()) is not None and trigger_s <= now_s:
             instructions += self._trigger(now_s)
@@ -346,18 +347,19 @@ class CheckpointCoordinator:
         self._end(pending, CheckpointState.ABORTED, reason, now_s)
         running = tuple(sorted(self._running))
         instructions: list[Instruction] = [Abort(pending.checkpoint_id, cause, reason, running)]
-        if cause.is_failure:
+        if cause.is_failure and not pending.is_savepoint and not self._is_paused:
             self._failures_in_a_row += 1
-            tolerable = self._settings.tolerable_failures
-            if tolerable is not None and self._failures_in_a_row > tolerable and not self._is_stopped:
-                self._is_stopped = True
-                instructions.append(
-                    FailJob(
-                        f"{self._failures_in_a_row} checkpoints failed in a row, {tolerable} are tolerated; the last,"
-                        f" {pending.checkpoint_id}, {cause.value}: {reason}"
-                    )
-                )
+            instructions += self._fail_job(pending.checkpoint_id, f"{cause.value}: {reason}", now_s)
         return instructions
+
+    def _fail_job(self, checkpoint_id: int, why: str, now_s: float) -> list[Instruction]:
+        """Fails the job if too many have failed; its restart may help, so counting begins anew with that."""
+        tolerable, failures = self._settings.tolerable_failures, self._failures_in_a_row
+        if tolerable is None or failures <= tolerable or self._is_stopped:
+            return []
+        self._failures_in_a_row = 0
+        reason = f"{failures} checkpoints failed in a row, {tolerable} are tolerated; the last, {checkpoint_id}, {why}"
+        return [FailJob(reason), *self.pause("too many checkpoints failed", now_s)]
 
     def _end(self, pending: _Pending, state: CheckpointState, reason: str, now_s: float) -> None:
         del self._pending[pending.checkpoint_id]

@@ -44,8 +44,9 @@ class CheckpointSettings:
         interval_s: from one trigger to the next; None takes checkpoints on request only.
         min_pause_s: at least so long from the end of one to the next, requested ones excepted.
         timeout_s: one that not all tasks have acknowledged by then is aborted.
-        tolerable_failures: so many in a row may be declined, time out or not be stored before the job is failed; None:
-            a job never fails for want of a checkpoint.
+        tolerable_failures: so many in a row may be declined, time out or not be stored; one more fails the job, which
+            then restarts as its strategy says. Savepoints do not count. None: a job never fails for want of a
+            checkpoint. (Flink's default is 0; a disk that is full for a moment is no reason to restart.)
         max_concurrent: how many may be under way at once. One, for unaligned ones.
         exactly_once: False does not align: records around a barrier may be processed twice after a recovery.
         unaligned: barriers overtake data, which becomes part of the checkpoint.
@@ -59,7 +60,7 @@ class CheckpointSettings:
     interval_s: float | None = None
     min_pause_s: float = 0.0
     timeout_s: float = 600.0
-    tolerable_failures: int | None = None
+    tolerable_failures: int | None = 3
     max_concurrent: int = 1
     exactly_once: bool = True
     unaligned: bool = False
@@ -106,7 +107,7 @@ class AbortCause(enum.Enum):
 
     @property
     def is_failure(self) -> bool:
-        """Whether it counts against `tolerable_failures`: the job runs, and got no checkpoint."""
+        """Whether it counts against `tolerable_failures`, unless it was a savepoint: the job runs, and got none."""
         return self in (AbortCause.DECLINED, AbortCause.TIMED_OUT, AbortCause.NOT_STORED)
 
 
@@ -168,7 +169,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class FailJob:
-    """More checkpoints failed in a row than the settings tolerate; no more are triggered. Given once."""
+    """More failed in a row than the settings tolerate. None is triggered before `resume`; then it is counted anew."""
 
     reason: str
 

@@ -22,7 +22,9 @@ import trio
 
 from ..errors import ConfigError, NetstackError
 from ..jobmanager.client import JobResult
+from ..jobmanager.job_master import JobMaster
 from ..jobmanager.local import LocalCluster, memory_for, open_local_cluster
+from ..schedule.execution.execution_states import JobState
 from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.plan.plan import make_plan
 from ..schedule.slots.slots import LoadBalanceMode
@@ -34,6 +36,9 @@ from .values import COUNT, SIZE
 
 _CANCEL_S: Final = 10.0
 _LOOK_S: Final = 0.25
+
+_TOLD: Final = frozenset({"failure", "taskmanager"})
+"""What of a job's log its user is told."""
 
 
 @click.command(short_help="A job on this machine, from its beginning to its end.")
@@ -129,7 +134,7 @@ class _Run:
     """One run of a job."""
 
     def __init__(self, graph: StreamGraph, from_savepoint: str | None, verbose: bool) -> None:
-        self.restarts = self.checkpoints = 0
+        self.restarts = self.checkpoints = self._told = 0
         self._graph = graph
         self._from_savepoint = from_savepoint
         self._is_verbose = verbose
@@ -168,22 +173,35 @@ class _Run:
     async def _on(self, cluster: LocalCluster) -> JobResult:
         self._cluster = cluster
         self._job_id = await cluster.client.submit(self._graph, from_savepoint=self._from_savepoint)
+        master = cluster.jobmanager.jobs.find(self._job_id).master
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._watch, cluster)
+            nursery.start_soon(self._watch, cluster, master)
             try:
                 outcome: JobResult | NetstackError = await cluster.wait(self._job_id)
             except NetstackError as error:
                 outcome = error
             nursery.cancel_scope.cancel()
+        self._tell(master)
         if isinstance(outcome, NetstackError):
             raise outcome
         await self._look(cluster)
         return outcome
 
-    async def _watch(self, cluster: LocalCluster) -> None:
-        while self._view.is_shown:
-            await self._look(cluster)
+    async def _watch(self, cluster: LocalCluster, master: JobMaster | None) -> None:
+        while True:
+            if self._view.is_shown:
+                await self._look(cluster)
+            self._tell(master)
             await trio.sleep(_LOOK_S)
+
+    def _tell(self, master: JobMaster | None) -> None:
+        """What the job goes on after; what it ends of is told in the end."""
+        if master is None or master.scheduler.state in (JobState.FAILING, JobState.FAILED):
+            return
+        for happening in master.log.since(self._told):
+            if happening.what in _TOLD:
+                self._view.tell(f"netstack: {happening.text}")
+        self._told = master.log.added
 
     async def _look(self, cluster: LocalCluster) -> None:
         document = await cluster.client.job(self._job_id)

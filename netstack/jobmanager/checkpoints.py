@@ -8,7 +8,6 @@ Rules: the folder is touched in threads only. A request is answered exactly once
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,8 +35,6 @@ from ..checkpoint.storage import CheckpointStorage
 from ..errors import CheckpointError, LocalProtocolError
 from ..events import encode_event
 from ..runtime.threads import InThread
-
-LOGGER: Final = logging.getLogger("netstack.jobmanager")
 
 HISTORY: Final = 1_000
 """Reports kept of one job."""
@@ -84,6 +81,9 @@ class CheckpointCommands(Protocol):
 
     def checkpoint_stored(self, checkpoint_id: int) -> None:
         """It is complete: tasks may be told, and begin from it."""
+
+    def checkpoint_aborted(self, checkpoint_id: int, reason: str, *, is_failure: bool) -> None:
+        """It will never be complete; a failure if that is nobody's wish, nor what follows from another failure."""
 
     def fail(self, reason: str) -> None:
         """Too many checkpoints have failed."""
@@ -287,11 +287,12 @@ class JobCheckpoints:
                 if len(self._to_complete) == 1:
                     self._nursery.start_soon(self._complete_all)
             case Abort():
+                reason = f"{instruction.cause.value}: {instruction.reason}"
                 self._commands.abort_checkpoint(instruction.checkpoint_id, instruction.subtasks)
-                LOGGER.warning(
-                    "checkpoint %d: %s: %s", instruction.checkpoint_id, instruction.cause.value, instruction.reason
+                self._commands.checkpoint_aborted(
+                    instruction.checkpoint_id, reason, is_failure=instruction.cause.is_failure
                 )
-                self._report(instruction.checkpoint_id, f"{instruction.cause.value}: {instruction.reason}")
+                self._report(instruction.checkpoint_id, reason)
                 self._to_discard.append(instruction.checkpoint_id)
                 if not self._is_stopped:
                     self._nursery.start_soon(self._discard)

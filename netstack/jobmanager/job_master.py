@@ -570,6 +570,12 @@ class JobMaster:
         for taskmanager in self._taskmanagers:
             self._cluster.send(taskmanager, CheckpointCompleted(self.job_id, checkpoint_id))
 
+    def checkpoint_aborted(self, checkpoint_id: int, reason: str, *, is_failure: bool) -> None:
+        """See `CheckpointCommands.checkpoint_aborted`."""
+        text = f"checkpoint {checkpoint_id} was aborted: {reason}"
+        self._note("failure" if is_failure else "checkpoint", text)
+        LOGGER.log(logging.WARNING if is_failure else logging.INFO, "job %s (%s): %s", self.job_id, self.name, text)
+
     def fail(self, reason: str) -> None:
         """See `CheckpointCommands.fail`."""
         self._post(events.GlobalFailure(0.0, reason))

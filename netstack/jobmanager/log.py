@@ -19,7 +19,7 @@ class Happening:
 
     Attributes:
         at: seconds since 1970.
-        what: a word to filter by: `job`, `slots`, `deploy`, `failure`, `restart`, `checkpoint`, `taskmanager`.
+        what: a word to filter by: `job`, `slots`, `deploy`, `failure`, `checkpoint`, `taskmanager`.
         text: a sentence.
     """
 
@@ -37,12 +37,20 @@ class JobLog:
     """The happenings of one job."""
 
     def __init__(self) -> None:
+        self.added = 0
+        """How many there were ever."""
         self._happenings: deque[Happening] = deque(maxlen=REMEMBERED)
 
     def add(self, at: float, what: str, text: str) -> None:
         """Something happened."""
+        self.added += 1
         self._happenings.append(Happening(at, what, text))
 
     def all(self) -> list[Happening]:
         """The last of them, the oldest first."""
         return [*self._happenings]
+
+    def since(self, added: int) -> list[Happening]:
+        """Those that came after the first `added`, as far as they are remembered."""
+        new = self.added - added
+        return self.all()[-new:] if new > 0 else []

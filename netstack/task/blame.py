@@ -15,7 +15,7 @@ from .operators import BoundOperator
 
 def blamed(error: BaseException, operators: Iterable[BoundOperator]) -> BaseException:
     """An error of the user's code as `OperatorFailed`; one of ours, which tells what is wrong already, as it is."""
-    if isinstance(error, NetstackError) or not isinstance(error, Exception):
+    if isinstance(error, NetstackError) or not isinstance(error, Exception | SystemExit):
         return error
     if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
         error = error.__cause__  # Python says RuntimeError where one leaves a coroutine

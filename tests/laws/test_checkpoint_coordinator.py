@@ -72,7 +72,8 @@ class Job:
                     assert set(subtasks) == set(SUBTASKS) - set(self.ended)
                 case FailJob():
                     assert not self.is_over
-                    self.is_over = True
+                    assert not self.is_paused
+                    self.is_paused = True
 
     def on_trigger(self, checkpoint_id: int, subtasks: set[Subtask]) -> None:
         running = set(SUBTASKS) - set(self.ended)

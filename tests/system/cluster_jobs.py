@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from netstack.schedule import StreamEnvironment
+from netstack.schedule import StreamEnvironment, StreamSettings
+from netstack.schedule.graph.restart_settings import RestartSettings
 from netstack.schedule.graph.stream_builder import OperatorStream
 from netstack.schedule.graph.stream_graph import Partitioner
 
@@ -125,6 +126,23 @@ def raises_at_2(item: int) -> int:
 def raising() -> StreamEnvironment:
     job = StreamEnvironment("raising")
     _three(job).map(raises_at_2, name="check").partition_by(Partitioner.GLOBAL).sink(Collect)
+    return job
+
+
+class RaisesOnce:
+    """In its first attempt only."""
+
+    def open(self, context: Any) -> None:
+        self.attempt = context.attempt
+
+    def process(self, item: int, out: Any) -> None:
+        out.collect(raises_at_2(item) if self.attempt == 0 else item)
+
+
+def raising_once() -> StreamEnvironment:
+    restart = RestartSettings(kind="fixed_delay", delay_s=0.05)
+    job = StreamEnvironment("raising once", settings=StreamSettings(restart=restart))
+    _three(job).process(RaisesOnce, name="check").sink(Collect, name="result")
     return job
 
 

@@ -88,6 +88,14 @@ def test_an_operator_that_prints_and_exits_is_named_with_its_exit_code(tmp_path:
     assert [*tmp_path.iterdir()] == []
 
 
+def test_a_failure_that_the_job_goes_on_after_is_told(tmp_path: Path) -> None:
+    out, err = finished(start(tmp_path, "cluster_jobs:raising_once", "--taskmanagers", "1"), 0)
+    assert out.split() == ["0", "1", "2"]
+    (said,) = err.splitlines()
+    assert said.startswith("netstack: three -> check -> result (0) on 127.0.0.1:")
+    assert said.endswith(": ValueError: operator 'check': no room for 2")
+
+
 def test_what_does_not_fit_is_said_before_anything_is_started(tmp_path: Path) -> None:
     words = ("cluster_jobs:two_groups", "--taskmanagers", "1", "--slots", "29")
     out, err = finished(start(tmp_path, *words), 1)

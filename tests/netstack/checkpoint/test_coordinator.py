@@ -135,7 +135,7 @@ def test_what_was_not_stored_is_aborted() -> None:
             late(1, *["twice"][: late == made.not_stored], 113.0)
 
 
-def test_failures_in_a_row_fail_the_job_once() -> None:
+def test_failures_in_a_row_fail_the_job_and_are_counted_anew_when_it_runs_again() -> None:
     made = coordinator(tolerable_failures=1, timeout_s=1.0)
     made.tick(110.0)
     assert len(made.declined(1, "sink", 0, "why", 110.0)) == 1
@@ -152,16 +152,44 @@ def test_failures_in_a_row_fail_the_job_once() -> None:
     assert fail == FailJob("2 checkpoints failed in a row, 1 are tolerated; the last, 4, not stored: disk full")
     assert made.next_deadline() is None
     assert made.tick(1000.0) == []
+    (trigger,) = made.resume([], 1001.0)
+    assert isinstance(trigger, Trigger)
+    assert made.statistics().failures_in_a_row == 0
+    assert len(made.declined(5, "sink", 0, "why", 1002.0)) == 1
+    made.tick(1012.0)
+    assert isinstance(made.declined(6, "sink", 0, "why", 1012.0)[1], FailJob)
 
 
-def test_a_job_is_failed_only_once() -> None:
-    made = coordinator(tolerable_failures=0, max_concurrent=2)
+def test_a_job_that_fails_for_want_of_checkpoints_is_not_failed_again_before_it_runs() -> None:
+    made = coordinator(tolerable_failures=0, max_concurrent=3)
     made.tick(110.0)
     made.tick(120.0)
-    acknowledge(made, 1, 121.0)
-    assert isinstance(made.declined(2, "sink", 0, "", 121.0)[-1], FailJob)
-    (abort,) = made.not_stored(1, "disk full", 122.0)
+    made.tick(130.0)
+    acknowledge(made, 1, 131.0)
+    declined, fail, also = made.declined(2, "sink", 0, "", 131.0)
+    assert isinstance(fail, FailJob)
+    assert isinstance(declined, Abort)
+    assert isinstance(also, Abort)
+    assert (also.checkpoint_id, also.cause) == (3, AbortCause.TASK_FAILED)
+    (abort,) = made.not_stored(1, "disk full", 132.0)
     assert isinstance(abort, Abort)
+
+
+def test_a_savepoint_that_fails_is_its_user_s_affair_alone() -> None:
+    made = coordinator(tolerable_failures=0)
+    made.request(101.0, savepoint=True)
+    (abort,) = made.declined(1, "sink", 0, "why", 102.0)
+    assert isinstance(abort, Abort)
+    assert made.statistics().failures_in_a_row == 0
+
+
+def test_without_a_word_a_job_tolerates_three_failures_in_a_row() -> None:
+    made = coordinator()
+    for number in range(1, 4):
+        made.tick(100.0 + 10 * number)
+        assert len(made.declined(number, "sink", 0, "why", 100.0 + 10 * number)) == 1
+    made.tick(140.0)
+    assert isinstance(made.declined(4, "sink", 0, "why", 140.0)[1], FailJob)
 
 
 def test_a_failed_task_aborts_everything_but_what_is_being_stored() -> None:
@@ -369,4 +397,3 @@ def test_statistics() -> None:
     made.not_stored(2, "disk full", 116.0)
     ended = made.statistics().ended
     assert ended == (CheckpointStatistics(2, CheckpointState.ABORTED, True, 113.0, 3.0, 41, 4, 4, "disk full"),)
-    assert made.statistics().failures_in_a_row == 1

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import trio
-import trio.testing
 
 from netstack.checkpoint.finals import FinalStates
 from netstack.checkpoint.snapshot import TaskSnapshot
@@ -22,6 +20,7 @@ from netstack.control.messages import (
     Ask,
     CancelTasks,
     CheckpointAcknowledged,
+    CheckpointDeclined,
     CloseJob,
     JobClosed,
     JobOpened,
@@ -47,20 +46,6 @@ from netstack.schedule.graph.stream_builder import StreamEnvironment
 _NUMBERS = itertools.count()
 
 Attempt = tuple[int, int, int]
-
-
-def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Runs an async test on a clock that jumps; an hour there is a hang."""
-
-    @functools.wraps(test)
-    def run(**arguments: Any) -> None:
-        async def main() -> None:
-            with trio.fail_after(3600):
-                await test(**arguments)
-
-        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    return run
 
 
 async def at_once(function: Callable[[], Any]) -> Any:
@@ -142,6 +127,9 @@ class ScriptedTaskManager:
     def acknowledge(self, checkpoint_id: int) -> None:
         for attempt in self.tasks:
             self.link.send(CheckpointAcknowledged(self.job_id, attempt, checkpoint_id, 1, 1, {}))
+
+    def decline(self, checkpoint_id: int, reason: str) -> None:
+        self.link.send(CheckpointDeclined(self.job_id, min(self.tasks), checkpoint_id, reason))
 
     def triggered(self) -> list[int]:
         found = []

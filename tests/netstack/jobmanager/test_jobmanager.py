@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
-from scripted_taskmanager import client, document, jobmanager, taskmanager, virtual
+from scripted_taskmanager import client, document, jobmanager, taskmanager
+from trio_runs import virtual
 
 from netstack.checkpoint.coordinator import CheckpointSettings
 from netstack.control.messages import CloseJob
@@ -172,6 +174,28 @@ async def test_checkpoints_pause_while_a_region_restarts(tmp_path: Path) -> None
         found = await user.ask("job", job_id=job_id)
         assert found["tasks"] == {"running": 4}
         assert [report["reason"] for report in found["checkpoints"]] == ["task failed: not all tasks run"]
+
+
+@virtual
+async def test_a_job_without_checkpoints_for_too_long_is_restarted_and_takes_them_again(tmp_path: Path) -> None:
+    settings = CheckpointSettings(interval_s=10.0)
+    job = pipeline(1, checkpoints=settings, restart=FIXED, checkpoint_folder=str(tmp_path))
+    async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(job)))["job_id"]
+        for number in range(1, 5):  # one more than are tolerated
+            await tm.until(lambda number=number: number in tm.triggered())
+            tm.decline(number, "the disk is full")
+        await tm.until(lambda: {attempt for _, _, attempt in tm.tasks} == {1})
+        await tm.until(lambda: 5 in tm.triggered())
+        found = await user.ask("job", job_id=job_id)
+        assert (found["state"], found["restarts"]) == ("running", 1)
+        told = [entry["text"] for entry in found["log"] if entry["what"] == "failure"]
+        reason = "declined: source-0 declined: the disk is full"
+        assert told == [
+            *(f"checkpoint {number} was aborted: {reason}" for number in range(1, 5)),
+            f"4 checkpoints failed in a row, 3 are tolerated; the last, 4, {reason}",
+        ]
+        assert not [name for name in os.listdir(tmp_path) if name.startswith("chk-")]
 
 
 @virtual

@@ -319,6 +319,13 @@ class TestRefusals:
         with pytest.raises(OperatorFailed, match="operator 'bad': StopIteration"):
             await run_to_its_end(job)
 
+    @virtual
+    async def test_a_function_that_exits_ends_its_task_only(self) -> None:
+        job = environment()
+        job.source(numbers).map("sys:exit", name="bad").sink(Collect)
+        with pytest.raises(OperatorFailed, match="operator 'bad': SystemExit: 0"):
+            await run_to_its_end(job)
+
 
 @virtual
 async def test_a_cancelled_task_gives_everything_back() -> None:
