@@ -37,6 +37,7 @@ HEARTBEAT_TIMEOUT_S: Final = 10.0
 TASKMANAGER: Final = "taskmanager"
 JOBMANAGER: Final = "jobmanager"
 CLIENT: Final = "client"
+SUBSCRIBER: Final = "subscriber"
 
 _LEAST_TIMEOUT_S: Final = 0.1  # a peer cannot make us send without end
 _BUILD_CHARACTERS: Final = 64
@@ -52,7 +53,7 @@ class Greeting:
         version: of the control protocol.
         build: of the code (`build.own_build`), after the release: `0.4.0+1a2b3c4d5e6f`.
         name: for messages.
-        role: `taskmanager`, `jobmanager` or `client`.
+        role: `taskmanager`, `jobmanager`, `client` or `subscriber`.
         facts: a TaskManager's: slots, memory, host, session (see `TaskManager.facts`).
     """
 

@@ -343,7 +343,7 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A client wants something of a JobManager; answered by `Answer` or `Refusal`.
+    """A client wants something of a JobManager, or of a Subscriber; answered by `Answer` or `Refusal`.
 
     Attributes:
         token: of the question, chosen by the client.

@@ -12,28 +12,20 @@ number of questions may be under way at a time. A client that goes leaves its jo
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar, final
+from typing import Any, Final, TypeAlias, final
 
 import trio
 
 from ..control.build import build_of
 from ..control.link import CLIENT, HEARTBEAT_TIMEOUT_S, JOBMANAGER, ControlLink, Greeting, dial
-from ..control.messages import SLICE_BYTES, Answer, Ask, Refusal, Refused
-from ..errors import (
-    ConfigError,
-    ConnectionLost,
-    ErrorCode,
-    JobFailed,
-    NetstackError,
-    RemoteProtocolError,
-    RequestRefused,
-)
+from ..control.messages import SLICE_BYTES
+from ..control.questions import Questions
+from ..errors import ConfigError, JobFailed, RequestRefused
 from ..runtime.authentication import Secret, prove_dialler
 from ..runtime.background import background_tasks
 from ..schedule.graph.job_file import write_job
@@ -42,8 +34,6 @@ from ..schedule.graph.stream_graph import StreamGraph
 from .shipping import zip_package
 
 Document: TypeAlias = dict[str, Any]
-
-_Value = TypeVar("_Value")
 
 DEFAULT_ADDRESS: Final = "tcp://127.0.0.1:6120"
 """Where a JobManager listens unless it is told otherwise."""
@@ -81,9 +71,8 @@ class JobClient:
     def __init__(self, link: ControlLink, greeting: Greeting) -> None:
         self.greeting = greeting
         self._link = link
-        self._tokens = itertools.count(1)
-        self._asked: dict[int, _Asked] = {}
-        self._failure: NetstackError | None = None
+        self._questions = Questions(link)
+        self.receive_all = self._questions.receive_all
 
     @property
     def peer(self) -> str:
@@ -119,7 +108,7 @@ class JobClient:
             await self._send_code(package.sha256, package.data)
             code[package.name] = package.sha256
         builds = await trio.to_thread.run_sync(_builds, graph, frozenset(code))
-        answer = await self._ask(
+        answer = await self._questions.ask(
             "submit",
             {
                 "document": document,
@@ -128,7 +117,7 @@ class JobClient:
                 "builds": builds,
             },
         )
-        return self._want(answer, "job_id", str)
+        return self._questions.want(answer, "job_id", str)
 
     async def jobs(self) -> list[Document]:
         """A summary of every job that the JobManager remembers, in the order of submission.
@@ -138,7 +127,7 @@ class JobClient:
 
         Cancellation: the answer is ignored when it comes; so it is of the calls below, but for what they say.
         """
-        return self._want(await self._ask("jobs", {}), "jobs", list)
+        return self._questions.want(await self._questions.ask("jobs", {}), "jobs", list)
 
     async def job(self, job_id: str) -> Document:
         """All about one job.
@@ -150,7 +139,7 @@ class JobClient:
             RequestRefused: there is none, or several begin so; also in the calls below.
             ConnectionLost: the JobManager is gone.
         """
-        return await self._ask("job", {"job_id": job_id})
+        return await self._questions.ask("job", {"job_id": job_id})
 
     async def wait(self, job_id: str) -> JobResult:
         """Waits until a job has ended.
@@ -162,13 +151,13 @@ class JobClient:
 
         Cancellation: the job goes on.
         """
-        answer = await self._ask("wait", {"job_id": job_id})
-        state, reason = self._want(answer, "state", str), self._want(answer, "reason", str)
+        answer = await self._questions.ask("wait", {"job_id": job_id})
+        state, reason = self._questions.want(answer, "state", str), self._questions.want(answer, "reason", str)
         if state == "failed":
             raise JobFailed(reason, job_id=job_id)
         results = {
             operator: {int(subtask): value for subtask, value in values.items()}
-            for operator, values in self._want(answer, "results", dict).items()
+            for operator, values in self._questions.want(answer, "results", dict).items()
         }
         return JobResult(job_id, state, reason, results)
 
@@ -184,7 +173,7 @@ class JobClient:
 
         Cancellation: it is cancelled all the same.
         """
-        return self._want(await self._ask("cancel", {"job_id": job_id}), "state", str)
+        return self._questions.want(await self._questions.ask("cancel", {"job_id": job_id}), "state", str)
 
     async def savepoint(self, job_id: str, *, stop: bool = False) -> Document:
         """Takes a savepoint: a checkpoint that stays until somebody removes it.
@@ -202,7 +191,7 @@ class JobClient:
 
         Cancellation: it is taken all the same.
         """
-        return await self._ask("savepoint", {"job_id": job_id, "stop": stop})
+        return await self._questions.ask("savepoint", {"job_id": job_id, "stop": stop})
 
     async def taskmanagers(self) -> list[Document]:
         """The TaskManagers that are there, their slots, and who has them.
@@ -210,76 +199,14 @@ class JobClient:
         Raises:
             ConnectionLost: the JobManager is gone.
         """
-        return self._want(await self._ask("taskmanagers", {}), "taskmanagers", list)
+        return self._questions.want(await self._questions.ask("taskmanagers", {}), "taskmanagers", list)
 
     # Inside.
 
     async def _send_code(self, sha256: str, data: bytes) -> None:
         for offset in range(0, len(data), SLICE_BYTES):
             part = data[offset : offset + SLICE_BYTES]
-            await self._ask("code", {"sha256": sha256, "offset": offset, "total": len(data), "data": part})
-
-    async def _ask(self, what: str, document: Document) -> Document:
-        if self._failure is not None:
-            raise self._failure
-        asked = _Asked()
-        token = next(self._tokens)
-        self._asked[token] = asked
-        try:
-            self._link.send(Ask(token, what, document))
-            await asked.answered.wait()
-        finally:
-            self._asked.pop(token, None)
-        if asked.document is None:
-            raise asked.error or self._gone()
-        return asked.document
-
-    def _gone(self) -> NetstackError:
-        return self._failure or ConnectionLost(f"{self.peer} is gone")
-
-    def _want(self, answer: Document, name: str, kind: type[_Value]) -> _Value:
-        value = answer.get(name)
-        if not isinstance(value, kind):
-            raise RemoteProtocolError(
-                ErrorCode.MALFORMED_FRAME, f"{self.peer} answered without {name}, or with another kind of it"
-            )
-        return value
-
-    async def receive_all(self) -> None:
-        """Takes answers until the JobManager is gone; whoever waits then, or asks later, is told."""
-        try:
-            while True:
-                message = await self._link.receive()
-                if isinstance(message, Refused):
-                    raise RequestRefused(message.text)
-                if not isinstance(message, Answer | Refusal):
-                    raise RemoteProtocolError(
-                        ErrorCode.UNEXPECTED_FRAME, f"{self.peer} sent {type(message).__name__} to a client"
-                    )
-                asked = self._asked.get(message.token)
-                if asked is None:
-                    continue
-                if isinstance(message, Refusal):
-                    asked.error = RequestRefused(message.text)
-                else:
-                    asked.document = message.document
-                asked.answered.set()
-        except NetstackError as error:
-            self._failure = error
-            for asked in self._asked.values():
-                asked.answered.set()
-
-
-@final
-class _Asked:
-    """A question that somebody waits for."""
-
-    __slots__ = ("answered", "document", "error")
-
-    def __init__(self) -> None:
-        self.answered = trio.Event()
-        self.document: Document | None = None
-        self.error: NetstackError | None = None
+            await self._questions.ask("code", {"sha256": sha256, "offset": offset, "total": len(data), "data": part})
 
 
 @asynccontextmanager

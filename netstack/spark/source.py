@@ -1,12 +1,15 @@
-"""Spark's data source "netstack": partitions of netstack as DataFrames, and a published stream as a streaming one.
+"""Spark's data source "netstack": partitions as DataFrames, a published stream as a streaming one, and both ways out.
 
 Takes: options. Gives: `NetstackDataSource`, to be registered in a session.
 
-    spark.dataSource.register(NetstackDataSource)
+    netstack.spark.register(spark)
     spark.read.format("netstack").schema("id bigint, user string").options(address="tcp://10.0.0.7:6121", partition="p")
     spark.readStream.format("netstack").schema(...).options(address="tcp://10.0.0.7:6121", partition="events")
 
-| option | is |
+    df.write.format("netstack").mode("append").options(address="tcp://10.0.0.9:6130", partition="clicks").save()
+    events.writeStream.format("netstack").options(address="tcp://10.0.0.9:6130", partition="clicks")
+
+| option of reading | is |
 |---|---|
 | `address` | of the producing TaskManager; several, with commas between, are several producers |
 | `partition` | its name; of a stream that of its `Publisher` |
@@ -17,23 +20,41 @@ Takes: options. Gives: `NetstackDataSource`, to be registered in a session.
 | `startingEpoch` | of a new query; 0 |
 | `maxEpochs` | of a micro-batch at most; 16 |
 
+| option of writing | is |
+|---|---|
+| `address` | of a `Subscriber` |
+| `partition` | the name of its stream |
+| `secretFile`, `segmentSizeBytes` | as it has them |
+| `retrySeconds` | how long a Subscriber that is not there is tried; 60 |
+| `ports` | `7100-7110`: what tasks may listen on, where the Subscriber reads from them |
+
 A stream's offsets are epochs of the publishers, by address: a micro-batch ends where checkpoints of the stream workers do. An
 epoch stays with its publisher until Spark has committed what it made of it, so a batch that is made again reads the same rows.
+What is written is one epoch for a `save`, and one for each micro-batch: `sink` tells how it is there once.
 """  # noqa: E501 - a table's rows
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 
 from .. import blocking
 from ..config import NATIVE_DIALECT
 from ..errors import ConfigError, RecordError
 from .consumer import StreamLocation, read_now, read_subpartition
 from .publisher import EpochManifest, done_partition, epoch_partition
+from .ship import ship
+from .sink import MicroBatchWriter, SinkSettings, TableWriter
 
 FORMAT: Final = "netstack"
 _LOOK_S: Final = 1.0
@@ -51,6 +72,16 @@ _OPTIONS: Final = (
     "startingEpoch",
     "maxEpochs",
     "path",
+)
+_SINK_OPTIONS: Final = (
+    "address",
+    "partition",
+    "secretFile",
+    "segmentSizeBytes",
+    "retrySeconds",
+    "ports",
+    "path",
+    "checkpointLocation",
 )
 
 
@@ -80,14 +111,7 @@ class Settings:
         Raises:
             ConfigError: one is missing, unknown, or not what it should be.
         """
-        known = {name.lower() for name in _OPTIONS}
-        for name in options:
-            if name.lower() not in known:
-                raise ConfigError(f"the data source {FORMAT} has no option {name!r}; it has {', '.join(_OPTIONS)}")
-        addresses = [each.strip() for each in options.get("address", "").split(",") if each.strip()]
-        partition = options.get("partition", "")
-        if not addresses or not partition:
-            raise ConfigError(f"the data source {FORMAT} needs the options address and partition")
+        addresses, partition = _places(options, _OPTIONS, "to read")
         return cls(
             endpoints=tuple(
                 StreamLocation(
@@ -146,6 +170,14 @@ class NetstackDataSource(DataSource):
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - pyspark's name
         """Reads a published stream."""
         return EpochReader(Settings.of(self.options), schema)
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
+        """Writes an epoch to a Subscriber."""
+        return TableWriter(sink_settings(self.options, overwrite=overwrite))
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """Writes an epoch for each micro-batch."""
+        return MicroBatchWriter(sink_settings(self.options, overwrite=overwrite))
 
 
 @final
@@ -261,6 +293,28 @@ class EpochReader(DataSourceStreamReader):
         return self._network
 
 
+def sink_settings(options: MutableMapping[str, str], *, overwrite: bool) -> SinkSettings:
+    """Reads the options of writing.
+
+    Raises:
+        ConfigError: one is missing, unknown, or not what it should be; or rows are to replace others.
+    """
+    addresses, stream = _places(options, _SINK_OPTIONS, "to write")
+    if overwrite:
+        raise ConfigError(f"what was sent to {stream!r} cannot be overwritten: give mode('append')")
+    if len(addresses) > 1:
+        raise ConfigError(f"address={options.get('address')!r}: rows go to one Subscriber; give one address")
+    first, _, last = options.get("ports", "").partition("-")
+    return SinkSettings(
+        address=addresses[0],
+        stream=stream,
+        secret_file=options.get("secretFile"),
+        retry_s=_number(options, "retrySeconds", 60, 0),
+        ports=(_port(first), _port(last or first)) if first else None,
+        segment_size_bytes=_number(options, "segmentSizeBytes", 32 * 1024, 256),
+    )
+
+
 def rows_of(records: Iterator[Any], schema: Any) -> Iterator[Any]:
     """Records as Spark takes them: batches of exactly its Arrow types, or tuples.
 
@@ -296,6 +350,24 @@ def _fitted(batch: Any, names: list[str], target: Any) -> Iterator[Any]:
         raise RecordError(f"a batch does not fit the schema: {error}") from error
 
 
+def _places(options: MutableMapping[str, str], known: Sequence[str], what: str) -> tuple[list[str], str]:
+    """Addresses and name of a partition; no option is unknown."""
+    for name in options:
+        if name.lower() not in {each.lower() for each in known}:
+            raise ConfigError(f"the data source {FORMAT} has no option {name!r} {what}; it has {', '.join(known)}")
+    addresses = [each.strip() for each in options.get("address", "").split(",") if each.strip()]
+    partition = options.get("partition", "")
+    if not addresses or not partition:
+        raise ConfigError(f"the data source {FORMAT} needs the options address and partition")
+    return addresses, partition
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 1 << 16:
+        raise ConfigError(f"option ports: {text!r} is no port; give one, or the first and the last: 7100-7110")
+    return int(text)
+
+
 def _number(options: MutableMapping[str, str], name: str, default: int, least: int) -> int:
     text = options.get(name, str(default))
     try:
@@ -305,3 +377,18 @@ def _number(options: MutableMapping[str, str], name: str, default: int, least: i
     if value < least:
         raise ConfigError(f"option {name}={text!r}: give a whole number of at least {least}")
     return value
+
+
+def register(spark: Any) -> None:
+    """Makes the format "netstack" known to a session, and sends the package to its executors.
+
+    Args:
+        spark: the session; from here on also that of this thread, where Spark looks for the formats of `write`.
+
+    Raises:
+        ConfigError: the package is not there as files.
+    """
+    if not str(spark.sparkContext.master).startswith("local["):
+        ship(spark.sparkContext)
+    spark.dataSource.register(NetstackDataSource)
+    spark.createDataFrame([], "it int")  # what makes it this thread's: it may have been opened in another

@@ -19,7 +19,7 @@ import pytest
 from netstack import blocking
 from netstack.errors import ConfigError
 from netstack.spark.consumer import StreamLocation
-from netstack.spark.source import NetstackDataSource, Settings
+from netstack.spark.source import NetstackDataSource, Settings, sink_settings
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
@@ -139,6 +139,22 @@ def test_ten_random_deaths_of_worker_and_driver_lose_nothing_and_repeat_nothing(
 def test_options_are_checked(options: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Settings.of(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "overwrite", "says"),
+    [
+        ({"partition": "p"}, False, "needs the options address and partition"),
+        ({"format": "msgpack"}, False, "no option 'format' to write"),
+        ({"ports": "7100-x"}, False, "'x' is no port"),
+        ({"address": "tcp://a:1,tcp://b:1", "partition": "p"}, False, "rows go to one Subscriber"),
+        ({"address": "tcp://a:1", "partition": "p"}, True, "cannot be overwritten: give mode"),
+    ],
+)
+def test_options_of_writing_are_checked(options: dict[str, str], overwrite: bool, says: str) -> None:
+    where = {} if "partition" in options else {"address": "tcp://a:1", "partition": "p"}
+    with pytest.raises(ConfigError, match=says):
+        sink_settings({**where, **options}, overwrite=overwrite)
 
 
 def test_several_addresses_are_several_producers() -> None:
