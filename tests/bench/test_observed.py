@@ -7,6 +7,7 @@ import pytest
 import trio
 import trio.lowlevel
 import trio.testing
+from trio_runs import run_virtual
 
 from bench import observed
 from bench.observed import PERIOD_S, Observation, observing
@@ -25,7 +26,7 @@ async def pair(work: Callable[[NetworkEnvironment, NetworkEnvironment], Awaitabl
 
 
 def run(work: Callable[[NetworkEnvironment, NetworkEnvironment], Awaitable[None]]) -> None:
-    trio.run(pair, work, clock=trio.testing.MockClock(autojump_threshold=0))
+    run_virtual(pair, work)
 
 
 async def converse(

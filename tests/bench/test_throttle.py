@@ -5,6 +5,7 @@ import itertools
 import pytest
 import trio
 import trio.testing
+from trio_runs import run_virtual
 
 from bench.throttle import Throttle
 
@@ -26,7 +27,7 @@ def run(rate_per_s: float, turns: int, records: int, pauses: dict[int, float] | 
             ended.append(trio.current_time() - began)
         return ended
 
-    return trio.run(consume, clock=trio.testing.MockClock(autojump_threshold=0))
+    return run_virtual(consume)
 
 
 def test_turns_are_spread_evenly() -> None:

@@ -14,6 +14,7 @@ import trio
 import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
+from trio_runs import run_virtual
 
 from netstack.config import NetworkConfig
 from netstack.errors import NetstackError
@@ -40,13 +41,8 @@ names = itertools.count()
 
 
 def run(test: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
-    """Runs an async test in virtual time; what would hang fails after a virtual day."""
-
-    async def main() -> Any:
-        with trio.fail_after(86_400):
-            return await test(*arguments)
-
-    return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    """Runs an async test in virtual time."""
+    return run_virtual(test, *arguments)
 
 
 def record_of(operation: int, index: int, size: int) -> bytes:

@@ -16,7 +16,8 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from task_functions import Collect, Seen, SlowNumbers, double, key_of, last_channel, twice
-from tasks import run_to_its_end, running, virtual
+from tasks import run_to_its_end, running
+from trio_runs import virtual
 
 from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.schedule import StreamEnvironment, StreamSettings

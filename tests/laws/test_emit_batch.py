@@ -14,6 +14,7 @@ import trio
 import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trio_runs import run_virtual
 
 from netstack.buffer.buffer import Buffer
 from netstack.buffer.network_pool import NetworkBufferPool
@@ -112,13 +113,8 @@ class Stage:
 
 
 def run(test: Callable[[], Any]) -> Any:
-    """Runs an async test in virtual time; what would hang fails after a virtual day."""
-
-    async def main() -> Any:
-        with trio.fail_after(86_400):
-            return await test()
-
-    return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    """Runs an async test in virtual time."""
+    return run_virtual(test)
 
 
 def emit_each(stage: Stage, records: list[Any]) -> list[bytes]:

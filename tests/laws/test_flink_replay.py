@@ -8,7 +8,7 @@ import math
 import shlex
 import struct
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -28,6 +28,7 @@ from flink_peers import (
     parts_of,
 )
 from flink_vectors import CASES, Vector, channel_ids, frames_in, load, partition_requests
+from trio_runs import virtual
 
 from netstack.buffer.elements import EventBuffer
 from netstack.cli.consume import ConsumePlan, Consumption
@@ -63,20 +64,6 @@ CUTS = {"whole": (0,), "in pieces": (1, 2, 3, 5, 46, 47, 48, 300)}
 async def at_once(work: Callable[[], Any]) -> Any:
     await trio.lowlevel.checkpoint()
     return work()
-
-
-def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Runs an async test in virtual time; what would hang fails after a virtual hour."""
-
-    @functools.wraps(test)
-    def run(*arguments: Any, **keywords: Any) -> None:
-        async def main() -> None:
-            with trio.fail_after(3600):
-                await test(*arguments, **keywords)
-
-        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    return run
 
 
 def option(words: str, name: str, default: str = "") -> str:

@@ -12,6 +12,7 @@ import trio
 import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
+from trio_runs import run_virtual
 
 from netstack.transport import transport_for
 from transports.impaired import impairment
@@ -133,5 +134,5 @@ def test_order_and_completeness(
         for closable in (near, far, listener):
             closable.close()
 
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    run_virtual(main)
     assert received == data[:total]

@@ -8,6 +8,7 @@ from pathlib import Path
 import trio
 import trio.testing
 from played_taskmanagers import Cluster, Weather, World
+from trio_runs import run_virtual
 
 from netstack.schedule.graph.job_file import write_job
 from netstack.schedule.graph.restart_settings import RestartSettings
@@ -96,4 +97,4 @@ async def play(seed: int, folder: Path) -> World:
 
 
 def test_every_job_ends_and_nothing_runs_twice(seed: int, tmp_path: Path) -> None:
-    trio.run(play, seed, tmp_path, clock=trio.testing.MockClock(autojump_threshold=0))
+    run_virtual(play, seed, tmp_path)

@@ -21,6 +21,7 @@ import trio
 import trio.testing
 from hypothesis.internal.entropy import deterministic_PRNG
 from soak_tasks import Consumer, Producer, Region
+from trio_runs import run_virtual
 
 import transports.memory
 from netstack.buffer.requirements import LANDING_SEGMENTS, GatePlan, PartitionPlan, required_buffers
@@ -214,4 +215,4 @@ def test_200_channels_of_two_task_managers(seed: int, monkeypatch: pytest.Monkey
     soak = Soak(seed)
     monkeypatch.setattr(transports.memory, "CAPACITY_BYTES", soak.pipe_bytes)
     with deterministic_PRNG(seed):
-        trio.run(soak.run, clock=trio.testing.MockClock(autojump_threshold=0))
+        run_virtual(soak.run)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from trio_runs import virtual
 
 from netstack import (
     ChannelDescriptor,
@@ -28,20 +26,6 @@ from transports.impaired import Impairment, impairment
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=64 * 1024, heartbeat_interval_s=None)
 
 numbers = itertools.count()
-
-
-def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Runs an async test in virtual time; what would hang fails after a virtual day."""
-
-    @functools.wraps(test)
-    def run(*arguments: Any, **keywords: Any) -> None:
-        async def main() -> None:
-            with trio.fail_after(86_400):
-                await test(*arguments, **keywords)
-
-        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    return run
 
 
 def url(query: str = "") -> str:

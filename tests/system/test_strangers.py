@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import trio
+from trio_runs import real
 
 from netstack import (
     AuthenticationFailed,
@@ -34,20 +35,6 @@ CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=64 * 1024, heartbea
 ANY_PORT = "tcp://127.0.0.1:0"
 MAGIC = b"NSA2"
 HELLO = struct.pack(">IBBHIIII8sHIIB", 22, 0x6E, 0, 0, 0, 0, 0, 0, b"netstack", 3, 1024, 1, 3) + b"raw"
-
-
-def real(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    """Runs an async test in real time; what would hang fails after ten seconds."""
-
-    @functools.wraps(test)
-    def run() -> None:
-        async def main() -> None:
-            with trio.fail_after(10):
-                await test()
-
-        trio.run(main)
-
-    return run
 
 
 def proof(role: bytes, first: bytes, second: bytes, victim: NetworkEnvironment, key: bytes = KEY) -> bytes:

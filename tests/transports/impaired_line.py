@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import trio
 import trio.testing
@@ -17,20 +15,6 @@ from transports.impaired import Impairment, impairment
 KIB = 1024
 MIB = 1024 * KIB
 numbers = itertools.count()
-
-
-def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Runs an async test in virtual time; what would hang fails after a virtual day."""
-
-    @functools.wraps(test)
-    def run(*arguments: Any, **keywords: Any) -> None:
-        async def main() -> None:
-            with trio.fail_after(86_400):
-                await test(*arguments, **keywords)
-
-        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    return run
 
 
 def url(query: str = "") -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from impaired_line import KIB, MIB, connected, dial, laboratory, listen, now, receive, take, url, virtual
+from impaired_line import KIB, MIB, connected, dial, laboratory, listen, now, receive, take, url
+from trio_runs import virtual
 
 from netstack.errors import ConfigError, ConnectionLost, LocalProtocolError
 from netstack.transport import ByteStream

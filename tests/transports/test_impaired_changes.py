@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import trio
 import trio.testing
-from impaired_line import KIB, connected, dial, laboratory, listen, now, receive, take, url, virtual
+from impaired_line import KIB, connected, dial, laboratory, listen, now, receive, take, url
+from trio_runs import virtual
 
 from netstack.errors import ConfigError, ConnectionLost
 from transports.impaired import ImpairmentStatistics, impairment

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 import trio.testing
+from trio_runs import virtual_clock
 
 from netstack.errors import ConfigError, ConnectionLost
 from netstack.transport import ByteStream, Listener
@@ -206,7 +207,7 @@ def test_accepting_goes_on_after_trouble_that_passes() -> None:
         for closable in (near, far, listener):
             closable.close()
 
-    trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0.01))
+    trio.run(test, clock=virtual_clock(0.01))
 
 
 def test_accepting_reports_trouble_that_stays() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio_runs import run_virtual
 
 from bench.mesh.together import cause_rank, on_all
 from netstack.errors import ConnectionLost, NetstackError
@@ -31,7 +31,7 @@ def test_results_come_in_the_order_of_the_calls() -> None:
     async def main() -> list[float]:
         return await on_all([lambda: after(3.0), lambda: after(1.0), lambda: after(2.0)])
 
-    assert trio.run(main, clock=MockClock(autojump_threshold=0)) == [3.0, 1.0, 2.0]
+    assert run_virtual(main) == [3.0, 1.0, 2.0]
 
 
 def test_the_first_to_fail_cancels_the_others() -> None:
@@ -43,4 +43,4 @@ def test_the_first_to_fail_cancels_the_others() -> None:
         with pytest.raises(ConnectionLost, match="a:1 is gone"):
             await on_all([trio.sleep_forever, fail])
 
-    trio.run(main, clock=MockClock(autojump_threshold=0))
+    run_virtual(main)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Awaitable, Callable
-
 import pytest
-import trio
-import trio.testing
+from trio_runs import virtual
 
 from netstack import ChannelDescriptor, NetworkConfig, open_task_manager
 from netstack.buffer.requirements import (
@@ -20,14 +16,6 @@ from netstack.buffer.requirements import (
 )
 from netstack.errors import ConfigError
 from netstack.ids import ResultPartitionType
-
-
-def in_virtual_time(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    @functools.wraps(test)
-    def run() -> None:
-        trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    return run
 
 
 @pytest.mark.parametrize(
@@ -114,7 +102,7 @@ def test_a_partition_that_cannot_be_is_named() -> None:
         required_buffers(connections=-1)
 
 
-@in_virtual_time
+@virtual
 async def test_what_is_computed_is_what_is_promised() -> None:
     config = NetworkConfig(memory_bytes=200 * 32 * 1024, max_required_buffers_per_gate=40)
     async with open_task_manager("memory://a", config) as producer, open_task_manager("memory://b", config) as consumer:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import signal
 import socket
 import subprocess
 import sys
 import zlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from trio_runs import virtual
 
 from netstack.cli import main
 from netstack.cli.consume import ConsumePlan, Consumption
@@ -27,20 +27,6 @@ from netstack.errors import ConfigError
 
 PARTITION = "d0" * 16 + "00000000" + "e0" * 16 + "f0" * 16 + "0000000000000000"
 CONFIG = NetworkConfig(segment_size_bytes=256, memory_bytes=256 * 256, dialect="flink-2.3.0")
-
-
-def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Runs an async test in virtual time; what would hang fails after a virtual hour."""
-
-    @functools.wraps(test)
-    def run(*arguments: Any, **keywords: Any) -> None:
-        async def main() -> None:
-            with trio.fail_after(3600):
-                await test(*arguments, **keywords)
-
-        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    return run
 
 
 # Names and settings.

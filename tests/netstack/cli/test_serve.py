@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from trio_runs import run_virtual
 
 from netstack.cli.serve import ServePlan, Serving
 from netstack.config import NetworkConfig
@@ -50,7 +51,7 @@ def test_lines_may_end_as_on_windows_or_not_at_all(kind: str, expected: bytes, t
         with trio.move_on_after(1):  # nobody comes
             await done.run()
 
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    run_virtual(main)
     (channel,) = done.document()["channels"]
     assert (channel["records"], channel["crc32"]) == (3, f"{zlib.crc32(expected):08x}")
     assert (done.outcome, done.is_released) == ("finished", False)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import trio
-from tasks import run_to_its_end, running, virtual
+from tasks import run_to_its_end, running
+from trio_runs import virtual
 
 from netstack.examples import keyed_join, two_pipelines, word_count
 from netstack.schedule import StreamEnvironment, make_plan, plan_text

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 import trio.testing
+from trio_runs import run_virtual
 
 from netstack import (
     ChannelDescriptor,
@@ -178,7 +179,7 @@ def between(config: NetworkConfig) -> Callable[[Scene], Callable[[], None]]:
                 ):
                     await scene(producer, consumer)
 
-            trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+            run_virtual(main)
 
         del run.__wrapped__  # type: ignore[attr-defined]  # its arguments are no fixtures
         return run

@@ -11,6 +11,7 @@ import trio
 import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
+from trio_runs import run_virtual
 
 from netstack import (
     AdaptiveRebalanceSelector,
@@ -136,4 +137,4 @@ def test_a_slow_consumer_gets_less_and_nothing_is_lost(batches: bool) -> None:
             assert got == Counter(range(total))
             assert counts[0] < counts[1] / 2
 
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    run_virtual(main)

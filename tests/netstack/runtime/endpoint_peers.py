@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
 
 import trio
 import trio.lowlevel
@@ -27,20 +25,6 @@ CONFIG = NetworkConfig(
     handshake_timeout_s=20.0,
 )
 numbers = itertools.count()
-
-
-def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Runs an async test in virtual time; what would hang fails after a virtual hour."""
-
-    @functools.wraps(test)
-    def run(*arguments: Any, **keywords: Any) -> None:
-        async def main() -> None:
-            with trio.fail_after(3600):
-                await test(*arguments, **keywords)
-
-        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    return run
 
 
 def url() -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,34 +19,6 @@ from netstack.runtime.record_reader import RecordReader
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=64 * 1024, heartbeat_interval_s=None)
 SCHEMES = ["memory", "tcp", "unix"]
 numbers = itertools.count()
-
-
-def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Runs an async test in virtual time; what would hang fails after a virtual hour."""
-
-    @functools.wraps(test)
-    def run(*arguments: Any, **keywords: Any) -> None:
-        async def main() -> None:
-            with trio.fail_after(3600):
-                await test(*arguments, **keywords)
-
-        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    return run
-
-
-def real(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Runs an async test in real time; what would hang fails after ten seconds."""
-
-    @functools.wraps(test)
-    def run(*arguments: Any, **keywords: Any) -> None:
-        async def main() -> None:
-            with trio.fail_after(10):
-                await test(*arguments, **keywords)
-
-        trio.run(main)
-
-    return run
 
 
 def url(scheme: str = "memory", folder: Path | None = None) -> str:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from trio_runs import virtual
 
 from netstack.errors import AuthenticationFailed, ConfigError, Refusal
 from netstack.runtime.admission import Admission
@@ -21,20 +21,6 @@ SECRET = Secret(b"a secret of all who belong")
 OTHER = Secret(b"a secret of somebody else")
 
 numbers = itertools.count()
-
-
-def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Runs an async test in virtual time; what would hang fails after a virtual hour."""
-
-    @functools.wraps(test)
-    def run(*arguments: Any, **keywords: Any) -> None:
-        async def main() -> None:
-            with trio.fail_after(3600):
-                await test(*arguments, **keywords)
-
-        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    return run
 
 
 class Door:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import hmac
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from trio_runs import virtual
 
 from netstack.errors import AuthenticationFailed, ConnectionLost, Refusal
 from netstack.runtime.authentication import Secret, prove_acceptor, prove_dialler
@@ -25,20 +24,6 @@ CONTROL_HELLO = bytes.fromhex("0000001b") + b"\x93\xb0netstack control\x01\xa7so
 GREETING_BYTES = 36
 PROOF_BYTES = 32
 numbers = itertools.count()
-
-
-def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Runs an async test in virtual time; what would hang fails after a virtual hour."""
-
-    @functools.wraps(test)
-    def run(*arguments: Any, **keywords: Any) -> None:
-        async def main() -> None:
-            with trio.fail_after(3600):
-                await test(*arguments, **keywords)
-
-        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    return run
 
 
 class Narrow(ByteStream):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Awaitable, Callable
-
 import pytest
 import trio
 import trio.testing
+from trio_runs import virtual
 
 from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.buffer.segment import Segment
@@ -17,22 +15,14 @@ from netstack.runtime.buffers import wait_unpooled
 SIZE = 32
 
 
-def in_virtual_time(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    @functools.wraps(test)
-    def run() -> None:
-        trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    return run
-
-
-@in_virtual_time
+@virtual
 async def test_what_is_free_is_had_at_once() -> None:
     pool = NetworkBufferPool(4, SIZE)
     assert len(await wait_unpooled(pool, 3, "a gate", timeout_s=1)) == 3
     assert pool.free_segments == 1
 
 
-@in_virtual_time
+@virtual
 async def test_a_hopeless_wish_is_refused_at_once() -> None:
     pool = NetworkBufferPool(4, SIZE)
     with pytest.raises(InsufficientBuffers, match="a gate requires 5 network buffers, but only 4 of 4"):
@@ -40,7 +30,7 @@ async def test_a_hopeless_wish_is_refused_at_once() -> None:
     assert pool.statistics().required_segments == 0
 
 
-@in_virtual_time
+@virtual
 async def test_waits_for_a_pool_that_has_to_shrink() -> None:
     pool = NetworkBufferPool(6, SIZE)
     local = pool.create_pool(1, 6)
@@ -62,7 +52,7 @@ async def test_waits_for_a_pool_that_has_to_shrink() -> None:
     assert trio.current_time() < 1  # nobody polled a clock
 
 
-@in_virtual_time
+@virtual
 async def test_requests_are_served_in_order_and_before_local_pools() -> None:
     pool = NetworkBufferPool(6, SIZE)
     local = pool.create_pool(1, 6)
@@ -85,7 +75,7 @@ async def test_requests_are_served_in_order_and_before_local_pools() -> None:
             assert order == {1: [], 2: ["first"], 3: ["first", "second"]}[count]
 
 
-@in_virtual_time
+@virtual
 async def test_gives_up_after_the_timeout_and_says_what_to_raise() -> None:
     pool = NetworkBufferPool(4, SIZE)
     local = pool.create_pool(1, 4)
@@ -100,7 +90,7 @@ async def test_gives_up_after_the_timeout_and_says_what_to_raise() -> None:
     assert local.statistics().size == 4
 
 
-@in_virtual_time
+@virtual
 async def test_cancellation_gives_back_what_had_come() -> None:
     pool = NetworkBufferPool(4, SIZE)
     local = pool.create_pool(1, 4)
@@ -116,7 +106,7 @@ async def test_cancellation_gives_back_what_had_come() -> None:
     assert pool.statistics().required_segments == 0
 
 
-@in_virtual_time
+@virtual
 async def test_a_closed_task_manager_ends_the_wait() -> None:
     pool = NetworkBufferPool(4, SIZE)
     local = pool.create_pool(1, 4)

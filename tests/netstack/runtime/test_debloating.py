@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections import deque
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from trio_runs import virtual
 
 from netstack.buffer.buffer import Buffer
 from netstack.config import NetworkConfig
@@ -243,20 +241,6 @@ PLAIN = NetworkConfig(heartbeat_interval_s=None)
 DEBLOATED = replace(PLAIN, debloat_target_s=TARGET_S)
 
 names = itertools.count()
-
-
-def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Runs an async test in virtual time; what would hang fails after a virtual hour."""
-
-    @functools.wraps(test)
-    def run(*arguments: Any, **keywords: Any) -> None:
-        async def main() -> None:
-            with trio.fail_after(3600):
-                await test(*arguments, **keywords)
-
-        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    return run
 
 
 @dataclass

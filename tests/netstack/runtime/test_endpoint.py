@@ -8,7 +8,8 @@ import pytest
 import trio
 import trio.lowlevel
 import trio.testing
-from endpoint_peers import CONFIG, assert_nothing_left, is_closed, peer, settle, url, virtual
+from endpoint_peers import CONFIG, assert_nothing_left, is_closed, peer, settle, url
+from trio_runs import virtual
 
 from netstack.config import NetworkConfig
 from netstack.errors import (

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from trio_runs import virtual
 
 from netstack.config import NetworkConfig
 from netstack.errors import ChannelFailed, ConfigError, ConnectionLost, ErrorCode, PartitionNotFound
@@ -30,20 +28,6 @@ CONFIG = NetworkConfig(
 REQUEST = bytes.fromhex("00000061badc0ffe02" + PARTITION + "0000000000000000" + "11" * 16 + "00000002")
 
 numbers = itertools.count()
-
-
-def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Runs an async test in virtual time; what would hang fails after a virtual hour."""
-
-    @functools.wraps(test)
-    def run(*arguments: Any, **keywords: Any) -> None:
-        async def main() -> None:
-            with trio.fail_after(3600):
-                await test(*arguments, **keywords)
-
-        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    return run
 
 
 def url() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import trio
 import trio.testing
+from trio_runs import run_virtual
 
 from netstack.runtime.flusher import Flusher
 
@@ -38,7 +39,7 @@ def test_deadlines_are_called_in_order_each_at_its_time() -> None:
             ("after a rest", 11),
         ]
 
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    run_virtual(main)
 
 
 def test_an_idle_flusher_waits_without_a_deadline() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import trio
 import trio.testing
+from trio_runs import run_virtual
 
 from netstack.config import NetworkConfig
 from netstack.ids import ChannelDescriptor
@@ -56,7 +57,7 @@ async def run_a_little(name: str) -> tuple[NetworkStatistics, NetworkStatistics]
 
 
 def statistics_of(name: str) -> tuple[NetworkStatistics, NetworkStatistics]:
-    return trio.run(run_a_little, name, clock=trio.testing.MockClock(autojump_threshold=0))
+    return run_virtual(run_a_little, name)
 
 
 def test_every_metric_has_finite_values_after_a_little_run() -> None:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
-from network_environments import CONFIG, SCHEMES, assert_nothing_left, channels, read_all, real, settle, url, virtual
+from network_environments import CONFIG, SCHEMES, assert_nothing_left, channels, read_all, settle, url
+from trio_runs import real, virtual
 
 from netstack.config import NetworkConfig
 from netstack.errors import (

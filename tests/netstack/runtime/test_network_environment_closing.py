@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from network_environments import CONFIG, SCHEMES, assert_nothing_left, channels, real, settle, url, virtual
+from network_environments import CONFIG, SCHEMES, assert_nothing_left, channels, settle, url
+from trio_runs import real, virtual
 
 from netstack.errors import (
     ConnectionLost,

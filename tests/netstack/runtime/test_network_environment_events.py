@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
-from network_environments import CONFIG, channels, settle, url, virtual
+from network_environments import CONFIG, channels, settle, url
+from trio_runs import virtual
 
 from netstack.errors import (
     ChannelFailed,

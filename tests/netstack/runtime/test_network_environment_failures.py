@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from network_environments import CONFIG, assert_nothing_left, channels, read_all, settle, url, virtual
+from network_environments import CONFIG, assert_nothing_left, channels, read_all, settle, url
+from trio_runs import virtual
 
 from netstack.errors import (
     ChannelFailed,

@@ -11,11 +11,11 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
+from trio_runs import real
 
 from netstack.config import NetworkConfig
 from netstack.errors import ConfigError
@@ -31,20 +31,6 @@ from netstack.runtime.record_writer import RecordWriter
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=64 * 1024)
 
 numbers = itertools.count()
-
-
-def real(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Runs an async test in real time; what would hang fails after ten seconds."""
-
-    @functools.wraps(test)
-    def run(*arguments: object, **keywords: object) -> None:
-        async def main() -> None:
-            with trio.fail_after(10):
-                await test(*arguments, **keywords)
-
-        trio.run(main)
-
-    return run
 
 
 def url() -> str:

@@ -8,6 +8,7 @@ import pytest
 import trio
 import trio.testing
 from pump_stage import CODEC, HELLO, Stage
+from trio_runs import run_virtual
 
 from netstack.errors import ConnectionLost
 from netstack.runtime.pump import DRAIN_S
@@ -121,7 +122,7 @@ def test_a_silent_peer_is_declared_lost() -> None:
         assert isinstance(error, ConnectionLost)
         assert "did not answer" in str(error)
 
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    run_virtual(main)
 
 
 def test_a_consumer_that_cannot_write_does_not_wait_for_ever_for_the_end() -> None:
@@ -139,4 +140,4 @@ def test_a_consumer_that_cannot_write_does_not_wait_for_ever_for_the_end() -> No
             await trio.sleep(DRAIN_S)
         assert stage.closed == [stage.stream.broken_for_writes]
 
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    run_virtual(main)

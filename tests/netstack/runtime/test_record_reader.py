@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
+from trio_runs import run_virtual, virtual
 
 from netstack.buffer.elements import EventBuffer
 from netstack.buffer.lent import LentBuffer
@@ -66,20 +65,6 @@ class Stage:
 
     def assert_all_home(self) -> None:
         assert self.pool.statistics().used == 0
-
-
-def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Runs an async test in virtual time; what would hang fails after a virtual hour."""
-
-    @functools.wraps(test)
-    def run(*arguments: Any, **keywords: Any) -> None:
-        async def main() -> None:
-            with trio.fail_after(3600):
-                await test(*arguments, **keywords)
-
-        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    return run
 
 
 # One by one.
@@ -223,7 +208,7 @@ def test_a_large_record_goes_through_a_file_that_does_not_outlive_the_reader(tmp
         assert len(os.listdir("/proc/self/fd")) == len(descriptors) - 1
         assert os.listdir(tmp_path) == []
 
-    trio.run(scenario, clock=trio.testing.MockClock(autojump_threshold=0))
+    run_virtual(scenario)
 
 
 # Tasks.

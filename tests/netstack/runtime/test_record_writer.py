@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
+from trio_runs import virtual
 
 from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.errors import ConfigError, LocalProtocolError, PoolDestroyed, RecordError
@@ -64,20 +64,6 @@ class Stage:
             buffer.recycle()
             limit -= 1
         return bytes(found)
-
-
-def virtual(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    """Runs an async test in virtual time; what would hang fails after a virtual hour."""
-
-    @functools.wraps(test)
-    def run() -> None:
-        async def main() -> None:
-            with trio.fail_after(3600):
-                await test()
-
-        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    return run
 
 
 async def settle() -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import datetime
-import functools
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -49,20 +48,6 @@ async def at_once(function: Callable[[], Any]) -> Any:
     """Stands for a thread: virtual time would run away while one works."""
     await trio.lowlevel.checkpoint()
     return function()
-
-
-def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Runs an async test in virtual time; what would hang fails after a virtual day."""
-
-    @functools.wraps(test)
-    def run(*arguments: Any, **keywords: Any) -> None:
-        async def main() -> None:
-            with trio.fail_after(86_400):
-                await test(*arguments, **keywords)
-
-        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    return run
 
 
 class Reports:

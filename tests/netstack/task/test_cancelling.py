@@ -8,7 +8,8 @@ import pytest
 import task_functions
 import trio
 from task_functions import Closes, Collect, SlowNumbers, double, key_of
-from tasks import running, virtual
+from tasks import running
+from trio_runs import virtual
 
 from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.schedule import StreamEnvironment, StreamSettings

@@ -27,7 +27,8 @@ from task_functions import (
     twice,
     where,
 )
-from tasks import Run, run_to_its_end, running, virtual
+from tasks import Run, run_to_its_end, running
+from trio_runs import virtual
 
 from netstack.errors import ConfigError, OperatorFailed, RecordError
 from netstack.keygroups import key_group, operator_index

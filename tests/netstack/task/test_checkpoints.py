@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import trio
 from task_functions import Collect, CountAtEnd, Join, SlowNumbers, Unstorable, double, is_even, key_of, numbers
-from tasks import Run, run_to_its_end, running, virtual
+from tasks import Run, run_to_its_end, running
+from trio_runs import virtual
 
 from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.checkpoint.storage import CheckpointStorage

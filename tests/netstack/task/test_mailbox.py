@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Awaitable, Callable
-
 import trio
 import trio.testing
+from trio_runs import virtual
 
 from netstack.task.mailbox import Mailbox
-
-
-def virtual(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    @functools.wraps(test)
-    def run() -> None:
-        async def main() -> None:
-            with trio.fail_after(3600):
-                await test()
-
-        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    return run
 
 
 @virtual

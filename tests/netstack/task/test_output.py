@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import numpy as np
 import pytest
 import trio
 import trio.testing
+from trio_runs import virtual
 
 from netstack.config import NetworkConfig
 from netstack.errors import LocalProtocolError
@@ -25,18 +24,6 @@ from netstack.task.output import TaskOutput
 CONFIG = NetworkConfig(segment_size_bytes=256, memory_bytes=256 * 100, max_overdraft_buffers_per_partition=1)
 FITS = 20
 """Records of 12 framed bytes a buffer holds whole, at least."""
-
-
-def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(**arguments: Any) -> None:
-        async def main() -> None:
-            with trio.fail_after(3600):
-                await test(**arguments)
-
-        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    return run
 
 
 @asynccontextmanager

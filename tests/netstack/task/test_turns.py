@@ -9,7 +9,8 @@ import pytest
 import task_functions
 import trio
 from task_functions import Bursts, BusySink, Everything, SlowSink, numbers
-from tasks import running, virtual
+from tasks import running
+from trio_runs import virtual
 
 from netstack.schedule import StreamEnvironment, StreamSettings
 from netstack.task.chain_task import TURN_S

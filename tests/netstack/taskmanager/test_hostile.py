@@ -10,7 +10,8 @@ import trio
 from driverworld import task as described
 from hypothesis import given
 from hypothesis import strategies as st
-from taskmanagerworld import is_empty, open_job, real, task, taskmanager_open, until, virtual
+from taskmanagerworld import is_empty, open_job, task, taskmanager_open, until
+from trio_runs import real, virtual
 
 from netstack import __version__
 from netstack.config import NetworkConfig

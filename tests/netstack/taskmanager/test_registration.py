@@ -12,7 +12,8 @@ import pytest
 import trio
 import trio.testing
 from driverworld import JOB, Driver, information_of, listening, produces, reads, task
-from taskmanagerworld import real, taskmanager_open, until, virtual
+from taskmanagerworld import taskmanager_open, until
+from trio_runs import real, virtual
 
 from netstack.control.link import TASKMANAGER
 from netstack.control.messages import (

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
-from taskmanagerworld import virtual
+from trio_runs import virtual
 
 from netstack.errors import ConfigError, RequestRefused
 from netstack.taskmanager.slots import TaskSlotTable

@@ -18,12 +18,11 @@ from taskmanagerworld import (
     open_job,
     pair_open,
     reads,
-    real,
     task,
     taskmanager_open,
     until,
-    virtual,
 )
+from trio_runs import real, virtual
 
 from netstack.config import NetworkConfig
 from netstack.control import link as link_module

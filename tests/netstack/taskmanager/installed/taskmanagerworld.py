@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -31,28 +30,6 @@ SLOW_IMPORT_BEGAN = threading.Event()
 SLOW_IMPORT_MAY_END = threading.Event()
 
 _numbers = itertools.count(1)
-
-
-def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Runs an async test in virtual time. What would hang fails; threads make the clock run far ahead."""
-    return _running(test, 1e9, lambda: trio.testing.MockClock(autojump_threshold=0))
-
-
-def real(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Runs an async test in real time; what would hang fails after thirty seconds."""
-    return _running(test, 30, lambda: None)
-
-
-def _running(test: Callable[..., Awaitable[None]], seconds: float, clock: Callable[[], Any]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(*arguments: Any, **keywords: Any) -> None:
-        async def main() -> None:
-            with trio.fail_after(seconds):
-                await test(*arguments, **keywords)
-
-        trio.run(main, clock=clock())
-
-    return run
 
 
 def job_id() -> str:
