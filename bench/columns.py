@@ -68,6 +68,7 @@ COLUMNS: Final[dict[str, str]] = {
     "settings_input_path": "string",
     "settings_key_column": "string",
     "settings_warmup_s": "float64",
+    "settings_spin_s": "float64",
     "settings_checksum": "bool",
     "version": "string",
     "host_name": "string",

@@ -99,6 +99,7 @@ def config_of(spec: RunSpec) -> NetworkConfig:
         # A connection that is not read from, for want of a buffer, answers no pings.
         heartbeat_interval_s=NetworkConfig().heartbeat_interval_s if spec.credit else None,
         debloat_target_s=spec.debloat_s,
+        spin_s=spec.spin_s,
         checksum=spec.checksum,
     )
 

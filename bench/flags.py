@@ -284,6 +284,14 @@ def _shared() -> tuple[Callable[[_Command], _Command], ...]:
             help="Not counted, at the start of a run without a rate.",
         ),
         click.option(
+            "--spin",
+            "spin_s",
+            type=LENGTH,
+            default=format_duration(default.spin_s),
+            show_default=True,
+            help="How long a reader or writer looks for data or credit before it parks; 0 never.",
+        ),
+        click.option(
             "--checksum/--no-checksum", default=default.checksum, help="CRC-32 over every buffer on the wire."
         ),
     )

@@ -46,6 +46,8 @@ class RunSpec:
         key_column: partition the rows by the key group of this column.
         warmup_s: left out at the start (cold caches, slow start): of the window of an unlimited run, of the latencies
             of a paced one; at most a third of the run.
+        spin_s: how long a reader, or a writer without a buffer, looks before it parks, while what it waits for comes
+            that fast.
         checksum: CRC-32 over every buffer on the wire.
     """
 
@@ -75,6 +77,7 @@ class RunSpec:
     input_path: str | None = None
     key_column: str | None = None
     warmup_s: float = 0.3
+    spin_s: float = 0.002
     checksum: bool = False
 
     def __post_init__(self) -> None:
@@ -97,6 +100,8 @@ class RunSpec:
         for flag, rate in (("--rate", self.rate_per_s), ("--consume-rate", self.consume_rate_per_s)):
             if rate is not None and not rate > 0:
                 raise ConfigError(f"{flag} {rate}: give more than 0 records a second")
+        if not 0 <= self.spin_s <= 1:
+            raise ConfigError(f"--spin {self.spin_s:g}s: give 0, or a duration up to 1s")
         if self.debloat_s is not None and not self.debloat_s > 0:
             raise ConfigError(f"--debloat {self.debloat_s:g}s: give a duration above 0, or none")
         if self.buffer_timeout_s is not None and self.buffer_timeout_s < 0:

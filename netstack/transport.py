@@ -96,6 +96,13 @@ class ByteStream(abc.ABC):
         """
         return "", ""
 
+    def descriptor(self) -> int | None:
+        """The descriptor that is readable exactly when `try_receive_into` has something to give; None without one.
+
+        It belongs to the stream. While there is one, a wait may begin with a few looks at it instead of a wake-up.
+        """
+        return None
+
     def channel_binding(self) -> bytes:
         """What both ends of an encrypted stream know and nobody between them can cause; empty without encryption."""
         return b""

@@ -109,6 +109,10 @@ class SocketStream(ByteStream):
         except OSError:
             return "", ""
 
+    def descriptor(self) -> int | None:
+        """The socket's, while it is open."""
+        return None if self._closed else self._socket.fileno()
+
     def _check_open(self) -> None:
         if self._closed:
             raise trio.ClosedResourceError(f"the stream to {self.peer} was closed")

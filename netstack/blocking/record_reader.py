@@ -51,6 +51,7 @@ class _PatientGate:
         self._kept: Buffer | None = None
         self.now = gate.now
         self.idle = gate.idle
+        self.spin_s = gate.spin_s
         self.poke = gate.poke
         self.resume = gate.resume
         self.count_records = gate.count_records

@@ -117,6 +117,8 @@ class SingleInputGate(ClosedByLeaving):
         self.on_priority: Callable[[], None] | None = None
         """Called when a priority event came and none waited: whoever does something else should poll."""
         self.poke = poke
+        self.spin_s = 0.0
+        """How long its reader may look with `poke` before it parks; 0 where that is in vain."""
         self._on_closed = on_closed
         self._channels: list[InputChannel] = []
         self._line: deque[InputChannel] = deque()

@@ -253,6 +253,8 @@ class ChannelReceiver:
 
     def announce_held(self) -> None:
         """No data came: whoever is short of credit is told what there is."""
+        if not self._held:
+            return
         held, self._held = self._held, {}
         for channel in held:
             if channel.is_short_of_credit:

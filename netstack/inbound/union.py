@@ -36,6 +36,7 @@ class UnionInputGate(ClosedByLeaving):
         self.on_available: Callable[[], None] | None = None
         self.config = gates[0].config
         self.now = gates[0].now
+        self.spin_s = min(gate.spin_s for gate in gates)
         self.idle = gates[0].idle
         """Its reader waits because there is nothing to poll in any gate: the time of each of them."""
         self._gates = tuple(gates)

@@ -221,6 +221,9 @@ class ResultPartition:
         """Told what a consumer says to the task, where a dialect lets it; None: nobody listens, which it is told."""
         self.on_release: Callable[[], None] | None = None
         """Told before the partition is dropped: its writer gives its open buffers up."""
+        self.listen: Callable[[], float] | None = None
+        """Takes in what consumers have said, credit above all, without waiting; returns for how many seconds its writer
+        may do so before it parks. None: nobody can be asked."""
         self._on_released = on_released
         self.on_barrier: Callable[[int, int, bytes], None] | None = None
         """Told once for each subpartition and barrier that is unaligned or has a timeout: (subpartition, checkpoint id,

@@ -38,6 +38,7 @@ from .admission import Admission
 from .authentication import Secret, prove_dialler
 from .buffers import wait_unpooled
 from .pump import Pump
+from .readiness import Readiness
 from .statistics import AcceptedStatistics, DialledStatistics
 from .turns import turns
 
@@ -106,6 +107,7 @@ class NetworkEndpoint:
         )
         self._dirty: dict[Pump, None] = {}  # each once: where nobody writes records, nobody calls `kick`
         self._accepted: dict[Pump, ChannelSender] = {}
+        self._consumers = Readiness()  # the same
         self._dialled: dict[str, _Dialled] = {}
         self._pumps: dict[Pump, None] = {}
         self._all_closed = trio.Event()
@@ -124,6 +126,18 @@ class NetworkEndpoint:
             for pump in dirty:
                 if pump.is_dirty:
                     pump.write_now()
+
+    def listen(self) -> float:
+        """Takes in what consumers have said, without waiting; what that allows is sent.
+
+        Returns:
+            For how many seconds it is of use to do so again and again: 0 where there is no consumer, or the kernel
+            alone does not know whether one has said something.
+        """
+        for pump in self._consumers.ready():
+            pump.retry()
+            pump.read_now()
+        return self._config.spin_s if self._consumers.only_sockets else 0.0
 
     def settle(self) -> None:
         """Every connection copies what it is in the middle of sending."""
@@ -186,6 +200,7 @@ class NetworkEndpoint:
         made: list[ChannelSender] = []
         pump = self._pump(stream, connect, answers=True)
         self._accepted[pump] = made[0]
+        self._consumers.add(pump)
         self._start(pump)
 
     # For consumers.
@@ -403,6 +418,7 @@ class NetworkEndpoint:
 
     def _on_pump_closed(self, pump: Pump, error: Exception | None) -> None:
         if self._accepted.pop(pump, None) is not None:
+            self._consumers.discard(pump)
             if isinstance(error, RemoteProtocolError):  # a consumer's mistake, which nobody here is told else
                 self._log.log(logging.WARNING, error.code.name, f"connection closed: {shown_error(error)}")
             if self._on_accepted_end is not None:

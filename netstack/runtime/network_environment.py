@@ -34,6 +34,7 @@ from .local_channels import is_same_address, open_local_channel
 from .memory_watch import MemoryWatch
 from .partitions import PartitionRegistry
 from .pump import Pump
+from .readiness import Producers
 from .statistics import NetworkStatistics
 
 if TYPE_CHECKING:
@@ -149,6 +150,7 @@ class NetworkEnvironment:
             purpose=f"partition {name!r} with {subpartitions} subpartitions",
         )
         partition = ResultPartition(checked, kind, subpartitions, pool, on_released=self._registry.remove, host=self)
+        partition.listen = self._endpoint.listen
         self._registry.add(partition)
         self._memory_watch.check(self._pool.statistics())
         return partition
@@ -195,17 +197,8 @@ class NetworkEnvironment:
             except BaseException:
                 pool.destroy()
                 raise
-        pumps: dict[Pump, ChannelReceiver] = {}
+        producers = Producers()
         dialled: dict[str, tuple[Pump, ChannelReceiver]] = {}
-
-        def poke() -> None:
-            for pump, receiver in pumps.items():
-                if pump.is_dirty:  # credit that is due: the producer may be waiting for it
-                    pump.write_now()
-                if not pump.read_now():
-                    receiver.announce_held()
-                    if pump.is_dirty:
-                        pump.write_now()
 
         base = _what_is_read(descriptors)
         name = self._gate_names.take(base)
@@ -215,7 +208,7 @@ class NetworkEnvironment:
                 del self._gates[gate]
                 self._gate_names.give_back(base, name)
 
-        gate = SingleInputGate(pool, poke=poke, on_closed=forget, now=self.now, name=name)
+        gate = SingleInputGate(pool, poke=producers.poke, on_closed=forget, now=self.now, name=name)
         gate.config = config
         self._gates[gate] = None
         self._memory_watch.check(self._pool.statistics())
@@ -234,7 +227,7 @@ class NetworkEnvironment:
                 pump, receiver = dialled.get(descriptor.address, (None, None))
                 if pump is None or receiver is None or pump.is_closed:
                     pump, receiver = dialled[descriptor.address] = await self._endpoint.dial(descriptor.address)
-                    pumps[pump] = receiver
+                    producers.add(pump, receiver)
                 assert pool is not None
                 mine = [exclusive.pop() for _ in range(buffers.exclusive_each)]
                 channel = RemoteInputChannel(
@@ -254,6 +247,7 @@ class NetworkEnvironment:
                 self._announce_start_size(channel)
                 if index % _CHANNELS_A_TURN == _CHANNELS_A_TURN - 1:
                     await trio.lowlevel.checkpoint()  # what was asked for is sent meanwhile
+            gate.spin_s = config.spin_s if producers.only_sockets else 0.0
             if config.debloat_target_s is not None:
                 GateDebloating(gate, config, config.debloat_target_s, call_at=self.call_at)
             await trio.lowlevel.checkpoint()

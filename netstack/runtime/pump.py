@@ -151,6 +151,12 @@ class Pump:
         finally:
             self._is_writing = False
 
+    def retry(self) -> None:
+        """As `write_now`, also of a stream that was full."""
+        if self._is_full and not self._is_reading:
+            self._is_full = False
+            self.write_now()
+
     def write_between_reads(self) -> None:
         """As `write_now`; but while a read is being taken in, which may be where the call comes from, the rest waits.
 

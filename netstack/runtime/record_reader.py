@@ -28,6 +28,7 @@ from ..record.formats import RecordFormat, format_named
 from ..record.rows import RowDeserializer
 from ..record.spill import SpillDirectory
 from .signal import Signal
+from .spin import Spinner
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -56,6 +57,7 @@ class _Waiter:
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
         self._signal = Signal()
+        self._spinner = Spinner()
         self._turn = 0
         self._resume: int | None = None
         self._is_waiting = False
@@ -85,10 +87,14 @@ class _Waiter:
                 gate.idle.begin(gate.now())
                 try:
                     with self.alone():
-                        await self._signal.wait()
+                        await self._spinner.wait(gate.spin_s, self._look, self._signal.wait)
                 finally:
                     gate.idle.end(gate.now())
                 self._turn = 0
+
+    def _look(self) -> bool:
+        self.gate.poke()
+        return self.gate.is_available
 
     def next_buffer_nowait(self) -> Buffer | None:
         """As `next_buffer`, of what has come; raises `trio.WouldBlock`."""

@@ -24,6 +24,7 @@ from ..outbound.writer import PartitionWriter
 from ..record.formats import RecordFormat, format_named, rows_as_bytes
 from ..waits import WaitMeter
 from .signal import Signal
+from .spin import Spinner
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,9 +91,11 @@ class RecordWriter(Generic[T]):
         self._pool = partition.pool
         self._now = partition.host.now
         self._available = Signal()
+        self._is_back = False
+        self._spinner = Spinner()
         self._consumed = Signal()
-        partition.pool.on_available = self._available.wake
-        self._core.buffers.on_lent_back = self._available.wake
+        partition.pool.on_available = self._on_back
+        self._core.buffers.on_lent_back = self._on_back
         partition.on_acknowledged = self._consumed.wake
         partition.on_release = self._core.abandon
         self._try_emit = self._core.try_emit
@@ -308,10 +311,24 @@ class RecordWriter(Generic[T]):
     async def _wait(self, meter: WaitMeter) -> None:
         """Waits until a buffer or lent memory came back; the meter of the partition learns how long."""
         meter.begin(self._now())
+        self._is_back = False
         try:
-            await self._available.wait()
+            listen = self._partition.listen
+            spin_s = 0.0 if listen is None else listen()
+            if not self._is_back:  # what was heard may have been what we wait for
+                await self._spinner.wait(spin_s, self._look, self._available.wait)
         finally:
             meter.end(self._now())
+
+    def _look(self) -> bool:
+        listen = self._partition.listen
+        if listen is not None and not self._is_back:
+            listen()
+        return self._is_back
+
+    def _on_back(self) -> None:
+        self._is_back = True
+        self._available.wake()
 
     def _take_back(self, lent: list[LentBuffer]) -> None:
         """Makes the batch's memory the caller's again: what is not sent yet is copied."""

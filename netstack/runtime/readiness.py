@@ -1,0 +1,117 @@
+"""Which of many connections may have something to read, with one system call instead of a failing read for each.
+
+Takes: pumps. Gives: those to read from.
+
+Streams that are no sockets, or do more than a socket (TLS, an impaired line), say nothing here: they are always asked.
+`poll` and not `epoll`: it owns no descriptor, so one that was closed, or closed and given out again, costs a read in
+vain at most.
+"""
+
+from __future__ import annotations
+
+import select
+from typing import Final, final
+
+from ..inbound.receiver import ChannelReceiver
+from .pump import Pump
+
+FEW: Final = 2
+"""So many are simply read from: a read in vain costs as much as asking."""
+
+
+@final
+class Readiness:
+    """The connections of a gate, or those a TaskManager has accepted."""
+
+    __slots__ = ("_always", "_by_descriptor", "_poll", "_pumps")
+
+    def __init__(self) -> None:
+        self._pumps: dict[Pump, None] = {}
+        self._always: dict[Pump, None] = {}
+        self._by_descriptor: dict[int, Pump] = {}
+        self._poll = select.poll()
+
+    def add(self, pump: Pump) -> None:
+        """One more."""
+        self._pumps[pump] = None
+        descriptor = pump.stream.descriptor()
+        if descriptor is None:
+            self._always[pump] = None
+            return
+        self._by_descriptor[descriptor] = pump
+        self._poll.register(descriptor, select.POLLIN)
+
+    def discard(self, pump: Pump) -> None:
+        """It is over."""
+        if pump in self._pumps:
+            del self._pumps[pump]
+            self._always.pop(pump, None)
+            for descriptor, known in list(self._by_descriptor.items()):
+                if known is pump:
+                    del self._by_descriptor[descriptor]
+                    self._poll.unregister(descriptor)
+
+    @property
+    def only_sockets(self) -> bool:
+        """Whether there are any, and the kernel knows of all of them whether something has come."""
+        return bool(self._pumps) and not self._always
+
+    def ready(self) -> list[Pump]:
+        """Those that may have something; of a few, all."""
+        if len(self._pumps) <= FEW:
+            return list(self._pumps)
+        found = list(self._always)
+        by_descriptor = self._by_descriptor
+        for descriptor, _ in self._poll.poll(0):
+            pump = by_descriptor.get(descriptor)
+            if pump is None:
+                continue
+            if pump.is_closed:
+                self.discard(pump)
+            else:
+                found.append(pump)
+        return found
+
+
+@final
+class Producers:
+    """The connections that a gate reads from."""
+
+    __slots__ = ("_readiness", "_receivers")
+
+    def __init__(self) -> None:
+        self._receivers: dict[Pump, ChannelReceiver] = {}
+        self._readiness = Readiness()
+
+    def add(self, pump: Pump, receiver: ChannelReceiver) -> None:
+        """One more."""
+        if pump not in self._receivers:
+            self._receivers[pump] = receiver
+            self._readiness.add(pump)
+
+    @property
+    def only_sockets(self) -> bool:
+        """See `Readiness.only_sockets`."""
+        return self._readiness.only_sockets
+
+    def poke(self) -> None:
+        """Announces credit that is due, takes in what has come, and tells the rest to those that have sent nothing."""
+        receivers = self._receivers
+        if len(receivers) <= FEW:
+            for pump, receiver in receivers.items():
+                if pump.is_dirty:  # credit that is due: the producer may be waiting for it
+                    pump.write_now()
+                if not pump.read_now():
+                    receiver.announce_held()
+                    if pump.is_dirty:
+                        pump.write_now()
+            return
+        for pump in receivers:
+            if pump.is_dirty:
+                pump.write_now()
+        brought = {pump for pump in self._readiness.ready() if pump.read_now()}
+        for pump, receiver in receivers.items():
+            if pump not in brought:
+                receiver.announce_held()
+                if pump.is_dirty:
+                    pump.write_now()

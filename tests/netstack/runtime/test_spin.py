@@ -1,0 +1,193 @@
+"""Looking before parking: no wake-up is lost, an idle wait costs nothing, others get their turn."""
+
+from __future__ import annotations
+
+import functools
+import socket
+from collections.abc import Awaitable, Callable
+
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from pump_stage import Stage
+
+from netstack.runtime import readiness
+from netstack.runtime.readiness import Readiness
+from netstack.runtime.signal import Signal
+from netstack.runtime.spin import AVERAGES, BUSY_S, FIRST_TURN_S, WAITS_OFF, Spinner
+
+LIMIT_S = 0.002
+LOOK_S = 0.000_002
+
+
+def in_trio(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    @functools.wraps(test)
+    def run() -> None:
+        trio.run(test)
+
+    return run
+
+
+class World:
+    """A clock that each look moves on, and data that is there from a moment on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.looks = 0
+        self.parks = 0
+        self.due = 0.0
+        self.yield_s = 0.0
+        self.spinner = Spinner(clock=lambda: self.now, relax=self.relax)
+
+    def relax(self) -> None:
+        self.now += self.yield_s
+
+    def look(self) -> bool:
+        self.looks += 1
+        self.now += LOOK_S
+        return self.now >= self.due
+
+    async def park(self) -> None:
+        self.parks += 1
+        self.now = max(self.now, self.due)
+
+    async def wait(self, seconds: float, limit_s: float = LIMIT_S) -> tuple[int, int]:
+        """Waits for what comes in so many seconds; returns the looks and the parks that took."""
+        self.looks = self.parks = 0
+        self.due = self.now + seconds
+        await self.spinner.wait(limit_s, self.look, self.park)
+        assert self.now >= self.due
+        return self.looks, self.parks
+
+    async def settle(self, seconds: float) -> None:
+        for _ in range(40):
+            await self.wait(seconds)
+
+
+@given(waits=st.lists(st.floats(0, 0.01), max_size=80))
+def test_a_wait_ends_when_it_is_over_and_spins_no_longer_than_it_may(waits: list[float]) -> None:
+    async def main() -> None:
+        world = World()
+        for seconds in waits:
+            began = world.now
+            looks, parks = await world.wait(seconds)
+            assert parks <= 1
+            assert looks * LOOK_S <= LIMIT_S + 3 * LOOK_S
+            if not parks:
+                assert world.now - began <= max(seconds, LIMIT_S) + 3 * LOOK_S
+
+    trio.run(main)
+
+
+@in_trio
+async def test_it_parks_until_it_has_seen_data_come_fast() -> None:
+    world = World()
+    assert await world.wait(0.000_05) == (0, 1)
+    await world.settle(0.000_05)
+    looks, parks = await world.wait(0.000_05)
+    assert looks
+    assert not parks
+
+
+@in_trio
+async def test_an_idle_wait_is_not_spun_for() -> None:
+    world = World()
+    await world.settle(0.000_05)
+    for _ in range(3):
+        await world.wait(10.0)
+    assert [await world.wait(10.0) for _ in range(20)] == [(0, 1)] * 20
+
+
+@in_trio
+async def test_the_end_of_a_burst_costs_a_few_waits_and_not_the_limit() -> None:
+    world = World()
+    await world.settle(0.000_05)
+    looks, parks = await world.wait(10.0)
+    assert parks == 1
+    assert looks * LOOK_S <= AVERAGES * 0.000_06 + FIRST_TURN_S + 2 * LOOK_S
+
+
+@in_trio
+async def test_who_gets_the_processor_back_late_and_in_vain_leaves_it_to_others() -> None:
+    world = World()
+    await world.settle(0.000_05)
+    world.yield_s = 2 * BUSY_S
+    assert await world.wait(0.001) == (1, 1)
+    assert [await world.wait(0.000_05) for _ in range(WAITS_OFF)] == [(0, 1)] * WAITS_OFF
+    world.yield_s = 0.0
+    looks, parks = await world.wait(0.000_05)
+    assert looks
+    assert not parks
+
+
+@in_trio
+async def test_a_limit_of_0_parks() -> None:
+    world = World()
+    await world.settle(0.000_05)
+    assert await world.wait(0.000_05, 0.0) == (0, 1)
+
+
+@in_trio
+async def test_other_tasks_have_their_turn_and_what_they_bring_is_seen() -> None:
+    world = World()
+    await world.settle(0.001)
+    signal = Signal()
+    found = False
+
+    async def other() -> None:
+        nonlocal found
+        await trio.lowlevel.checkpoint()
+        found = True
+        signal.wake()  # nobody is parked: what looks must see it
+
+    def look() -> bool:
+        world.now += LOOK_S
+        return found
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        with trio.fail_after(5):
+            await world.spinner.wait(LIMIT_S, look, signal.wait)
+    assert found
+
+
+@in_trio
+async def test_a_spinning_task_can_be_cancelled() -> None:
+    world = World()
+    await world.settle(0.001)
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        world.due = 1e9
+        await world.spinner.wait(LIMIT_S, world.look, trio.sleep_forever)
+    assert scope.cancelled_caught
+
+
+@in_trio
+async def test_of_many_sockets_those_are_asked_that_may_have_something() -> None:
+    pairs = [socket.socketpair() for _ in range(readiness.FEW + 3)]
+    asked = Readiness()
+    assert not asked.only_sockets
+    stages = [Stage() for _ in pairs]
+    for stage, (ours, _) in zip(stages, pairs, strict=True):
+        stage.stream.descriptor = ours.fileno  # type: ignore[method-assign]
+        asked.add(stage.pump)
+    try:
+        assert asked.only_sockets
+        assert asked.ready() == []
+        pairs[2][1].send(b"x")
+        assert asked.ready() == [stages[2].pump]
+        asked.discard(stages[2].pump)
+        asked.discard(stages[2].pump)
+        assert asked.ready() == []
+        always = Stage()
+        asked.add(always.pump)
+        assert asked.ready() == [always.pump]
+        assert not asked.only_sockets
+        pairs[0][0].close()  # before its pump is known to be over
+        assert asked.ready() == [always.pump, stages[0].pump]
+        stages[0].pump.abort(None)
+        assert asked.ready() == [always.pump]
+    finally:
+        for ours, theirs in pairs:
+            ours.close()
+            theirs.close()
