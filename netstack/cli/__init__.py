@@ -27,6 +27,7 @@ _COMMANDS: Final = {
     "cancel": "jobs",
     "certificate": "certificate",
     "consume": "consume",
+    "demo": "demo",
     "doctor": "doctor",
     "jobmanager": "jobmanager",
     "jobs": "jobs",

@@ -14,6 +14,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, final
 
@@ -64,6 +65,11 @@ _TOLD: Final = frozenset({"failure", "taskmanager"})
 @click.option(
     "--from", "from_savepoint", metavar="SAVEPOINT", help="Begin from this savepoint or checkpoint, a folder."
 )
+@click.option(
+    "--web",
+    metavar="ADDR:PORT",
+    help="Serve a live page there while the job runs, such as 127.0.0.1:8081; its address is printed.",
+)
 @click.option("--verbose", is_flag=True, help="Show what TaskManagers log.")
 @json_flag
 def run(
@@ -75,6 +81,7 @@ def run(
     memory_bytes: int | None,
     load_balance: str,
     from_savepoint: str | None,
+    web: str | None,
     verbose: bool,
     as_json: bool,
 ) -> int:
@@ -94,7 +101,7 @@ def run(
     )
     if from_savepoint is not None and os.path.exists(from_savepoint):
         from_savepoint = os.path.abspath(from_savepoint)
-    embedded = _Run(graph, from_savepoint, verbose)
+    embedded = _Run(graph, from_savepoint, verbose, web=web)
     began = time.monotonic()
     result = trio.run(embedded.main, taskmanagers, slots, memory_bytes, mode)
     if as_json:
@@ -133,11 +140,12 @@ def _size(graph: StreamGraph, taskmanagers: int | None, slots: int | None, mode:
 class _Run:
     """One run of a job."""
 
-    def __init__(self, graph: StreamGraph, from_savepoint: str | None, verbose: bool) -> None:
+    def __init__(self, graph: StreamGraph, from_savepoint: str | None, verbose: bool, *, web: str | None) -> None:
         self.restarts = self.checkpoints = self._told = 0
         self._graph = graph
         self._from_savepoint = from_savepoint
         self._is_verbose = verbose
+        self._web = web
         self._view = RunView(graph.name)
         self._stopped_by = ""
         self._cluster: LocalCluster | None = None
@@ -151,14 +159,17 @@ class _Run:
                 nursery.start_soon(self._end_on, signals, nursery)
                 try:
                     with self._view:
-                        async with open_local_cluster(
-                            taskmanagers=taskmanagers,
-                            slots=slots,
-                            memory_bytes=memory_bytes,
-                            load_balance=mode,
-                            on_printed=self._printed,
-                            on_logged=self._printed if self._is_verbose else None,
-                        ) as cluster:
+                        async with (
+                            open_local_cluster(
+                                taskmanagers=taskmanagers,
+                                slots=slots,
+                                memory_bytes=memory_bytes,
+                                load_balance=mode,
+                                on_printed=self._printed,
+                                on_logged=self._printed if self._is_verbose else None,
+                            ) as cluster,
+                            self._page(cluster),
+                        ):
                             outcome = await self._on(cluster)
                 except NetstackError as error:  # leaves as it is, not inside this nursery's group
                     outcome = error
@@ -169,6 +180,18 @@ class _Run:
         if isinstance(outcome, NetstackError):
             raise outcome
         return outcome
+
+    @asynccontextmanager
+    async def _page(self, cluster: LocalCluster) -> AsyncIterator[None]:
+        """The live page, if it was asked for."""
+        if self._web is None:
+            yield
+            return
+        from ..web.serve import open_web  # only who asks for it needs hypercorn and starlette
+
+        async with open_web(cluster.jobmanager, self._web) as url:
+            click.echo(f"the page is {url}", err=True)
+            yield
 
     async def _on(self, cluster: LocalCluster) -> JobResult:
         self._cluster = cluster

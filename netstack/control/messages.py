@@ -173,6 +173,13 @@ class AskStatistics:
     token: int
 
 
+@dataclass(frozen=True, slots=True)
+class AskDetails:
+    """Answered by `Statistics`, whose document tells what every channel of this driver's jobs is like now."""
+
+    token: int
+
+
 # ------------------------------------------------------------------------------------- from a TaskManager to its driver
 
 
@@ -332,7 +339,7 @@ class FetchBlob:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Answers `AskStatistics`; see `TaskManager.statistics`."""
+    """Answers `AskStatistics` and `AskDetails`; see `TaskManager.statistics` and `taskmanager.details`."""
 
     token: int
     document: Plain
@@ -415,6 +422,7 @@ Message: TypeAlias = (
     | CloseJob
     | BlobPart
     | AskStatistics
+    | AskDetails
     | JobOpened
     | JobRefused
     | JobClosed

@@ -36,6 +36,7 @@ from ..control.messages import (
     JobRefused,
     Message,
     OpenJob,
+    Statistics,
     blob_parts,
 )
 from ..control.routing import read_route
@@ -63,6 +64,7 @@ from .jobs import Jobs
 from .slots import ClusterSlots
 from .store import JobStore, JobStoreError, open_job_store
 from .taskmanagers import ConnectedTaskManager, TaskManagers
+from .watch import ClusterWatch
 
 LOGGER: Final = logging.getLogger("netstack.jobmanager")
 
@@ -90,6 +92,7 @@ class JobManager:
         taskmanagers: those that are there.
         jobs: all jobs, also those that have ended.
         store: its folder.
+        watch: looks at all of it.
     """
 
     def __init__(
@@ -104,6 +107,7 @@ class JobManager:
         self.jobs = Jobs(self, nursery, in_thread)
         self.in_thread = in_thread
         self._nursery = nursery
+        self.watch = ClusterWatch(self)
         self._asks = Asks(self)
         self._build = full_build(own_build())
         self._session = secrets.token_hex(8)
@@ -292,6 +296,7 @@ class JobManager:
         except (ConnectionLost, RemoteProtocolError) as error:
             reason = str(error)
         finally:
+            self.watch.lost(name, reason)
             self.taskmanagers.remove(name)
             self.slots.lose(name)
             for job_id, slots in found.opening.items():
@@ -304,6 +309,14 @@ class JobManager:
     def _taskmanager_said(self, name: str, link: ControlLink, message: Message) -> None:
         if isinstance(message, FetchBlob):
             self._nursery.start_soon(self._send_blob, link, message)
+            return
+        if isinstance(message, Statistics):
+            try:
+                self.watch.heard(name, message.document)
+            except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+                raise RemoteProtocolError(
+                    ErrorCode.MALFORMED_FRAME, f"{link.peer} told details that cannot be read: {error!r}"
+                ) from error
             return
         job_id = getattr(message, "job_id", None)
         if job_id is None:
@@ -391,6 +404,7 @@ async def open_jobmanager(config: JobManagerConfig, *, in_thread: InThread = in_
                     manager = JobManager(config, listener.address, store, nursery, in_thread)
                     await manager.jobs.recover()
                     nursery.start_soon(manager.serve, listener)
+                    nursery.start_soon(manager.watch.run)
                     yield manager
             finally:
                 listener.close()

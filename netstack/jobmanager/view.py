@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ..schedule.execution.execution_states import ExecutionState
+from .checkpoints import CheckpointReport
 from .job_master import JobMaster
 
 if TYPE_CHECKING:
@@ -62,14 +63,7 @@ def job_document(record: JobRecord, manager: JobManager) -> dict[str, Any]:
     return {
         **summary(record, manager),
         "vertices": _vertices(record, master),
-        "checkpoints": [
-            {
-                field.name: getattr(report, field.name)
-                for field in dataclasses.fields(report)
-                if field.name != "subtasks"
-            }
-            for report in master.history[-CHECKPOINTS_SHOWN:]
-        ],
+        "checkpoints": [_checkpoint(report) for report in master.history[-CHECKPOINTS_SHOWN:]],
         "last_checkpoint": None if last is None else {"checkpoint_id": last[0], "path": last[1]},
         "restored_from": master.restored_from,
         "log": [happening.document() for happening in master.log.all()],
@@ -78,6 +72,28 @@ def job_document(record: JobRecord, manager: JobManager) -> dict[str, Any]:
             for operator, values in master.results.items()
         },
         "waits_for": f"{missing} more slots; {manager.slots.describe()}" if missing else "",
+    }
+
+
+def _checkpoint(report: CheckpointReport) -> dict[str, Any]:
+    """One checkpoint; of its subtasks how many there were, and the slowest.
+
+    `alignment_s` is the longest, `in_flight_bytes` the channel state of all inputs and outputs.
+    """
+    found = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
+    subtasks = found.pop("subtasks")
+
+    def time_s(each: Mapping[str, Any]) -> float:
+        names = ("start_delay_s", "alignment_s", "snapshot_s", "gather_s", "write_s")
+        return float(sum(each.get(name, 0.0) for name in names))
+
+    slowest = max(subtasks, key=time_s, default=None)
+    return {
+        **found,
+        "subtasks": len(subtasks),
+        "alignment_s": max((each.get("alignment_s", 0.0) for each in subtasks), default=0.0),
+        "in_flight_bytes": sum(each.get("input_bytes", 0) + each.get("output_bytes", 0) for each in subtasks),
+        "slowest": "" if slowest is None else f"{slowest['task']} {slowest['subtask']}",
     }
 
 
@@ -161,6 +177,43 @@ def _sums(progress: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, int]
                 if type(value) is int:
                     mine[name] = mine.get(name, 0) + value
     return found
+
+
+def edges_of(record: JobRecord) -> list[dict[str, Any]]:
+    """What each vertex reads, in order of the consumers and their inputs.
+
+    Returns:
+        `producer` and `consumer` (numbers of vertices), `output` and `input` (of these), `partitioner`, `pattern`,
+        `type`.
+    """
+    if record.generated is None:
+        return []
+    job = record.generated.job
+    return [
+        {
+            "producer": job.datasets[edge.dataset].producer,
+            "output": job.outputs_of(job.datasets[edge.dataset].producer).index(edge.dataset),
+            "consumer": vertex,
+            "input": number,
+            "partitioner": edge.partitioner,
+            "pattern": edge.pattern.value,
+            "type": job.datasets[edge.dataset].type.value,
+        }
+        for vertex in range(len(job.vertices))
+        for number, edge in enumerate(job.inputs_of(vertex))
+    ]
+
+
+def chaining_of(record: JobRecord) -> list[dict[str, Any]]:
+    """Of each edge between operators whether both run in one task, and why."""
+    if record.generated is None:
+        return []
+    chaining = record.generated.chaining
+    explanations = (chaining.explain(edge) for edge in chaining.graph.edges)
+    return [
+        {"from": each.source, "to": each.target, "is_chained": each.is_chained, "why": str(each)}
+        for each in explanations
+    ]
 
 
 def taskmanagers_document(manager: JobManager) -> list[dict[str, Any]]:

@@ -370,6 +370,11 @@ class ChannelSender:
         channel.is_first = True
         self._first.append(channel)
 
+    @property
+    def channel_count(self) -> int:
+        """Open channels."""
+        return len(self._channels)
+
     def statistics(self) -> tuple[SendingChannelStatistics, ...]:
         """A snapshot of every channel; O(channels)."""
         return tuple(

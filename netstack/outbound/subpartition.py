@@ -394,6 +394,7 @@ class ResultSubpartition:
             is_blocked=self.is_blocked,
             is_finished=self.is_finished,
             is_consumed=self._view is not None and self._notify is None,
+            credit=None if self._credit is None else self._credit.available,
         )
 
     def _finished_elements(self) -> int:

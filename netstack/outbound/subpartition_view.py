@@ -29,6 +29,7 @@ class SubpartitionStatistics:
         is_blocked: whether it waits for a resume.
         is_finished: whether its end was added.
         is_consumed: whether its consumer is gone or has read the end.
+        credit: data buffers its consumer has room for; None of a local consumer, and before one came.
     """
 
     queued_buffers: int
@@ -40,6 +41,7 @@ class SubpartitionStatistics:
     is_blocked: bool
     is_finished: bool
     is_consumed: bool
+    credit: int | None = None
 
 
 @final

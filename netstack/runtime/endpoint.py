@@ -39,7 +39,7 @@ from .authentication import Secret, prove_dialler
 from .buffers import wait_unpooled
 from .pump import Pump
 from .readiness import Readiness
-from .statistics import AcceptedStatistics, DialledStatistics
+from .statistics import AcceptedStatistics, DialledStatistics, OpenConnection
 from .turns import turns
 
 LOGGER: Final = logging.getLogger("netstack")
@@ -391,6 +391,19 @@ class NetworkEndpoint:
             if entry.pump is not None and entry.receiver is not None
         )
         return accepted, dialled
+
+    def connections(self) -> tuple[OpenConnection, ...]:
+        """All connections; O(connections), whatever the number of their channels."""
+        accepted = (
+            OpenConnection(pump.stream.peer, True, pump.connection.statistics(), sender.channel_count)
+            for pump, sender in self._accepted.items()
+        )
+        dialled = (
+            OpenConnection(address, False, entry.pump.connection.statistics(), entry.receiver.channel_count)
+            for address, entry in self._dialled.items()
+            if entry.pump is not None and entry.receiver is not None
+        )
+        return (*accepted, *dialled)
 
     def total_bytes(self) -> tuple[int, int]:
         """Bytes ever sent and received, connections that are gone included."""

@@ -14,6 +14,7 @@ import trio
 
 from ..buffer.network_pool import NetworkBufferPool
 from ..buffer.requirements import gate_buffers, partition_buffers
+from ..buffer.statistics import NetworkBufferPoolStatistics
 from ..config import NATIVE_DIALECT, NetworkConfig
 from ..errors import ConfigError, LocalProtocolError
 from ..ids import ChannelDescriptor, ResultPartitionType, partition_id
@@ -35,7 +36,7 @@ from .memory_watch import MemoryWatch
 from .partitions import PartitionRegistry
 from .pump import Pump
 from .readiness import Producers
-from .statistics import NetworkStatistics
+from .statistics import NetworkStatistics, OpenConnection
 
 if TYPE_CHECKING:
     from .prometheus import MetricsServer
@@ -283,6 +284,14 @@ class NetworkEnvironment:
             bytes_received=received,
             admission=None if self._admission is None else self._admission.statistics(),
         )
+
+    def pool_statistics(self) -> NetworkBufferPoolStatistics:
+        """Of its network buffers; O(1)."""
+        return self._pool.statistics()
+
+    def connections(self) -> tuple[OpenConnection, ...]:
+        """All connections, in either direction; O(connections)."""
+        return self._endpoint.connections()
 
     @property
     def used_memory_bytes(self) -> int:

@@ -46,6 +46,23 @@ class DialledStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenConnection:
+    """A connection in either direction, without its channels.
+
+    Attributes:
+        peer: who reads, or the address that was dialled.
+        is_accepted: whether this end produces.
+        connection: bytes and calls.
+        channels: how many share it.
+    """
+
+    peer: str
+    is_accepted: bool
+    connection: ConnectionStatistics
+    channels: int
+
+
+@dataclass(frozen=True, slots=True)
 class NetworkStatistics:
     """A snapshot of everything a TaskManager owns.
 

@@ -39,6 +39,8 @@ from ..checkpoint.storage import CheckpointStorage
 from ..control.codec import Plain
 from ..errors import ConfigError, LocalProtocolError, OperatorFailed, PoolDestroyed, RecordError
 from ..events import CheckpointBarrier
+from ..inbound.gate import SingleInputGate
+from ..outbound.partition import ResultPartition
 from ..outbound.selector import (
     BroadcastSelector,
     ChannelSelector,
@@ -312,6 +314,16 @@ class ChainTask:
     def barrier_statistics(self) -> BarrierStatistics | None:
         """How barriers come together here; None of a task without gates."""
         return None if self._input is None else self._input.statistics()
+
+    @property
+    def open_gates(self) -> Sequence[SingleInputGate]:
+        """The gates that are open, in order of their index."""
+        return self._gates.opened
+
+    @property
+    def open_partitions(self) -> Sequence[ResultPartition]:
+        """What it produces."""
+        return self._output.partitions
 
     # Inside.
 

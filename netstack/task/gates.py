@@ -45,6 +45,11 @@ class TaskGates:
         """How many there are."""
         return len(self._descriptors)
 
+    @property
+    def opened(self) -> Sequence[SingleInputGate]:
+        """Those that are open, in order of their index."""
+        return self._open
+
     def update(self, gate: int, descriptors: ShuffleDescriptors) -> None:
         """Producers that a gate did not know are known now.
 

@@ -192,3 +192,16 @@ class InvokableTask:
     def statistics(self) -> TaskStatistics:
         """How far it is."""
         return TaskStatistics(0, sum(partition.counters.records for partition in self.partitions))
+
+    def barrier_statistics(self) -> None:
+        """It takes no checkpoints."""
+
+    @property
+    def open_gates(self) -> Sequence[SingleInputGate]:
+        """The gates that are open."""
+        return self._open
+
+    @property
+    def open_partitions(self) -> Sequence[ResultPartition]:
+        """What it produces."""
+        return self.partitions

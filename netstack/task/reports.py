@@ -5,13 +5,16 @@ Takes: nothing. Gives: the interface of a task, and of whoever hears its reports
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, final
 
+from ..checkpoint.barrier import BarrierStatistics
 from ..checkpoint.snapshot import TaskFile
 from ..control.codec import Plain
 from ..events import CheckpointBarrier
+from ..inbound.gate import SingleInputGate
+from ..outbound.partition import ResultPartition
 from ..schedule.descriptors.shuffle import ShuffleDescriptors
 
 
@@ -146,3 +149,14 @@ class RunnableTask(Protocol):
 
     def statistics(self) -> TaskStatistics:
         """How far it is."""
+
+    def barrier_statistics(self) -> BarrierStatistics | None:
+        """How barriers come together here; None of a task that reads nothing."""
+
+    @property
+    def open_gates(self) -> Sequence[SingleInputGate]:
+        """The gates that are open, in order of their index."""
+
+    @property
+    def open_partitions(self) -> Sequence[ResultPartition]:
+        """What it produces."""

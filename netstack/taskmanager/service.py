@@ -20,7 +20,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -54,6 +54,7 @@ from ..version import __version__
 from .blob_reader import BlobReader
 from .blobs import BlobFetcher
 from .code import AllowList, ShippedCode
+from .details import details_document
 from .environments import Environments
 from .job_scope import JobScope
 from .network_settings import config_of
@@ -298,6 +299,14 @@ class TaskManager:
             "shared_used_bytes": 0 if shared is None else shared.used_memory_bytes,
         }
 
+    def details(self, scopes: Iterable[JobScope]) -> Plain:
+        """What jobs are like at this moment, down to their channels, as far as that fits; see `details`.
+
+        Args:
+            scopes: of whoever asks.
+        """
+        return details_document(scopes, self.environments.shared, self.slots)
+
     def merged_statistics(self) -> NetworkStatistics:
         """All jobs as one network, for Prometheus."""
         return merged(
@@ -381,7 +390,7 @@ class TaskManager:
         with self._driven_by(link):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(link.run)
-                await self._serve_session(link)
+                await Session(link, self).serve()
                 nursery.cancel_scope.cancel()
 
     @contextmanager
@@ -393,11 +402,6 @@ class TaskManager:
             del self._drivers[link]
             if not self._drivers:
                 self._served.set()
-
-    async def _serve_session(self, link: Link) -> None:
-        LOGGER.info("%s is connected", shown_text(link.peer))
-        reason = await Session(link, self).serve()
-        LOGGER.info("%s has gone: %s", shown_text(link.peer), reason)
 
     async def _work_for(self, address: str) -> None:
         """One registration, from dialling to the loss of the JobManager."""
@@ -428,7 +432,8 @@ class TaskManager:
         self._registrations += 1
         self._registered.set()
         with self._driven_by(link):
-            await self._serve_session(link)
+            LOGGER.info("registered at %s", shown_text(link.peer))
+            await Session(link, self).serve()
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ driver that dies leaves nothing behind. What the other end says can end its own 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Final, Protocol, final
 
 import trio
@@ -16,6 +17,7 @@ import trio
 from ..control.codec import Plain
 from ..control.link import Link
 from ..control.messages import (
+    AskDetails,
     AskStatistics,
     BlobPart,
     CloseJob,
@@ -56,6 +58,9 @@ class SessionHost(Protocol):
     def statistics(self) -> Plain:
         """See `TaskManager.statistics`."""
 
+    def details(self, scopes: Iterable[JobScope]) -> Plain:
+        """See `TaskManager.details`."""
+
 
 @final
 class Session:
@@ -66,9 +71,10 @@ class Session:
         self._host = host
         self._scopes: dict[str, JobScope] = {}
         self._blobs = BlobFetcher(link.send)
+        self._is_told = False
 
-    async def serve(self) -> str:
-        """Carries out what comes, until the connection ends; returns why it did, when no job of it is left.
+    async def serve(self) -> None:
+        """Carries out what comes, until the connection ends and no job of it is left.
 
         Cancellation: every job of the session is closed.
         """
@@ -83,7 +89,9 @@ class Session:
                 self._blobs.lost(f"{self._link.peer} is gone")
                 for scope in self._scopes.values():
                     scope.close(reason)
-        return reason
+        LOGGER.log(
+            logging.INFO if self._is_told else logging.DEBUG, "%s has gone: %s", shown_text(self._link.peer), reason
+        )
 
     def _carry_out(self, message: Message, nursery: trio.Nursery) -> None:
         match message:
@@ -96,7 +104,9 @@ class Session:
             case BlobPart():
                 self._blobs.part(message)
             case AskStatistics():
-                self._tell_statistics(message.token)
+                self._tell(message.token, self._host.statistics())
+            case AskDetails():
+                self._tell(message.token, self._host.details(self._scopes.values()))
             case Refused():
                 raise ConnectionLost(f"{self._link.peer} refused this TaskManager: {shown_text(message.text, 800)}")
             case _:
@@ -119,6 +129,9 @@ class Session:
             self._link.send(JobRefused(message.job_id, explained(error)))
             return
         self._scopes[scope.job_id] = scope
+        if not self._is_told:  # of those that only ask nobody needs a line
+            self._is_told = True
+            LOGGER.info("%s drives jobs here", shown_text(self._link.peer))
         nursery.start_soon(self._live, scope, message.slot_timeout_s)
 
     async def _live(self, scope: JobScope, slot_timeout_s: float) -> None:
@@ -138,8 +151,7 @@ class Session:
         refusal = scope.refusal
         self._link.send(JobRefused(scope.job_id, refusal) if refusal else JobClosed(scope.job_id, scope.reason))
 
-    def _tell_statistics(self, token: int) -> None:
-        document = self._host.statistics()
+    def _tell(self, token: int, document: Plain) -> None:
         try:
             self._link.send(Statistics(token, document))
         except ConfigError:  # thousands of partitions: more than a frame holds

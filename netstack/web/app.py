@@ -15,21 +15,22 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from importlib import resources
 from typing import Any, Final, final
 
 import trio
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from ..errors import ConfigError, NetstackError
 from ..jobmanager.jobs import JobRecord
 from ..jobmanager.service import JobManager
-from ..jobmanager.view import job_document, summary, taskmanagers_document
+from ..jobmanager.view import edges_of, job_document, summary, taskmanagers_document
 from . import flink
-from .history import History
+from .answers import history_response, page_response
+from .history import History, snapshot_text
+from .page import page
 
 LOOK_S: Final = 0.5
 """How often the cluster is looked at for the history and for who watches; less often where a look takes long."""
@@ -37,13 +38,8 @@ LOOK_S: Final = 0.5
 LOOK_PART: Final = 0.05
 """Of the time, at most, goes into looking."""
 
-MAX_GONE: Final = 20
-"""TaskManagers that have gone and are still shown."""
-
 MAX_SAVEPOINTS: Final = 100
 """Answers of savepoints that are remembered."""
-
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 
 
 @final
@@ -54,17 +50,23 @@ class Web:
         manager: whose jobs are shown.
         token: that callers must show; None asks for none.
         may_change: whether jobs may be cancelled and savepoints taken from here.
+        facts: more for the page.
+
+    Attributes:
+        app: the ASGI application.
+        history: what there was to see.
     """
 
-    def __init__(self, manager: JobManager, *, token: str | None, may_change: bool) -> None:
+    def __init__(
+        self, manager: JobManager, *, token: str | None, may_change: bool, facts: dict[str, Any] | None = None
+    ) -> None:
         self._manager = manager
         self._token = token
         self._may_change = may_change
-        self._history = History()
+        self._facts = {"may_change": may_change, **(facts or {})}
+        self.history = History()
         self._savepoints: dict[str, dict[str, Any]] = {}
         self._nursery: trio.Nursery | None = None
-        self._here: dict[str, dict[str, Any]] = {}
-        self._gone: dict[str, dict[str, Any]] = {}
         self.app = Starlette(
             routes=[
                 Route("/", self._page),
@@ -103,30 +105,9 @@ class Web:
     async def _watch(self) -> None:
         while True:
             began_s = time.perf_counter()
-            text = json.dumps(self._snapshot(), separators=(",", ":"), default=str)
-            self._history.add(time.time(), text)
+            self._manager.watch.want()
+            self.history.add(time.time(), snapshot_text(self._manager.watch.snapshot() | self._facts))
             await trio.sleep(max(LOOK_S, (time.perf_counter() - began_s) / LOOK_PART))
-
-    def _snapshot(self) -> dict[str, Any]:
-        """All that the page draws."""
-        here = {each["name"]: {**each, "is_gone": False} for each in taskmanagers_document(self._manager)}
-        for name, each in self._here.items():
-            if name not in here:
-                self._gone[name] = {**each, "is_gone": True, "jobs": {}, "free_slots": 0}
-        while len(self._gone) > MAX_GONE:
-            del self._gone[next(iter(self._gone))]
-        self._here = here
-        records = self._manager.jobs.records.values()
-        return {
-            "taskmanagers": [*here.values(), *self._gone.values()],
-            "jobs": [self._drawn(record) for record in records],
-            "may_change": self._may_change,
-        }
-
-    def _drawn(self, record: JobRecord) -> dict[str, Any]:
-        """One job for the page: its document with the edges, and why operators are chained or not."""
-        document = job_document(record, self._manager)
-        return {**document, "edges": edges_of(record), "chaining": chaining_of(record)}
 
     # Who may.
 
@@ -148,8 +129,7 @@ class Web:
         return checked
 
     async def _page(self, request: Request) -> Response:
-        text = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
-        return HTMLResponse(text, headers={"Content-Security-Policy": _POLICY, "Cache-Control": "no-store"})
+        return page_response(page())
 
     # Flink's paths.
 
@@ -232,7 +212,8 @@ class Web:
     # Our own.
 
     async def _own_job(self, request: Request) -> Response:
-        return JSONResponse(self._drawn(self._find(request)))
+        self._manager.watch.want()
+        return JSONResponse(self._manager.watch.drawn(self._find(request)))
 
     async def _log(self, request: Request) -> Response:
         words = request.query_params.get("search", "").lower().split()
@@ -240,50 +221,21 @@ class Web:
         return JSONResponse([each for each in log if all(w in f"{each['what']} {each['text']}".lower() for w in words)])
 
     async def _all_history(self, request: Request) -> Response:
-        return Response(self._history.document(), media_type="application/json")
+        return await history_response(request, self.history)
 
     async def _events(self, request: Request) -> Response:
         async def told() -> AsyncIterator[bytes]:
             seen = -1
             while True:
-                if self._history.number != seen:
-                    seen = self._history.number
-                    data = f'{{"at":{time.time():.3f},"snapshot":{self._history.last or "null"}}}'
+                if self.history.number != seen:
+                    seen = self.history.number
+                    data = f'{{"at":{time.time():.3f},"snapshot":{self.history.last or "null"}}}'
                     yield f"event: snapshot\ndata: {data}\n\n".encode()
                 else:
                     yield b": alive\n\n"
                 await trio.sleep(LOOK_S)
 
         return StreamingResponse(told(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
-
-
-def edges_of(record: JobRecord) -> list[dict[str, Any]]:
-    """What each vertex reads: `producer`, `consumer` (numbers of vertices), `partitioner`, `pattern`, `type`."""
-    if record.generated is None:
-        return []
-    job = record.generated.job
-    return [
-        {
-            "producer": job.datasets[edge.dataset].producer,
-            "consumer": edge.consumer,
-            "partitioner": edge.partitioner,
-            "pattern": edge.pattern.value,
-            "type": job.datasets[edge.dataset].type.value,
-        }
-        for edge in job.edges
-    ]
-
-
-def chaining_of(record: JobRecord) -> list[dict[str, Any]]:
-    """Of each edge between operators whether both run in one task, and why."""
-    if record.generated is None:
-        return []
-    chaining = record.generated.chaining
-    explanations = (chaining.explain(edge) for edge in chaining.graph.edges)
-    return [
-        {"from": each.source, "to": each.target, "is_chained": each.is_chained, "why": str(each)}
-        for each in explanations
-    ]
 
 
 def _refusal(status: int, text: str) -> JSONResponse:

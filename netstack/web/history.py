@@ -1,26 +1,39 @@
-"""What the cluster looked like during the last ten minutes.
+"""What a cluster looked like: the last ten minutes of the page, or all of a recording.
 
-Takes: snapshots as JSON text. Gives: them back, the oldest first, to whoever draws or saves them.
+Takes: snapshots as JSON text. Gives: them back, the oldest first, to whoever draws them; a file, and what is in one.
 
 Rules: what is kept is compressed and bounded, however large the jobs are: then it reaches less far back.
 """
 
 from __future__ import annotations
 
+import gzip
+import json
+import math
 import zlib
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from pathlib import Path
+from typing import Any, Final, final
+
+from ..errors import ConfigError
+from ..version import __version__
+
+VERSION: Final = 1
+"""Of the file."""
 
 KEPT_S: Final = 600.0
 """How far back the page can be dragged."""
 
-MAX_BYTES: Final = 32 << 20
-"""Of all that is kept, compressed."""
+MAX_BYTES: Final = 8 << 20
+"""Of all that is kept, compressed: some twenty times as much as text."""
 
 
 @dataclass(slots=True)
-class _Kept:
+class Kept:
+    """A snapshot, compressed, and the time for which it was true: seconds since 1970."""
+
     at: float
     until: float
     packed: bytes
@@ -28,18 +41,19 @@ class _Kept:
 
 @final
 class History:
-    """Snapshots of the last `KEPT_S` seconds; one that is like the one before is that one, seen longer.
+    """Snapshots of the last `kept_s` seconds; one that is like the one before is that one, seen longer.
 
     Attributes:
         number: how many different ones there have been: whoever has seen this one has seen all.
         last: the newest, as JSON; empty before the first.
     """
 
-    def __init__(self, *, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, *, max_bytes: int = MAX_BYTES, kept_s: float = KEPT_S) -> None:
         self.number = 0
         self.last = ""
         self._max_bytes = max_bytes
-        self._kept: deque[_Kept] = deque()
+        self._kept_s = kept_s
+        self._kept: deque[Kept] = deque()
         self._bytes = 0
 
     def add(self, at: float, text: str) -> None:
@@ -55,15 +69,60 @@ class History:
             self.number += 1
             self.last = text
             packed = zlib.compress(text.encode(), 1)
-            self._kept.append(_Kept(at, at, packed))
+            self._kept.append(Kept(at, at, packed))
             self._bytes += len(packed)
-        while len(self._kept) > 1 and (self._kept[0].until < at - KEPT_S or self._bytes > self._max_bytes):
+        while len(self._kept) > 1 and (self._kept[0].until < at - self._kept_s or self._bytes > self._max_bytes):
             self._bytes -= len(self._kept.popleft().packed)
 
-    def document(self) -> str:
-        """All of them as one JSON list of `at`, `until` (seconds since 1970) and `snapshot`."""
-        parts = (
-            f'{{"at":{each.at:.3f},"until":{each.until:.3f},"snapshot":{zlib.decompress(each.packed).decode()}}}'
-            for each in self._kept
-        )
-        return f"[{','.join(parts)}]"
+    def kept(self) -> Sequence[Kept]:
+        """All of them, the oldest first; they do not change any more, but for the `until` of the last."""
+        return tuple(self._kept)
+
+    @staticmethod
+    def text(kept: Sequence[Kept]) -> str:
+        """As one JSON list of `at`, `until` (seconds since 1970) and `snapshot`."""
+        return f"[{','.join(map(_entry, kept))}]"
+
+    def save(self, path: Path) -> None:
+        """Writes a file that `load` reads, whole or not at all. It blocks.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        written = path.with_name(f".{path.name}.part")
+        with gzip.open(written, "wt", encoding="utf-8") as file:
+            file.write(json.dumps({"netstack_history": VERSION, "version": __version__}) + "\n")
+            for each in self.kept():
+                file.write(_entry(each) + "\n")
+        written.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> History:
+        """What `save` wrote. It blocks.
+
+        Raises:
+            ConfigError: it is no such file, or one of another release.
+            OSError: it cannot be read.
+        """
+        found = cls(max_bytes=1 << 62, kept_s=math.inf)
+        try:
+            with gzip.open(path, "rt", encoding="utf-8") as file:
+                head = json.loads(file.readline())
+                if type(head) is not dict or head.get("netstack_history") != VERSION:
+                    raise ConfigError(f"{path} is no recording of this release of netstack (version {VERSION})")
+                for line in file:
+                    entry = json.loads(line)
+                    found.add(entry["at"], snapshot_text(entry["snapshot"]))
+                    found._kept[-1].until = entry["until"]
+        except (gzip.BadGzipFile, EOFError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{path} is no whole recording of netstack: {error}") from error
+        return found
+
+
+def snapshot_text(snapshot: Mapping[str, Any]) -> str:
+    """A snapshot as JSON; what is no JSON in it (a result of a sink) as text."""
+    return json.dumps(snapshot, separators=(",", ":"), default=str)
+
+
+def _entry(kept: Kept) -> str:
+    return f'{{"at":{kept.at:.3f},"until":{kept.until:.3f},"snapshot":{zlib.decompress(kept.packed).decode()}}}'

@@ -34,7 +34,12 @@ except ImportError as error:
 
 @asynccontextmanager
 async def open_web(
-    manager: JobManager, address: str, *, secret: Secret | None = None, may_change: bool = False
+    manager: JobManager,
+    address: str,
+    *,
+    secret: Secret | None = None,
+    may_change: bool = False,
+    facts: dict[str, Any] | None = None,
 ) -> AsyncIterator[str]:
     """Serves while the block runs.
 
@@ -43,6 +48,7 @@ async def open_web(
         address: `host:port`; port 0 picks a free one.
         secret: whose `web_token` callers must show; None asks for none, and is allowed on loopback only.
         may_change: whether jobs may be cancelled and savepoints taken.
+        facts: more for the page, in each snapshot.
 
     Yields:
         The URL of the page.
@@ -61,7 +67,7 @@ async def open_web(
     config.accesslog = None
     config.errorlog = LOGGER
     config.graceful_timeout = 0.5
-    web = Web(manager, token=None if secret is None else secret.web_token, may_change=may_change)
+    web = Web(manager, token=None if secret is None else secret.web_token, may_change=may_change, facts=facts)
     stopping = trio.Event()
     async with web.watching(), trio.open_nursery() as nursery:
         bound = await nursery.start(partial(serve, cast(Any, web.app), config, shutdown_trigger=stopping.wait))

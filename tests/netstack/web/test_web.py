@@ -170,15 +170,15 @@ def test_history_is_bounded_and_keeps_what_lasts_once() -> None:
         history.add(float(second), '{"n":1}')
     history.add(3.0, '{"n":2}')
     assert history.number == 2
-    assert json.loads(history.document()) == [
+    assert json.loads(History.text(history.kept())) == [
         {"at": 0.0, "until": 2.0, "snapshot": {"n": 1}},
         {"at": 3.0, "until": 3.0, "snapshot": {"n": 2}},
     ]
     history.add(KEPT_S + 2.5, '{"n":3}')
-    assert [each["snapshot"]["n"] for each in json.loads(history.document())] == [2, 3]
+    assert [each["snapshot"]["n"] for each in json.loads(History.text(history.kept()))] == [2, 3]
     for number in range(100):
         history.add(KEPT_S + 3 + number, json.dumps({"n": number, "text": "x" * number}))
-    kept = json.loads(history.document())
+    kept = json.loads(History.text(history.kept()))
     assert 1 < len(kept) < 30
     assert kept[-1]["snapshot"]["n"] == 99
 

@@ -1,0 +1,118 @@
+"""The command `netstack demo`: flow control, slowly enough to watch, on the live page.
+
+Takes: an address for the page. Gives: two small jobs on TaskManagers of this machine, until Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+import webbrowser
+from collections.abc import AsyncIterator
+from typing import Any
+
+import click
+import trio
+
+from ..errors import ConfigError, JobFailed, NetstackError
+from ..jobmanager.local import LocalCluster, open_local_cluster
+from .values import Parsed
+
+
+def _pace(text: str) -> float:
+    try:
+        pace = float(text)
+    except ValueError:
+        pace = 0.0
+    if not 0.05 <= pace <= 100:
+        raise ConfigError(f"--pace {text}: give 0.05 (fast) to 100 (slow)")
+    return pace
+
+
+@click.command(short_help="Flow control, slowly enough to watch, in a browser.")
+@click.option("--web", metavar="ADDR:PORT", default="127.0.0.1:8081", show_default=True, help="Where the page is.")
+@click.option(
+    "--pace",
+    type=Parsed("FACTOR", _pace),
+    default="1",
+    show_default=True,
+    help="How much longer everything takes; below 1 it is faster.",
+)
+@click.option("--open/--no-open", "opens", default=False, help="Open the page in a browser.")
+def demo(web: str, pace: float, opens: bool) -> int:
+    """Two producers, two consumers, one connection: buffers, credit, a consumer that stalls, a barrier that aligns.
+
+    A JobManager, four TaskManagers and two jobs of netstack.examples.two_by_two: one with credit, one without. Ctrl-C
+    ends all of it.
+    """
+    trio.run(_show, web, pace, opens)
+    return 0
+
+
+async def _show(web: str, pace: float, opens: bool) -> None:
+    from ..web.serve import open_web  # only who asks for it needs hypercorn and starlette
+
+    failure: NetstackError | OSError | None = None
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_end_on, signals, nursery.cancel_scope)
+            try:
+                async with open_local_cluster(taskmanagers=4, slots=2) as cluster:
+                    began = time.time()
+                    async with open_web(cluster.jobmanager, web, facts={"demo": story(began, pace)}) as url:
+                        click.echo(f"the page is {url}; Ctrl-C ends it")
+                        if opens:
+                            webbrowser.open(url)
+                        await _run_jobs(cluster, began, pace)
+            except (NetstackError, OSError) as error:  # leaves as it is, not inside this nursery's group
+                failure = error
+            nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+async def _end_on(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
+    async for _ in signals:
+        scope.cancel()
+
+
+async def _run_jobs(cluster: LocalCluster, began: float, pace: float) -> None:
+    """Both jobs, one after the other so that each has TaskManagers of its own; they end with the command."""
+    from ..examples import two_by_two
+
+    jobs = []
+    for credit in (1, 0):
+        environment = two_by_two.job(began, pace, credit)
+        jobs.append(await cluster.client.submit(environment))
+        running: dict[str, int] = {}
+        while running.get("running") != 4:  # asked over a connection
+            await trio.sleep(0.05)
+            running = (await cluster.client.job(jobs[-1]))["tasks"]
+            if "failed" in running:
+                break
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_take_checkpoints, cluster, jobs[0], began, pace)
+        result = await cluster.wait(jobs[0])
+        raise JobFailed(f"the job ended: {result.state}", job_id=jobs[0])
+
+
+async def _take_checkpoints(cluster: LocalCluster, job_id: str, began: float, pace: float) -> None:
+    """When a barrier is to be seen: all others would only wait for B.4."""
+    from ..examples.two_by_two import ALIGN, phase_at
+
+    while True:
+        await trio.sleep(3.0 * pace)
+        master = cluster.jobmanager.jobs.running.get(job_id)
+        if master is not None and phase_at(began, pace) == ALIGN:
+            await master.checkpoint()
+
+
+def story(began: float, pace: float) -> dict[str, Any]:
+    """What the page tells, and when."""
+    from ..examples.two_by_two import NAMES, PHASES
+
+    return {
+        "began": began,
+        "names": NAMES,
+        "phases": [{**phase, "seconds": phase["seconds"] * pace} for phase in PHASES],
+    }

@@ -1,0 +1,293 @@
+"""What a cluster looks like at a moment, down to each channel: for the page, for recordings, for `netstack top`.
+
+Takes: the jobs and TaskManagers of a JobManager, and the details that TaskManagers tell when they are asked. Gives:
+snapshots, which are plain data.
+
+Rules: TaskManagers are asked once a second, and only while somebody looks. One whose answers take long is asked less
+often: telling takes a fiftieth of its time at most. A snapshot waits for nobody: what is not known yet is left out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, final
+
+import trio
+
+from ..control.details import TASKMANAGER_KEYS, check_details
+from ..control.messages import AskDetails
+from .job_master import JobMaster
+from .view import chaining_of, edges_of, job_document, taskmanagers_document
+
+if TYPE_CHECKING:
+    from .jobs import JobRecord
+    from .service import JobManager
+
+Document = dict[str, Any]
+
+PERIOD_S: Final = 1.0
+"""Between two questions to a TaskManager, at least."""
+
+DETAILS_PART: Final = 0.02
+"""Of a TaskManager's time, at most, goes into answers."""
+
+LOOKED_S: Final = 5.0
+"""Who has looked so long ago still looks."""
+
+MAX_GONE: Final = 20
+"""TaskManagers that have gone and are still shown."""
+
+SILENT_S: Final = 3.0
+"""A TaskManager that has said nothing for so long is shown as silent: signs of life come more often."""
+
+CHANNEL_COLUMNS: Final = (
+    "producer",
+    "consumer",
+    "subpartition",
+    "is_local",
+    "connection",
+    "credit",
+    "backlog",
+    "sending",
+    "is_blocked",
+    "queued",
+    "queued_bytes",
+    "exclusive",
+    "free_exclusive",
+    "free_floating",
+    "unannounced_credit",
+    "sender_backlog",
+    "buffers",
+    "is_finished",
+)
+"""Of a channel in a snapshot: its two subtasks; over which connection; at the producer credit, backlog, elements in its
+queue, whether it waits behind a barrier; at the consumer the rest, as in `ChannelStatistics`. What the producer did not
+tell is None."""
+
+
+@dataclass(slots=True)
+class _Told:
+    """What a TaskManager told last."""
+
+    document: Document
+    at_s: float
+    asked_at_s: float
+
+
+@final
+class ClusterWatch:
+    """Looks at a whole cluster. `run` it; say `want` as long as somebody looks."""
+
+    def __init__(self, manager: JobManager) -> None:
+        self._manager = manager
+        self._tokens = itertools.count()
+        self._looked_s = -LOOKED_S
+        self._wanted = trio.Event()
+        self._told: dict[str, _Told] = {}
+        self._asked: dict[str, float] = {}
+        self._gone: dict[str, Document] = {}
+        self._spent: dict[tuple[str, int, int, int], tuple[float, float, float]] = {}
+        self._rates: dict[tuple[str, int, int, int], tuple[int, int, int]] = {}
+
+    def want(self) -> None:
+        """Somebody looks, now and for the next `LOOKED_S` seconds."""
+        self._looked_s = trio.current_time()
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Asks TaskManagers while somebody looks. Cancellation: nothing is asked any more."""
+        while True:
+            if trio.current_time() - self._looked_s >= LOOKED_S:
+                self._told.clear()
+                self._asked.clear()
+                self._spent.clear()
+                self._rates.clear()
+                self._wanted = trio.Event()
+                await self._wanted.wait()
+            for found in self._manager.taskmanagers.all():
+                self._ask(found.location.name)
+            await trio.sleep(PERIOD_S / 4)
+
+    def _ask(self, name: str) -> None:
+        now_s = trio.current_time()
+        told, asked_s = self._told.get(name), self._asked.get(name)
+        if asked_s is not None and (told is None or told.asked_at_s < asked_s):
+            return  # it has not answered yet
+        if told is not None:
+            period_s = max(PERIOD_S, float(told.document["took_s"]) / DETAILS_PART)
+            if now_s < told.asked_at_s + period_s:
+                return
+        self._asked[name] = now_s
+        self._manager.send(name, AskDetails(next(self._tokens)))
+
+    def heard(self, name: str, document: Document) -> None:
+        """A TaskManager tells how it is.
+
+        Raises:
+            KeyError, TypeError, ValueError: the document is none of `taskmanager.details`.
+        """
+        now_s = trio.current_time()
+        check_details(document)
+        for job_id, job in document["jobs"].items():
+            for task in job["tasks"]:
+                self._rate((job_id, *task["attempt"]), task)
+        self._told[name] = _Told(document, now_s, self._asked.get(name, now_s))
+
+    def _rate(self, key: tuple[str, int, int, int], task: Mapping[str, Any]) -> None:
+        """Of the time since the last look, in thousandths, what a task did."""
+        spent = float(task["busy_s"]), float(task["idle_s"]), float(task["backpressured_s"])
+        before = self._spent.get(key, (0.0, 0.0, 0.0))
+        passed = [max(0.0, now - then) for now, then in zip(spent, before, strict=True)]
+        whole_s = sum(passed)
+        self._spent[key] = spent
+        if whole_s > 0:
+            busy, idle, waiting = (round(1000 * each / whole_s) for each in passed)
+            self._rates[key] = busy, idle, waiting
+
+    def lost(self, name: str, reason: str) -> None:
+        """A TaskManager is about to be forgotten, and still shown."""
+        for each in taskmanagers_document(self._manager):
+            if each["name"] == name:
+                self._gone[name] = {**each, "jobs": {}, "free_slots": 0, "gone": reason}
+        while len(self._gone) > MAX_GONE:
+            del self._gone[next(iter(self._gone))]
+        self._told.pop(name, None)
+        self._asked.pop(name, None)
+
+    # Snapshots.
+
+    def snapshot(self) -> Document:
+        """The cluster now.
+
+        Returns:
+            `taskmanagers` (see `view.taskmanagers_document`; with `gone`: why, or empty; `silent_s`; `network` and
+            memory once they are known), `jobs` (see `view.job_document`; with `edges` and their channels, `chaining`,
+            and of each subtask what it does), `channel_columns`, `load_balance`.
+        """
+        now_s = trio.current_time()
+        here = []
+        for each in taskmanagers_document(self._manager):
+            heard_s = self._manager.heard_s(each["name"])
+            silent_s = 0.0 if heard_s is None or math.isinf(heard_s) else now_s - heard_s
+            told = self._told.get(each["name"])
+            facts = {} if told is None else {key: told.document[key] for key in TASKMANAGER_KEYS}
+            silent = round(silent_s) if silent_s > SILENT_S else 0
+            here.append({**each, **facts, "gone": "", "silent_s": silent})
+        return {
+            "taskmanagers": [*here, *self._gone.values()],
+            "jobs": [self.drawn(record) for record in self._manager.jobs.records.values()],
+            "channel_columns": list(CHANNEL_COLUMNS),
+            "load_balance": self._manager.config.load_balance.value,
+        }
+
+    def drawn(self, record: JobRecord) -> Document:
+        """One job of a snapshot."""
+        document = job_document(record, self._manager)
+        document |= {"edges": edges_of(record), "chaining": chaining_of(record)}
+        if record.master is not None:
+            self._add_details(document, record.stored.job_id, record.master)
+        return document
+
+    def _add_details(self, document: Document, job_id: str, master: JobMaster) -> None:
+        tasks: dict[tuple[int, int], Mapping[str, Any]] = {}
+        networks = []
+        for name, told in self._told.items():
+            job = told.document["jobs"].get(job_id)
+            if job is None:
+                continue
+            if job["network"] is not None:
+                networks.append({"taskmanager": name, **job["network"]})
+            for task in job["tasks"]:
+                vertex, subtask, attempt = task["attempt"]
+                if _attempt_of(document, vertex, subtask) == attempt:
+                    tasks[vertex, subtask] = task
+        document["networks"] = networks
+        for (vertex, subtask), task in tasks.items():
+            row = document["vertices"][vertex]["subtasks"][subtask]
+            rates = self._rates.get((job_id, *task["attempt"]))
+            row |= {
+                "records_in": task["records_in"],
+                "records_out": task["records_out"],
+                "busy": None if rates is None else rates[0],
+                "idle": None if rates is None else rates[1],
+                "backpressured": None if rates is None else rates[2],
+                "barriers": task["barriers"],
+                "pools": [each["pool"] for each in task["outputs"]],
+                "floating": [each["floating"] for each in task["inputs"]],
+            }
+        places = {
+            (vertex, each["subtask"]): each["taskmanager"]
+            for vertex, found in enumerate(document["vertices"])
+            for each in found["subtasks"]
+        }
+        for edge in document["edges"]:
+            edge |= _channels(edge, tasks, places)
+
+
+def _attempt_of(document: Mapping[str, Any], vertex: int, subtask: int) -> int | None:
+    """The attempt of a subtask that is current; None where there is no such subtask."""
+    vertices = document["vertices"]
+    if not 0 <= vertex < len(vertices) or not 0 <= subtask < len(vertices[vertex]["subtasks"]):
+        return None
+    found: int = vertices[vertex]["subtasks"][subtask]["attempt"]
+    return found
+
+
+def _channels(
+    edge: Mapping[str, Any],
+    tasks: Mapping[tuple[int, int], Mapping[str, Any]],
+    places: Mapping[tuple[int, int], str | None],
+) -> Document:
+    """The channels of an edge, both ends put together, and how many there are in all.
+
+    Args:
+        edge: see `edges_of`.
+        tasks: what was told, by vertex and subtask.
+        places: the TaskManager of each subtask.
+    """
+    rows: list[list[Any]] = []
+    count = 0
+    sent: dict[tuple[int, int], list[Any]] = {}
+    for (vertex, subtask), task in tasks.items():
+        if vertex == edge["producer"] and edge["output"] < len(task["outputs"]):
+            for row in task["outputs"][edge["output"]]["rows"]:
+                sent[subtask, row[0]] = row
+    for (vertex, subtask), task in sorted(tasks.items(), key=lambda item: item[0]):
+        if vertex != edge["consumer"] or edge["input"] >= len(task["inputs"]):
+            continue
+        gate = task["inputs"][edge["input"]]
+        count += gate["channels"]
+        for row in gate["rows"]:
+            _, producer, _, subpartition, is_local, peer, *queues, buffers, is_finished = row
+            there = sent.get((producer, subpartition))
+            credit, backlog, sending, is_blocked = (
+                (None, None, None, None) if there is None else (there[3], there[2], there[1], there[4])
+            )
+            connection = _connection(is_local, peer, places.get((edge["consumer"], subtask)))
+            rows.append(
+                [
+                    producer,
+                    subtask,
+                    subpartition,
+                    is_local,
+                    connection,
+                    credit,
+                    backlog,
+                    sending,
+                    is_blocked,
+                    *queues,
+                    buffers,
+                    is_finished,
+                ]
+            )
+    return {"channel_count": count, "channels": rows}
+
+
+def _connection(is_local: bool, peer: str, consumer_at: str | None) -> str:
+    """Over what a channel goes, in words."""
+    if is_local:
+        return "local"
+    return f"{peer.partition('://')[2] or peer} → {consumer_at or '?'}"

@@ -1,0 +1,210 @@
+"""What the jobs of a TaskManager are like at this moment, down to each channel: for whoever watches a job run.
+
+Takes: the jobs of whoever asks. Gives: a document of plain data.
+
+Rules: bounded. Of each input and each output of a vertex `CHANNELS_AT_MOST` channels are told, of one that has more a
+corner: the first subtasks with the first channels of each, so that both ends tell of the same channels. Nothing is
+counted for it and nothing runs between two questions; an answer costs about 5 us a channel.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from math import isqrt
+from typing import Final
+
+from ..buffer.statistics import LocalBufferPoolStatistics
+from ..checkpoint.barrier import BarrierStatistics
+from ..control.codec import Attempt, Plain
+from ..errors import LocalProtocolError
+from ..inbound.gate import SingleInputGate
+from ..outbound.partition import ResultPartition
+from ..runtime.network_environment import NetworkEnvironment
+from ..schedule.descriptors.shuffle import partition_place
+from ..task.reports import RunnableTask
+from .job_scope import JobScope
+from .slots import TaskSlotTable
+
+CHANNELS_AT_MOST: Final = 256
+"""Of one input, or of one output, of a vertex."""
+
+TASKS_AT_MOST: Final = 4096
+"""Of a job here."""
+
+CONNECTIONS_AT_MOST: Final = 64
+"""Of a network."""
+
+
+def details_document(scopes: Iterable[JobScope], shared: NetworkEnvironment | None, slots: TaskSlotTable) -> Plain:
+    """All of it.
+
+    Args:
+        scopes: the jobs.
+        shared: the network that jobs share, if it is open.
+        slots: of the TaskManager.
+
+    Returns:
+        `took_s` (how long this took: who asks again should leave it fifty times as long), `memory_bytes`,
+        `free_memory_bytes`, `network` (of the shared one; None while it is closed) and `jobs`, by id: `tasks`,
+        `network` (of its own, or None).
+    """
+    began_s = time.perf_counter()
+    jobs = {scope.job_id: _job(scope) for scope in scopes}
+    return {
+        "memory_bytes": slots.memory_bytes,
+        "free_memory_bytes": slots.free_memory_bytes,
+        "network": None if shared is None else _network(shared),
+        "jobs": jobs,
+        "took_s": time.perf_counter() - began_s,
+    }
+
+
+def _job(scope: JobScope) -> Plain:
+    tasks = []
+    room: dict[tuple[str, int, int], int] = {}
+    widths = _widths(scope)
+    for attempt in sorted(scope.tasks)[:TASKS_AT_MOST]:
+        task = scope.tasks[attempt].task
+        if task is not None:
+            tasks.append(_task(attempt, task, room, widths))
+    own = None if scope.network is None or scope.environment is None else _network(scope.environment)
+    return {"tasks": tasks, "network": own}
+
+
+def _widths(scope: JobScope) -> dict[tuple[str, int, int], int]:
+    """How many channels each input and output of each vertex has here, in all: (what, vertex, index) -> channels."""
+    found: dict[tuple[str, int, int], int] = {}
+    for (vertex, _, _), attempt in scope.tasks.items():
+        task = attempt.task
+        if task is None:
+            continue
+        for index, gate in enumerate(task.open_gates):
+            key = "in", vertex, index
+            found[key] = found.get(key, 0) + gate.channel_count
+        for index, partition in enumerate(task.open_partitions):
+            key = "out", vertex, index
+            found[key] = found.get(key, 0) + len(partition.subpartitions)
+    return found
+
+
+def _task(
+    attempt: Attempt, task: RunnableTask, room: dict[tuple[str, int, int], int], widths: dict[tuple[str, int, int], int]
+) -> Plain:
+    def shown(what: str, index: int, count: int) -> int:
+        """How many channels of one gate or partition are told."""
+        key = what, attempt[0], index
+        left = room.setdefault(key, CHANNELS_AT_MOST)
+        number = min(count, left if widths[key] <= CHANNELS_AT_MOST else min(left, isqrt(CHANNELS_AT_MOST)))
+        room[key] = left - number
+        return number
+
+    statistics = task.statistics()
+    barriers = task.barrier_statistics()
+    return {
+        "attempt": list(attempt),
+        "records_in": statistics.records_in,
+        "records_out": statistics.records_out,
+        "busy_s": statistics.busy_s,
+        "idle_s": statistics.idle_s,
+        "backpressured_s": statistics.backpressured_s,
+        "barriers": None if barriers is None else _barriers(barriers),
+        "inputs": [_input(gate, shown("in", index, gate.channel_count)) for index, gate in enumerate(task.open_gates)],
+        "outputs": [
+            _output(partition, shown("out", index, len(partition.subpartitions)))
+            for index, partition in enumerate(task.open_partitions)
+        ],
+    }
+
+
+def _barriers(found: BarrierStatistics) -> Plain:
+    return {
+        "checkpoint_id": found.checkpoint_id,
+        "pending": list(found.pending),
+        "received": found.received_barriers,
+        "expected": found.expected_barriers,
+        "blocked_channels": found.blocked_channels,
+        "is_aligning": found.alignment_started_s is not None,
+    }
+
+
+def _input(gate: SingleInputGate, count: int) -> Plain:
+    rows = []
+    for channel in gate.channels[:count]:
+        found = channel.statistics()
+        try:
+            place = partition_place(found.partition_id)
+            producer, attempt = place.partition, place.attempt
+        except LocalProtocolError:  # of a benchmark, which names its partitions itself
+            producer, attempt = -1, 0
+        rows.append(
+            [
+                found.channel_index,
+                producer,
+                attempt,
+                found.subpartition,
+                found.is_local,
+                getattr(channel, "peer", ""),
+                found.queued_buffers,
+                found.queued_bytes,
+                found.exclusive,
+                found.free_exclusive,
+                found.free_floating,
+                found.unannounced_credit,
+                found.sender_backlog,
+                found.buffers,
+                found.is_finished,
+            ]
+        )
+    return {
+        "channels": gate.channel_count,
+        "floating": None if gate.pool is None else _pool(gate.pool.statistics()),
+        "buffer_bytes": None if gate.debloater is None else gate.debloater.announced_bytes,
+        "rows": rows,
+    }
+
+
+def _output(partition: ResultPartition, count: int) -> Plain:
+    rows = []
+    for number, subpartition in enumerate(partition.subpartitions[:count]):
+        found = subpartition.statistics()
+        rows.append(
+            [
+                number,
+                found.queued_buffers,
+                found.backlog_buffers,
+                found.credit,
+                found.is_blocked,
+                found.buffers_sent,
+            ]
+        )
+    return {"subpartitions": len(partition.subpartitions), "pool": _pool(partition.pool.statistics()), "rows": rows}
+
+
+def _pool(found: LocalBufferPoolStatistics) -> Plain:
+    return {"size": found.size, "used": found.used, "overdraft": found.overdraft, "waiting": found.waiting_listeners}
+
+
+def _network(environment: NetworkEnvironment) -> Plain:
+    pool = environment.pool_statistics()
+    connections = [
+        {
+            "peer": each.peer,
+            "direction": "out" if each.is_accepted else "in",
+            "channels": each.channels,
+            "bytes_sent": each.connection.bytes_sent,
+            "bytes_received": each.connection.bytes_received,
+            "round_trip_s": each.connection.round_trip_s,
+        }
+        for each in environment.connections()
+    ]
+    return {
+        "segments": pool.total_segments,
+        "free_segments": pool.free_segments,
+        "segment_bytes": pool.segment_size_bytes,
+        "pools": pool.local_pools,
+        "required_segments": pool.required_segments,
+        "requested_segments": pool.requested_segments,
+        "connection_count": len(connections),
+        "connections": connections[:CONNECTIONS_AT_MOST],
+    }

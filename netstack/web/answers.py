@@ -1,0 +1,39 @@
+"""Answers that the live page and a replayed one share: the page itself, and the history.
+
+Takes: texts, a history. Gives: HTTP responses.
+"""
+
+from __future__ import annotations
+
+import gzip
+from functools import partial
+from typing import Final
+
+import trio
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from .history import History
+
+POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+
+
+def page_response(text: str) -> Response:
+    """The page, which may load nothing from elsewhere."""
+    return HTMLResponse(text, headers={"Content-Security-Policy": POLICY, "Cache-Control": "no-store"})
+
+
+async def history_response(request: Request, history: History) -> Response:
+    """Everything that is kept, compressed for those who take that; made in a thread."""
+    kept = history.kept()
+    is_compressed = "gzip" in request.headers.get("accept-encoding", "")
+
+    def made() -> bytes:
+        text = History.text(kept).encode()
+        return gzip.compress(text, 1) if is_compressed else text
+
+    data = await trio.to_thread.run_sync(partial(made))
+    headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
+    if is_compressed:
+        headers["Content-Encoding"] = "gzip"
+    return Response(data, media_type="application/json", headers=headers)

@@ -1,0 +1,55 @@
+// The job graph: vertices with their chains and tasks, edges with what waits on them.
+(() => {
+  const W = 232, H = 78, GX = 130, GY = 34;
+  ns.levelOf = (task) => {
+    if (task.state !== "running" || task.busy === null || task.busy === undefined) return "unknown";
+    return task.backpressured >= Math.max(task.busy, task.idle) ? "waiting" : task.busy >= task.idle ? "busy" : "idle";
+  };
+  ns.sums = (edge, columns) => {
+    const found = { credit: 0, backlog: 0, queued: 0 };
+    for (const channel of edge.channels ?? []) for (const name of Object.keys(found)) found[name] += channel[columns.indexOf(name)] ?? 0;
+    return found;
+  };
+  const short = (name) => (name.length > 33 ? `${name.slice(0, 32)}…` : name);
+
+  ns.graph = (job, snapshot, chosen, choose) => {
+    // Vertices come in topological order: each stands right of what it reads.
+    const depth = job.vertices.map(() => 0);
+    for (const edge of job.edges) depth[edge.consumer] = Math.max(depth[edge.consumer], depth[edge.producer] + 1);
+    const rows = {}; const place = depth.map((d) => [d, (rows[d] = (rows[d] ?? -1) + 1)]);
+    const deepest = Math.max(0, ...depth), tallest = Math.max(0, ...Object.values(rows));
+    const width = (deepest + 1) * (W + GX) - GX + 6, height = (tallest + 1) * (H + GY) + 4;
+    const root = ns.svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": "Job graph" });
+    const corner = ([c, r]) => [c * (W + GX) + 2, r * (H + GY) + 14];
+    job.edges.forEach((edge, number) => {
+      const [x, y] = corner(place[edge.producer]), [u, v] = corner(place[edge.consumer]);
+      const d = `M${x + W} ${y + H / 2}C${x + W + 50} ${y + H / 2} ${u - 50} ${v + H / 2} ${u} ${v + H / 2}`;
+      const sums = ns.sums(edge, snapshot.channel_columns);
+      const isRemote = (edge.channels ?? []).some((c) => c[snapshot.channel_columns.indexOf("credit")] !== null);
+      const stalled = isRemote && (edge.channels ?? []).some((c) => c[snapshot.channel_columns.indexOf("credit")] === 0 && c[snapshot.channel_columns.indexOf("backlog")] > 0);
+      const name = `${edge.partitioner} from ${job.vertices[edge.producer].name} to ${job.vertices[edge.consumer].name}`;
+      const group = ns.svg("g", { class: `edge${chosen.edge === number ? " chosen" : ""}${stalled ? " stalled" : ""}`, tabindex: 0, role: "button", "aria-label": name, "aria-pressed": chosen.edge === number, "data-key": `edge-${number}`, "data-edge": number });
+      group.append(ns.svg("path", { d }), ns.svg("path", { d, class: "hit" }), ns.svg("title", {}, name));
+      const cx = (x + W + u) / 2, cy = (y + v) / 2 + H / 2;
+      group.append(ns.svg("text", { class: "label", x: cx, y: cy - 8, "text-anchor": "middle" }, edge.partitioner));
+      const told = edge.channel_count ? (isRemote ? `credit ${sums.credit > 1 << 30 ? "off" : sums.credit}, backlog ${sums.backlog}` : `local, ${sums.queued} queued`) : "";
+      group.append(ns.svg("text", { class: "label", x: cx, y: cy + 15, "text-anchor": "middle" }, told));
+      group.addEventListener("click", () => choose({ edge: chosen.edge === number ? null : number }));
+      group.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); event.stopPropagation(); choose({ edge: chosen.edge === number ? null : number }); } });
+      root.append(group);
+    });
+    job.vertices.forEach((vertex, number) => {
+      const [x, y] = corner(place[number]);
+      root.append(ns.svg("rect", { class: "v", x, y, width: W, height: H, rx: 8, "data-vertex": number }));
+      const name = vertex.operators.join(" → ");
+      const label = ns.svg("text", { x: x + 10, y: y + 20 }, short(name)); label.append(ns.svg("title", {}, name)); root.append(label);
+      root.append(ns.svg("text", { class: "label", x: x + 10, y: y + 37 }, `${vertex.parallelism} of at most ${vertex.max_parallelism}, group ${vertex.slot_sharing_group}`));
+      vertex.subtasks.slice(0, 24).forEach((task, at) => {
+        const box = ns.svg("rect", { class: ns.levelOf(task), x: x + 10 + 9 * at, y: y + 48, width: 7, height: 20, rx: 1.5 });
+        box.style.fill = task.state === "running" ? "var(--level)" : task.state === "failed" ? "var(--bad)" : "var(--rule)";
+        root.append(box);
+      });
+    });
+    return root;
+  };
+})();

@@ -1,0 +1,81 @@
+// TaskManagers, jobs, tasks, checkpoints, and why things are as they are.
+(() => {
+  const bar = (part, text) => { const made = ns.el("span"), outer = ns.el("span", "", "bar"), inner = ns.el("i"); inner.style.width = `${Math.min(100, Math.round(100 * part))}%`; outer.append(inner); made.append(outer, ` ${text}`); return made; };
+  const mostBoxes = 512;
+
+  ns.taskManagerRow = (t, jobs) => {
+    const boxes = ns.el("div", "", "boxes slots");
+    const inSlot = {};
+    for (const job of jobs) for (const v of job.vertices) for (const s of v.subtasks) if (s.taskmanager === t.name) (inSlot[s.slot] ??= []).push(`${job.name}: ${ns.taskName(v, s.subtask)}`);
+    const used = Object.values(t.jobs).flat();
+    for (let n = 0; n < Math.min(t.slots, 64); n++) { const box = ns.el("span", "", used.includes(n) ? "box used" : "box"); box.title = `slot ${n}: ${(inSlot[n] ?? ["free"]).join(", ")}`; boxes.append(box); }
+    const state = t.gone ? "gone" : t.silent_s ? "silent" : "here";
+    const name = ns.el("span", t.name + (t.gone ? " has gone" : t.silent_s ? `, silent for ${t.silent_s} s` : ""), state === "here" ? "" : `state ${state}`);
+    if (t.gone) name.title = t.gone;
+    const network = t.network, names = Object.fromEntries(jobs.map((j) => [j.job_id, j.name]));
+    const memory = network ? bar(1 - network.free_segments / network.segments, `${ns.count(network.segments - network.free_segments)} of ${ns.count(network.segments)} of ${ns.size(network.segment_bytes)} lent, ${network.pools} pools`) : t.memory_bytes === undefined ? "" : `${ns.size(t.memory_bytes - t.free_memory_bytes)} of ${ns.size(t.memory_bytes)} held`;
+    const connections = ns.el("div");
+    const own = jobs.flatMap((job) => (job.networks ?? []).filter((each) => each.taskmanager === t.name));
+    for (const each of [network, ...own].filter(Boolean)) for (const c of each.connections) connections.append(ns.el("div", `${c.direction === "out" ? "to" : "from"} ${c.peer.replace(/^\w+:\/\//, "")}: ${c.channels} channels, ${ns.size(c.bytes_sent)} out, ${ns.size(c.bytes_received)} in${c.round_trip_s ? `, ${ns.took(c.round_trip_s)} round trip` : ""}`));
+    const made = ns.row(name, t.host, boxes, memory, connections, Object.keys(t.jobs).map((j) => names[j] ?? j.slice(0, 8)).join(", "));
+    made.dataset.tm = t.name; made.dataset.gone = t.gone ? "yes" : "no"; if (t.gone) made.className = "gone"; return made;
+  };
+
+  ns.jobRow = (j, choose) => {
+    const made = ns.row(ns.button(j.name, `job-${j.job_id}`, () => choose({ job: j.job_id, edge: null, task: null })), ns.el("span", j.state, `state ${j.state}`), Object.entries(j.tasks).map(([s, n]) => `${n} ${s}`).join(", "), String(j.checkpoints_completed), String(j.restarts), ns.at(j.submitted_at));
+    made.dataset.job = j.job_id; made.dataset.state = j.state; return made;
+  };
+
+  ns.vertexRow = (vertex, number, chosen, choose) => {
+    const boxes = ns.el("div", "", "boxes");
+    for (const s of vertex.subtasks.slice(0, mostBoxes)) {
+      const key = `${number}.${s.subtask}`, level = ns.levelOf(s);
+      const box = ns.button("", `task-${key}`, () => choose({ task: chosen.task === key ? null : key }), `box ${s.state} ${level}${chosen.task === key ? " chosen" : ""}`);
+      box.setAttribute("aria-label", box.title = `${ns.taskName(vertex, s.subtask)}: ${s.state}, ${level}, attempt ${s.attempt}${s.taskmanager ? `, on ${s.taskmanager} slot ${s.slot}` : ""}`);
+      if (level !== "unknown") box.style.background = `linear-gradient(to top, var(--busy) ${s.busy / 10}%, var(--waiting) ${s.busy / 10}% ${(s.busy + s.backpressured) / 10}%, var(--idle) 0)`;
+      Object.assign(box.dataset, { state: s.state, level, task: key }); boxes.append(box);
+    }
+    if (vertex.subtasks.length > mostBoxes) boxes.append(`and ${vertex.subtasks.length - mostBoxes} more`);
+    const where = {}; for (const s of vertex.subtasks) if (s.taskmanager) where[s.taskmanager] = (where[s.taskmanager] ?? 0) + 1;
+    const known = vertex.subtasks.filter((s) => ns.levelOf(s) !== "unknown"), mean = (name) => Math.round(known.reduce((sum, s) => sum + s[name], 0) / known.length / 10);
+    const made = ns.row(vertex.name, boxes, ns.count(vertex.records_in), ns.count(vertex.records_out), known.length ? `${mean("busy")} / ${mean("idle")} / ${mean("backpressured")} %` : "", Object.entries(where).map(([t, n]) => `${t} × ${n}`).join(", "));
+    made.dataset.vertex = vertex.name; return made;
+  };
+
+  const MODES = { none: "load balance none: beside a producer where one has a slot, else in the order in which TaskManagers registered", slots: "load balance slots: on the TaskManager with the smallest share of its slots in use", tasks: "load balance tasks: on the TaskManager with the fewest tasks" };
+  ns.taskWhy = (job, key, snapshot) => {
+    const [number, index] = key.split(".").map(Number), vertex = job.vertices[number], task = vertex?.subtasks[index];
+    if (!task) return null;
+    const items = [`${task.state}, attempt ${task.attempt}`];
+    if (task.taskmanager) {
+      const host = task.host ? ` (${task.host})` : "";
+      items.push(`Where: slot ${task.slot} of ${task.taskmanager}${host}.`);
+      const beside = job.vertices.flatMap((v) => v.subtasks.filter((s) => v !== vertex && s.taskmanager === task.taskmanager && s.slot === task.slot).map((s) => ns.taskName(v, s.subtask)));
+      items.push(beside.length ? `Why in this slot: subtasks of slot sharing group ${vertex.slot_sharing_group} share one, one of each vertex: ${beside.join(", ")}.` : `Why in this slot: alone in it; no other vertex of slot sharing group ${vertex.slot_sharing_group} has a subtask for it.`);
+      const read = job.edges.filter((e) => e.consumer === number).flatMap((e) => job.vertices[e.producer].subtasks), near = read.filter((s) => s.taskmanager === task.taskmanager).length;
+      items.push(`Why on this host: ${MODES[snapshot.load_balance]}${read.length ? `; ${near} of the ${read.length} subtasks of its producers are here` : ""}.`);
+    }
+    if (task.busy !== null && task.busy !== undefined) items.push(`Of the last second: busy ${task.busy / 10} %, idle ${task.idle / 10} %, backpressured ${task.backpressured / 10} %; ${ns.count(task.records_in)} records in, ${ns.count(task.records_out)} out.`);
+    for (const pool of task.pools ?? []) items.push(`Its output has ${pool.used} of ${pool.size} buffers in use${pool.overdraft ? `, ${pool.overdraft} of them overdraft` : ""}.`);
+    for (const pool of task.floating ?? []) if (pool) items.push(`Its input has ${pool.used} of ${pool.size} floating buffers; ${pool.waiting} channels wait for one.`);
+    if (task.barriers?.is_aligning) items.push(`Checkpoint ${task.barriers.checkpoint_id}: ${task.barriers.received} of ${task.barriers.expected} barriers are here, ${task.barriers.blocked_channels} channels wait behind theirs.`);
+    const whole = `${vertex.name} (${index})`;
+    for (const each of job.log.filter((l) => l.text.startsWith(whole) || l.text.includes(`${vertex.name} ${index}`)).slice(-3)) items.push(`${ns.at(each.at)} ${each.what}: ${each.text}`);
+    return { title: ns.taskName(vertex, index), items };
+  };
+
+  ns.checkpointRow = (c) => {
+    const how = ns.el("span", c.is_complete ? (c.is_savepoint ? "savepoint" : "complete") : `aborted: ${c.reason}`, c.is_complete ? "" : "failed");
+    const made = ns.row(String(c.checkpoint_id), how, ns.took(c.duration_s), ns.size(c.size_bytes), c.subtasks ? ns.took(c.alignment_s) : "", c.subtasks ? ns.size(c.in_flight_bytes) : "", c.slowest);
+    made.dataset.checkpoint = c.checkpoint_id; return made;
+  };
+
+  ns.aligning = (job) => job.vertices.flatMap((v) => v.subtasks.filter((s) => s.barriers?.is_aligning).map((s) => `${ns.taskName(v, s.subtask)} aligns checkpoint ${s.barriers.checkpoint_id}: ${s.barriers.received} of ${s.barriers.expected} barriers, ${s.barriers.blocked_channels} channels blocked`)).slice(0, 20).join("; ");
+
+  ns.decided = (job) => job.vertices.flatMap((v) => (v.decided ? [...v.decided.steps.map((s) => `${v.name}: ${s}`), ...v.decided.inputs.map((i) => `${v.name} reads ${i.dataset}: ${ns.size(i.bytes)}${i.is_broadcast ? ", broadcast" : ""}`), `${v.name}: bytes of each subtask: ${v.decided.bytes_per_subtask.slice(0, 64).map(ns.size).join(", ")}`] : []));
+
+  ns.logRows = (job, search) => {
+    const words = search.toLowerCase().split(/\s+/);
+    return job.log.filter((l) => words.every((w) => `${l.what} ${l.text}`.toLowerCase().includes(w))).reverse().map((l) => { const made = ns.el("div"); made.append(ns.el("span", `${ns.at(l.at)} `, "soft"), ns.el("b", `${l.what} `), l.text); return made; });
+  };
+})();
