@@ -41,8 +41,7 @@ PHASES: Final[tuple[dict[str, Any], ...]] = (
         "title": "B.4 stalls, with credit",
         "text": "B.4 takes nothing. Its buffers fill, the credit of its channels goes down to 0, and what A.2 writes"
         " for it waits at A.2 as backlog, until A.2 itself waits: backpressure. The connection stays free: B.3"
-        " gets its records from A.1 as before. A checkpoint has to wait, because its barriers are behind those"
-        " records.",
+        " gets its records from A.1 as before.",
     },
     {
         "kind": CATCH_UP,
@@ -57,10 +56,10 @@ PHASES: Final[tuple[dict[str, Any], ...]] = (
         "seconds": 18,
         "job": WITH_CREDIT,
         "title": "a barrier aligns",
-        "text": "A.2 writes more than B.3 and B.4 can take, A.1 little. A checkpoint begins: A.1's barrier comes at once,"
-        " A.2's is behind its backlog. Until it has come B.3 and B.4 take nothing more from A.1: its channels wait behind"
-        " their barrier, which is the alignment. Then the state is taken, and A.1 goes on; the table of checkpoints tells how"
-        " long that took.",
+        "text": "A.2 writes more than B.3 and B.4 can take, A.1 little. A checkpoint begins: A.1's barrier comes at"
+        " once, A.2's is behind its backlog. Until it has come B.3 and B.4 take nothing more from A.1: its channels"
+        " wait behind their barrier, which is the alignment. Then the state is taken, and A.1 goes on; the table of"
+        " checkpoints tells how long that took.",
     },
     {
         "kind": FLOW,
@@ -159,8 +158,10 @@ class Consumer:
 
     async def process(self, record: bytes, out: Output) -> None:
         """One record."""
-        while (phase := phase_at(self.began, self.pace)) == STALL and self.subtask == 1:
+        phase = phase_at(self.began, self.pace)
+        while phase == STALL and self.subtask == 1:
             await trio.sleep(0.1 * self.pace)
+            phase = phase_at(self.began, self.pace)
         await trio.sleep(self.pace * (2.4 if phase == ALIGN else 0.4) / PER_S)
 
 

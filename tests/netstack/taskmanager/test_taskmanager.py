@@ -808,5 +808,6 @@ async def test_being_served_is_told_when_the_last_coordinator_has_left(caplog: p
             await run.deploy([task("hold")])
             assert not served.is_set()
         await served.wait()
-    for text in ("the first at", "job 0", "(of the second) wants 1 slots", "(of the second) closed", "has gone"):
+    assert "the first at" not in caplog.text, "of those that only look nobody needs a line"
+    for text in ("drives jobs here", "job 0", "(of the second) wants 1 slots", "(of the second) closed", "has gone"):
         assert text in caplog.text
