@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import signal
+import sys
 import threading
 import time
 import tomllib
@@ -118,6 +119,8 @@ def taskmanager(config_file: Path | None, until_eof: bool, log_kind: str, as_jso
     metrics = settings.pop("metrics", None)
     config = taskmanager_config(settings)
     set_up_logging(log_kind)
+    if "" not in sys.path:
+        sys.path.append("")  # jobs' modules are also found where it was started, as they are by who submits
     trio.run(_serve, config, metrics, as_json, until_eof)
     return 0
 

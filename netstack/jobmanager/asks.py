@@ -122,6 +122,12 @@ class Asks:
         master = record.master
         if master is None:
             raise ConfigError(f"job {record.stored.job_id} ({record.name}) does not run, so there is nothing to save")
+        missing = self._manager.slots.missing(record.stored.job_id)
+        if missing:
+            raise ConfigError(
+                f"job {record.stored.job_id} ({record.name}) waits for {missing} more slots: a savepoint is taken when"
+                f" all of it runs; {self._manager.slots.describe()}"
+            )
         stop = _want(document, "stop", bool)
         report = await master.savepoint(stop=stop)
         if stop:

@@ -41,7 +41,7 @@ def summary(record: JobRecord, manager: JobManager) -> dict[str, Any]:
             "state": master.scheduler.state.value,
             "tasks": {state.value: count for state, count in statistics.executions.items() if count},
             "missing_slots": manager.slots.missing(record.stored.job_id),
-            "restarts": statistics.failures,
+            "restarts": statistics.restarts,
             "checkpoints_completed": sum(report.is_complete for report in master.history),
         }
     elif record.last is not None:

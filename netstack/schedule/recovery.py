@@ -37,6 +37,7 @@ class Recovery:
 
     Attributes:
         failures: that the strategy was asked about.
+        restarts: that it answered with.
         restarted: subtasks that were reset.
         stale: what came for something that was superseded.
     """
@@ -49,6 +50,7 @@ class Recovery:
         self._restarts = Restarts()
         progress.on_released = self._released
         self.failures = 0
+        self.restarts = 0
         self.restarted = 0
         self.stale = 0
 
@@ -99,6 +101,7 @@ class Recovery:
             self._status.reason = f"{cause} ({decision.reason if is_recoverable else 'not recoverable'})"
             self.stop_all()
             return
+        self.restarts += 1
         self._status.change(JobInput.RESTART)
         if failed is None:
             subtasks = index_array(np.arange(self._progress.topology.subtask_count))

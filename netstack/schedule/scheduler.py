@@ -135,6 +135,7 @@ class Scheduler:
             {state: progress.executions.count(state) for state in ExecutionState},
             progress.deployed,
             recovery.failures,
+            recovery.restarts,
             recovery.restarted,
             recovery.stale,
             progress.steps,

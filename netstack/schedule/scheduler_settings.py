@@ -83,6 +83,7 @@ class SchedulerStatistics:
         executions: how many subtasks are in each state.
         deployed: attempts that were sent to TaskManagers.
         failures: that the restart strategy was asked about.
+        restarts: that it answered with.
         restarted: subtasks that were reset for another attempt.
         stale: reports, requests and timers that came for something that was superseded.
         steps: pieces of cut work.
@@ -93,6 +94,7 @@ class SchedulerStatistics:
     executions: Mapping[ExecutionState, int]
     deployed: int
     failures: int
+    restarts: int
     restarted: int
     stale: int
     steps: int

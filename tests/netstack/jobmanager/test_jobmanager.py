@@ -58,6 +58,8 @@ async def test_tasks_wait_for_slots_and_say_so() -> None:
         found = await user.ask("job", job_id=job_id)
         assert found["missing_slots"] == 1
         assert "1 slots are there, 0 of them free" in found["waits_for"]
+        with pytest.raises(AssertionError, match="waits for 1 more slots: a savepoint is taken when all of it runs"):
+            await user.ask("savepoint", job_id=job_id, stop=False)
         async with taskmanager(manager, slots=1) as second:
             first.finishes = second.finishes = True
             assert (await user.ask("wait", job_id=job_id[:6]))["state"] == "finished"
@@ -135,6 +137,7 @@ async def test_without_a_restart_strategy_the_root_is_the_reason() -> None:
         end = await user.ask("wait", job_id=job_id)
         assert end["state"] == "failed"
         assert re.match(r"source \(1\) on tm\d+: ValueError: no such file", end["reason"])
+        assert (await user.ask("job", job_id=job_id))["restarts"] == 0
 
 
 @virtual
