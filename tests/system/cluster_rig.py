@@ -57,10 +57,10 @@ class ClusterRig:
         assert line, self.log()
         self.address = json.loads(line)["address"]
 
-    def start_taskmanagers(self, *slots: int, flags: Sequence[str] = (), path: Sequence[str] | None = None) -> None:
-        """One more for each number of slots; `path` replaces where it finds modules."""
+    def start_taskmanagers(self, *slots: int, flags: Sequence[str] = (), cwd: Path | None = None) -> None:
+        """One more for each number of slots; `cwd` is where they are started."""
         words = ["--jobmanager", self.address, "--listen", "tcp://127.0.0.1:0", "--memory", "32MiB", "--allow", "*"]
-        started = [self._start("taskmanager", *words, "--slots", str(each), *flags, path=path) for each in slots]
+        started = [self._start("taskmanager", *words, "--slots", str(each), *flags, cwd=cwd) for each in slots]
         self.taskmanagers += started
         self.wait_until(lambda: len(self.ask(JobClient.taskmanagers)) == len(self.taskmanagers))
 
@@ -109,7 +109,7 @@ class ClusterRig:
         """For commands that ask."""
         return {"NETSTACK_JOBMANAGER": self.address, "NETSTACK_SECRET_FILE": str(self.secret_file)}
 
-    def _start(self, command: str, *words: str, path: Sequence[str] | None = None) -> subprocess.Popen[bytes]:
+    def _start(self, command: str, *words: str, cwd: Path | None = None) -> subprocess.Popen[bytes]:
         log = open(self.folder / f"{len(self._logs)}-{command}.log", "ab")  # noqa: SIM115  # closed at the end
         self._logs.append(log)
         words = (command, *words, "--json", "--secret-file", str(self.secret_file))
@@ -118,7 +118,8 @@ class ClusterRig:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(search_path() if path is None else path)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(search_path())},
+            cwd=cwd,
             start_new_session=True,
         )
 

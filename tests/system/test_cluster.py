@@ -14,7 +14,6 @@ import pytest
 from cluster_rig import PATIENCE_S, ClusterRig, end
 
 from netstack.cli import main
-from netstack.jobmanager.children import search_path
 from netstack.jobmanager.client import JobClient
 from netstack.runtime.authentication import Secret
 from netstack.schedule.plan.plan import make_plan
@@ -32,13 +31,13 @@ def command(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> A
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRig]:
-    """Four TaskManagers of two slots; the last one does not find the modules of the tests' folder `elsewhere`."""
+    """Four TaskManagers of two slots; all but the last one were started in a folder with a module of its own."""
     folder = tmp_path_factory.mktemp("four")
     elsewhere = folder / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "only_on_three.py").write_text("def same(item):\n    return item\n")
     with ClusterRig(folder / "cluster", "--load-balance", "slots") as rig:
-        rig.start_taskmanagers(2, 2, 2, flags=["--allow-submitted"], path=[*search_path(), str(elsewhere)])
+        rig.start_taskmanagers(2, 2, 2, flags=["--allow-submitted"], cwd=elsewhere)
         rig.start_taskmanagers(2, flags=["--allow-submitted"])
         yield rig
 
