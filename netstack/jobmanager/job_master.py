@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any, Final, Protocol, final
@@ -82,6 +82,9 @@ class Cluster(Protocol):
     def give_back(self, job_id: str, slots: Iterable[PhysicalSlot]) -> None:
         """The job does not need these."""
 
+    def block(self, job_id: str, taskmanagers: Iterable[str]) -> None:
+        """The job wants no more slots of these for now; replaces what was said before."""
+
     def heard_s(self, taskmanager: str) -> float | None:
         """When it was last heard; None when it is gone."""
 
@@ -146,6 +149,8 @@ class JobMaster:
         self.restored_from = restore
         self.progress: dict[str, dict[str, Any]] = {}
         self.places: dict[int, PhysicalSlot] = {}
+        self._beside: dict[tuple[int, int], PhysicalSlot] = {}  # where second attempts are, by subtask and attempt
+        self._results_of: dict[Attempt, Mapping[str, Any]] = {}  # of attempts whose end is in the inbox
         self._driver = JobDriver(job_id, scheduler)
         self._cluster = cluster
         self._make_coordinator = make_coordinator
@@ -422,6 +427,9 @@ class JobMaster:
                 self._require()
             case instructions.ReturnSlots():
                 self._cluster.give_back(self.job_id, instruction.slots)
+            case instructions.Blocklist():
+                self._note("blocklist", f"nothing new is sent to {', '.join(instruction.taskmanagers) or 'nobody'}")
+                self._cluster.block(self.job_id, instruction.taskmanagers)
             case instructions.Continue():
                 self._post(events.Proceed(0.0))
             case instructions.EndJob():
@@ -432,8 +440,10 @@ class JobMaster:
     async def _deploy(self, deploy: instructions.Deploy) -> None:
         """Makes and sends descriptors, in turns with others; the scheduler is told nothing meanwhile."""
         self._note("deploy", f"{deploy.subtasks.size} tasks are sent to their TaskManagers")
-        for subtask, slot in zip(deploy.subtasks.tolist(), deploy.slots, strict=True):
-            self.places[subtask] = slot
+        if deploy.is_speculative:
+            self._beside |= dict(zip(self._keys(deploy), deploy.slots, strict=True))
+        else:
+            self.places.update(zip(deploy.subtasks.tolist(), deploy.slots, strict=True))
         found: dict[str, list[bytes]] = {}
         try:
             for number, (name, descriptor) in enumerate(self._driver.deployments(deploy), 1):
@@ -448,9 +458,20 @@ class JobMaster:
                 await self._cluster.wait_room(name)
                 self._cluster.send(name, message)
 
+    def _keys(self, deploy: instructions.Deploy) -> list[tuple[int, int]]:
+        return [*zip(deploy.subtasks.tolist(), deploy.attempts.tolist(), strict=True)]
+
     def _look(self, before: JobState, event: events.Event) -> None:
         """What the last step changed, for users and for checkpoints."""
         after = self.scheduler.state
+        for subtask, text in self.scheduler.take_news():
+            vertex, index = self.scheduler.topology.place_of(subtask)
+            self._note("speculation", f"{self._names[vertex]} ({index}) {text}")
+            slot = self._beside.get((subtask, self.scheduler.attempt(subtask)))
+            if slot is not None:
+                self.places[subtask] = slot
+        if isinstance(event, events.TasksReported) and event.what is ExecutionInput.FINISH:
+            self._keep_results(event)
         if after is not before:
             self._note("job", f"{before.value} -> {after.value}")
             LOGGER.info("job %s (%s) is %s", self.job_id, self.name, after.value)
@@ -511,16 +532,22 @@ class JobMaster:
 
     def _finished(self, message: TaskFinished, now_s: float) -> None:
         report = self._driver.finished(message, now_s)
-        if not self._driver.is_current(message.attempt):
-            self._post(report)  # the scheduler counts what is stale
-            return
-        vertex, index, _ = message.attempt
-        for operator, value in message.results.items():
-            self.results.setdefault(operator, {})[index] = value
-        self._post(report)
-        if message.final is not None:
+        if message.results:
+            self._results_of[message.attempt] = message.results
+        if message.final is not None and self._driver.is_current(message.attempt):
+            vertex, index, _ = message.attempt
             subtask = self._names[vertex], index
             self._finals[subtask] = _task_file(subtask, message.final)
+        self._post(report)
+
+    def _keep_results(self, event: events.TasksReported) -> None:
+        """Of the attempts that the scheduler took for the ones that count."""
+        for number, attempt in zip(event.subtasks.tolist(), event.attempts.tolist(), strict=True):
+            vertex, index = self.scheduler.topology.place_of(number)
+            results = self._results_of.pop((vertex, index, attempt), {})
+            if self.scheduler.attempt(number) == attempt and self._has_ended((self._names[vertex], index)):
+                for operator, value in results.items():
+                    self.results.setdefault(operator, {})[index] = value
 
     def _failed(self, taskmanager: str, message: TaskFailed, now_s: float) -> None:
         failure = self._driver.failed(taskmanager, message, now_s)

@@ -218,6 +218,7 @@ class Jobs:
                 builds=record.stored.builds,
                 code=_code_of(record.stored),
                 adaptive=graph.settings.adaptive or AdaptiveSettings(),
+                speculation=graph.settings.speculation,
                 scheduling=None if graph.settings.scheduling is None else SchedulingType(graph.settings.scheduling),
                 constraint=InputConstraint(graph.settings.input_constraint),
             ),

@@ -19,7 +19,8 @@ class Happening:
 
     Attributes:
         at: seconds since 1970.
-        what: a word to filter by: `job`, `slots`, `deploy`, `failure`, `checkpoint`, `taskmanager`.
+        what: a word to filter by: `job`, `slots`, `deploy`, `failure`, `checkpoint`, `taskmanager`, `speculation`,
+            `blocklist`.
         text: a sentence.
     """
 

@@ -143,6 +143,11 @@ class JobManager:
             self.slots.give_back(job_id, slot.location.taskmanager, slot.index)
         self.offer()
 
+    def block(self, job_id: str, taskmanagers: Iterable[str]) -> None:
+        """See `Cluster.block`."""
+        self.slots.block(job_id, taskmanagers)
+        self.offer()
+
     def heard_s(self, taskmanager: str) -> float | None:
         """See `Cluster.heard_s`."""
         return self.taskmanagers.heard_s(taskmanager)

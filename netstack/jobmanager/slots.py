@@ -10,6 +10,7 @@ share of slots in use is the lowest. Nothing here waits, sends or looks at a clo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import final
 
@@ -59,6 +60,7 @@ class ClusterSlots:
         self._taskmanagers: dict[str, _Slots] = {}
         self._missing: dict[str, int] = {}
         self._barred: dict[str, set[str]] = {}
+        self._blocked: dict[str, frozenset[str]] = {}
 
     def register(self, taskmanager: str, slots: int) -> None:
         """A TaskManager is there, with so many slots, all free.
@@ -82,6 +84,7 @@ class ClusterSlots:
         """All its slots are free."""
         self._missing.pop(job_id, None)
         self._barred.pop(job_id, None)
+        self._blocked.pop(job_id, None)
         for name, found in self._taskmanagers.items():
             self._free(name, [slot for slot, owner in found.used.items() if owner == job_id])
 
@@ -111,6 +114,11 @@ class ClusterSlots:
     def unbar(self, job_id: str, taskmanager: str) -> None:
         """The TaskManager may be asked again."""
         self._barred.get(job_id, set()).discard(taskmanager)
+
+    def block(self, job_id: str, taskmanagers: Iterable[str]) -> None:
+        """The job wants no more slots of these for now; replaces what was said before. It keeps those it has."""
+        if job_id in self._missing:
+            self._blocked[job_id] = frozenset(taskmanagers)
 
     def offers(self) -> list[SlotOffer]:
         """Hands out what is free to those who lack slots; they have them from now on."""
@@ -151,7 +159,7 @@ class ClusterSlots:
         return f"{self.total} slots are there, {self.free} of them free: {each}"
 
     def _choose(self, job_id: str) -> str | None:
-        barred = self._barred.get(job_id, ())
+        barred = self._barred.get(job_id, frozenset()) | self._blocked.get(job_id, frozenset())
         able = [(name, found) for name, found in self._taskmanagers.items() if found.free and name not in barred]
         if not able:
             return None

@@ -72,6 +72,21 @@ def job_document(record: JobRecord, manager: JobManager) -> dict[str, Any]:
             for operator, values in master.results.items()
         },
         "waits_for": f"{missing} more slots; {manager.slots.describe()}" if missing else "",
+        "speculation": _speculation(master),
+    }
+
+
+def _speculation(master: JobMaster) -> dict[str, Any] | None:
+    """What second attempts have brought; None of a job without any."""
+    found = master.scheduler.statistics().speculation
+    if found is None:
+        return None
+    return {
+        "slow": found.slow,
+        "started": found.started,
+        "won": found.won,
+        "failed": found.failed,
+        "blocked": sorted(found.blocked),
     }
 
 
@@ -162,6 +177,15 @@ def _subtask(master: JobMaster, subtask: int) -> dict[str, Any]:
         "taskmanager": None if slot is None else slot.location.taskmanager,
         "host": None if slot is None else slot.location.host,
         "slot": None if slot is None else slot.index,
+        "beside": [
+            {
+                "attempt": rival.attempt,
+                "state": rival.state.value,
+                "taskmanager": None if rival.slot is None else rival.slot.location.taskmanager,
+                "slot": None if rival.slot is None else rival.slot.index,
+            }
+            for rival in master.scheduler.rivals(subtask)
+        ],
     }
 
 

@@ -36,6 +36,14 @@ class ReturnSlots:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class Blocklist:
+    """New slots of these TaskManagers are not wanted for now; replaces what was said before."""
+
+    taskmanagers: tuple[str, ...]
+
+
+@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Deploy:
     """Send these subtasks to their slots; `Scheduler.descriptors` makes what to send.
@@ -45,12 +53,14 @@ class Deploy:
         attempts: one each.
         slots: one each.
         restore: the checkpoint that they begin with; None is empty.
+        is_speculative: whether these run beside other attempts of the same subtasks.
     """
 
     subtasks: IndexArray
     attempts: npt.NDArray[np.uint32]
     slots: tuple[PhysicalSlot, ...]
     restore: int | None = None
+    is_speculative: bool = False
 
 
 @final
@@ -127,7 +137,7 @@ class AskHeartbeats:
 @final
 @dataclass(frozen=True, slots=True)
 class EndJob:
-    """The job has ended; nothing of it runs any more. Given once.
+    """The job has ended; nothing of it runs any more, but attempts that lost and have not stopped yet. Given once.
 
     Attributes:
         state: FINISHED, CANCELED or FAILED.
@@ -147,6 +157,7 @@ class Continue:
 Instruction: TypeAlias = (
     RequireSlots
     | ReturnSlots
+    | Blocklist
     | Deploy
     | UpdateGate
     | Cancel

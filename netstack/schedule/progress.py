@@ -29,13 +29,21 @@ from .execution.versions import ExecutionVersions
 from .failover.partition_tracker import PartitionTracker
 from .failover.release import PartitionRelease
 from .graph.job_graph import JobGraph
-from .instructions import Continue, Deploy, Instruction, ReleasePartitions, RequireSlots, UpdateGate
+from .instructions import (
+    Continue,
+    Deploy,
+    Instruction,
+    ReleasePartitions,
+    RequireSlots,
+    ReturnSlots,
+    UpdateGate,
+)
 from .scheduler_settings import SchedulerSettings
 from .slots.balancing import task_balanced
 from .slots.slot_allocation import SlotAllocation
 from .slots.slot_pool import SlotPool
 from .slots.slot_sharing import ConsumedPartitions, ExecutionSlotSharingGroups, LocalInputPreferred
-from .slots.slots import LoadBalanceMode
+from .slots.slots import LoadBalanceMode, PhysicalSlot
 from .strategies.region_scheduling import RegionScheduling
 from .strategies.scheduling_types import EagerScheduling, LazyScheduling, SchedulingType
 from .strategies.strategy import SchedulingStrategy
@@ -75,6 +83,8 @@ class Progress:
         out: instructions of this step.
         now_s: the time of this step.
         on_released: called with subtasks that have given back their slots; `recovery` waits for that.
+        deployed_s: by subtask, when its current attempt was sent.
+        took_s: by subtask that has finished, how long that took from there.
         deployed: attempts sent so far.
         steps: pieces of work done so far.
     """
@@ -94,6 +104,8 @@ class Progress:
         self.now_s = 0.0
         self.on_released: Callable[[IndexArray], None]
         self._is_releasing = GrowingArray(np.bool_)
+        self.deployed_s = GrowingArray(np.float64)
+        self.took_s = GrowingArray(np.float64)
         self.deployed = 0
         self.steps = 0
         self._required = 0
@@ -191,6 +203,8 @@ class Progress:
         self.executions.grow(added)
         self.versions.grow(added)
         self._is_releasing.extend_with(False, added)
+        self.deployed_s.extend_with(0.0, added)
+        self.took_s.extend_with(0.0, added)
         self.tracker.grow(self.topology.partition_count - len(self.tracker))
 
     def _groups_of(self, vertices: tuple[int, ...]) -> ExecutionSlotSharingGroups:
@@ -260,6 +274,9 @@ class Progress:
                 self._follow(subtasks)
             self._queue_complete()
         self.allocation.take_matched()  # by work that has been paid for
+        unwanted = self.allocation.take_unwanted()
+        if unwanted:
+            self.out.append(ReturnSlots(tuple(unwanted)))
         self._update_gates()
         if self.work:
             self._is_continuing = True
@@ -268,11 +285,26 @@ class Progress:
             self._required = self.allocation.missing
             self.out.append(RequireSlots(self._required))
 
-    def ended(self, subtasks: IndexArray) -> None:
-        """Subtasks have become terminal: their slots go back; those that finished may wake others."""
+    def ended(self, subtasks: IndexArray, *, keeps_slot: bool = False) -> None:
+        """Subtasks have become terminal: their slots go back; those that finished may wake others.
+
+        Args:
+            subtasks: which.
+            keeps_slot: another attempt has still to stop there; whoever hears of that adds the release.
+        """
         self._is_releasing.view[subtasks] = True
-        self.work.add(WorkKind.RELEASE, subtasks)
-        self.work.add(WorkKind.FINISH, self.executions.in_state(subtasks, ExecutionState.FINISHED))
+        if not keeps_slot:
+            self.work.add(WorkKind.RELEASE, subtasks)
+        finished = self.executions.in_state(subtasks, ExecutionState.FINISHED)
+        self.took_s.view[finished] = self.now_s - self.deployed_s.view[finished]
+        self.work.add(WorkKind.FINISH, finished)
+
+    def place(self, subtask: int, slot: PhysicalSlot) -> None:
+        """What the current attempt of a subtask writes is in this place."""
+        number = index_array([subtask])
+        partitions = self.partitions_of(number)
+        places = np.full(partitions.size, self.taskmanagers[slot.location.taskmanager], np.int32)
+        self.tracker.track(partitions, places, np.full(partitions.size, self.executions.attempts[subtask], np.uint32))
 
     def occupying(self, subtasks: IndexArray) -> FlagArray:
         """For each, whether it has not ended, or still has its slot: then it cannot be scheduled again."""
@@ -310,6 +342,7 @@ class Progress:
     def _deploy(self, subtasks: IndexArray, checkpoint: int | None) -> None:
         if subtasks.size:
             self.executions.apply(subtasks, ExecutionInput.DEPLOY)
+            self.deployed_s.view[subtasks] = self.now_s
             self.deployed += subtasks.size
             slots = tuple(self.allocation.slots_of(subtasks))
             self.out.append(Deploy(subtasks, self.executions.attempts[subtasks], slots, checkpoint))

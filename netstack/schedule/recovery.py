@@ -3,7 +3,8 @@
 Takes: failed tasks and global failures. Gives: cancellations and timers, later restarts.
 
 Rules:
-- The restart strategy is asked once for each failure; tasks that were to be canceled anyway are none.
+- The restart strategy is asked once for each failure; tasks that were to be canceled anyway are none, nor is that of
+  one attempt while another of its subtask can go on (`speculation`).
 - What is to restart is superseded at once: its versions are bumped, so whatever waits for it is stale; what it wrote
   is void, and no descriptor tells of it any more. Its tasks are canceled.
 - It is reset and scheduled again when all of its tasks have stopped and given back their slots, and the delay has
@@ -23,6 +24,7 @@ from .failover.restart import RestartStrategy
 from .failover.restarts import Restarts
 from .instructions import Cancel, StartTimer
 from .progress import Progress
+from .speculation.speculation import Speculation
 from .structures.arrays import IndexArray, index_array
 
 
@@ -32,6 +34,7 @@ class Recovery:
 
     Args:
         progress: the other parts.
+        speculation: the second attempts.
         status: of the job.
         strategy: decides about failures.
 
@@ -42,8 +45,11 @@ class Recovery:
         stale: what came for something that was superseded.
     """
 
-    def __init__(self, progress: Progress, status: JobStatus, strategy: RestartStrategy) -> None:
+    def __init__(
+        self, progress: Progress, speculation: Speculation, status: JobStatus, strategy: RestartStrategy
+    ) -> None:
         self._progress = progress
+        self._speculation = speculation
         self._status = status
         self._strategy = strategy
         self._failover = RegionFailover(progress.topology, progress.regions)
@@ -58,13 +64,17 @@ class Recovery:
         """A TaskManager's report."""
         executions, tracker = self._progress.executions, self._progress.tracker
         subtask = index_array([event.subtask])
-        is_current = executions.current(subtask, np.array([event.attempt], np.uint32))
-        if not is_current[0] or executions.terminal(subtask)[0]:
-            self.stale += 1
-            return
         missing = event.missing_partition
         if missing is not None and tracker.attempts[missing] != event.missing_attempt:
             missing = None  # its producer has run again since
+        is_current = executions.current(subtask, np.array([event.attempt], np.uint32))
+        if not is_current[0] and self._speculation.failed(event.subtask, event.attempt, event.cause):
+            if missing is not None and not executions.terminal(subtask)[0]:
+                self.fail(subtask, event.cause, missing=missing)
+            return
+        if not is_current[0] or executions.terminal(subtask)[0]:
+            self.stale += 1
+            return
         self.fail_tasks(subtask, event.cause, missing=missing, is_recoverable=event.is_recoverable)
 
     def fail_tasks(
@@ -73,6 +83,8 @@ class Recovery:
         """These tasks are gone; those that have ended already are skipped."""
         executions = self._progress.executions
         live = subtasks[~executions.terminal(subtasks)]
+        if missing is None and is_recoverable:
+            live = live[[not self._speculation.take_over(subtask, cause) for subtask in live.tolist()]]
         failed = executions.not_in_state(live, ExecutionState.CANCELING)
         executions.apply(live, ExecutionInput.FAIL)
         self._progress.allocation.withdraw(live)
@@ -159,6 +171,7 @@ class Recovery:
     def _cancel(self, subtasks: IndexArray) -> None:
         """Tells those on TaskManagers to stop; the others stop at once."""
         executions = self._progress.executions
+        self._speculation.cancel(subtasks)
         live = executions.allowed(subtasks, ExecutionInput.CANCEL)
         is_out = executions.on_taskmanager(live)
         executions.apply(live, ExecutionInput.CANCEL)

@@ -46,6 +46,7 @@ from .progress import Progress
 from .recovery import Recovery
 from .scheduler_settings import SchedulerSettings, SchedulerStatistics
 from .slots.slots import Location, PhysicalSlot
+from .speculation.speculation import Rival, Speculation
 from .topology.topology import Topology
 
 __all__ = ["Scheduler", "SchedulerSettings", "SchedulerStatistics"]
@@ -88,7 +89,10 @@ class Scheduler:
         offloader = Offloader(MemoryBlobStore() if store is None else store, job_id, job_id, self._settings.offload)
         self._status = JobStatus()
         self._progress = Progress(job, job_id, offloader, self._settings)
-        self._recovery = Recovery(self._progress, self._status, NoRestart() if restart is None else restart)
+        self._speculation = Speculation(self._progress, self._settings.speculation)
+        self._recovery = Recovery(
+            self._progress, self._speculation, self._status, NoRestart() if restart is None else restart
+        )
         watched = self._settings.heartbeats
         self._heartbeats = None if watched is None else Heartbeats(watched, now_s)
         self._checkpoint: int | None = None
@@ -115,6 +119,14 @@ class Scheduler:
         """Which attempt that is, from 0."""
         return int(self._progress.executions.attempts[subtask])
 
+    def rivals(self, subtask: int) -> tuple[Rival, ...]:
+        """Its attempts beside that one; nobody else changes them."""
+        return self._speculation.rivals_of(subtask)
+
+    def take_news(self) -> list[tuple[int, str]]:
+        """What has become of second attempts since the last call, in words, each about a subtask."""
+        return self._speculation.take_news()
+
     def explanation(self, vertex: int) -> ParallelismExplanation | None:
         """Why a vertex has so many subtasks; None if that was not decided while the job ran."""
         return self._progress.explanation(vertex)
@@ -140,6 +152,7 @@ class Scheduler:
             recovery.stale,
             progress.steps,
             progress.deployment.cache.statistics(),
+            self._speculation.statistics(),
         )
 
     def descriptors(self, deploy: Deploy) -> Iterator[tuple[int, bytes]]:
@@ -154,7 +167,7 @@ class Scheduler:
         """When to hand over `Tick`, unless something else happens before; None is never."""
         if self._status.state.is_terminal:
             return None
-        deadlines = [self._progress.allocation.next_deadline_s()]
+        deadlines = [self._progress.allocation.next_deadline_s(), self._speculation.next_deadline_s()]
         if self._heartbeats is not None:
             deadlines.append(self._heartbeats.next_deadline())
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
@@ -176,6 +189,7 @@ class Scheduler:
         self._dispatch(event)
         self._recovery.restart_ready()
         progress.step(self._checkpoint, is_proceeding=isinstance(event, Proceed))
+        self._speculation.deploy()
         self._end_if_done()
         return progress.out
 
@@ -231,6 +245,7 @@ class Scheduler:
             self._recovery.stale += 1
             return
         where = Location(event.taskmanager, self._progress.locations[number].host)
+        self._speculation.came(where)
         slots = [PhysicalSlot(where, slot, event.profile) for slot in event.slots]
         self._progress.allocation.offer(event.taskmanager, slots, event.now_s)
 
@@ -243,7 +258,8 @@ class Scheduler:
         if self._heartbeats is not None:
             self._heartbeats.unwatch(taskmanager)
         self._progress.tracker.lose(number)
-        lost = self._progress.allocation.lose_taskmanager(taskmanager)
+        lost, spare = self._progress.allocation.lose_taskmanager(taskmanager)
+        self._speculation.lost(taskmanager, spare)
         self._recovery.fail_tasks(lost, f"TaskManager {taskmanager!r} is lost: {reason}")
 
     def _tick(self, now_s: float) -> None:
@@ -253,6 +269,7 @@ class Scheduler:
             asked = self._heartbeats.to_ask(now_s)
             if asked:
                 self._progress.out.append(AskHeartbeats(tuple(asked)))
+        self._speculation.look()
         allocation = self._progress.allocation
         late = allocation.timed_out(now_s)
         if late.size:
@@ -267,9 +284,13 @@ class Scheduler:
         if event.what not in _REPORTABLE:
             raise LocalProtocolError(f"a TaskManager cannot report {event.what.value!r}")
         executions = self._progress.executions
-        current = event.subtasks[executions.current(event.subtasks, event.attempts)]
-        subtasks = executions.allowed(current, event.what)
+        is_current = executions.current(event.subtasks, event.attempts)
+        subtasks = executions.allowed(event.subtasks[is_current], event.what)
         self._recovery.stale += event.subtasks.size - subtasks.size
+        for subtask, attempt in zip(
+            event.subtasks[~is_current].tolist(), event.attempts[~is_current].tolist(), strict=True
+        ):
+            self._recovery.stale -= self._speculation.reported(event, subtask, attempt)
         if event.what is ExecutionInput.CANCELED:
             # Nobody asked the others to: they gave up by themselves, which is a failure like any other.
             self._recovery.fail_tasks(
@@ -280,6 +301,8 @@ class Scheduler:
         if event.what in (ExecutionInput.FINISH, ExecutionInput.CANCELED):
             self._progress.record_sizes(event.produced_bytes, executions.in_state(subtasks, ExecutionState.FINISHED))
             self._progress.ended(subtasks)
+        if event.what is ExecutionInput.FINISH:
+            self._speculation.finished(executions.in_state(subtasks, ExecutionState.FINISHED))
 
     def _end_if_done(self) -> None:
         progress, status = self._progress, self._status

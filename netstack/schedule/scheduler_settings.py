@@ -14,6 +14,7 @@ from .descriptors.blob_store import OffloadRule
 from .descriptors.descriptor_cache import DescriptorCacheStatistics
 from .execution.execution_states import ExecutionState, JobState
 from .graph.adaptive_settings import AdaptiveSettings
+from .graph.speculation_settings import SpeculationSettings
 from .heartbeats import HeartbeatSettings
 from .slots.slot_pool import SlotPoolSettings
 from .slots.slots import LoadBalanceMode, load_balance_mode
@@ -38,6 +39,7 @@ class SchedulerSettings:
         scheduling: None schedules pipelined regions, and a dynamic job subtask by subtask; else one of the older ways,
             for jobs that are not dynamic.
         constraint: how many inputs a subtask needs before it is deployed, when the next stage waits for output.
+        speculation: when a task is slow, and gets a second attempt; None: no task does.
         connections: how many connections consumers open to a TaskManager; each dataset uses one of them.
         step_budget: how much is done in one step, in units of `work.COSTS`, about 10 microseconds each.
         builds: told to TaskManagers: of the packages that the job's functions are in, by their names.
@@ -57,6 +59,7 @@ class SchedulerSettings:
     hybrid: HybridConsumption = HybridConsumption.UNFINISHED_PRODUCERS
     scheduling: SchedulingType | None = None
     constraint: InputConstraint = InputConstraint.ANY
+    speculation: SpeculationSettings | None = None
     connections: int = 1
     step_budget: int = 1000
     builds: Mapping[str, str] = field(default_factory=dict)
@@ -75,6 +78,26 @@ class SchedulerSettings:
 
 @final
 @dataclass(frozen=True, slots=True)
+class SpeculationStatistics:
+    """What second attempts have brought.
+
+    Attributes:
+        slow: attempts that were found to be slow.
+        started: attempts that were sent beside another.
+        won: of these, how many finished first, or took the place of one that failed.
+        failed: how many failed or were lost.
+        blocked: TaskManagers that get nothing new, and until when.
+    """
+
+    slow: int
+    started: int
+    won: int
+    failed: int
+    blocked: Mapping[str, float]
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class SchedulerStatistics:
     """What a scheduler has seen and done.
 
@@ -88,6 +111,7 @@ class SchedulerStatistics:
         stale: reports, requests and timers that came for something that was superseded.
         steps: pieces of cut work.
         descriptors: the cache of shuffle descriptors.
+        speculation: what second attempts have brought; None where there are none.
     """
 
     state: JobState
@@ -99,3 +123,4 @@ class SchedulerStatistics:
     stale: int
     steps: int
     descriptors: DescriptorCacheStatistics
+    speculation: SpeculationStatistics | None = None

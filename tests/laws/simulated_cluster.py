@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from netstack.ids import ResultPartitionType
 from netstack.schedule.descriptors.blob_store import BlobStore
 from netstack.schedule.descriptors.descriptors import BlobKey, TaskDeploymentDescriptor
 from netstack.schedule.descriptors.shuffle import ShuffleDescriptors, TaskManagerLocation
@@ -37,6 +38,7 @@ from netstack.schedule.execution.execution_states import ExecutionInput, Executi
 from netstack.schedule.inbox import Inbox
 from netstack.schedule.instructions import (
     AskHeartbeats,
+    Blocklist,
     Cancel,
     Continue,
     Deploy,
@@ -65,6 +67,8 @@ class Weather:
     task_s: float = 1.0
     step_s: float = 0.0
     registers_within_s: float = 0.0
+    is_slow: float = 0.0
+    slow_factor: float = 30.0
 
 
 @dataclass
@@ -75,6 +79,7 @@ class TaskManager:
     tasks: dict[Task, int] = field(default_factory=dict)
     heard_s: float = 0.0
     told_s: float = 0.0
+    slowness: float = 1.0
 
 
 class Cluster:
@@ -101,14 +106,17 @@ class Cluster:
         self.number = 0
         self.taskmanagers: dict[str, TaskManager] = {}
         self.born = 0
-        self.active: dict[int, tuple[int, str]] = {}
-        self.homes: dict[int, tuple[int, str]] = {}
+        self.active: dict[Task, str] = {}
+        self.canceled: set[Task] = set()
+        self.homes: dict[tuple[int, int], str] = {}
         self.released: set[tuple[int, int]] = set()
         self.complete: set[tuple[int, int]] = set()
         self.unknown: dict[Task, set[tuple[int, int]]] = {}
         self.repeats: dict[int, Event] = {}
         self.end: EndJob | None = None
         self.deaths = 0
+        self.blocked: set[str] = set()
+        self.heard_complete: set[tuple[int, int]] = set()
         for _ in range(taskmanagers):
             self.at(self.chance.uniform(0.0, weather.registers_within_s), self.register)
         self.inbox.post(StartJob(0.0))
@@ -129,13 +137,19 @@ class Cluster:
                 self.now_s, _, call = heapq.heappop(self.later)
                 assert self.now_s < limit_s, f"the job hangs: {self.scheduler.statistics()}"
                 call()
-        assert not [task for task in self.active.items() if self.taskmanagers[task[1][1]].is_alive], "left running"
+        losers = {(subtask, rival.attempt) for subtask, _ in self.active for rival in self.scheduler.rivals(subtask)}
+        left = {task for task, name in self.active.items() if self.taskmanagers[name].is_alive}
+        assert left <= losers & self.canceled, "left running"
         assert self.scheduler.handle(StartJob(self.now_s)) == []
         return self.end
 
     def drain(self) -> None:
         while (event := self.inbox.take()) is not None:
             instructions = self.scheduler.handle(event_at(event, self.now_s))
+            if isinstance(event, TasksReported) and event.what is ExecutionInput.FINISH and self.end is None:
+                (subtask,), (attempt,) = event.subtasks.tolist(), event.attempts.tolist()
+                partitions = self.scheduler.topology.partitions_of_subtask(subtask)
+                self.heard_complete.update((partition, attempt) for partition in partitions)
             if id(event) in self.repeats:
                 assert instructions == [], f"{event} came twice, and acted twice: {instructions}"
             self.carry_out(instructions)
@@ -154,12 +168,25 @@ class Cluster:
         self.inbox.post(Tick(self.now_s))
         self.at(0.5, self.tick)
 
+    def assert_released(self) -> None:
+        """Of what was kept in files nothing is left, but what outlives the job, and what was never heard of."""
+        topology = self.scheduler.topology
+        left = [
+            (partition, attempt)
+            for partition, attempt in self.heard_complete - self.released
+            if topology.job.datasets[int(topology.dataset_of_partition[partition])].type
+            in (ResultPartitionType.BLOCKING, ResultPartitionType.HYBRID_FULL, ResultPartitionType.HYBRID_SELECTIVE)
+            and self.taskmanagers[self.homes[partition, attempt]].is_alive
+        ]
+        assert not left, f"never released: {left}"
+
     # --------------------------------------------------------------------------------------------- TaskManagers
 
     def register(self) -> None:
         name = f"tm-{self.born}"
         self.born += 1
-        self.taskmanagers[name] = TaskManager(name, self.slots)
+        is_slow = self.chance.random() < self.weather.is_slow
+        self.taskmanagers[name] = TaskManager(name, self.slots, slowness=self.weather.slow_factor if is_slow else 1.0)
         self.inbox.post(
             TaskManagerRegistered(self.now_s, TaskManagerLocation(name, f"tcp://{name}:1", f"h{self.born % 7}"))
         )
@@ -174,9 +201,8 @@ class Cluster:
     def die(self, taskmanager: TaskManager) -> None:
         self.deaths += 1
         taskmanager.is_alive = False
-        for subtask, attempt in taskmanager.tasks:
-            if self.active.get(subtask) == (attempt, taskmanager.name):
-                del self.active[subtask]
+        for task in taskmanager.tasks:
+            del self.active[task]
         taskmanager.tasks.clear()
         if self.chance.random() >= self.weather.is_silent:
             self.at(self.latency(), lambda: self.post(TaskManagerLost(self.now_s, taskmanager.name, "it died")))
@@ -199,16 +225,20 @@ class Cluster:
 
     def deploy(self, taskmanager: TaskManager, task: Task, slot: int) -> None:
         subtask, attempt = task
-        assert subtask not in self.active, f"subtask {subtask} runs twice: {self.active[subtask]} and {task}"
+        for (other, number), name in self.active.items():
+            if other == subtask and (other, number) not in self.canceled:
+                known = {rival.attempt for rival in self.scheduler.rivals(subtask)} | {self.scheduler.attempt(subtask)}
+                assert {number, attempt} <= known, f"subtask {subtask} runs twice: {number} on {name} and {attempt}"
+                assert name != taskmanager.name, f"subtask {subtask} runs twice on {name}"
         vertex, _ = self.scheduler.topology.place_of(subtask)
         for (other, _), used in taskmanager.tasks.items():
             if used == slot:
                 assert self.scheduler.topology.place_of(other)[0] != vertex, f"slot {slot} of {taskmanager.name} twice"
                 self.assert_may_share(subtask, other)
-        self.active[subtask] = (attempt, taskmanager.name)
+        self.active[task] = taskmanager.name
         taskmanager.tasks[task] = slot
         for partition in self.scheduler.topology.partitions_of_subtask(subtask):
-            self.homes[partition] = (attempt, taskmanager.name)
+            self.homes[partition, attempt] = taskmanager.name
         self.report_state(taskmanager, task, ExecutionInput.INITIALIZE)
         self.at(self.chance.expovariate(10.0), lambda: self.begin(taskmanager, task))
 
@@ -229,7 +259,7 @@ class Cluster:
         self.report_state(taskmanager, task, ExecutionInput.RUN)
         for partition in self.scheduler.topology.partitions_of_subtask(task[0]):
             self.report(taskmanager, consumable(partition, task[1]))
-        took_s = self.chance.expovariate(1 / self.weather.task_s)
+        took_s = self.chance.expovariate(1 / self.weather.task_s) * taskmanager.slowness
         if self.chance.random() < self.weather.task_fails:
             self.at(took_s, lambda: self.fail(taskmanager, task, "it broke"))
         else:
@@ -243,9 +273,10 @@ class Cluster:
             if not topology.groups.type_of(group).is_blocking:
                 continue
             for position, partition in enumerate(topology.groups.partitions_of(group)):
-                attempt, name = self.homes.get(partition, (-1, ""))
                 if (gate, position) in unknown:
                     continue
+                attempt = self.scheduler.attempt(int(topology.producer_of_partition[partition]))
+                name = self.homes.get((partition, attempt), "")
                 if (partition, attempt) not in self.complete or (partition, attempt) in self.released:
                     self.assert_superseded(task)
                     return partition, attempt
@@ -284,7 +315,7 @@ class Cluster:
         """The task is no more; whether it was there."""
         if taskmanager.tasks.pop(task, None) is None:
             return False
-        del self.active[task[0]]
+        del self.active[task]
         return True
 
     def finish(self, taskmanager: TaskManager, task: Task) -> None:
@@ -321,6 +352,7 @@ class Cluster:
                         instruction.subtasks.tolist(), instruction.attempts.tolist(), instruction.slots, strict=True
                     ):
                         taskmanager = self.taskmanagers[slot.location.taskmanager]
+                        self.canceled.add((subtask, attempt))
                         self.tell(taskmanager, lambda tm=taskmanager, task=(subtask, attempt): self.cancel(tm, task))
                 case ReleasePartitions():
                     self.released.update(
@@ -334,12 +366,21 @@ class Cluster:
                         self.tell(taskmanager, lambda tm=taskmanager: self.report(tm, heartbeat(tm.name)))
                 case ReturnSlots():
                     for slot in instruction.slots:
-                        self.inbox.post(SlotsOffered(self.now_s, slot.location.taskmanager, (slot.index,)))
+                        self.give_again(slot.location.taskmanager, slot.index)
+                case Blocklist():
+                    self.blocked = {*instruction.taskmanagers}
                 case Continue():
                     # A step takes time, in which other things happen.
                     self.at(self.weather.step_s, lambda: self.inbox.post(Proceed(self.now_s)))
                 case EndJob():
                     self.end = instruction
+
+    def give_again(self, taskmanager: str, slot: int) -> None:
+        """A slot that was given back is offered again, but not while its TaskManager is blocked."""
+        if taskmanager in self.blocked:
+            self.at(0.5, lambda: self.give_again(taskmanager, slot))
+        elif self.taskmanagers[taskmanager].is_alive:
+            self.inbox.post(SlotsOffered(self.now_s, taskmanager, (slot,)))
 
     def send(self, deploy: Deploy) -> None:
         if self.store is not None:

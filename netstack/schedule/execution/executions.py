@@ -2,7 +2,8 @@
 
 Takes: inputs for any number of subtasks at once. Gives: states, and how many subtasks are in each.
 
-Rules: every change goes through the table of `execution_states`. The attempt counts resets.
+Rules: every change goes through the table of `execution_states`. A reset, and an attempt beside the current one, get
+the next number of their subtask: no two attempts of it ever share one.
 """
 
 from __future__ import annotations
@@ -44,11 +45,12 @@ _IS_PRODUCING: Final = mask_of(
 class Executions:
     """One current execution for each subtask."""
 
-    __slots__ = ("_attempts", "_counts", "_states")
+    __slots__ = ("_attempts", "_counts", "_newest", "_states")
 
     def __init__(self) -> None:
         self._states = GrowingArray(np.uint8)
         self._attempts = GrowingArray(np.uint32)
+        self._newest = GrowingArray(np.uint32)
         self._counts = np.zeros(len(ExecutionState), np.int64)
 
     def __len__(self) -> int:
@@ -58,6 +60,7 @@ class Executions:
         """So many more subtasks, all created."""
         self._states.extend_with(ExecutionState.CREATED.code, count)
         self._attempts.extend_with(0, count)
+        self._newest.extend_with(0, count)
         self._counts[ExecutionState.CREATED.code] += count
 
     @property
@@ -90,7 +93,20 @@ class Executions:
         self._counts += np.bincount(after, minlength=len(ExecutionState))
         self._counts -= np.bincount(before, minlength=len(ExecutionState))
         if what is ExecutionInput.RESET:
-            self._attempts.view[subtasks] += np.uint32(1)
+            self._newest.view[subtasks] += np.uint32(1)
+            self._attempts.view[subtasks] = self._newest.view[subtasks]
+
+    def take_attempt(self, subtask: int) -> int:
+        """The number of an attempt beside the current one."""
+        self._newest.view[subtask] += np.uint32(1)
+        return int(self._newest.view[subtask])
+
+    def replace(self, subtask: int, attempt: int, state: ExecutionState) -> None:
+        """Another attempt is the current one from now on, in the state it is in."""
+        self._counts[self._states.view[subtask]] -= 1
+        self._counts[state.code] += 1
+        self._states.view[subtask] = state.code
+        self._attempts.view[subtask] = attempt
 
     def allowed(self, subtasks: IndexArray, what: ExecutionInput) -> IndexArray:
         """Those in whose state an input is legal."""

@@ -30,6 +30,7 @@ from .adaptive_settings import AdaptiveSettings, CutSettings
 from .job_graph import DEFAULT_FORMAT, UNDECIDED, UNKNOWN_PROFILE, OperatorKind, ResourceProfile
 from .json_schema import check
 from .restart_settings import RestartSettings
+from .speculation_settings import SpeculationSettings
 from .stream_builder import DataStream, OperatorStream, StreamEnvironment
 from .stream_graph import (
     ChainingStrategy,
@@ -106,6 +107,7 @@ def job_of(document: Any, *, name: str = "job") -> StreamGraph:
             restart=_settings(RestartSettings, document, "restart"),
             network=_settings(NetworkConfig, document, "network"),
             adaptive=_settings(_adaptive, document, "adaptive"),
+            speculation=_settings(SpeculationSettings, document, "speculation"),
             **{key: document[key] for key in _SETTINGS if key in document},
         ),
         group_profiles={
@@ -206,6 +208,7 @@ def _add(job: StreamEnvironment, operator: Mapping[str, Any], streams: Mapping[s
         is_yielding=operator.get("is_yielding", False),
         emits_at_end_only=operator.get("emits_at_end_only", False),
         parameters=operator.get("parameters", {}),
+        supports_concurrent_attempts=operator.get("supports_concurrent_attempts"),
     )
     stream = job.add(node, *_streams(operator["name"], inputs, streams))
     if "parallelism" in operator:
@@ -298,6 +301,7 @@ _AS_THEY_ARE: Final = frozenset(
         "is_legacy_source",
         "is_yielding",
         "emits_at_end_only",
+        "supports_concurrent_attempts",
     }
 )
 

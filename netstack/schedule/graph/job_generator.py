@@ -98,6 +98,7 @@ def _vertex(chaining: Chaining, chain: Chain) -> JobVertex:
         functions=functions if any(functions) else (),
         kinds=tuple(node.kind for node in nodes),
         chained=_chained(chaining, chain),
+        supports_concurrent_attempts=all(node.may_run_twice for node in nodes),
     )
 
 

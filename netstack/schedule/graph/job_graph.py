@@ -115,6 +115,7 @@ class JobVertex:
         functions: what each of `operators` runs, as `package.module:attribute`; empty where nobody said.
         kinds: of each of `operators`.
         chained: how records get from one of `operators` to the next.
+        supports_concurrent_attempts: whether two attempts of one subtask may run at a time.
     """
 
     name: str
@@ -130,6 +131,7 @@ class JobVertex:
     functions: tuple[str, ...] = ()
     kinds: tuple[OperatorKind, ...] = ()
     chained: tuple[ChainedEdge, ...] = ()
+    supports_concurrent_attempts: bool = True
 
 
 @final

@@ -417,6 +417,10 @@ class OperatorStream(DataStream):
         """What one of its subtasks needs."""
         return self._set(profile=profile)
 
+    def supports_concurrent_attempts(self, yes: bool = True) -> Self:
+        """Whether two attempts of a subtask may run at a time; see `StreamNode`. A sink has to say so."""
+        return self._set(supports_concurrent_attempts=yes)
+
     def _set(self, **changes: Any) -> Self:
         self._operator.node = replace(self._operator.node, **changes)
         return self

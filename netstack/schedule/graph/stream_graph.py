@@ -28,6 +28,7 @@ from .job_graph import (
     ResourceProfile,
 )
 from .restart_settings import RestartSettings
+from .speculation_settings import SpeculationSettings
 
 DEFAULT_GROUP: Final = "default"
 """Name of the slot sharing group of whoever names none."""
@@ -132,6 +133,9 @@ class StreamNode:
         buffer_timeout_s: longest a record it emits waits for its buffer to fill; None is until it is full.
         profile: what one of its subtasks needs.
         parameters: plain data for the function.
+        supports_concurrent_attempts: whether two attempts of a subtask may run at a time, as speculative execution has
+            them: what the function does outside of its records must then be harmless when it happens twice. None is:
+            no sink does, nor an invokable; everything else does.
     """
 
     name: str
@@ -150,11 +154,19 @@ class StreamNode:
     buffer_timeout_s: float | None = 0.1
     profile: ResourceProfile = UNKNOWN_PROFILE
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    supports_concurrent_attempts: bool | None = None
 
     def __post_init__(self) -> None:
         """A source is one whatever else was said."""
         if self.is_source and self.kind is not OperatorKind.INVOKABLE:
             object.__setattr__(self, "kind", OperatorKind.SOURCE)
+
+    @property
+    def may_run_twice(self) -> bool:
+        """`supports_concurrent_attempts`, decided."""
+        if self.supports_concurrent_attempts is not None:
+            return self.supports_concurrent_attempts
+        return self.kind not in (OperatorKind.SINK, OperatorKind.INVOKABLE)
 
     @property
     def is_chainable_source(self) -> bool:
@@ -217,12 +229,13 @@ class StreamSettings:
         restart: what follows a failure; None is an exponential delay where checkpoints are taken, otherwise no restart.
         network: buffers and timeouts of the job's own network on each TaskManager; None shares the TaskManager's.
         adaptive: how parallelism is decided while the job runs; None is Flink's defaults.
+        speculation: of a batch job: when a task is slow, and gets a second attempt on another host; None: no task does.
         scheduling: None schedules pipelined regions (a dynamic job: subtask by subtask); else one of the older ways:
             `all_at_once`, `next_stage_on_first_output` or `next_stage_on_complete_output`.
         input_constraint: with the latter two, how many inputs a subtask needs before it is deployed: `any` or `all`.
 
     Raises:
-        ConfigError: `keep` is below 1.
+        ConfigError: `keep` is below 1, or speculation is asked for where two attempts of a task cannot be.
     """
 
     is_batch: bool = False
@@ -237,6 +250,7 @@ class StreamSettings:
     restart: RestartSettings | None = None
     network: NetworkConfig | None = None
     adaptive: AdaptiveSettings | None = None
+    speculation: SpeculationSettings | None = None
     scheduling: str | None = None
     input_constraint: str = "any"
 
@@ -244,6 +258,11 @@ class StreamSettings:
         """Refuses what cannot be kept."""
         if self.keep < 1:
             raise ConfigError(f"keep={self.keep} checkpoints; give at least 1: a job restarts from the newest one")
+        if self.speculation is not None and (not self.is_batch or self.checkpoints is not None):
+            raise ConfigError(
+                "speculation is for batch jobs without checkpoints: two attempts of a task read the same finished"
+                " results; set is_batch, or leave speculation out"
+            )
         if self.scheduling is not None and self.scheduling not in SCHEDULING_TYPES:
             raise ConfigError(f"scheduling={self.scheduling!r}; give one of {', '.join(SCHEDULING_TYPES)}, or None")
         if self.input_constraint not in INPUT_CONSTRAINTS:

@@ -5,7 +5,8 @@ complete, subtasks whose slot is lost or never came.
 
 Rules: which subtasks share a slot is the business of `shared_slots`, which slot a group gets that of `slot_pool`; here
 subtasks are numbers of the topology. A subtask waits in at most one bulk; one that is withdrawn no longer holds up the
-others.
+others. A second attempt of a subtask has a spare slot of its own (`spare_slots`); when it becomes the only one, the
+subtask keeps that slot instead of a share. Nothing new gets a slot of a blocked TaskManager: those are given back.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from typing import final
 
 import numpy as np
 
+from ..graph.job_graph import ResourceProfile
 from ..structures.arrays import NOTHING, Batches, GrowingArray, IndexArray, index_array
 from ..topology.topology import Topology
 from .shared_slots import SharedSlots
 from .slot_pool import SlotPool
 from .slot_sharing import ExecutionSlotSharingGroups
 from .slots import PhysicalSlot, SlotMatch, SlotRequest
+from .spare_slots import NO_GROUP, SpareKey, SpareSlots
 
 _NO_BULK = -1
 
@@ -55,6 +58,10 @@ class SlotAllocation:
         self._complete: list[int] = []
         self._next_bulk = 0
         self._matched = 0
+        self._spare = SpareSlots(pool)
+        self._own: dict[int, SpareKey] = {}  # subtasks that have a spare slot instead of a share
+        self._blocked: frozenset[str] = frozenset()
+        self._unwanted: list[PhysicalSlot] = []
         self._grow()
 
     def extend(self, groups: ExecutionSlotSharingGroups) -> None:
@@ -84,6 +91,9 @@ class SlotAllocation:
         """A TaskManager has these slots for the job; those that the job has already are skipped."""
         known = self._slots_of_taskmanager.setdefault(taskmanager, set())
         new = [slot for slot in slots if slot not in known]
+        if taskmanager in self._blocked:
+            self._unwanted += new
+            return
         known.update(new)
         self._match(self._pool.offer(new, now_s), now_s)
 
@@ -96,12 +106,25 @@ class SlotAllocation:
         """Subtasks give their shares back; those without one are skipped."""
         free, unwanted = self._shared.release(subtasks)
         self._pool.cancel(unwanted, now_s)
+        if self._own:
+            free += self._release_own(subtasks)
         for slot in free:
-            self._match(self._pool.release(slot, now_s), now_s)
+            self._match(self._put_back(slot, now_s), now_s)
+        self._spare.serve()
 
-    def lose_taskmanager(self, taskmanager: str) -> IndexArray:
-        """All slots of a TaskManager are gone; returns the subtasks that had a share of one, ascending."""
-        return self._lose(self._pool.lose(self._slots_of_taskmanager.pop(taskmanager, ())))
+    def lose_taskmanager(self, taskmanager: str) -> tuple[IndexArray, list[SpareKey]]:
+        """All slots of a TaskManager are gone.
+
+        Returns:
+            The subtasks that had a share of one, or one of their own, ascending; the attempts that had a spare one.
+        """
+        subtasks = self._lose(self._pool.lose(self._slots_of_taskmanager.pop(taskmanager, ())))
+        spare = self._spare.lose(taskmanager)
+        own = [subtask for subtask, key in self._own.items() if key in spare]
+        spare = [key for key in spare if self._own.get(key[0]) != key]
+        for subtask in own:
+            del self._own[subtask]
+        return np.union1d(subtasks, index_array(own)).astype(np.int32), spare
 
     def timed_out(self, now_s: float) -> IndexArray:
         """Gives up requests that waited too long; returns the subtasks that waited for them, ascending."""
@@ -119,6 +142,46 @@ class SlotAllocation:
             self._slots_of_taskmanager[slot.location.taskmanager].discard(slot)
         return unwanted
 
+    def block(self, taskmanagers: Iterable[str]) -> None:
+        """Nothing new gets a slot of these TaskManagers, and of no others; replaces what was said before."""
+        self._blocked = frozenset(taskmanagers)
+        self._give_back(self._pool.free_of(self._blocked))
+
+    def take_unwanted(self) -> list[PhysicalSlot]:
+        """Slots of blocked TaskManagers that were free, or came free, since the last call: to be given back."""
+        unwanted, self._unwanted = self._unwanted, []
+        return unwanted
+
+    def ask_spare(self, key: SpareKey, profile: ResourceProfile, avoided: Iterable[str]) -> None:
+        """A second attempt of a subtask wants a slot, on none of these TaskManagers; `take_spare` says when it has."""
+        self._spare.ask(key, profile, avoided)
+        self._spare.serve()
+
+    def of_no_use(self) -> frozenset[str]:
+        """TaskManagers that none of the second attempts that wait may be on."""
+        return self._spare.avoided_by_all()
+
+    def take_spare(self) -> list[tuple[SpareKey, PhysicalSlot]]:
+        """Attempts that have got a spare slot since the last call."""
+        return self._spare.take_given()
+
+    def release_spare(self, key: SpareKey, now_s: float) -> None:
+        """An attempt has ended, or does not wait any more."""
+        slot = self._spare.release(key)
+        if slot is not None:
+            self._match(self._put_back(slot, now_s), now_s)
+            self._spare.serve()
+
+    def adopt(self, key: SpareKey, now_s: float) -> None:
+        """An attempt with a spare slot is the only one of its subtask now; what the subtask had before goes back."""
+        subtask = index_array([key[0]])
+        self.release(subtask, now_s)
+        self._own[key[0]] = key
+
+    def disown(self, subtask: int) -> SpareKey | None:
+        """The subtask's current attempt is no more than a spare one; None if it has a share of its group's slot."""
+        return self._own.pop(subtask, None)
+
     def next_deadline_s(self) -> float | None:
         """When `advance`, `timed_out` or `idle` may have something to say."""
         return self._pool.next_deadline_s()
@@ -126,15 +189,43 @@ class SlotAllocation:
     @property
     def missing(self) -> int:
         """How many slots are asked for and not there."""
-        return len(self._pool.pending)
+        return len(self._pool.pending) + self._spare.waiting
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether subtasks wait for slots; those of second attempts do not count."""
+        return bool(self._pool.pending)
 
     def slots_of(self, subtasks: IndexArray) -> list[PhysicalSlot]:
-        """The slot that each subtask has a share of.
+        """The slot that each subtask has a share of, or has for itself.
 
         Raises:
             LocalProtocolError: one of them has none.
         """
+        if self._own:
+            return [self._slot_of(subtask) for subtask in subtasks.tolist()]
         return self._shared.slots_of(subtasks)
+
+    def _slot_of(self, subtask: int) -> PhysicalSlot:
+        key = self._own.get(subtask)
+        return self._shared.slots_of(index_array([subtask]))[0] if key is None else self._spare.slot_of(key)
+
+    def _release_own(self, subtasks: IndexArray) -> list[PhysicalSlot]:
+        keys = [key for subtask in subtasks.tolist() if (key := self._own.pop(subtask, None)) is not None]
+        return [slot for key in keys if (slot := self._spare.release(key)) is not None]
+
+    def _put_back(self, slot: PhysicalSlot, now_s: float) -> list[SlotMatch]:
+        """Nobody has a share of a slot any more: it is free for others, or goes where nobody wants it."""
+        if slot.location.taskmanager in self._blocked:
+            self._give_back([slot])
+            return []
+        return self._pool.release(slot, now_s)
+
+    def _give_back(self, slots: list[PhysicalSlot]) -> None:
+        self._pool.lose(slots)
+        for slot in slots:
+            self._slots_of_taskmanager[slot.location.taskmanager].discard(slot)
+        self._unwanted += slots
 
     def take_complete(self) -> IndexArray:
         """The subtasks of the bulks that became complete since the last call, ascending, but those withdrawn."""
@@ -157,7 +248,8 @@ class SlotAllocation:
             self._matched += len(matches)
             given, unwanted = self._shared.fulfil(matches)
             self._count(given)
-            matches = [match for slot in unwanted for match in self._pool.release(slot, now_s)]
+            matches = [match for slot in unwanted for match in self._put_back(slot, now_s)]
+        self._spare.serve()
 
     def _count(self, subtasks: IndexArray) -> None:
         """These hold up their bulks no longer, if they are in any."""
@@ -197,7 +289,7 @@ class SlotAllocation:
         return self._pool.could_serve(groups, holding)
 
     def _lose(self, requests: Iterable[SlotRequest]) -> IndexArray:
-        groups = index_array([request.group for request in requests])
+        groups = index_array([request.group for request in requests if request.group != NO_GROUP])
         subtasks = np.sort(self._shared.sharing(groups))
         self.withdraw(subtasks)
         self._shared.lose(groups)

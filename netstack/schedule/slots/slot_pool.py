@@ -14,7 +14,7 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import final
@@ -130,6 +130,24 @@ class SlotPool:
         self._forget_held(slot)
         self._changed_s = now_s
         return self._add_free(slot, now_s) + self.advance(now_s)
+
+    def take_spare(self, request: SlotRequest, avoided: Container[str]) -> PhysicalSlot | None:
+        """Serves a request that never waits: with a free slot on the least loaded TaskManager that is not avoided."""
+        fitting = [
+            slot
+            for slot in self._free
+            if slot.location.taskmanager not in avoided and can_serve(slot.profile, request.profile)
+        ]
+        if not fitting:
+            return None
+        slot = min(fitting, key=lambda slot: self._held_of.get(slot.location.taskmanager, 0))
+        self._pending[request.group], self._since_s[request.group] = request, 0.0
+        self._take([SlotMatch(request, slot)])
+        return slot
+
+    def free_of(self, taskmanagers: Container[str]) -> list[PhysicalSlot]:
+        """The free slots of some TaskManagers."""
+        return [slot for slot in self._free if slot.location.taskmanager in taskmanagers]
 
     def lose(self, slots: Iterable[PhysicalSlot]) -> list[SlotRequest]:
         """Slots are gone, free or held; returns the requests that held them. Slots of others are ignored."""

@@ -1,0 +1,359 @@
+"""A second attempt for a slow task: on another TaskManager, beside the first; whichever finishes first has won.
+
+Takes: what TaskManagers report about attempts that are not the current ones, and the time. Gives: deployments and
+cancellations; a winner in the place of the current attempt.
+
+Rules:
+- Of each subtask one attempt is current: it alone has a state in `executions`. The others are its rivals. Only subtasks
+  whose inputs and outputs are blocking have any: what they read can be read twice, and what they write is nobody's
+  before it is complete.
+- A rival that finishes becomes the current attempt, finished; the one that was current is a rival now, and canceled.
+  Its slot is free when it has stopped, and what it wrote is released if it had finished, too.
+- A current attempt that fails while a rival is deployed is no failure: the rival takes its place. A rival that fails,
+  or is lost, is none either, unless it misses a partition: then the producer of that has to run again.
+- Who restarts or cancels subtasks says so here first: their rivals go with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from ..events import TasksReported
+from ..execution.execution_states import ExecutionInput, ExecutionState
+from ..graph.speculation_settings import SpeculationSettings
+from ..instructions import Blocklist as BlocklistTold
+from ..instructions import Cancel, Deploy, ReleasePartitions
+from ..progress import Progress
+from ..scheduler_settings import SpeculationStatistics
+from ..slots.slots import Location, PhysicalSlot
+from ..structures.arrays import IndexArray, index_array
+from ..work import WorkKind
+from .blocklist import Blocklist
+from .slow_tasks import slow
+
+_PROGRESS: Final = {ExecutionInput.INITIALIZE: ExecutionState.INITIALIZING, ExecutionInput.RUN: ExecutionState.RUNNING}
+_DEPLOYED: Final = (ExecutionState.RUNNING, ExecutionState.INITIALIZING, ExecutionState.DEPLOYING)
+"""From the one that has got furthest."""
+
+
+@final
+@dataclass(slots=True)
+class Rival:
+    """An attempt that is not its subtask's current one.
+
+    Attributes:
+        subtask: of which.
+        attempt: its number.
+        state: SCHEDULED while it waits for a slot; CANCELING when another has won.
+        slot: where it is; None before it has one.
+        deployed_s: when it was sent.
+        has_share: whether its slot is the share of a group's: it was the current attempt.
+    """
+
+    subtask: int
+    attempt: int
+    state: ExecutionState = ExecutionState.SCHEDULED
+    slot: PhysicalSlot | None = None
+    deployed_s: float = 0.0
+    has_share: bool = False
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Subtask and attempt."""
+        return self.subtask, self.attempt
+
+
+@final
+class Speculation:
+    """The rivals of one job.
+
+    Args:
+        progress: the other parts of the scheduler.
+        settings: when a task is slow; None: no task is, and nothing here ever does anything.
+    """
+
+    def __init__(self, progress: Progress, settings: SpeculationSettings | None) -> None:
+        self._progress = progress
+        self._settings = settings
+        self._rivals: dict[int, list[Rival]] = {}
+        self._blocklist = Blocklist(0.0 if settings is None else settings.block_slow_node_duration_s)
+        self._told: tuple[str, ...] = ()
+        self._checked_s = -np.inf
+        self._known_slow: set[tuple[int, int]] = set()
+        self._news: list[tuple[int, str]] = []
+        self._started = self._won = self._failed = 0
+
+    # ------------------------------------------------------------------------------------------------ for others
+
+    def rivals_of(self, subtask: int) -> tuple[Rival, ...]:
+        """The attempts beside the current one."""
+        return tuple(self._rivals.get(subtask, ()))
+
+    def statistics(self) -> SpeculationStatistics | None:
+        """A snapshot; None of a job without second attempts."""
+        if self._settings is None:
+            return None
+        return SpeculationStatistics(
+            len(self._known_slow), self._started, self._won, self._failed, self._blocklist.blocked
+        )
+
+    def take_news(self) -> list[tuple[int, str]]:
+        """What has happened since the last call, in words, each about a subtask."""
+        news, self._news = self._news, []
+        return news
+
+    # -------------------------------------------------------------------------------------------------- the time
+
+    def next_deadline_s(self) -> float | None:
+        """When `look` may have something to do."""
+        if self._settings is None or not (self._told or self._progress.executions.count(*_DEPLOYED)):
+            return None
+        return float(max(self._checked_s + self._settings.check_interval_s, 0.0))
+
+    def look(self) -> None:
+        """Looks for slow tasks, if it is time; sends for second attempts of them, and blocks where they are."""
+        settings, progress = self._settings, self._progress
+        if settings is None or progress.now_s < self._checked_s + settings.check_interval_s:
+            return
+        self._checked_s = progress.now_s
+        self._blocklist.look(progress.now_s)
+        found = sorted(self._slow(settings), key=lambda each: each[0], reverse=True)
+        self._known_slow.update((subtask, attempt) for _, subtask, attempt, _ in found)
+        self._blocklist.block((slot.location.taskmanager for _, _, _, slot in found), progress.now_s)
+        for subtask in dict.fromkeys(subtask for _, subtask, _, _ in found):
+            self._add_rivals(subtask, settings)
+        self._tell_blocked()
+
+    def _slow(self, settings: SpeculationSettings) -> Iterator[tuple[float, int, int, PhysicalSlot]]:
+        """The attempts that are slow, each with the time that it has taken so far, and where it is."""
+        progress, topology = self._progress, self._progress.topology
+        for vertex in topology.initialised:
+            if not self._may_be_repeated(vertex):
+                continue
+            subtasks = index_array(topology.subtasks_of(vertex))
+            states = progress.executions.states[subtasks]
+            is_running = np.isin(states, [state.code for state in _DEPLOYED])
+            if not is_running.any():
+                continue
+            is_finished = states == ExecutionState.FINISHED.code
+            explanation = progress.explanation(vertex)
+            read = None if explanation is None else np.array(explanation.bytes_per_subtask, np.float64)
+            if read is not None and read.size != subtasks.size:
+                read = None
+            running = subtasks[is_running]
+            slots = progress.allocation.slots_of(running)
+            attempts = [
+                (subtask, int(progress.executions.attempts[subtask]), slot)
+                for subtask, slot in zip(running.tolist(), slots, strict=True)
+            ]
+            since_s = progress.deployed_s.view[running].tolist()
+            for subtask in running.tolist():
+                for rival in self._rivals.get(subtask, ()):
+                    if rival.slot is not None and rival.state in _DEPLOYED:
+                        attempts.append((subtask, rival.attempt, rival.slot))
+                        since_s.append(rival.deployed_s)
+            numbers = np.array([subtask for subtask, _, _ in attempts]) - int(subtasks[0])
+            took_s = progress.now_s - np.array(since_s)
+            flags = slow(
+                took_s,
+                progress.took_s.view[subtasks[is_finished]],
+                subtasks.size,
+                settings,
+                None if read is None else read[numbers],
+                None if read is None else read[is_finished],
+            )
+            for position in np.flatnonzero(flags).tolist():
+                yield float(took_s[position]), *attempts[position]
+
+    def _may_be_repeated(self, vertex: int) -> bool:
+        """Whether two attempts of a subtask may run at a time."""
+        job = self._progress.topology.job
+        inputs = [job.datasets[edge.dataset].type for edge in job.inputs_of(vertex)]
+        outputs = [job.datasets[dataset].type for dataset in job.outputs_of(vertex)]
+        return job.vertices[vertex].supports_concurrent_attempts and all(each.is_blocking for each in inputs + outputs)
+
+    def _add_rivals(self, subtask: int, settings: SpeculationSettings) -> None:
+        progress = self._progress
+        others = [rival for rival in self.rivals_of(subtask) if rival.state is not ExecutionState.CANCELING]
+        vertex, _ = progress.topology.place_of(subtask)
+        here = progress.allocation.slots_of(index_array([subtask]))[0].location.taskmanager
+        avoided = {here, *(rival.slot.location.taskmanager for rival in others if rival.slot is not None)}
+        for _ in range(settings.max_concurrent_executions - 1 - len(others)):
+            rival = Rival(subtask, progress.executions.take_attempt(subtask))
+            self._rivals.setdefault(subtask, []).append(rival)
+            progress.allocation.ask_spare(rival.key, progress.topology.job.vertices[vertex].profile, avoided)
+            waited_s = progress.now_s - float(progress.deployed_s.view[subtask])
+            self._news.append((subtask, f"is slow: it runs on {here} for {waited_s:.1f} s; another attempt is to run"))
+
+    # ---------------------------------------------------------------------------------------------- TaskManagers
+
+    def came(self, location: Location) -> None:
+        """A TaskManager is there."""
+        self._blocklist.came(location)
+
+    def lost(self, taskmanager: str, spare: list[tuple[int, int]]) -> None:
+        """A TaskManager is gone, with the attempts that had these spare slots."""
+        self._blocklist.lost(taskmanager)
+        gone = {*spare}
+        for rivals in [*self._rivals.values()]:
+            for rival in [*rivals]:
+                is_there = rival.slot is not None and rival.slot.location.taskmanager == taskmanager
+                if rival.key in gone or is_there:
+                    if rival.state is not ExecutionState.CANCELING:
+                        self._failed += 1
+                    self._ended(rival)
+
+    def _tell_blocked(self) -> None:
+        """Where nothing new is sent; and while only second attempts wait for slots, where these are of no use."""
+        allocation = self._progress.allocation
+        blocked = self._blocklist.blocked
+        allocation.block(blocked)
+        useless = () if allocation.is_waited_for else allocation.of_no_use()
+        told = tuple(sorted({*blocked, *useless}))
+        if told != self._told:
+            self._told = told
+            self._progress.out.append(BlocklistTold(told))
+
+    # --------------------------------------------------------------------------------------------------- reports
+
+    def reported(self, event: TasksReported, subtask: int, attempt: int) -> bool:
+        """A TaskManager's report about an attempt that is not current; False if it is no rival either."""
+        rival = self._find(subtask, attempt)
+        if rival is None or rival.slot is None:
+            return False
+        is_canceled = rival.state is ExecutionState.CANCELING
+        if event.what in _PROGRESS:
+            if not is_canceled:
+                rival.state = _PROGRESS[event.what]
+        elif event.what is ExecutionInput.FINISH and is_canceled:
+            self._release(rival)
+            self._ended(rival)
+        elif event.what is ExecutionInput.FINISH:
+            self._win(rival, event.produced_bytes)
+        else:
+            self._failed += not is_canceled
+            self._ended(rival)
+        return True
+
+    def failed(self, subtask: int, attempt: int, cause: str) -> bool:
+        """An attempt that is not current has failed; False if it is no rival either."""
+        rival = self._find(subtask, attempt)
+        if rival is None or rival.slot is None:
+            return False
+        if rival.state is not ExecutionState.CANCELING:
+            self._failed += 1
+            self._news.append((subtask, f"another attempt failed: {cause}"))
+        self._ended(rival)
+        return True
+
+    def finished(self, subtasks: IndexArray) -> None:
+        """The current attempts of these have finished: nobody needs their rivals."""
+        self.cancel(subtasks)
+
+    def cancel(self, subtasks: IndexArray) -> None:
+        """The rivals of these are to stop."""
+        if not self._rivals:
+            return
+        for subtask in subtasks.tolist():
+            for rival in self.rivals_of(subtask):
+                if rival.slot is None:
+                    self._ended(rival)
+                elif rival.state is not ExecutionState.CANCELING:
+                    self._cancel(rival, rival.slot)
+
+    def take_over(self, subtask: int, cause: str) -> bool:
+        """The current attempt of a subtask has failed: a rival that is deployed takes its place, if there is one."""
+        able = [rival for rival in self.rivals_of(subtask) if rival.state in _DEPLOYED]
+        if not able:
+            return False
+        rival = min(able, key=lambda each: _DEPLOYED.index(each.state))
+        progress = self._progress
+        assert rival.slot is not None
+        self._forget(rival)
+        progress.executions.replace(subtask, rival.attempt, rival.state)
+        progress.deployed_s.view[subtask] = rival.deployed_s
+        progress.allocation.adopt(rival.key, progress.now_s)
+        progress.place(subtask, rival.slot)
+        self._won += 1
+        self._news.append((subtask, f"failed, and goes on as attempt {rival.attempt}: {cause}"))
+        return True
+
+    def deploy(self) -> None:
+        """Sends the rivals that have got a slot."""
+        for (subtask, attempt), slot in self._progress.allocation.take_spare():
+            rival = self._find(subtask, attempt)
+            if rival is None or rival.slot is not None:
+                continue
+            rival.slot, rival.state, rival.deployed_s = slot, ExecutionState.DEPLOYING, self._progress.now_s
+            self._started += 1
+            self._progress.deployed += 1
+            self._progress.out.append(Deploy(*_one(rival, slot), is_speculative=True))
+            self._news.append((subtask, f"attempt {attempt} is sent to {slot.location.taskmanager}"))
+
+    # ---------------------------------------------------------------------------------------------------- inside
+
+    def _win(self, rival: Rival, produced_bytes: Mapping[int, npt.NDArray[np.int64]]) -> None:
+        """A rival has finished first."""
+        progress, subtask = self._progress, rival.subtask
+        number = index_array([subtask])
+        assert rival.slot is not None
+        (slot,) = progress.allocation.slots_of(number)
+        before = Rival(
+            subtask,
+            int(progress.executions.attempts[subtask]),
+            progress.executions.state(subtask),
+            slot,
+            float(progress.deployed_s.view[subtask]),
+            has_share=progress.allocation.disown(subtask) is None,
+        )
+        self._forget(rival)
+        progress.executions.replace(subtask, rival.attempt, rival.state)
+        progress.deployed_s.view[subtask] = rival.deployed_s
+        progress.place(subtask, rival.slot)
+        progress.executions.apply(number, ExecutionInput.FINISH)
+        progress.record_sizes(produced_bytes, number)
+        progress.ended(number, keeps_slot=before.has_share)
+        progress.allocation.release_spare(rival.key, progress.now_s)
+        self.cancel(number)
+        self._rivals.setdefault(subtask, []).append(before)
+        self._cancel(before, slot)
+        self._won += 1
+        self._news.append((subtask, f"attempt {rival.attempt} has finished first, before attempt {before.attempt}"))
+
+    def _cancel(self, rival: Rival, slot: PhysicalSlot) -> None:
+        rival.state = ExecutionState.CANCELING
+        self._progress.out.append(Cancel(*_one(rival, slot)))
+
+    def _release(self, rival: Rival) -> None:
+        """What a rival wrote that lost, and finished before it heard of that."""
+        partitions = self._progress.partitions_of(index_array([rival.subtask]))
+        if partitions.size and rival.slot is not None:
+            attempts = np.full(partitions.size, rival.attempt, np.uint32)
+            names = (rival.slot.location.taskmanager,) * partitions.size
+            self._progress.out.append(ReleasePartitions(partitions, attempts, names))
+
+    def _ended(self, rival: Rival) -> None:
+        """A rival is no more: its slot is free."""
+        self._forget(rival)
+        if rival.has_share:
+            self._progress.work.add(WorkKind.RELEASE, index_array([rival.subtask]))
+        else:
+            self._progress.allocation.release_spare(rival.key, self._progress.now_s)
+
+    def _forget(self, rival: Rival) -> None:
+        rivals = self._rivals[rival.subtask]
+        rivals.remove(rival)
+        if not rivals:
+            del self._rivals[rival.subtask]
+
+    def _find(self, subtask: int, attempt: int) -> Rival | None:
+        return next((rival for rival in self._rivals.get(subtask, ()) if rival.attempt == attempt), None)
+
+
+def _one(rival: Rival, slot: PhysicalSlot) -> tuple[Any, Any, tuple[PhysicalSlot, ...]]:
+    return index_array([rival.subtask]), np.array([rival.attempt], np.uint32), (slot,)
