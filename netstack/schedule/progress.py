@@ -381,6 +381,19 @@ class Progress:
             self.out.append(ReleasePartitions(tracked, self.tracker.attempts[tracked], names))
             self.tracker.release(tracked)
 
+    def drop_written(self, subtask: int, attempt: int, slot: PhysicalSlot) -> None:
+        """Has what an attempt wrote dropped that had finished before it heard that nobody wants it any more."""
+        datasets = self.topology.job.datasets
+        kept = [
+            partition
+            for partition in self.partitions_of(index_array([subtask])).tolist()
+            if datasets[int(self.topology.dataset_of_partition[partition])].type.is_released_by_scheduler
+        ]
+        if kept:
+            names = (slot.location.taskmanager,) * len(kept)
+            attempts = np.full(len(kept), attempt, np.uint32)
+            self.out.append(ReleasePartitions(index_array(kept), attempts, names))
+
     def release_results(self) -> None:
         """The job has ended: releases what is left of its results, but those that outlive it."""
         is_ours = np.array(

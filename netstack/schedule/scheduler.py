@@ -47,6 +47,7 @@ from .recovery import Recovery
 from .scheduler_settings import SchedulerSettings, SchedulerStatistics
 from .slots.slots import Location, PhysicalSlot
 from .speculation.speculation import Rival, Speculation
+from .structures.arrays import index_array
 from .topology.topology import Topology
 
 __all__ = ["Scheduler", "SchedulerSettings", "SchedulerStatistics"]
@@ -297,6 +298,10 @@ class Scheduler:
                 executions.not_in_state(subtasks, ExecutionState.CANCELING), "the task has canceled itself"
             )
             subtasks = executions.in_state(subtasks, ExecutionState.CANCELING)
+        if event.what is ExecutionInput.FINISH:
+            for subtask in executions.in_state(subtasks, ExecutionState.CANCELING).tolist():
+                (slot,) = self._progress.allocation.slots_of(index_array([subtask]))
+                self._progress.drop_written(subtask, int(executions.attempts[subtask]), slot)
         executions.apply(subtasks, event.what)
         if event.what in (ExecutionInput.FINISH, ExecutionInput.CANCELED):
             self._progress.record_sizes(event.produced_bytes, executions.in_state(subtasks, ExecutionState.FINISHED))

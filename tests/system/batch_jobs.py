@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import trio
@@ -11,6 +14,7 @@ from netstack.keygroups import key_group
 from netstack.schedule import StreamEnvironment
 from netstack.schedule.graph.adaptive_settings import AdaptiveSettings
 from netstack.schedule.graph.restart_settings import RestartSettings
+from netstack.schedule.graph.speculation_settings import SpeculationSettings
 from netstack.schedule.graph.stream_graph import GlobalExchangeMode, StreamSettings
 
 NUMBERS = 4000
@@ -72,6 +76,32 @@ class Collect:
 
     def finish(self, out: Any) -> list[Any]:
         return sorted(self.items)
+
+
+class SlowWhereFirst(Sums):
+    """As `Sums`; but in the process that was the first to run one it gets nowhere."""
+
+    def __init__(self, mark: str) -> None:
+        super().__init__()
+        mine = Path(f"{mark}.{os.getpid()}")
+        mine.write_text(str(os.getpid()))
+        with contextlib.suppress(FileExistsError):
+            os.link(mine, mark)
+        self.is_stuck = Path(mark).read_text() == str(os.getpid())
+
+    async def process(self, number: int, out: Any) -> None:
+        if self.is_stuck:
+            await trio.sleep(600.0)
+        await super().process(number, out)
+
+
+def slow_sums(mark: str, speculation: SpeculationSettings) -> StreamEnvironment:
+    """Three that sum; wherever the first of them begins is a slow place from then on."""
+    settings = StreamSettings(is_batch=True, speculation=speculation)
+    job = StreamEnvironment("sums", parallelism=3, settings=settings)
+    summed = job.source(numbers, name="numbers").key_by(tens).process(SlowWhereFirst, name="sums", mark=mark)
+    summed.sink(Collect, name="result").set_parallelism(1)
+    return job
 
 
 def expected() -> list[list[int]]:

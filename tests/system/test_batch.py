@@ -18,6 +18,7 @@ from trio.testing import trio_test
 from netstack.errors import NetstackError
 from netstack.examples import batch_word_count
 from netstack.jobmanager.local import LocalCluster, open_local_cluster
+from netstack.schedule.graph.speculation_settings import SpeculationSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import GlobalExchangeMode
 
@@ -131,6 +132,30 @@ async def test_the_scheduling_types_before_regions(tmp_path: Path, monkeypatch: 
             for scheduling, mode in (("all_at_once", blocking), ("next_stage_on_complete_output", pipelined)):
                 with pytest.raises(NetstackError, match=f"scheduling={scheduling}"):
                     await run(cluster, batch_jobs.sums(2, mode=mode, scheduling=scheduling))
+
+
+@trio_test
+async def test_a_slow_host_gets_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of three is stuck: its task runs again elsewhere, and nobody waits for it, nor keeps what it wrote."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    speculation = SpeculationSettings(check_interval_s=0.1, baseline_lower_bound_s=0.2, baseline_ratio=0.5)
+    with trio.fail_after(PATIENCE_S):
+        async with open_local_cluster(taskmanagers=3, slots=1) as cluster:
+            job = batch_jobs.slow_sums(str(tmp_path / "slow"), speculation)
+            job_id = await cluster.client.submit(job.stream_graph())
+            result = await cluster.wait(job_id)
+            found = await cluster.client.job(job_id)
+            assert result.results["result"] == {0: batch_jobs.expected()}
+            sums = next(vertex for vertex in found["vertices"] if vertex["name"] == "sums")["subtasks"]
+            pids = {each["name"]: each["pid"] for each in await cluster.client.taskmanagers()}
+            slow = (tmp_path / "slow").read_text()
+            assert len([each for each in sums if each["attempt"]]) == 1
+            assert all(str(pids[each["taskmanager"]]) != slow for each in sums)
+            assert found["restarts"] == 0
+            assert (found["speculation"]["won"], found["speculation"]["failed"]) == (1, 0)
+            assert [pids[name] for name in found["speculation"]["blocked"]] == [int(slow)]
+            assert {entry["what"] for entry in found["log"]} >= {"speculation", "blocklist"}
+            assert not data_files(tmp_path), "of the one that lost, too"
 
 
 @trio_test

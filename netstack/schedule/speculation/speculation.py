@@ -27,7 +27,7 @@ from ..events import TasksReported
 from ..execution.execution_states import ExecutionInput, ExecutionState
 from ..graph.speculation_settings import SpeculationSettings
 from ..instructions import Blocklist as BlocklistTold
-from ..instructions import Cancel, Deploy, ReleasePartitions
+from ..instructions import Cancel, Deploy
 from ..progress import Progress
 from ..scheduler_settings import SpeculationStatistics
 from ..slots.slots import Location, PhysicalSlot
@@ -231,7 +231,7 @@ class Speculation:
             if not is_canceled:
                 rival.state = _PROGRESS[event.what]
         elif event.what is ExecutionInput.FINISH and is_canceled:
-            self._release(rival)
+            self._progress.drop_written(subtask, attempt, rival.slot)
             self._ended(rival)
         elif event.what is ExecutionInput.FINISH:
             self._win(rival, event.produced_bytes)
@@ -328,14 +328,6 @@ class Speculation:
     def _cancel(self, rival: Rival, slot: PhysicalSlot) -> None:
         rival.state = ExecutionState.CANCELING
         self._progress.out.append(Cancel(*_one(rival, slot)))
-
-    def _release(self, rival: Rival) -> None:
-        """What a rival wrote that lost, and finished before it heard of that."""
-        partitions = self._progress.partitions_of(index_array([rival.subtask]))
-        if partitions.size and rival.slot is not None:
-            attempts = np.full(partitions.size, rival.attempt, np.uint32)
-            names = (rival.slot.location.taskmanager,) * partitions.size
-            self._progress.out.append(ReleasePartitions(partitions, attempts, names))
 
     def _ended(self, rival: Rival) -> None:
         """A rival is no more: its slot is free."""
