@@ -71,7 +71,9 @@ if TYPE_CHECKING:
     from .runtime.network_environment import NetworkEnvironment, open_task_manager
     from .runtime.record_reader import ArrayReader, RecordReader
     from .runtime.record_writer import RecordWriter
+    from .schedule.graph.adaptive_settings import AdaptiveSettings
     from .schedule.graph.restart_settings import RestartSettings
+    from .schedule.graph.speculation_settings import SpeculationSettings
     from .schedule.graph.stream_builder import StreamEnvironment
     from .schedule.graph.stream_graph import StreamSettings
     from .task.context import OperatorContext
@@ -79,6 +81,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdaptiveRebalanceSelector",
+    "AdaptiveSettings",
     "Alignment",
     "ArrayReader",
     "AuthenticationFailed",
@@ -135,6 +138,7 @@ __all__ = [
     "ShuffleSelector",
     "ShuffleStorageError",
     "SingleInputGate",
+    "SpeculationSettings",
     "SpillError",
     "StreamEnvironment",
     "StreamSettings",
@@ -230,7 +234,9 @@ _HOMES: Final = {
         "RecordReader",
     ),
     "runtime.record_writer": ("RecordWriter",),
+    "schedule.graph.adaptive_settings": ("AdaptiveSettings",),
     "schedule.graph.restart_settings": ("RestartSettings",),
+    "schedule.graph.speculation_settings": ("SpeculationSettings",),
     "schedule.graph.stream_builder": ("StreamEnvironment",),
     "schedule.graph.stream_graph": ("StreamSettings",),
     "task.context": ("OperatorContext",),
