@@ -48,6 +48,7 @@ from .run_table import peer_rows, print_run
 from .runners import Runners
 from .scheduler.command import scheduler
 from .shuffle.command import shuffle
+from .simulate.command import simulate
 from .spark.exchange_command import exchange
 from .spec import RunSpec
 from .stopping import sigterm_is_ctrl_c, stopped_by
@@ -329,6 +330,7 @@ cli.add_command(recover)
 cli.add_command(scheduler)
 cli.add_command(exchange)
 cli.add_command(shuffle)
+cli.add_command(simulate)
 
 
 def _where(runners: Runners, settings: dict[str, Any]) -> tuple[dict[str, Any] | None, _RunOnce]:

@@ -18,7 +18,8 @@ from __future__ import annotations
 import abc
 import functools
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import Final, TypeAlias
 from urllib.parse import SplitResult, urlsplit
@@ -149,7 +150,28 @@ def transport_for(url: str) -> Transport:
     scheme, separator, _ = url.partition("://")
     if not separator:
         raise ConfigError(f"address {url!r} has no scheme; write it like tcp://127.0.0.1:6121")
-    return _load(scheme.partition("+")[0])
+    first = scheme.partition("+")[0]
+    return _PROVIDED.get(first) or _load(first)
+
+
+@contextmanager
+def provided(scheme: str, transport: Transport) -> Iterator[None]:
+    """Within the block the addresses of a scheme are this transport's, in the whole process; nothing is installed.
+
+    Raises:
+        ConfigError: netstack or another block has the scheme.
+    """
+    if scheme in _OWN or scheme in _PROVIDED:
+        raise ConfigError(f"scheme {scheme!r} is taken; choose another one")
+    _PROVIDED[scheme] = transport
+    try:
+        yield
+    finally:
+        del _PROVIDED[scheme]
+
+
+_PROVIDED: Final[dict[str, Transport]] = {}
+"""Transports of this process alone."""
 
 
 @functools.cache

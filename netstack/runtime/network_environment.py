@@ -5,7 +5,6 @@ Takes: an address and a `NetworkConfig`. Gives: partitions to write to, gates to
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, final
@@ -37,6 +36,7 @@ from .partitions import PartitionRegistry
 from .pump import Pump
 from .readiness import Producers
 from .statistics import NetworkStatistics, OpenConnection
+from .turns import turns
 
 if TYPE_CHECKING:
     from .prometheus import MetricsServer
@@ -71,7 +71,7 @@ class NetworkEnvironment:
         self._flusher = Flusher()
         self.call_at = self._flusher.call_at
         self.now = trio.current_time
-        self.ticks = time.perf_counter
+        self.ticks = turns().clock
         self._pool = NetworkBufferPool(config.total_segments, config.segment_size_bytes)
         self._registry = PartitionRegistry(
             timeout_s=config.partition_request_timeout_s, now=self.now, call_at=self.call_at

@@ -110,6 +110,7 @@ class Pump:
         self._work = Signal()
         self._resumed = Signal()
         self._scope = trio.CancelScope()
+        self._clock: Callable[[], float] = perf_counter
         self.connection = connect(self._write_wanted)
         if self.connection.state is not State.GREETING:
             self.opened.set()
@@ -170,7 +171,7 @@ class Pump:
 
         Args:
             reads: system calls at most.
-            until: by `time.perf_counter`, when no further one begins.
+            until: by the clock of `turns`, when no further one begins.
 
         Returns:
             The bytes the last call brought; with `SHORT_READ_BYTES` or more there may be more.
@@ -182,7 +183,7 @@ class Pump:
         received = 0
         try:
             for _ in range(reads):
-                if until is not None and received and perf_counter() >= until:
+                if until is not None and received and self._clock() >= until:
                     break
                 windows = connection.windows()
                 if len(windows[-1]) > self._read_bytes and len(windows) <= 2:
@@ -295,16 +296,17 @@ class Pump:
     async def _reader(self) -> None:
         line = turns()
         connection = self.connection
-        account = WorkAccount(perf_counter())
+        clock = self._clock = line.clock
+        account = WorkAccount(clock())
         while True:
             await self.stream.wait_readable()
             while self._is_paused:
                 await self._resumed.wait()
             while True:
-                start = perf_counter()
+                start = clock()
                 is_more = self.read_now(READS_A_TURN, start + TURN_S) >= SHORT_READ_BYTES
                 moved = connection.bytes_received + connection.bytes_sent
-                if account.owes(start, perf_counter(), moved):
+                if account.owes(start, clock(), moved):
                     await line.pass_on(account.settle())
                 elif is_more:
                     await trio.lowlevel.checkpoint()

@@ -5,8 +5,10 @@ Takes: a function without arguments. Gives: its result, back in the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final, Protocol, TypeVar
 
 import trio
 
@@ -20,9 +22,29 @@ class InThread(Protocol):
         """Waits for its result, also when cancelled."""
 
 
-async def in_thread(function: Callable[[], _Result]) -> _Result:
+_INSTEAD: Final[ContextVar[InThread | None]] = ContextVar("netstack_instead_of_threads", default=None)
+
+
+async def in_thread(function: Callable[[], _Result], *, abandon_on_cancel: bool = False) -> _Result:
     """Runs something that blocks in a thread.
 
-    Cancellation waits for its end: what it works on, mostly files, is in use until then.
+    Args:
+        function: what it runs.
+        abandon_on_cancel: whether cancellation leaves it to itself.
+
+    Cancellation waits for its end, if it is not abandoned: what it works on, mostly files, is in use until then.
     """
-    return await trio.to_thread.run_sync(function)
+    instead = _INSTEAD.get()
+    if instead is not None:
+        return await instead(function)
+    return await trio.to_thread.run_sync(function, abandon_on_cancel=abandon_on_cancel)
+
+
+@contextmanager
+def no_threads(instead: InThread) -> Iterator[None]:
+    """Within the block, and in tasks begun there, `in_thread` is `instead`: a clock that jumps waits for no thread."""
+    token = _INSTEAD.set(instead)
+    try:
+        yield
+    finally:
+        _INSTEAD.reset(token)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -42,6 +41,7 @@ from ..events import CheckpointBarrier, decode_event
 from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.statistics import NetworkStatistics
 from ..runtime.threads import in_thread
+from ..runtime.turns import turns
 from ..schedule.descriptors.descriptors import BlobKey, MaybeOffloaded, TaskDeploymentDescriptor
 from ..schedule.descriptors.information import JobInformation, TaskInformation
 from ..schedule.descriptors.shuffle import ShuffleDescriptors
@@ -466,9 +466,7 @@ class JobScope:
             missing = [name for name in names if name not in self._functions]
             if missing:
                 await self._unpack(job)
-                self._functions |= await trio.to_thread.run_sync(
-                    partial(self._load, job, missing), abandon_on_cancel=True
-                )
+                self._functions |= await in_thread(partial(self._load, job, missing), abandon_on_cancel=True)
 
     async def _unpack(self, job: JobInformation) -> None:
         if not job.code:
@@ -480,7 +478,7 @@ class JobScope:
             )
         for package, key in job.code:
             data = await self._blobs.fetch(self.job_id, BlobKey(key), self._fetch)
-            await trio.to_thread.run_sync(self._shipped.put, self.job_id, package, key, data)
+            await in_thread(partial(self._shipped.put, self.job_id, package, key, data))
 
     def _load(self, job: JobInformation, names: Iterable[str]) -> Mapping[str, Any]:
         """In a thread: imports and reads files."""
@@ -494,10 +492,11 @@ class JobScope:
     async def _tell_progress(self) -> None:
         """Once a second, less often where it costs much, while something changes: sums over the attempts here."""
         told: Plain = {}
+        clock = turns().clock
         period_s = PROGRESS_S
         while True:
             await trio.sleep(period_s)
-            began_s = time.perf_counter()
+            began_s = clock()
             vertices: Plain = {}
             for attempt in self.tasks.values():
                 statistics = attempt.statistics()
@@ -509,7 +508,7 @@ class JobScope:
             if vertices != told:
                 self.send(JobProgress(self.job_id, vertices))
                 told = vertices
-            period_s = max(PROGRESS_S, (time.perf_counter() - began_s) / _PROGRESS_COST)
+            period_s = max(PROGRESS_S, (clock() - began_s) / _PROGRESS_COST)
 
 
 def _named(task: TaskInformation) -> set[str]:

@@ -35,6 +35,7 @@ from ..outbound.partition import ResultPartition
 from ..outbound.sender import ChannelSender, SendingChannel
 from ..outbound.subpartition import ResultSubpartition
 from ..outbound.subpartition_view import SubpartitionView
+from ..runtime.network_environment import NetworkEnvironment
 from .scripted import Pipe
 
 _DATA: Final = DataType.DATA
@@ -231,6 +232,36 @@ class Ledger:
                 f"{channel}: {known - seen} {what} were lost on the way ({known} set out and did not arrive, {seen} are"
                 " under way)"
             )
+
+
+def check_environment(environment: NetworkEnvironment) -> None:
+    """What one network can know by itself, whoever is at the other ends: its pools, its channels, its senders' lines.
+
+    A segment counts once: those lent are at least what local pools have requested and what is lent outside of them.
+    Beside that only segments of released partitions and gates are out, which come back as they were.
+    """
+    network = environment._pool
+    lent = network._total - network.free_segments
+    known = network._unpooled - sum(request.missing for request in network._requests)
+    for pool in network._pools:
+        _check_pool(pool, network)
+        known += pool._requested
+    assert lent >= known, f"{lent} segments lent, but {known} known to pools and channels"
+    assert network._required <= network._total, f"{network._required} of {network._total} segments promised"
+    for gate in environment._gates:
+        for channel in gate.channels:
+            if isinstance(channel, RemoteInputChannel) and not channel.is_released:
+                receive = channel.credit
+                assert receive.announced + receive.unannounced - receive.used == channel.free_buffers, (
+                    f"{channel}: announced {receive.announced} + unannounced {receive.unannounced} - used"
+                    f" {receive.used} is not the {channel.free_buffers} free buffers"
+                )
+                _check_wake_ups(channel)
+    for sender in environment._endpoint._accepted.values():
+        for sending in sender._channels.values():
+            send = sending.credit
+            assert send.available >= 0, f"channel {sending.number}: credit {send.available}"
+            _check_line(sending)
 
 
 def _check_pool(pool: LocalBufferPool, network: NetworkBufferPool) -> None:

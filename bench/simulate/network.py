@@ -1,0 +1,356 @@
+"""A network of hosts that exist in one process: bytes take their time, links are cut, stall in one direction, and heal.
+
+Takes: which host a task belongs to (`THIS_HOST`), addresses `simulated://HOST:PORT`. Gives: streams like those of TCP.
+
+Rules: bytes keep their order and are never changed. A killed process resets its connections, as the kernel does; a host
+without power says nothing ever, and its peers learn of it by its silence alone. A stalled link loses nothing: what was
+sent arrives when it heals. Whether bytes come in one piece or in many is chance.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import math
+import random
+from collections import deque
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import Final, final
+
+import trio
+
+from netstack.errors import ConnectionLost
+from netstack.transport import ByteStream, Listener, Piece, Transport, url_parts
+
+SCHEME: Final = "simulated"
+CAPACITY_BYTES: Final = 64 * 1024
+"""Under way in one direction of a connection."""
+
+DELAY_S: Final = 0.000_2
+"""One way, where nothing is wrong."""
+
+_PIECES: Final = 0.2
+
+
+@final
+class Process:
+    """One life of a host.
+
+    Attributes:
+        host: its name.
+        is_alive: until it is killed, or loses its power.
+        is_silent: it lost its power: nobody is told.
+        slowness: how much longer its work takes.
+    """
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.is_alive = True
+        self.is_silent = False
+        self.slowness = 1.0
+
+
+THIS_HOST: Final[ContextVar[Process]] = ContextVar("this_host")
+"""Whose task this is."""
+
+
+@final
+class _Route:
+    """From one host to another."""
+
+    def __init__(self) -> None:
+        self.delay_s = DELAY_S
+        self.stalls = 0
+        self.directions: dict[_Direction, None] = {}
+
+    def look(self) -> None:
+        for direction in self.directions:
+            direction.changed.unpark_all()
+
+
+@final
+class _Direction:
+    """One direction of a connection."""
+
+    def __init__(self, route: _Route) -> None:
+        self.route = route
+        self.flight: deque[tuple[float, bytes]] = deque()
+        self.size = 0
+        self.ends_at = math.inf
+        self.is_reset = False
+        """Its reader is gone, and its writer may know."""
+        self.changed = trio.lowlevel.ParkingLot()
+        route.directions[self] = None
+
+    def arrival_s(self) -> float:
+        """When there is something to read."""
+        if self.route.stalls:
+            return math.inf
+        return self.flight[0][0] if self.flight else self.ends_at
+
+    def end(self) -> None:
+        if self.ends_at == math.inf:
+            last = self.flight[-1][0] if self.flight else 0.0
+            self.ends_at = max(last, trio.current_time() + self.route.delay_s)
+            self.changed.unpark_all()
+
+
+@final
+class Network(Transport):
+    """All hosts and what is between them.
+
+    Args:
+        chance: decides about pieces.
+
+    Attributes:
+        digest: of every byte count that was ever handed over, and when: two runs that are equal here were equal.
+        streams: ends that are not closed.
+        deaths: of processes.
+    """
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.digest = hashlib.blake2b(digest_size=8)
+        self.streams: dict[_SimulatedStream, None] = {}
+        self.deaths = 0
+        self._routes: dict[tuple[str, str], _Route] = {}
+        self._listeners: dict[str, _SimulatedListener] = {}
+
+    # What goes wrong.
+
+    def set_delay(self, source: str, target: str, delay_s: float) -> None:
+        """From now on bytes take so long; those under way keep their time, and order stays."""
+        self._route(source, target).delay_s = delay_s
+
+    def stall(self, source: str, target: str) -> None:
+        """Nothing arrives any more; stalls add up."""
+        self._route(source, target).stalls += 1
+
+    def heal(self, source: str, target: str) -> None:
+        """Ends one stall: what was sent arrives."""
+        route = self._route(source, target)
+        route.stalls -= 1
+        route.look()
+
+    def cut(self, one: str, other: str) -> None:
+        """Every connection between two hosts breaks; what was under way is lost."""
+        for stream in [*self.streams]:
+            if {stream.process.host, stream.far.process.host} == {one, other}:
+                stream.reset()
+
+    def died(self, process: Process, *, silently: bool) -> None:
+        """A process is no more: nobody listens at its address; its peers are told unless it was the power."""
+        process.is_alive = False
+        process.is_silent = silently
+        self.deaths += 1
+        for address, listener in [*self._listeners.items()]:
+            if listener.process is process:
+                del self._listeners[address]
+        for stream in [*self.streams]:
+            if stream.process is process:
+                stream.abandon(silently=silently)
+
+    # The transport.
+
+    async def listen(self, url: str) -> Listener:
+        """Takes an address of this host's."""
+        await trio.lowlevel.checkpoint()
+        if url in self._listeners:
+            raise OSError(errno.EADDRINUSE, f"cannot listen at {url}: the address is in use")
+        self._listeners[url] = listener = _SimulatedListener(self, url, THIS_HOST.get())
+        return listener
+
+    async def connect(self, url: str) -> ByteStream:
+        """Dials: refused where nobody listens, unanswered where nothing goes through."""
+        process = THIS_HOST.get()
+        host = url_parts(url).hostname or ""
+        there, back = self._route(process.host, host), self._route(host, process.host)
+        await trio.sleep(there.delay_s + back.delay_s)
+        while there.stalls or back.stalls:  # noqa: ASYNC110  # as SYN is sent again
+            await trio.sleep(1.0)
+        listener = self._listeners.get(url)
+        if listener is None or not process.is_alive:
+            raise ConnectionLost(f"cannot reach {url}: connection refused")
+        outgoing, incoming = _Direction(there), _Direction(back)
+        near = _SimulatedStream(self, process, outgoing, incoming, url)
+        far = _SimulatedStream(self, listener.process, incoming, outgoing, f"{SCHEME}://{process.host}:0")
+        near.far, far.far = far, near
+        listener.put(far)
+        return near
+
+    def forget(self, listener: _SimulatedListener) -> None:
+        """It was closed."""
+        if self._listeners.get(listener.address) is listener:
+            del self._listeners[listener.address]
+
+    def _route(self, source: str, target: str) -> _Route:
+        return self._routes.setdefault((source, target), _Route())
+
+
+@final
+class _SimulatedListener(Listener):
+    def __init__(self, network: Network, address: str, process: Process) -> None:
+        self.address = address
+        self.process = process
+        self._network = network
+        self._waiting: deque[_SimulatedStream] = deque()
+        self._arrived = trio.lowlevel.ParkingLot()
+        self._closed = False
+
+    def put(self, stream: _SimulatedStream) -> None:
+        self._waiting.append(stream)
+        self._arrived.unpark()
+
+    async def accept(self) -> ByteStream:
+        await trio.lowlevel.checkpoint()
+        while not self._waiting:
+            if self._closed:
+                raise trio.ClosedResourceError(f"the listener at {self.address} was closed")
+            await self._arrived.park()
+        return self._waiting.popleft()
+
+    def close(self) -> None:
+        self._closed = True
+        self._arrived.unpark_all()
+        self._network.forget(self)
+        while self._waiting:
+            self._waiting.popleft().close()
+
+
+@final
+class _SimulatedStream(ByteStream):
+    """One end."""
+
+    far: _SimulatedStream
+
+    def __init__(
+        self, network: Network, process: Process, outgoing: _Direction, incoming: _Direction, peer: str
+    ) -> None:
+        self.peer = peer
+        self.process = process
+        self._network = network
+        self._out = outgoing
+        self._in = incoming
+        self._lost = False
+        self._closed = False
+        network.streams[self] = None
+
+    def try_send(self, pieces: Sequence[Piece]) -> int:
+        """See `ByteStream.try_send`."""
+        self._check_whole()
+        out = self._out
+        if out.is_reset and not out.route.stalls:
+            raise ConnectionLost(f"the connection to {self.peer} broke: connection reset")
+        data = b"".join(bytes(piece) for piece in pieces)[: CAPACITY_BYTES - out.size]
+        if not data:
+            return 0
+        now = trio.current_time()
+        last = out.flight[-1][0] if out.flight else 0.0
+        if not self._is_lost_on_the_way:
+            out.flight.append((max(last, now + out.route.delay_s), data))
+            out.size += len(data)
+            out.changed.unpark_all()
+        self._network.digest.update(b"%.6f %s %d\n" % (now, self.process.host.encode(), len(data)))
+        return len(data)
+
+    def try_receive_into(self, windows: Sequence[memoryview]) -> int | None:
+        """See `ByteStream.try_receive_into`."""
+        self._check_whole()
+        incoming = self._in
+        now = trio.current_time()
+        if incoming.arrival_s() > now:
+            return None
+        chance = self._network.chance
+        most = chance.randint(1, 200) if chance.random() < _PIECES else CAPACITY_BYTES
+        taken = 0
+        for window in windows:
+            position = 0
+            while position < len(window) and taken < most and incoming.flight and incoming.flight[0][0] <= now:
+                arrived, data = incoming.flight.popleft()
+                count = min(len(data), len(window) - position, most - taken)
+                window[position : position + count] = data[:count]
+                position += count
+                taken += count
+                if count < len(data):
+                    incoming.flight.appendleft((arrived, data[count:]))
+            if position < len(window):
+                break
+        incoming.size -= taken
+        if taken:
+            incoming.changed.unpark_all()
+        return taken
+
+    async def wait_writable(self) -> None:
+        """See `ByteStream.wait_writable`."""
+        await trio.lowlevel.checkpoint()
+        out = self._out
+        while not self._lost and out.size >= CAPACITY_BYTES and not (out.is_reset and not out.route.stalls):
+            self._check_open()
+            await out.changed.park()
+        self._check_open()
+
+    async def wait_readable(self) -> None:
+        """See `ByteStream.wait_readable`."""
+        await trio.lowlevel.checkpoint()
+        incoming = self._in
+        while not self._lost and incoming.arrival_s() > trio.current_time():
+            self._check_open()
+            with trio.move_on_at(incoming.arrival_s()):
+                await incoming.changed.park()
+        self._check_open()
+
+    def send_eof(self) -> None:
+        """Ends the outgoing direction."""
+        if not self._is_lost_on_the_way:
+            self._out.end()
+
+    def endpoints(self) -> tuple[str, str]:
+        """No names: the proof is for the address that was dialled."""
+        return "", ""
+
+    def close(self) -> None:
+        """Ends both directions."""
+        if not self._closed:
+            self._closed = True
+            self._network.streams.pop(self, None)
+            self.send_eof()
+            self._reader_left()
+            for direction in (self._out, self._in):
+                direction.changed.unpark_all()
+                if self.far._closed:
+                    direction.route.directions.pop(direction, None)
+
+    def reset(self) -> None:
+        """Both ends break at once."""
+        for end in (self, self.far):
+            end._lost = True
+            end._out.changed.unpark_all()
+            end._in.changed.unpark_all()
+
+    def abandon(self, *, silently: bool) -> None:
+        """Its process is dead."""
+        if not silently:
+            self._out.flight.clear()
+            self._out.size = 0
+            self._out.end()
+            self._in.is_reset = True
+        self._lost = True
+        self._out.changed.unpark_all()
+        self._in.changed.unpark_all()
+
+    @property
+    def _is_lost_on_the_way(self) -> bool:
+        return self._lost or not self.process.is_alive
+
+    def _reader_left(self) -> None:
+        if not self.process.is_silent and not self._lost:
+            self._in.is_reset = True
+
+    def _check_whole(self) -> None:
+        if self._closed or self._lost:
+            raise ConnectionLost(f"the connection to {self.peer} broke: connection reset")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError(f"the stream to {self.peer} was closed")

@@ -1,0 +1,77 @@
+"""Processes that play simulations beside each other.
+
+Takes: what is to be played. Gives: what became of it, as it comes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from ..processes import MeasurementFailed
+
+_WORKER: Final = "bench.simulate.worker"
+
+
+def play(asked: Iterable[dict[str, Any]], processes: int) -> Iterator[dict[str, Any]]:
+    """Plays everything; the order of the answers is that of their ends.
+
+    Raises:
+        MeasurementFailed: a process died; its last words are on standard error.
+
+    The end of the iteration, for whatever reason, ends the processes.
+    """
+    waiting = iter(asked)
+    root = str(Path(__file__).resolve().parent.parent.parent)
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": "0"}
+    started: list[subprocess.Popen[str]] = []
+    with selectors.DefaultSelector() as selector:
+        try:
+            for _ in range(processes):
+                first = next(waiting, None)
+                if first is None:
+                    break
+                process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", _WORKER],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    env=environment,
+                    text=True,
+                    start_new_session=True,
+                )
+                started.append(process)
+                assert process.stdout is not None
+                selector.register(process.stdout, selectors.EVENT_READ, process)
+                _ask(process, first)
+            while selector.get_map():
+                for key, _ in selector.select():
+                    process = key.data
+                    line = process.stdout.readline()
+                    if not line:
+                        raise MeasurementFailed(
+                            f"a process that simulates died with exit code {process.wait()}; its last words are above"
+                        )
+                    following = next(waiting, None)
+                    if following is None:
+                        selector.unregister(key.fileobj)
+                    else:
+                        _ask(process, following)
+                    yield json.loads(line)
+        finally:
+            for process in started:
+                process.kill()
+            for process in started:
+                process.communicate()
+
+
+def _ask(process: subprocess.Popen[str], asked: dict[str, Any]) -> None:
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(asked) + "\n")
+    process.stdin.flush()

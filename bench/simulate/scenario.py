@@ -1,0 +1,216 @@
+"""What a simulation plays: a cluster, a job, and what goes wrong when; all of it data, made from a seed.
+
+Takes: a seed. Gives: a `Scenario`; smaller ones of it, to find the smallest that still fails; JSON of it and back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, final
+
+JOBMANAGER: Final = "jobmanager"
+
+CUT = "cut"
+DELAY = "delay"
+DISK_FULL = "disk full"
+DISK_SLOW = "disk slow"
+HALF = "half link"
+KILL = "kill"
+POWER = "power off"
+REPEAT = "repeat"
+SLOW = "slow host"
+UNPLUG = "unplug"
+
+KINDS: Final = (CUT, DELAY, DISK_FULL, DISK_SLOW, HALF, KILL, KILL, KILL, POWER, REPEAT, SLOW, UNPLUG)
+"""As often as they stand here."""
+
+STREAMING: Final = "streaming"
+BLOCKING: Final = "blocking"
+HYBRID: Final = "hybrid"
+
+STAGES: Final = ("map", "filter", "double", "rebalance", "rescale", "union")
+MODES: Final = ("aligned", "unaligned", "timed")
+
+_STORM_S: Final = 12.0
+_LONGEST_FAULT_S: Final = 12.0
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One thing that goes wrong.
+
+    Attributes:
+        at_s: when, by the clock of the simulation.
+        kind: one of `KINDS`.
+        host: whom it happens to; of links where bytes come from.
+        other: of links the other end.
+        for_s: how long; of a death, until the next process is there.
+        amount: seconds of a delay, bytes that a full disk takes first, how much slower a host is.
+    """
+
+    at_s: float
+    kind: str
+    host: str
+    other: str = ""
+    for_s: float = 0.0
+    amount: float = 0.0
+
+    def __str__(self) -> str:
+        where = f"{self.host} -> {self.other}" if self.other else self.host
+        amount = f", {self.amount:g}" if self.amount else ""
+        return f"{self.at_s:.3f} s: {self.kind} at {where} for {self.for_s:.3f} s{amount}"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One simulation.
+
+    Attributes:
+        seed: of the order of tasks, the pieces in which bytes come, and everything else that is left to chance.
+        taskmanagers: hosts `tm-0`, `tm-1`, ...
+        slots: of each.
+        movement: `STREAMING` takes checkpoints; `BLOCKING` and `HYBRID` keep what was written and restart regions.
+        mode: of the checkpoints.
+        interval_s: from one checkpoint to the next.
+        stages: between the sources and what counts, one of `STAGES` each.
+        parallelism: of sources, stages, counters and sinks.
+        records: of each source subtask.
+        keys: how many there are.
+        pace_s: a source's pause between reads of up to `batch` records.
+        batch: see there.
+        segment_bytes: of a network buffer.
+        own_network: whether the job has a network of its own.
+        debloats: whether its buffers are made smaller.
+        restart: kind of its restarts.
+        faults: in order of time.
+    """
+
+    seed: int
+    taskmanagers: int
+    slots: int
+    movement: str
+    mode: str
+    interval_s: float
+    stages: tuple[str, ...]
+    parallelism: tuple[int, ...]
+    records: int
+    keys: int
+    pace_s: float
+    batch: int
+    segment_bytes: int
+    own_network: bool
+    debloats: bool
+    restart: str
+    faults: tuple[Fault, ...] = ()
+
+    def __str__(self) -> str:
+        way = f"{self.mode}, every {self.interval_s:g} s" if self.movement == STREAMING else "kept partitions"
+        return (
+            f"{self.movement} ({way}), {' -> '.join(('source', *self.stages, 'count', 'sink'))} on"
+            f" {self.taskmanagers} x {self.slots} slots, {self.records} records a source, {len(self.faults)} faults"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Scenario:
+        """The inverse of `as_dict`."""
+        lists = {name: tuple(values[name]) for name in ("stages", "parallelism")}
+        return cls(**{**values, **lists, "faults": tuple(Fault(**each) for each in values["faults"])})
+
+
+def random_scenario(seed: int) -> Scenario:
+    """The scenario of a seed; the same one in every process."""
+    chance = random.Random(seed)
+    records, batch = chance.choice((20, 100, 200)), chance.choice((1, 8, 40))
+    movement = chance.choice((STREAMING, STREAMING, STREAMING, BLOCKING, HYBRID))
+    stages = tuple(chance.choice(STAGES) for _ in range(chance.randint(0, 2)))
+    taskmanagers = chance.randint(1, 4)
+    slots = chance.randint(1, 3)
+    most = min(4, taskmanagers * slots)
+    hosts = [JOBMANAGER, *(f"tm-{number}" for number in range(taskmanagers))]
+    faults = sorted(
+        (_random_fault(chance, hosts) for _ in range(chance.choice((0, 1, 2, 4, 8, 16)))), key=lambda each: each.at_s
+    )
+    return Scenario(
+        seed=seed,
+        taskmanagers=taskmanagers,
+        slots=slots,
+        movement=movement,
+        mode=chance.choice(MODES),
+        interval_s=chance.choice((0.3, 1.0, 3.0)),
+        stages=stages,
+        parallelism=tuple(chance.randint(1, most) for _ in range(3 + len(stages))),
+        records=records,
+        keys=chance.choice((1, 7, 40)),
+        pace_s=round(chance.choice((0.1, 3.0, 10.0)) * min(batch, records) / records, 6),
+        batch=batch,
+        segment_bytes=chance.choice((256, 1024, 4096)),
+        own_network=chance.random() < 0.3,
+        debloats=chance.random() < 0.2,
+        restart=chance.choice(("fixed_delay", "exponential")),
+        faults=tuple(faults),
+    )
+
+
+def _random_fault(chance: random.Random, hosts: list[str]) -> Fault:
+    kind = chance.choice(KINDS)
+    host, other = chance.sample(hosts, 2)
+    if kind == REPEAT and host == JOBMANAGER:
+        host = other
+    is_link = kind in (CUT, DELAY, HALF)
+    amount = {
+        DELAY: chance.choice((0.01, 0.3, 2.0)),
+        DISK_FULL: float(chance.choice((0, 40, 1000))),
+        DISK_SLOW: chance.choice((0.05, 0.5, 3.0)),
+        SLOW: chance.choice((3.0, 30.0)),
+    }.get(kind, 0.0)
+    return Fault(
+        at_s=round(chance.uniform(0.0, _STORM_S) ** 1.5 / _STORM_S**0.5, 4),
+        kind=kind,
+        host=host,
+        other=other if is_link else "",
+        for_s=round(chance.choice((0.05, 1.0, _LONGEST_FAULT_S)) * chance.uniform(0.1, 1.0), 4),
+        amount=amount,
+    )
+
+
+def smaller(scenario: Scenario) -> Iterator[Scenario]:
+    """Simpler scenarios, the boldest cuts first; whoever finds that one still fails asks again with that one."""
+    faults = scenario.faults
+    size = len(faults)
+    while size > 0:
+        for first in range(0, len(faults), size):
+            yield replace(scenario, faults=faults[:first] + faults[first + size :])
+        size //= 2
+    for index in range(len(scenario.stages)):
+        yield replace(
+            scenario,
+            stages=scenario.stages[:index] + scenario.stages[index + 1 :],
+            parallelism=scenario.parallelism[: index + 1] + scenario.parallelism[index + 2 :],
+        )
+    for index, each in enumerate(scenario.parallelism):
+        if each > 1:
+            yield replace(scenario, parallelism=(*scenario.parallelism[:index], 1, *scenario.parallelism[index + 1 :]))
+    for changes in (
+        {"records": scenario.records // 2 or 1},
+        {"keys": 1},
+        {"debloats": False},
+        {"own_network": False},
+        {"segment_bytes": 4096},
+        {"restart": "fixed_delay"},
+    ):
+        changed = replace(scenario, **changes)
+        if changed != scenario:
+            yield changed
+    for index, fault in enumerate(faults):
+        if fault.for_s > 0.05:
+            shorter = replace(fault, for_s=round(fault.for_s / 2, 4))
+            yield replace(scenario, faults=(*faults[:index], shorter, *faults[index + 1 :]))
