@@ -34,7 +34,7 @@ from .channels.command import channels
 from .checkpoints.command import checkpoints
 from .compare import compare as compare_rows
 from .flags import engine_flags, hosts_flags, json_flag, run_flags, sweep_flags
-from .grid import Grid, expected_seconds
+from .grid import Grid, expected_seconds, with_rows
 from .histogram import Histogram
 from .isolate.command import isolate
 from .jobs.command import jobs
@@ -215,7 +215,10 @@ def sweep(app: _App, /, output: Path | None, as_json: bool, **settings: Any) -> 
     _check_segment_size(settings["segment_size_bytes"])
     errors = console.err()
     place = place_of(app.runners, settings, errors)
-    grid = place.on(Grid.of(settings))
+    grid = Grid.of(settings)
+    if settings["input_path"] is not None:
+        grid = with_rows(grid, settings["input_path"], settings["key_column"])
+    grid = place.on(grid)
     planned = grid.plan()
     require_pyarrow()
     folder = output or Path("results") / f"sweep-{datetime.now():%Y-%m-%d-%H%M%S}"
@@ -229,7 +232,10 @@ def sweep(app: _App, /, output: Path | None, as_json: bool, **settings: Any) -> 
         errors.print(f"{len(todo)} runs{skipped}{length}, into {escape(str(folder))}", soft_wrap=True)
         place.show(todo, errors)
         where = place if todo else LocalPlace(app.runners)  # nothing is opened for a report alone
-        with console.SweepProgress(todo, errors) as progress, where.open(store, progress, errors) as (once, heard):
+        with (
+            console.SweepProgress(todo, errors) as progress,
+            where.open(planned[0].spec, store, progress, errors) as (once, heard),
+        ):
             result = run_sweep(grid, store, once, command=command, progress=heard)
     _print_sweep(result, as_json)
     if result.interrupted:

@@ -46,7 +46,7 @@ async def produce(spec: RunSpec, io: ProducerIo) -> Facts:
         partition = manager.create_partition(PARTITION, subpartitions=spec.channels)
         writer = RecordWriter(
             partition,
-            selector=_selector(spec, io),
+            selector=selector_of(io.source),
             format="arrow" if spec.emit == "arrow" else "bytes",
             buffer_timeout_s=spec.buffer_timeout_s,
         )
@@ -238,9 +238,8 @@ async def _consume_records(verifier: Taker, gate: SingleInputGate) -> None:
         feed(channel, taken)
 
 
-def _selector(spec: RunSpec, io: ProducerIo) -> ChannelSelector | None:
+def selector_of(source: AnySource) -> ChannelSelector | None:
     """Rows with keys go where their key group belongs; everything else round robin."""
-    source = io.source
     if not isinstance(source, RowSource) or source.lanes is None:
         return None
     lanes = source.lanes.tolist()

@@ -116,6 +116,13 @@ def sweep_flags(command: _Command) -> _Command:
             show_default=True,
             help="Logical channels.",
         ),
+        click.option(
+            "--input",
+            "input_path",
+            metavar="TABLE|FILE",
+            help="Rows that become the records: CSV, JSON lines or Parquet; on Spark also a URL or a table.",
+        ),
+        click.option("--key", "key_column", help="Column of --input whose key group picks the channel."),
         *_buffers(COUNTS, LENGTHS, "; a list draws curves"),
         click.option("--seconds", type=NUMBER, default=DEFAULT_SECONDS, show_default=True, help="Length of each run."),
         click.option(

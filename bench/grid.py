@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from netstack.errors import ConfigError
-from netstack.units import format_duration, format_size
+from netstack.units import format_duration
 
 from .spec import RunSpec
 
@@ -68,7 +68,7 @@ class PlannedRun:
         buffers = spec.exclusive_buffers, spec.floating_buffers
         usual = buffers == (_DEFAULT.exclusive_buffers, _DEFAULT.floating_buffers)
         return (
-            f"{self.kind}, timeout {timeout}, {format_size(spec.record_bytes)} records, "
+            f"{self.kind}, timeout {timeout}, {spec.rows}, "
             f"{spec.channels} channel{'s' if spec.channels > 1 else ''}"
             f"{'' if usual else f', {buffers[0]} + {buffers[1]} buffers'}"
             f"{f', round trip {format_duration(spec.round_trip_s)}' if spec.round_trip_s else ''}"
@@ -186,6 +186,18 @@ class Grid:
             yield throughput
             if self._latency_s:
                 yield replace(throughput, rate_per_s=self.latency_rate_per_s, seconds=self._latency_s)
+
+
+def with_rows(grid: Grid, name: str, key: str | None) -> Grid:
+    """The same grid over the user's rows: they have the sizes that they have.
+
+    Raises:
+        ConfigError: sizes are asked for as well.
+    """
+    if grid.record_sizes not in (DEFAULT_RECORD_SIZES, (_DEFAULT.record_bytes,)):
+        raise ConfigError("--record-sizes with --input: rows have the sizes that they have; leave one of them out")
+    rows = {"input_path": name, "key_column": key}
+    return replace(grid, record_sizes=(_DEFAULT.record_bytes,), common={**grid.common, **rows})
 
 
 def run_kind(rate_per_s: float | None) -> Kind:

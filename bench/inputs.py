@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgpack
+import numpy as np
+import numpy.typing as npt
 
 from netstack.errors import NetstackError
 from netstack.shown import shown_error
@@ -54,11 +56,13 @@ class Rows:
         records: the bytes of each row; empty when there are batches.
         keys: the key of each row, when a key column was named.
         batches: the rows as columnar batches, for `--emit arrow`.
+        hashes: of the keys (`keygroups.stable_hash`, int32), where these were left behind: see `packed`.
     """
 
     records: list[bytes]
     keys: list[Any] | None
     batches: list[pa.RecordBatch] | None
+    hashes: npt.NDArray[np.int32] | None = None
 
     @property
     def count(self) -> int:
@@ -107,6 +111,40 @@ def read_rows(path: str, *, key_column: str | None = None, arrow_batch_records: 
     if not rows.records:
         raise InputError(f"{path} has no rows; give a file with at least one")
     return rows
+
+
+def table_rows(
+    table: pa.Table, name: str, *, key_column: str | None = None, arrow_batch_records: int | None = None
+) -> Rows:
+    """The rows of a table that is in memory, as those of a Parquet file.
+
+    Args:
+        table: it.
+        name: for messages.
+        key_column: see `read_rows`, like the next.
+        arrow_batch_records: see there.
+
+    Raises:
+        InputError: it has no rows, no such column, or is too large.
+    """
+    if table.nbytes > _MOST_BYTES:
+        raise InputError(
+            f"{name} has {table.nbytes} bytes; rows are held in memory, at most {_MOST_BYTES}: give a part"
+        )
+    if arrow_batch_records is not None:
+        if key_column is not None:
+            raise InputError(f"--key {key_column} chooses a channel for each row, a batch has one; give --emit record")
+        return Rows([], None, _batches_of(table, name, arrow_batch_records))
+    rows = _rows_of(table, name, key_column)
+    if not rows.records:
+        raise InputError(f"{name} has no rows; give one with at least one")
+    return rows
+
+
+def is_file_name(text: str) -> bool:
+    """Whether `--input` names a file with rows, and not a table of Spark's."""
+    path = Path(text)
+    return path.is_file() or ("://" not in text and path.suffix.lower() in _KINDS and not path.is_dir())
 
 
 def _sniff(file: Path) -> str:
@@ -203,7 +241,10 @@ def _json_rows(path: str, data: bytes, key_column: str | None) -> Rows:
 
 def _parquet_rows(path: str, key_column: str | None) -> Rows:
     """Rows of a Parquet file as msgpack maps."""
-    table = _parquet_table(path)
+    return _rows_of(_parquet_table(path), path, key_column)
+
+
+def _rows_of(table: pa.Table, path: str, key_column: str | None) -> Rows:
     at = None if key_column is None else _column_at(path, table.column_names, key_column)
     pack: Callable[[Any], bytes] = msgpack.Packer(default=_plain, datetime=False).pack
     records: list[bytes] = []
@@ -220,15 +261,18 @@ def _parquet_rows(path: str, key_column: str | None) -> Rows:
 
 
 def _arrow_batches(path: str, kind: str, batch_records: int) -> list[pa.RecordBatch]:
+    return _batches_of(_parquet_table(path) if kind == "parquet" else _text_table(path, kind), path, batch_records)
+
+
+def _batches_of(table: pa.Table, path: str, batch_records: int) -> list[pa.RecordBatch]:
     arrow = import_arrow()
-    table = _parquet_table(path) if kind == "parquet" else _text_table(path, kind)
     for at, field in enumerate(table.schema):
         if arrow.types.is_dictionary(field.type):
             # A dictionary may differ from batch to batch; plain values make every batch stand alone.
             table = table.set_column(at, field.name, table.column(at).cast(field.type.value_type))
     batches = [batch for batch in table.to_batches(max_chunksize=batch_records) if batch.num_rows]
     if not batches:
-        raise InputError(f"{path} has no rows; give a file with at least one")
+        raise InputError(f"{path} has no rows; give one with at least one")
     return batches
 
 

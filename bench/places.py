@@ -22,9 +22,11 @@ from rich.markup import escape
 from netstack.errors import ConfigError
 
 from .grid import Grid, PlannedRun
+from .inputs import is_file_name
 from .mesh.spec import MeshSpec, split_hosts
 from .mesh.tables import print_matrix
 from .runners import Runners
+from .spec import RunSpec
 from .store import Store
 from .sweep import Progress, RunOnce
 
@@ -68,8 +70,14 @@ class Place(Protocol):
     def show(self, runs: Sequence[PlannedRun], console: Console) -> None:
         """Says where everything will be."""
 
-    def open(self, store: Store, progress: Bar, console: Console) -> AbstractContextManager[Open]:
+    def open(self, spec: RunSpec, store: Store, progress: Bar, console: Console) -> AbstractContextManager[Open]:
         """What makes a run, and who is to hear of runs, while the block runs.
+
+        Args:
+            spec: of any run: what all have in common counts.
+            store: the results folder.
+            progress: hears of everything.
+            console: told what else is worth telling.
 
         Raises:
             NetstackError: it cannot be opened.
@@ -90,13 +98,16 @@ class LocalPlace:
 
     def on(self, grid: Grid) -> Grid:
         """See `Place.on`."""
+        name = grid.common.get("input_path")
+        if name is not None and not is_file_name(name):
+            raise ConfigError(f"--input {name}: there is no such file here; a table or a URL goes with --engine spark")
         return grid
 
     def show(self, runs: Sequence[PlannedRun], console: Console) -> None:
         """Nothing to show."""
 
     @contextmanager
-    def open(self, store: Store, progress: Bar, console: Console) -> Iterator[Open]:
+    def open(self, spec: RunSpec, store: Store, progress: Bar, console: Console) -> Iterator[Open]:
         """See `Place.open`."""
         yield self.runners.run_once, progress
 
@@ -126,7 +137,7 @@ class HostsPlace:
             print_matrix(runs[0].spec, console, channels=False)
 
     @contextmanager
-    def open(self, store: Store, progress: Bar, console: Console) -> Iterator[Open]:
+    def open(self, spec: RunSpec, store: Store, progress: Bar, console: Console) -> Iterator[Open]:
         """See `Place.open`."""
         yield functools.partial(self.runners.run_over_hosts, secret_file=self.secret_file), progress
 
@@ -177,11 +188,11 @@ class SparkPlace:
             )
 
     @contextmanager
-    def open(self, store: Store, progress: Bar, console: Console) -> Iterator[Open]:
+    def open(self, spec: RunSpec, store: Store, progress: Bar, console: Console) -> Iterator[Open]:
         """See `Place.open`; at the end the tables are written."""
         from .spark.place import spark_place
 
-        with spark_place(self.settings, store, progress, console, self.warehouse) as opened:
+        with spark_place(self.settings, spec, store, progress, console, self.warehouse) as opened:
             yield opened
 
 

@@ -22,7 +22,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from netstack.outbound.selector import KeyGroupSelector
+from netstack.keygroups import default_max_parallelism, group_owners, owner_array, stable_hash
 
 from .arrivals import Arrivals, Int64s, column, lane_keys
 from .histogram import Histogram
@@ -71,18 +71,23 @@ def repeated(once: Hashed, times: int) -> Hashed:
     return total
 
 
+def hashes_of(rows: Rows) -> npt.NDArray[np.int32] | None:
+    """Of the key of each row; None without keys."""
+    if rows.hashes is None and rows.keys is not None:
+        return np.array([stable_hash(key) for key in rows.keys], dtype=np.int32)
+    return rows.hashes
+
+
 class RowSource:
     """Rows of a file, over and over.
 
     Attributes:
         rows: records in the file.
-        keys: the key of each row of the file; None without `--key`.
         lanes: the channel each row of the file must take; None for round robin.
     """
 
     def __init__(self, rows: Rows, channels: int) -> None:
         self.rows = rows.count
-        self.keys = rows.keys
         self._records = rows.records
         self._batches = rows.batches
         self._channels = channels
@@ -91,10 +96,10 @@ class RowSource:
         self._emitted_rows: list[int] = []
         self._hashed: dict[tuple[int, int], tuple[int, int]] = {}  # by (first row, rows)
         self.lanes: Int64s | None = None
-        if rows.keys is not None:
-            selector = KeyGroupSelector()
-            selector.setup(channels)
-            self.lanes = column([selector.select(key) for key in rows.keys])
+        hashes = hashes_of(rows)
+        if hashes is not None:
+            owners = group_owners(channels, default_max_parallelism(channels))
+            self.lanes = owner_array(hashes, owners).astype(np.int64)
 
     @classmethod
     def of(cls, spec: RunSpec) -> RowSource:
@@ -193,13 +198,14 @@ class RowVerifier:
     """Checks rows of a file: count, bytes and rolling hash of every channel.
 
     Attributes:
+        hashed: by channel: how many elements came, and their rolling hash; after `finish`.
         arrivals: how many arrived when.
         latency: always empty: rows carry no index, so their latency is sampled.
         payload_bytes: payload checked so far.
     """
 
     def __init__(self, channels: int) -> None:
-        self._hashed: list[Hashed] = [(0, 0)] * channels
+        self.hashed: list[Hashed] = [(0, 0)] * channels
         self._position = [0] * channels  # records, which are more than elements when batches arrive
         self._staged: list[bytes | memoryview] = []
         self._segments: list[tuple[int, int]] = []
@@ -232,7 +238,7 @@ class RowVerifier:
         self._arrived(channel, batch.num_rows, clock_ns() if now_ns is None else now_ns)
         body = batch.serialize()
         self.payload_bytes += body.size
-        self._hashed[channel] = rolling(self._hashed[channel], [crc32(body)])
+        self.hashed[channel] = rolling(self.hashed[channel], [crc32(body)])
 
     def finish(self) -> None:
         """Checks what is still staged; nothing may be fed afterwards."""
@@ -248,7 +254,7 @@ class RowVerifier:
         self._staged.clear()
         at = 0
         for channel, count in self._segments:
-            self._hashed[channel] = rolling(self._hashed[channel], crcs[at : at + count])
+            self.hashed[channel] = rolling(self.hashed[channel], crcs[at : at + count])
             at += count
         self._segments.clear()
 
@@ -258,7 +264,7 @@ class RowVerifier:
         for name, total in (("records", self.received_records), ("payload_bytes", self.payload_bytes)):
             if total != expected[name]:
                 found.append(f"{expected[name]} {name.replace('_', ' ')} were sent, {total} arrived")
-        for channel, (sent, arrived) in enumerate(zip(expected["lanes"], self._hashed, strict=True)):
+        for channel, (sent, arrived) in enumerate(zip(expected["lanes"], self.hashed, strict=True)):
             if sent[0] != arrived[0]:
                 found.append(f"channel {channel}: {sent[0]} elements were sent, {arrived[0]} arrived")
             elif sent[1] != arrived[1]:

@@ -60,10 +60,9 @@ def _is_overdrawn(result: Mapping[str, Any]) -> bool:
 
 def describe_spec(spec: RunSpec) -> str:
     """One run's settings in a line: what is always worth telling, and what is not as usual."""
-    rows = f"rows of {spec.input_path}" if spec.input_path else f"{format_size(spec.record_bytes, space=' ')} records"
     segment = format_size(spec.segment_size_bytes, space=" ")
     parts = [
-        rows,
+        spec.rows,
         f"by {spec.emit}",
         f"{spec.channels:,} channel{'s' if spec.channels > 1 else ''}",
         f"buffer timeout {format_duration(spec.buffer_timeout_s, space=' ')}",

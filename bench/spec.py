@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from netstack.errors import ConfigError
+from netstack.units import format_size
 
 Emit = Literal["record", "batch", "arrow"]
 TransportName = Literal["tcp", "unix"]
@@ -116,6 +117,13 @@ class RunSpec:
         """Twelve hex digits that are equal exactly when every setting is."""
         text = json.dumps(self.as_dict(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def rows(self) -> str:
+        """What is sent, for people."""
+        return (
+            f"rows of {self.input_path}" if self.input_path else f"{format_size(self.record_bytes, space=' ')} records"
+        )
 
     @property
     def is_impaired(self) -> bool:

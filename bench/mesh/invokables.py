@@ -29,14 +29,17 @@ from netstack.outbound.selector import ChannelSelector
 from netstack.task.invokable import InvokableTask
 
 from ..arrivals import Int64s, warm_ns
-from ..engine import emit_all, take_all
+from ..engine import emit_all, selector_of, take_all
 from ..histogram import Histogram
 from ..observed import EARLY_NS
-from ..pacing import Pacer, Sampler, clock_ns
+from ..pacing import Pacer, Sampler, clock_ns, due_ns
+from ..packed import kept
+from ..rows import RowSource
 from ..source import Source, span_records
+from ..worker_io import AnySource
 from .spec import MeshSpec
 from .telling import Meter, telling
-from .verify import GroupVerifier, SinkVerifier
+from .verify import GroupVerifier, RowGroupVerifier, SinkVerifier
 
 _SPREAD: Final = 2_654_435_761  # of Knuth: its multiples modulo anything small come in no pattern
 
@@ -45,10 +48,13 @@ async def source(task: InvokableTask) -> dict[str, Any]:
     """Writes until the run is over, then waits until all of it has been consumed."""
     spec = _spec_of(task)
     (partition,) = task.partitions
-    writer = RecordWriter(
-        partition, format="arrow" if spec.emit == "arrow" else "bytes", buffer_timeout_s=spec.buffer_timeout_s
-    )
     io = SourceIo(spec)
+    writer = RecordWriter(
+        partition,
+        selector=selector_of(io.source),
+        format="arrow" if spec.emit == "arrow" else "bytes",
+        buffer_timeout_s=spec.buffer_timeout_s,
+    )
     go = await _go(task)
     start_ns = int(go["start_ns"])
     io.begin(start_ns, spins=bool(go["spins"]))
@@ -62,7 +68,7 @@ async def source(task: InvokableTask) -> dict[str, Any]:
             "event": "stopped",
             "records": io.sent_records,
             "stopped_ns": io.stopped_ns,
-            "samples": [values.tobytes() for values in io.sampler.samples()],
+            "samples": [values.tobytes() for values in io.samples()],
         }
     )
     await writer.finish()
@@ -89,7 +95,7 @@ async def relay(task: InvokableTask) -> dict[str, Any]:
     start_ns = int((await _go(task))["start_ns"])
     meter = Meter(start_ns, lambda: partition.counters.records, partition=partition, gate=gate)
     async with telling(task, meter):
-        if spec.emit == "batch":
+        if spec.emit == "batch" and spec.rows_file is None:
             await _relay_arrays(spec, gate, selector, writer)
         else:
             await _relay_records(gate, selector, writer)
@@ -138,8 +144,13 @@ class SourceIo:
     """
 
     def __init__(self, spec: MeshSpec) -> None:
-        self.source = Source(spec.record_bytes, span_records(spec))
+        self.source: AnySource = (
+            Source(spec.record_bytes, span_records(spec))
+            if spec.rows_file is None
+            else RowSource(kept(spec.rows_file), spec.lanes)
+        )
         self.sampler = Sampler()
+        self._start_ns = 0
         self._spec = spec
         self._pacer: Pacer | None = None
         self._spans = 0
@@ -147,6 +158,7 @@ class SourceIo:
     def begin(self, start_ns: int, *, spins: bool) -> None:
         """Sets when record 0 is due, and whether to spin on the clock until a record is."""
         spec = self._spec
+        self._start_ns = start_ns
         self._pacer = Pacer(
             start_ns=start_ns,
             most=span_records(spec),
@@ -176,9 +188,18 @@ class SourceIo:
         count = await self._pacer.next_span_async()
         if not count:
             return None
-        if self._spec.rate_per_s is None:
+        rate_per_s = self._spec.rate_per_s
+        if rate_per_s is None:
             self.sampler.offer(first + self._sampled(count))
+        elif self._spec.rows_file is not None:  # rows carry no index that would tell when they were due
+            for index in range(first, first + count):
+                self.sampler.offer(index, due_ns(self._start_ns, rate_per_s, index))
         return first, count
+
+    def samples(self) -> tuple[Int64s, Int64s]:
+        """(records, when they were emitted); of rows keys of lanes, because only the source knows which each took."""
+        indexes, times = self.sampler.samples()
+        return (self.source.sample_keys(indexes) if isinstance(self.source, RowSource) else indexes), times
 
     def _sampled(self, count: int) -> int:
         """Which record of a span is sampled: all lanes have to be, and spans are often multiples of their number."""
@@ -225,7 +246,11 @@ async def _relay_records(gate: SingleInputGate, selector: BackSelector, writer: 
 
 
 def _pairs(
-    spec: MeshSpec, groups: Sequence[GroupVerifier], hosts: Sequence[int], start_ns: int, finish: dict[str, Any]
+    spec: MeshSpec,
+    groups: Sequence[GroupVerifier | RowGroupVerifier],
+    hosts: Sequence[int],
+    start_ns: int,
+    finish: dict[str, Any],
 ) -> list[dict[str, Any]]:
     """What came of each host: of its sources, or by way of its relays."""
     stop_ns = int(finish["stop_ns"])
@@ -244,8 +269,10 @@ def _pairs(
     return [{**pair, "latency": latencies[host].to_dict()} for host, pair in found.items()]
 
 
-def _latency(spec: MeshSpec, group: GroupVerifier, samples: list[bytes], start_ns: int, stop_ns: int) -> Histogram:
-    if spec.rate_per_s is not None:
+def _latency(
+    spec: MeshSpec, group: GroupVerifier | RowGroupVerifier, samples: list[bytes], start_ns: int, stop_ns: int
+) -> Histogram:
+    if spec.rate_per_s is not None and spec.rows_file is None:
         return group.latency
     indexes, times = (np.frombuffer(values, dtype=np.int64) for values in samples)
     keys: Int64s = group.sample_keys(indexes)

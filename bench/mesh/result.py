@@ -97,13 +97,14 @@ def document_of(outcome: Outcome, engine_kind: str) -> dict[str, Any]:
     spec = outcome.matrix.spec
     pairs = _pairs(outcome)
     records = sum(pair.records for pair in pairs.values())
-    payload_bytes = records * spec.record_bytes
+    record_bytes = _record_bytes(outcome)
+    payload_bytes = round(records * record_bytes)
     seconds, records_per_s = _window(outcome, pairs, records)
     latency = Histogram()
     for pair in pairs.values():
         latency.merge(pair.latency)
     wire_bytes = round(sum(_host_most(outcome, index, "bytes_sent") for index in range(len(outcome.hosts))))
-    payload_mb_per_s = records_per_s * spec.record_bytes / 1e6
+    payload_mb_per_s = records_per_s * record_bytes / 1e6
     wrong = _problems(outcome)
     one_way, there_and_back = (Histogram(), latency) if spec.relay else (latency, Histogram())
     kind = "open-loop" if spec.rate_per_s is not None else "sampled under load"
@@ -195,7 +196,7 @@ def _pairs(outcome: Outcome) -> dict[tuple[int, int], _Pair]:
             pair.seconds = max(pair.seconds, told["window_s"])
             pair.steady = pair.steady and told["steady"]
             latency = Histogram.from_dict(told["latency"])
-            if spec.rate_per_s is not None and not spec.relay:
+            if spec.rate_per_s is not None and not spec.relay and spec.rows_file is None:  # else by translated samples
                 latency = latency.shifted(latency_correction_ns(clocks[key[0]], clocks[key[1]], middle_ns))
             pair.latency.merge(latency)
     return found
@@ -238,7 +239,7 @@ def _problems(outcome: Outcome) -> list[str]:
 
 def _host_rows(outcome: Outcome, pairs: Mapping[tuple[int, int], _Pair]) -> Rows:
     rows = []
-    spec = outcome.matrix.spec
+    spec, record_bytes = outcome.matrix.spec, _record_bytes(outcome)
     for index, (host, name) in enumerate(zip(outcome.hosts, outcome.names, strict=True)):
         here = outcome.matrix.on_host(index)
         ends = [pair for (source, sink), pair in pairs.items() if index == (source if spec.relay else sink)]
@@ -252,9 +253,9 @@ def _host_rows(outcome: Outcome, pairs: Mapping[tuple[int, int], _Pair]) -> Rows
                 "sources": sum(each.task == SOURCE for each in here),
                 "sinks": sum(each.task == SINK for each in here),
                 "records": records,
-                "bytes": records * spec.record_bytes,
+                "bytes": round(records * record_bytes),
                 "records_per_s": records_per_s,
-                "payload_mb_per_s": records_per_s * spec.record_bytes / 1e6,
+                "payload_mb_per_s": records_per_s * record_bytes / 1e6,
                 "cpu_s": _host_most(outcome, index, "cpu_s"),
                 "clock_offset_us": host.clock.offset_ns(middle_ns) / 1000,
                 "clock_uncertainty_us": host.clock.uncertainty_ns / 1000,
@@ -266,7 +267,7 @@ def _host_rows(outcome: Outcome, pairs: Mapping[tuple[int, int], _Pair]) -> Rows
 
 
 def _pair_rows(outcome: Outcome, pairs: Mapping[tuple[int, int], _Pair]) -> Rows:
-    spec, names = outcome.matrix.spec, outcome.names
+    spec, names, record_bytes = outcome.matrix.spec, outcome.names, _record_bytes(outcome)
     rows = []
     for (source, sink), pair in sorted(pairs.items()):
         clocks = outcome.hosts[source].clock, outcome.hosts[sink].clock
@@ -275,9 +276,9 @@ def _pair_rows(outcome: Outcome, pairs: Mapping[tuple[int, int], _Pair]) -> Rows
             "sink_host": names[sink],
             "is_local": source == sink,
             "records": pair.records,
-            "payload_bytes": pair.records * spec.record_bytes,
+            "payload_bytes": round(pair.records * record_bytes),
             "records_per_s": pair.records_per_s,
-            "payload_mb_per_s": pair.records_per_s * spec.record_bytes / 1e6,
+            "payload_mb_per_s": pair.records_per_s * record_bytes / 1e6,
         }
         one_way = Histogram() if spec.relay else pair.latency
         row["latency_us"] = one_way.summary_us()
@@ -286,6 +287,15 @@ def _pair_rows(outcome: Outcome, pairs: Mapping[tuple[int, int], _Pair]) -> Rows
             row["round_trip_latency_us"] = pair.latency.summary_us()
         rows.append(row)
     return rows
+
+
+def _record_bytes(outcome: Outcome) -> float:
+    """Payload of a record; of rows their mean."""
+    if outcome.matrix.spec.rows_file is None:
+        return outcome.matrix.spec.record_bytes
+    expected = [each["expected"] for each in outcome.of(SOURCE)]
+    records = sum(each["records"] for each in expected)
+    return float(sum(each["payload_bytes"] for each in expected) / records) if records else 0.0
 
 
 def _clock_rows(outcome: Outcome) -> Rows:

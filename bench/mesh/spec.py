@@ -75,6 +75,7 @@ class MeshSpec(RunSpec):
     Attributes:
         hosts: as given to `--hosts`, an element each.
         relay: records make a round trip: source, relay (on every host), and back to a sink beside their source.
+        rows_file: under what name every host keeps the rows that `input_path` names (`bench.packed.keep`).
     """
 
     ENGINE_KIND: ClassVar[str] = "hosts"
@@ -84,6 +85,7 @@ class MeshSpec(RunSpec):
 
     hosts: tuple[str, ...]
     relay: bool = False
+    rows_file: str | None = None
 
     def __post_init__(self) -> None:
         """Refuses what cannot work, naming the flag."""
@@ -91,7 +93,11 @@ class MeshSpec(RunSpec):
         object.__setattr__(self, "hosts", tuple(self.hosts))  # a list, when it comes from JSON
         for is_asked, flag, why in (
             (self.transport != "tcp", "--transport unix", "hosts are reached by TCP; leave it out"),
-            (self.input_path is not None, "--input", "the hosts do not have the file; generated records only"),
+            (
+                self.input_path is not None and self.rows_file is None,
+                "--input",
+                "the hosts do not have the file; generated records only",
+            ),
             (
                 self.is_impaired,
                 "--round-trip and --link-rate",

@@ -8,6 +8,9 @@ arithmetic sequence, and what is left to compare at the end is where each sequen
 go to the lanes in turn: on each channel indexes grow strictly, and that all of them together are each index exactly
 once is proven by their number and the sums of their squares and cubes, a few words however many batches there are. The
 bytes themselves are summed as `bench.sink` does.
+
+The user's rows carry no index: each lane is proven by its count and rolling hash (`bench.rows`), which the source knows
+for every lane; all records of a lane come to one sink.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy.typing as npt
 
+from ..rows import RowVerifier
 from ..sink import Order, Verifier
 from ..source import MASK
 from ..spec import RunSpec
@@ -41,6 +45,8 @@ class Delivery:
         squares: blocks: sum of the squares of their indexes, modulo 2**64.
         cubes: blocks: likewise of the cubes.
         problems: what was wrong at the sink, in words.
+        hashes: of rows: (lane, elements, their rolling hash) of each lane on which something came.
+        payload_bytes: of rows.
     """
 
     records: int
@@ -49,6 +55,8 @@ class Delivery:
     squares: int = 0
     cubes: int = 0
     problems: tuple[str, ...] = ()
+    hashes: tuple[tuple[int, int, int], ...] = ()
+    payload_bytes: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """As plain data."""
@@ -59,6 +67,8 @@ class Delivery:
             "squares": self.squares,
             "cubes": self.cubes,
             "problems": list(self.problems),
+            "hashes": [list(lane) for lane in self.hashes],
+            "payload_bytes": self.payload_bytes,
         }
 
     @classmethod
@@ -71,6 +81,8 @@ class Delivery:
             squares=values["squares"],
             cubes=values["cubes"],
             problems=tuple(values["problems"]),
+            hashes=tuple((lane, count, value) for lane, count, value in values["hashes"]),
+            payload_bytes=values["payload_bytes"],
         )
 
 
@@ -104,6 +116,20 @@ class GroupVerifier(Verifier):
 
 
 @final
+class RowGroupVerifier(RowVerifier):
+    """Hashes the rows of one source, as far as they come to one sink."""
+
+    def delivery(self) -> Delivery:
+        """What came, after `finish`."""
+        return Delivery(
+            records=self.received_records,
+            checksum=0,
+            hashes=tuple((lane, count, value) for lane, (count, value) in enumerate(self.hashed) if count),
+            payload_bytes=self.payload_bytes,
+        )
+
+
+@final
 class SinkVerifier:
     """What a sink feeds: one verifier for each group of channels, which all carry one source's records.
 
@@ -119,7 +145,9 @@ class SinkVerifier:
             lanes: over which each source spreads its records.
             lane_bases: for each group of `spec.channels` channels of the gate, which of its source's lanes comes first.
         """
-        self.groups = tuple(GroupVerifier(spec, lanes) for _ in lane_bases)
+        self.groups: tuple[GroupVerifier | RowGroupVerifier, ...] = tuple(
+            RowGroupVerifier(lanes) if spec.input_path is not None else GroupVerifier(spec, lanes) for _ in lane_bases
+        )
         channels = range(spec.channels)
         whose = [
             (group, base + channel) for group, base in zip(self.groups, lane_bases, strict=True) for channel in channels
@@ -176,6 +204,8 @@ def problems(
     sent, came = int(expected["records"]), sum(each.records for each in deliveries.values())
     if sent != came:
         found.append(f"{source} sent {sent} records, {came} arrived")
+    if "lanes" in expected:
+        return [*found, *(f"{source}: {text}" for text in _hashes(expected, deliveries))]
     checksum = sum(each.checksum for each in deliveries.values()) & MASK
     if checksum != expected["checksum"]:
         found.append(f"checksum of what {source} sent is {expected['checksum']:016x}, of what arrived {checksum:016x}")
@@ -183,6 +213,27 @@ def problems(
         f"{source}: {text}" for text in (_lanes if order is Order.ROUND_ROBIN else _sums)(sent, deliveries, lanes)
     )
     return found
+
+
+def _hashes(expected: Mapping[str, Any], deliveries: Mapping[str, Delivery]) -> list[str]:
+    """Every lane's rows have to be there, in their order, at one sink."""
+    found = []
+    payload_bytes = sum(each.payload_bytes for each in deliveries.values())
+    if payload_bytes != expected["payload_bytes"]:
+        found.append(f"{expected['payload_bytes']} bytes were sent, {payload_bytes} arrived")
+    came: dict[int, tuple[int, int]] = {}
+    for sink, each in deliveries.items():
+        for lane, count, value in each.hashes:
+            if lane in came:
+                found.append(f"rows of lane {lane} came to {sink} and to another")
+            came[lane] = count, value
+    for lane, (count, value) in enumerate(expected["lanes"]):
+        arrived, hashed = came.get(lane, (0, 0))
+        if arrived != count:
+            found.append(f"lane {lane}: {count} elements were sent, {arrived} arrived")
+        elif hashed != value:
+            found.append(f"lane {lane}: its {count} elements arrived changed or in another order")
+    return found[:_PROBLEMS_IN_WORDS]
 
 
 def _lanes(sent: int, deliveries: Mapping[str, Delivery], lanes: int) -> list[str]:

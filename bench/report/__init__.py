@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from netstack.units import format_size
+
 from ..charts.page import asset, callout, document, facts, notes
 from ..spec import RunSpec
 from ..store import Row
@@ -132,8 +134,20 @@ def _subtitle(rows: Sequence[Row], sweeps: Sequence[Sweep]) -> str:
     hosts = max((len(row["hosts"]) for row in rows if row.get("hosts")), default=0)
     where = where_on_spark(rows) or (f"on {hosts} hosts" if hosts > 1 else f"on {_host_name(rows)}")
     over = f"{'all to all' if hosts > 1 else 'two processes'} over {transports}" if transports else ""
-    parts = [f"netstack {versions}" if versions else "", where, when, f"{len(rows)} runs", over]
+    parts = [f"netstack {versions}" if versions else "", where, when, f"{len(rows)} runs", over, _workload(rows)]
     return " · ".join(part for part in parts if part)
+
+
+def _workload(rows: Sequence[Row]) -> str:
+    """Such as `2,000 rows of events, 34 B each in the mean`; empty where records were generated."""
+    found = {}
+    for row in rows:
+        name = row.get("input_name") or row.get("settings_input_path")
+        if name and (name not in found or row.get("input_rows")):
+            many, size = row.get("input_rows"), row.get("settings_record_bytes")
+            each = f", {format_size(int(size), space=' ')} each in the mean" if many and size else ""
+            found[name] = f"{many:,} rows of {name}{each}" if many else f"rows of {name}"
+    return " and ".join(found.values())
 
 
 def _host_name(rows: Sequence[Row]) -> str:
@@ -249,6 +263,7 @@ def _method(analysis: Analysis) -> str:
     texts = [
         *analysis.remarks(),
         *spark_remarks(analysis.good),
+        *_workload_remarks(analysis.rows),
         f"{_ON_SPARK if on_spark(analysis.rows) else _PROCESSES[spread]}; each point is one throughput run (as fast as"
         " it goes, after a warm-up that is not counted) and, unless left out, one latency run (at a fixed rate).",
         "Latency is open loop: the clock of a record starts when it was due, not when the producer got round to it, so"
@@ -260,6 +275,11 @@ def _method(analysis: Analysis) -> str:
         " machine and its load; compare what was measured side by side.",
     ]
     return notes("Notes on the method", texts, name="method")
+
+
+def _workload_remarks(rows: Sequence[Row]) -> list[str]:
+    told = _workload(rows)
+    return [f"Records are the user's own: {told}, serialised once and replayed by every source."] if told else []
 
 
 def _footer(sweeps: Sequence[Sweep]) -> str:

@@ -26,6 +26,7 @@ from .jobs import JobTooSlow, run_job
 from .node import HOST_LATENCIES, LOST, SETUP, NodeJob, Row, build, run_node
 from .settings import SparkSettings
 from .spec import SparkSpec
+from .workload import Workload
 
 _UNTIMED_S: Final = 600.0  # a run of so many records takes as long as it takes
 
@@ -39,6 +40,7 @@ class SparkEngine:
         settings: where nodes go.
         on_nodes: told the rows of a run's nodes when it is over, also of one that failed (`frames.NODE_SCHEMA`).
         session_s: how long the session took to open, for the record; None is not known.
+        workload: the rows that `input_path` of every run stands for.
 
     Attributes:
         is_usable: False once a run failed as every other one would.
@@ -51,9 +53,11 @@ class SparkEngine:
         *,
         on_nodes: Callable[[list[Row]], None] = lambda rows: None,
         session_s: float | None = None,
+        workload: Workload | None = None,
     ) -> None:
         self._context = spark.sparkContext
         self._session_s = session_s
+        self._workload = workload
         self._java = str(self._context._jvm.System.getProperty("java.version"))
         self._settings = settings
         self._on_nodes = on_nodes
@@ -88,9 +92,11 @@ class SparkEngine:
             hopeless = any(row["kind"] == SETUP for row in rows)
             self.is_usable = not hopeless
             raise PlaceUnusable(failure) if hopeless else MeasurementFailed(failure)
+        workload = self._workload
         return {
             **document,
-            "settings": spec.as_dict(),
+            "settings": {**spec.as_dict(), **({"record_bytes": workload.record_bytes} if workload else {})},
+            "input": workload.as_dict() if workload else {},
             "spark": {
                 "master": self._settings.master,
                 "version": self._version,
@@ -110,6 +116,7 @@ class SparkEngine:
             sources=spec.sources_per_node,
             sinks=spec.sinks_per_node,
             relay=spec.relay,
+            rows_file=self._workload.packed.name if self._workload else None,
             token=Secret.generate().reveal(),
             build=self._build,
             memory_bytes=max(matrix.config(rank).memory_bytes for rank in range(spec.nodes)),

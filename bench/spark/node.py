@@ -11,6 +11,7 @@ Rules: nothing depends on cleaning up: Spark ends a cancelled node by SIGKILL. E
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import platform
@@ -19,6 +20,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, final
 
 import trio
@@ -46,6 +48,7 @@ KINDS: Final = (SETUP, FAULT, TIMEOUT, PEER, LOST, OK)
 """How a node ended, the likelier root cause first; of one that is lost there is no word."""
 
 INVOKABLES: Final = ("netstack.bench.mesh.invokables:",)
+_PACKED: Final = "netstack.bench.packed"
 
 HOST_LATENCIES: Final = "host_latencies"
 """Histograms of hosts, in the order of ranks: on their way to the driver they are in the document."""
@@ -64,6 +67,7 @@ class NodeJob:
         sources: source subtasks of each node.
         sinks: sink subtasks of each node.
         relay: whether records make a round trip.
+        rows_file: of the user's rows, which Spark has brought; None generates records.
         token: shared by the nodes of this run only, at least 16 bytes.
         build: of the code the driver has, which every node must run; empty is not compared.
         memory_bytes: network buffers a node may use.
@@ -77,6 +81,7 @@ class NodeJob:
     sources: int = 1
     sinks: int = 1
     relay: bool = False
+    rows_file: str | None = None
     token: bytes = b""
     build: str = ""
     memory_bytes: int = 256 * MIB
@@ -93,8 +98,10 @@ def build() -> str:
 
 def run_node(job: NodeJob, _: Iterator[Any]) -> Iterator[Row]:
     """The barrier task: what `mapPartitions` is given."""
-    from pyspark import BarrierTaskContext
+    from pyspark import BarrierTaskContext, SparkFiles
 
+    if job.rows_file is not None:  # kept by the module that the invokables import, whatever this one is called
+        importlib.import_module(_PACKED).keep(job.rows_file, Path(SparkFiles.get(job.rows_file)))
     context = BarrierTaskContext.get()
     rank = context.partitionId()
     address = context.getTaskInfos()[rank].address.rpartition(":")[0]
@@ -231,7 +238,7 @@ class Node:
     async def _lead(self, addresses: Sequence[str]) -> dict[str, Any]:
         job = self._job
         hosts = tuple(f"{address}={job.sources}/{job.sinks}" for address in addresses)
-        spec = MeshSpec(**job.settings, hosts=hosts, relay=job.relay)
+        spec = MeshSpec(**job.settings, hosts=hosts, relay=job.relay, rows_file=job.rows_file)
         async with AsyncExitStack() as stack:
             daemons: list[TaskManagerClient] = []
             for address in addresses:

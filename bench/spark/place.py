@@ -17,16 +17,19 @@ from rich.markup import escape
 from netstack.errors import ConfigError
 from netstack.spark.failures import spark_errors
 
+from ..inputs import Rows
 from ..places import Bar
+from ..spec import RunSpec
 from ..store import Store, read_sweep
 from ..sweep import Progress, RunOnce
 from .engine import SparkEngine
 from .failures import failure_of
-from .jobs import JobTooSlow, run_job
+from .jobs import Apart, JobTooSlow, run_job
 from .session import open_session
 from .settings import SparkSettings
 from .sweep import Recorder
 from .tables import check_tables, table_url, write_tables
+from .workload import Workload, check_same, frame_of, rows_of_file, rows_of_frame, ship_rows
 
 LOG: Final = "spark.log"
 WAREHOUSE: Final = "warehouse"
@@ -35,7 +38,7 @@ _TABLES_S: Final = 90.0
 
 @contextmanager
 def spark_place(
-    settings: Mapping[str, Any], store: Store, progress: Bar, console: Console, warehouse: str | None
+    settings: Mapping[str, Any], spec: RunSpec, store: Store, progress: Bar, console: Console, warehouse: str | None
 ) -> Iterator[tuple[RunOnce, Progress]]:
     """Opens a session; at the end of the block, however it ends, the rows become tables.
 
@@ -43,6 +46,7 @@ def spark_place(
 
     Args:
         settings: of `SparkSettings`.
+        spec: any of the runs: what they have in common counts.
         store: the results folder.
         progress: hears of every run.
         console: told where the tables are.
@@ -53,18 +57,35 @@ def spark_place(
         ConfigError: tables were asked for where Spark cannot write.
     """
     where = SparkSettings(**settings, log_file=str(store.folder / LOG))
+    rows = None if spec.input_path is None else rows_of_file(spec)
     progress.prepare("starting Spark", where.start_s)
     began_s = time.monotonic()
     with open_session(where) as spark:
         session_s = time.monotonic() - began_s
         url = _checked(spark, where, warehouse, store, console)
+        workload = _workload(spark, spec, rows, store)
         progress.prepared()
         recorder = Recorder(store, progress)
-        engine = SparkEngine(spark, where, on_nodes=recorder.add, session_s=session_s)
+        engine = SparkEngine(spark, where, on_nodes=recorder.add, session_s=session_s, workload=workload)
         yield engine.run_once, recorder
         if url is not None and engine.is_usable and not all(row["error"] for row in recorder.rows()):
             progress.prepare("writing tables", where.tables_s)
             console.print(escape(_write(spark, recorder, store, url)), soft_wrap=True)
+
+
+def _workload(spark: Any, spec: RunSpec, rows: Rows | None, store: Store) -> Workload | None:
+    """What the runs replay; None for generated records.
+
+    Raises:
+        NetstackError: there are no such rows, or not those that the sweep began with.
+    """
+    if spec.input_path is None:
+        return None
+    if rows is None:
+        rows = Apart(lambda: rows_of_frame(frame_of(spark, str(spec.input_path)), spec)).result()
+    workload = ship_rows(spark, rows, spec.input_path)
+    check_same(store, workload)
+    return workload
 
 
 def _checked(spark: Any, where: SparkSettings, warehouse: str | None, store: Store, console: Console) -> str | None:

@@ -15,6 +15,7 @@ from ..mesh.spec import MeshSpec
 from ..spec import RunSpec
 
 _NOWHERE_PORT: Final = 6121  # nodes have no address before they run
+_NAMED_LATER: Final = "rows"  # a table is read when there is a session
 
 
 @final
@@ -62,4 +63,5 @@ class SparkSpec(RunSpec):
         """The same run, over hosts that do not exist."""
         each = f"={self.sources_per_node}/{self.sinks_per_node}"
         hosts = tuple(f"node{rank}:{_NOWHERE_PORT}{each}" for rank in range(self.nodes))
-        return MeshSpec(**self.run_settings(), hosts=hosts, relay=self.relay)
+        rows_file = None if self.input_path is None else _NAMED_LATER
+        return MeshSpec(**self.run_settings(), hosts=hosts, relay=self.relay, rows_file=rows_file)

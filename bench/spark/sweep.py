@@ -6,6 +6,7 @@ Takes: your session, what to measure. Gives: a row for every node of every run a
     from bench.spark import per_setting, run_sweep
 
     nodes = run_sweep(spark, {"timeouts_s": (None, 0.1, 0.0), "record_sizes": (8, 1024), "seconds": 1.0})
+    mine = run_sweep(spark, {"timeouts_s": (0.1, 0.0)}, data=df, key="user")  # your rows instead of generated ones
     nodes.groupBy("host", "buffer_timeout_s").avg("payload_mb_per_s").show()
     per_setting(nodes).select("buffer_timeout_s", "record_bytes", "rate_per_s", "payload_mb_per_s", "p99_us").show()
 
@@ -31,7 +32,7 @@ from typing import Any, Final, final
 from netstack.errors import ConfigError
 from netstack.spark.ship import ship
 
-from ..grid import Grid, PlannedRun
+from ..grid import Grid, PlannedRun, with_rows
 from ..store import Row, Store, StoreError
 from ..sweep import Progress, succeeded
 from ..sweep import run_sweep as run_grid
@@ -39,6 +40,7 @@ from .engine import SparkEngine
 from .frames import node_frame, with_sweep
 from .settings import SparkSettings
 from .spec import SparkSpec
+from .workload import check_same, name_of_frame, rows_of_frame, ship_rows
 
 NODES_JOURNAL: Final = "nodes.jsonl"
 _NEEDED: Final = ("spark.dynamicAllocation.enabled", "spark.scheduler.barrier.maxConcurrentTasksCheck.interval")
@@ -49,6 +51,8 @@ def run_sweep(
     settings: Grid | Mapping[str, Any],
     *,
     nodes: int | None = None,
+    data: Any = None,
+    key: str | None = None,
     folder: Path | str | None = None,
     progress: Progress | None = None,
 ) -> Any:
@@ -59,6 +63,10 @@ def run_sweep(
             is sent to them.
         settings: a `Grid`, or its fields and those of `SparkSpec` that all runs share.
         nodes: TaskManagers; None is N of `local[N]`, else 2.
+        data: a DataFrame whose rows are the records, instead of generated ones: serialised once, before the first run,
+            and replayed by every source, over and over. A record is a row as a msgpack map, or with `emit="arrow"` a
+            part of a columnar batch.
+        key: a column of `data` whose key group picks the channel, of Flink's; round robin if not given.
         folder: keeps rows as they come, so that a sweep that was stopped goes on; None keeps nothing.
         progress: hears of every run.
 
@@ -73,8 +81,12 @@ def run_sweep(
     """
     master = str(spark.sparkContext.master)
     where = SparkSettings(master=_sized(spark, master), nodes=nodes, shared_hosts=True)
-    _warn_of(spark)
+    warn_of(spark)
     grid = settings if isinstance(settings, Grid) else _grid_of(settings)
+    if data is not None:
+        grid = with_rows(grid, name_of_frame(), key)
+    elif key is not None:
+        raise ConfigError(f"key={key!r} names a column of data; give data too")
     grid = on_spark(grid, where.node_count)
     ship(spark.sparkContext)
     with (
@@ -82,7 +94,11 @@ def run_sweep(
         Store(Path(folder) if folder is not None else Path(scratch) / "sweep") as store,
     ):
         recorder = Recorder(store, progress)
-        engine = SparkEngine(spark, where, on_nodes=recorder.add)
+        workload = None
+        if data is not None:
+            workload = ship_rows(spark, rows_of_frame(data, grid.plan()[0].spec), name_of_frame())
+            check_same(store, workload)
+        engine = SparkEngine(spark, where, on_nodes=recorder.add, workload=workload)
         result = run_grid(grid, store, engine.run_once, command="bench.spark.sweep.run_sweep", progress=recorder)
         if result.interrupted:
             raise KeyboardInterrupt
@@ -211,7 +227,12 @@ def _sized(spark: Any, master: str) -> str:
     return f"local[{spark.sparkContext.defaultParallelism}]" if master in ("local", "local[*]") else master
 
 
-def _warn_of(spark: Any) -> None:
+def warn_of(spark: Any) -> None:
+    """Says which property a session lacks for barrier stages.
+
+    Raises:
+        ConfigError: it has one with which they do not work.
+    """
     config = spark.sparkContext.getConf()
     if config.get(_NEEDED[0], "false") == "true":
         raise ConfigError(f"barrier stages do not work with {_NEEDED[0]}=true: set it to false for this session")

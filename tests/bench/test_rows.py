@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.inputs import Rows
+from bench.inputs import Rows, table_rows
+from bench.packed import keep, kept, read_packed, write_packed
 from bench.rows import RowSource, RowVerifier, joined, repeated, rolling
+from netstack.errors import LocalProtocolError
 from netstack.outbound.selector import KeyGroupSelector
 
 LINES = [f"row {at}".encode() * (at % 4) for at in range(23)]
@@ -114,8 +118,7 @@ def test_a_key_takes_the_channel_of_its_key_group() -> None:
     selector = KeyGroupSelector()
     selector.setup(4)
     assert source.lanes is not None
-    assert source.keys is not None
-    assert source.lanes.tolist() == [selector.select(key) for key in source.keys]
+    assert source.lanes.tolist() == [selector.select(f"key {at % 5}") for at in range(len(LINES))]
     assert len(set(source.lanes.tolist())) > 1
 
 
@@ -176,3 +179,27 @@ def test_payload_is_what_the_rows_have() -> None:
     assert source.expected(0) == {"records": 0, "payload_bytes": 0, "lanes": [(0, 0)] * 3}
     assert crc32(b"") == 0
     assert rolling((0, 0), [0]) != (1, 0), "an empty row counts"
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_packed_rows_are_the_same_rows(keyed: bool, tmp_path: Path) -> None:
+    keys: list[Any] | None = [None, 1, "x", 2.5, b"y"] * 5 if keyed else None
+    rows = Rows([b"%d" % at for at in range(25)], keys, None)
+    packed = write_packed(rows, tmp_path)
+    assert (packed.rows, packed.payload_bytes) == (25, 40)
+    again = read_packed(tmp_path / packed.name)
+    assert again.records == rows.records
+    first, second = RowSource(rows, 7), RowSource(again, 7)
+    assert first.expected(60) == second.expected(60)
+    assert write_packed(again, tmp_path).name == packed.name
+    keep(packed.name, tmp_path / packed.name)
+    assert kept(packed.name) is kept(packed.name)
+    with pytest.raises(LocalProtocolError, match="are not here"):
+        kept("others")
+
+
+def test_packed_batches_are_the_same_batches(tmp_path: Path) -> None:
+    rows = table_rows(pa.table({"id": range(10), "name": ["a", "b"] * 5}), "t", arrow_batch_records=4)
+    again = read_packed(tmp_path / write_packed(rows, tmp_path).name)
+    assert again.count == 10
+    assert again.batches == rows.batches

@@ -2,16 +2,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import trio
 
+from bench.inputs import table_rows
 from bench.mesh.coordinator import MeshDeadlines, run_mesh
 from bench.mesh.spec import MeshSpec
+from bench.packed import write_packed
 from bench.processes import MeasurementFailed
 from bench.runner import Progress
 from netstack.bench.mesh import invokables
+from netstack.bench.packed import keep  # that of the invokables
 from netstack.errors import LocalProtocolError, RequestRefused
 from netstack.task.invokable import InvokableTask
 from netstack.taskmanager.client import TaskManagerClient, open_client
@@ -57,6 +62,40 @@ def on_hosts(count: int, work: Callable[[Hosts], Awaitable[None]]) -> None:
             await work(hosts)
 
     trio.run(main)
+
+
+@pytest.mark.parametrize(
+    ("settings", "keyed"),
+    [
+        ({"records": 3000}, True),
+        ({"records": 3000, "channels": 3, "emit": "batch"}, False),
+        ({"records": 60, "rate_per_s": 1000.0, "channels": 2, "buffer_timeout_s": 0.001}, True),
+        ({"records": 1500, "relay": True, "channels": 2, "emit": "batch"}, True),
+        ({"records": 5000, "emit": "arrow", "batch_records": 64}, False),
+    ],
+)
+def test_the_users_rows_arrive_whole_from_every_source_at_every_sink(
+    settings: dict[str, Any], keyed: bool, tmp_path: Path
+) -> None:
+    table = pa.table({"id": range(170), "user": [f"user {at % 40}" for at in range(170)]})
+    arrow = 64 if settings.get("emit") == "arrow" else None
+    packed = write_packed(
+        table_rows(table, "t", key_column="user" if keyed else None, arrow_batch_records=arrow), tmp_path
+    )
+    keep(packed.name, tmp_path / packed.name)
+
+    async def measure(hosts: Hosts) -> None:
+        spec = hosts.spec(["2", "2"], input_path="t", rows_file=packed.name, **settings)
+        document = await run_mesh(spec, hosts.clients)
+        assert document["delivered"], document["warnings"]
+        assert document["records"] == 4 * settings["records"]
+        assert document["latency_samples"]
+        if arrow is None:
+            mean = packed.payload_bytes / packed.rows
+            assert abs(document["payload_bytes"] / document["records"] - mean) < 1
+        hosts.check_released()
+
+    on_hosts(2, measure)
 
 
 @pytest.mark.parametrize(

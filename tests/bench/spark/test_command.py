@@ -1,6 +1,7 @@
-"""`netstack-bench sweep --engine spark` as people run it: on a terminal, stopped, killed, with a wrong Python.
+"""`netstack-bench sweep --engine spark` as people run it: on a terminal, stopped, killed.
 
-Each test starts the command; what it started is found by an environment variable.
+Each test starts the command, and so a JVM; what it started is found by an environment variable. What needs only a
+session is in `test_engine`.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def test_ctrl_c_while_spark_starts_leaves_no_process(tmp_path: Path) -> None:
     assert "Traceback" not in terminal.text
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGKILL])
 def test_a_driver_that_is_ended_leaves_no_process(number: signal.Signals, tmp_path: Path) -> None:
     mark = f"signal-{number}"
     process = subprocess.Popen(
@@ -139,53 +140,3 @@ def test_a_driver_that_is_ended_leaves_no_process(number: signal.Signals, tmp_pa
     if number == signal.SIGTERM:
         assert process.returncode == 1
         assert "0 of 1 runs are stored; to go on:" in said
-
-
-def test_a_python_that_is_not_there_ends_the_sweep_with_one_sentence(tmp_path: Path) -> None:
-    done = subprocess.run(
-        words(tmp_path / "sweep", "--seconds", "0.3", "--repeats", "5", "--json"),
-        cwd=ROOT,
-        env={**os.environ, "PYSPARK_PYTHON": "/nowhere/python"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-    assert done.returncode == 1
-    found = json.loads(done.stdout)
-    assert found["made"] == 1
-    assert "a worker has no Python at /nowhere/python: set PYSPARK_PYTHON" in found["hopeless"]
-    assert "4 were not tried" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "org.apache" not in done.stderr
-
-
-def test_the_readmes_notebook_runs_in_a_session_of_its_readers(tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    (block,) = (each for each in blocks if "run_sweep" in each)
-    shorter = block.replace("(None, 0.1, 0.0)", "(0.0,)").replace('"seconds": 1.0', '"seconds": 0.2, "channels": (1,)')
-    shorter = shorter.replace("(8, 1024)", "(8,)")
-    assert shorter.count("(8,)") == shorter.count("(0.0,)") == shorter.count("0.2") == 1
-    session = (
-        "from pyspark.sql import SparkSession\n"
-        "builder = SparkSession.builder.master('local[2]').config('spark.sql.shuffle.partitions', 2)\n"
-        "builder = builder.config('spark.ui.enabled', 'false')\n"
-        "builder = builder.config('spark.driver.extraJavaOptions', '-XX:+UseSerialGC')\n"
-        "spark = builder.config('spark.sql.adaptive.enabled', 'false').getOrCreate()\n"
-    )
-    program = tmp_path / "notebook.py"
-    program.write_text(f"{session}{shorter}\nprint(nodes.count(), set(nodes.toArrow()['kind'].to_pylist()))\n")
-    done = subprocess.run(
-        [sys.executable, program],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "avg(payload_mb_per_s)" in done.stdout
-    assert "p99_us" in done.stdout
-    assert done.stdout.splitlines()[-1] == "4 {'ok'}"  # throughput and latency, 2 nodes
-    assert "maxConcurrentTasksCheck.interval is not set" in done.stderr  # told, and it works all the same

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import signal
 import sys
 import threading
@@ -15,20 +16,23 @@ from typing import Any
 import pytest
 
 from bench.grid import Grid
+from bench.inputs import InputError
 from bench.processes import MeasurementFailed
 from bench.spark.engine import SparkEngine
 from bench.spark.frames import KEYS, NODE_SCHEMA, UPPER_NS, column_names, node_frame, per_setting
 from bench.spark.jobs import JobTooSlow
 from bench.spark.settings import SparkSettings
 from bench.spark.spec import SparkSpec
-from bench.spark.sweep import Recorder, run_sweep
+from bench.spark.sweep import Recorder, run_sweep, warn_of
 from bench.spark.tables import AGGREGATES, NODES, RUNS, TIMELINE, check_tables, table_url, write_tables
+from bench.spark.workload import frame_of
 from bench.store import Store, flatten, read_rows
 from netstack.errors import ConfigError
 from netstack.spark.ship import imports_from_zip
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]  # one JVM for all of them
 
+ROOT = Path(__file__).resolve().parents[3]
 LOCAL = SparkSettings(master="local[2]")
 
 
@@ -137,6 +141,65 @@ def test_a_sweep_from_a_notebook_is_a_data_frame(spark: Any, tmp_path: Path) -> 
     assert all(row["samples"] > 0 and 0 < row["p50_us"] <= row["p99_us"] <= row["max_us"] for row in found)
     again = run_sweep(spark, settings, folder=tmp_path / "one")
     assert again.count() == frame.count()  # nothing was measured twice
+
+
+def test_a_sweep_of_the_users_rows(spark: Any, tmp_path: Path) -> None:
+    df = spark.range(0, 2000, 1, 2).selectExpr("id", "concat('user-', id % 50) as user", "timestamp_seconds(id) as at")
+    settings = {"timeouts_s": (0.01,), "channels": (2,), "seconds": 0.3, "latency_rate_per_s": 500.0}
+    frame = run_sweep(spark, settings, data=df, key="user", folder=tmp_path / "rows")
+    assert {row["kind"] for row in frame.collect()} == {"ok"}
+    told = read_rows(tmp_path / "rows")
+    assert all(row["delivered"] and row["latency_samples"] and row["settings_record_bytes"] > 20 for row in told)
+    assert {(row["input_name"], row["input_rows"], row["settings_key_column"]) for row in told} == {
+        ("a DataFrame", 2000, "user")
+    }
+    page = (tmp_path / "rows" / "report.html").read_text()
+    assert "2,000 rows of a DataFrame" in page
+    with pytest.raises(ConfigError, match="begun with other rows of a DataFrame"):
+        run_sweep(spark, settings, data=df.limit(7), key="user", folder=tmp_path / "rows")
+    df.createOrReplaceTempView("clicks")
+    assert frame_of(spark, "clicks").count() == 2000
+    with pytest.raises(ConfigError, match=r"--input nowhere: Spark cannot read it: .*nowhere"):
+        frame_of(spark, "nowhere")
+    with pytest.raises(InputError, match="no column 'usr'"):
+        run_sweep(spark, settings, data=df, key="usr")
+
+
+def test_the_readmes_notebook_runs(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (block,) = (each for each in blocks if "run_sweep" in each)
+    shorter = block.replace("(None, 0.1, 0.0)", "(0.0,)").replace('"seconds": 1.0', '"seconds": 0.2, "channels": (1,)')
+    shorter = shorter.replace("(8, 1024)", "(8,)")
+    assert shorter.count("(8,)") == shorter.count("0.2") == 1
+    names = {"spark": spark, "df": spark.range(500).selectExpr("id", "id % 7 as user")}
+    exec(shorter, names)
+    told = capsys.readouterr().out
+    assert "avg(payload_mb_per_s)" in told
+    assert "p99_us" in told
+    assert names["nodes"].count() == 4  # throughput and latency, 2 nodes
+
+
+def test_a_session_that_lacks_a_property_is_told_and_works_all_the_same() -> None:
+    class Lacking:
+        sparkContext = property(lambda self: self)  # noqa: N815 - Spark's name
+
+        def getConf(self) -> dict[str, str]:
+            return {}
+
+    with pytest.warns(UserWarning, match="maxConcurrentTasksCheck.interval is not set"):
+        warn_of(Lacking())
+
+
+def test_a_python_that_is_not_there_ends_the_sweep_with_one_sentence(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "/nowhere/python")
+    settings = {"timeouts_s": (0.0,), "record_sizes": (8,), "channels": (1,), "seconds": 0.3, "repeats": 3}
+    told = (
+        r"1 of 6 runs failed.*a worker has no Python at /nowhere/python: set PYSPARK_PYTHON.*the others were not tried"
+    )
+    with pytest.warns(UserWarning, match=told):
+        run_sweep(spark, settings)
 
 
 def test_a_failed_run_is_in_the_frame_with_its_error_and_not_in_the_aggregates(
