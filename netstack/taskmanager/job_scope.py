@@ -14,13 +14,11 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, Final, final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, final
 
 import trio
 
-from ..checkpoint.storage import CheckpointStorage
 from ..config import NetworkConfig
 from ..control.codec import Attempt, Plain
 from ..control.messages import (
@@ -36,25 +34,20 @@ from ..control.messages import (
     TriggerCheckpoint,
     UpdateGate,
 )
-from ..errors import CheckpointError, ErrorCode, NetstackError, RemoteProtocolError
+from ..errors import ErrorCode, NetstackError, RemoteProtocolError
 from ..events import CheckpointBarrier, decode_event
 from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.statistics import NetworkStatistics
-from ..runtime.threads import in_thread
 from ..runtime.turns import turns
-from ..schedule.descriptors.descriptors import BlobKey, MaybeOffloaded, TaskDeploymentDescriptor
-from ..schedule.descriptors.information import JobInformation, TaskInformation
+from ..schedule.descriptors.descriptors import TaskDeploymentDescriptor
 from ..schedule.descriptors.shuffle import ShuffleDescriptors
-from ..shown import shown
-from ..task.chain_task import ChainTask
-from ..task.invokable import InvokableTask
-from ..task.recovery import RestoredCheckpoint
-from ..task.reports import RunnableTask
+from ..task.reports import RunnableTask, TaskReports
 from .blob_reader import BlobReader, Fetch
-from .code import AllowList, ShippedCode, check_builds, root_package
+from .code import AllowList, ShippedCode
 from .environments import Environments
 from .slots import TaskSlotTable
 from .state_reports import StateReports
+from .task_factory import TaskFactory
 from .tasks import TaskAttempt
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
@@ -130,23 +123,13 @@ class JobScope:
         """Why it cannot be, or cannot go on; empty for one that was merely closed."""
         self.environment: NetworkEnvironment | None = None
         self.reports = StateReports(job_id, send)
-        self._host = host
-        self._allowed = allowed
+        self._factory = TaskFactory(job_id, name, host=host, allowed=allowed, shipped=shipped, blobs=blobs, fetch=fetch)
         self._shipped = shipped
         self._blobs = blobs
-        self._fetch = fetch
         self._send = send
         self._ended: OrderedDict[Attempt, str] = OrderedDict()
         self._canceled_early: OrderedDict[Attempt, None] = OrderedDict()
         self._partitions: set[str] = set()
-        self._vertices: dict[int, str] = {}
-        self._functions: dict[str, Any] = {}
-        self._loading = trio.Lock()
-        self._parsed_jobs: dict[bytes, JobInformation] = {}
-        self._parsed_tasks: dict[bytes, TaskInformation] = {}
-        self._storage: CheckpointStorage | None = None
-        self._checkpoints: dict[int, RestoredCheckpoint] = {}
-        self._restoring = trio.Lock()
         self._nursery: trio.Nursery | None = None
         self._early: list[TaskAttempt] = []  # came before there were slots and memory
         self._early_bytes = 0
@@ -241,8 +224,8 @@ class JobScope:
     def task_states(self) -> dict[str, str]:
         """How each attempt is that is here, and how those ended that were here last, by vertex, subtask and attempt."""
         ended = [(attempt, state) for attempt, state in self._ended.items()][-_ENDED_SHOWN:]
-        states = {self._shown_name(attempt): state for attempt, state in ended}
-        return states | {self._shown_name(attempt): task.state for attempt, task in self.tasks.items()}
+        states = {self.shown_name(attempt): state for attempt, state in ended}
+        return states | {self.shown_name(attempt): task.state for attempt, task in self.tasks.items()}
 
     def statistics_of(self, environment: NetworkEnvironment) -> NetworkStatistics:
         """The job's part of its network: all of one of its own, its partitions and gates of the shared one."""
@@ -256,10 +239,16 @@ class JobScope:
             gates=tuple(each for each in found.gates if each.name.startswith(prefix)),
         )
 
-    def _shown_name(self, attempt: Attempt) -> str:
+    def shown_name(self, attempt: Attempt) -> str:
+        """An attempt for people: vertex, subtask, and the number of the attempt if it is not the first."""
         vertex, subtask, number = attempt
-        name = f"{self._vertices.get(vertex, vertex)}-{subtask}"
+        name = f"{self._factory.vertices.get(vertex, vertex)}-{subtask}"
         return f"{name}.{number}" if number else name
+
+    async def make_task(self, descriptor: TaskDeploymentDescriptor, reports: TaskReports) -> RunnableTask:
+        """See `TaskFactory.make`."""
+        assert self.environment is not None, "tasks come when the job is open"
+        return await self._factory.make(descriptor, self.environment, reports)
 
     # Commands.
 
@@ -382,111 +371,6 @@ class JobScope:
             else:
                 task.task.trigger_checkpoint(barrier, is_savepoint=message.is_savepoint, stops=message.stops)
 
-    # What tasks are made of.
-
-    async def make_task(self, descriptor: TaskDeploymentDescriptor, reports: TaskAttempt) -> tuple[RunnableTask, str]:
-        """Fetches what a descriptor names, imports its code, and makes its task.
-
-        Returns:
-            The task, and the name of its vertex.
-
-        Raises:
-            NetstackError: something is not there, or may not be run.
-        """
-        parts: list[MaybeOffloaded] = [descriptor.job_information, descriptor.task_information]
-        for gate in descriptor.gates:
-            parts += gate.groups
-        fetched = await self._blobs.fetch_all(self.job_id, parts, self._fetch)
-        job = self._job(_inline(descriptor.job_information, fetched))
-        task = self._task(_inline(descriptor.task_information, fetched))
-        reports.name = self._vertices[descriptor.attempt.vertex] = task.name
-        await self._load_all(job, task)
-        assert self.environment is not None, "tasks come when the job is open"
-        now_s = trio.current_time()
-
-        def read(part: MaybeOffloaded) -> ShuffleDescriptors:
-            return self._blobs.shuffle_descriptors(self.job_id, part, fetched, now_s)
-
-        load = self._functions.__getitem__
-        if task.is_invokable:
-            gates = [gate.gate(read).channels for gate in descriptor.gates]
-            return InvokableTask(descriptor, task, self.environment, reports, gates=gates, load=load), task.name
-        chain = ChainTask(
-            descriptor,
-            job,
-            task,
-            self.environment,
-            reports,
-            storage=self._storage_of(job),
-            restored=None if descriptor.restore is None else partial(self._restored, descriptor.restore, job),
-            load=load,
-            in_thread=in_thread,
-            read=read,
-        )
-        return chain, task.name
-
-    def _storage_of(self, job: JobInformation) -> CheckpointStorage | None:
-        """Where the job keeps its checkpoints: one for all of its tasks here."""
-        if self._storage is None and job.checkpoint_folder is not None:
-            self._storage = CheckpointStorage(job.checkpoint_folder, keep=job.keep)
-        return self._storage
-
-    async def _restored(self, checkpoint_id: int, job: JobInformation) -> RestoredCheckpoint:
-        """A checkpoint, read once for all tasks here; the one before it is forgotten."""
-        async with self._restoring:
-            found = self._checkpoints.get(checkpoint_id)
-            if found is None:
-                storage = self._storage_of(job)
-                if storage is None:
-                    raise CheckpointError(
-                        f"checkpoint {checkpoint_id} cannot be read: the job has no folder for checkpoints"
-                    )
-                found = await in_thread(lambda: RestoredCheckpoint(storage.read(checkpoint_id)))
-                self._checkpoints = {checkpoint_id: found}
-        return found
-
-    def _job(self, data: bytes) -> JobInformation:
-        found = self._parsed_jobs.get(data)
-        if found is None:
-            found = self._parsed_jobs[data] = JobInformation.parse(data)
-        return found
-
-    def _task(self, data: bytes) -> TaskInformation:
-        found = self._parsed_tasks.get(data)
-        if found is None:
-            found = self._parsed_tasks[data] = TaskInformation.parse(data)
-        return found
-
-    async def _load_all(self, job: JobInformation, task: TaskInformation) -> None:
-        """Imports everything a task names that was not imported yet, in a thread."""
-        names = [name for name in _named(task) if name not in self._functions]
-        if not names:
-            return
-        async with self._loading:  # one import for all of a vertex' subtasks
-            missing = [name for name in names if name not in self._functions]
-            if missing:
-                await self._unpack(job)
-                self._functions |= await in_thread(partial(self._load, job, missing), abandon_on_cancel=True)
-
-    async def _unpack(self, job: JobInformation) -> None:
-        if not job.code:
-            return
-        if self._shipped is None:
-            raise NetstackError(
-                f"job {self.name!r} ships {', '.join(shown(package, 40) for package, _ in job.code)}, and TaskManager"
-                f" {self._host} takes no code: start it with --allow-submitted, or install the package there"
-            )
-        for package, key in job.code:
-            data = await self._blobs.fetch(self.job_id, BlobKey(key), self._fetch)
-            await in_thread(partial(self._shipped.put, self.job_id, package, key, data))
-
-    def _load(self, job: JobInformation, names: Iterable[str]) -> Mapping[str, Any]:
-        """In a thread: imports and reads files."""
-        shipped = {package for package, _ in job.code}
-        found = {name: self._allowed.load(name, shipped) for name in names}
-        check_builds(sorted({root_package(name) for name in found} - shipped), job.builds)
-        return found
-
     # Progress.
 
     async def _tell_progress(self) -> None:
@@ -508,15 +392,4 @@ class JobScope:
             if vertices != told:
                 self.send(JobProgress(self.job_id, vertices))
                 told = vertices
-            period_s = max(PROGRESS_S, (clock() - began_s) / _PROGRESS_COST)
-
-
-def _named(task: TaskInformation) -> set[str]:
-    """Every function that a task names."""
-    names = {operator.function for operator in task.operators}
-    names |= {each.function for each in task.inputs} | {each.function for each in task.outputs}
-    return names - {""}
-
-
-def _inline(part: MaybeOffloaded, fetched: Mapping[BlobKey, bytes]) -> bytes:
-    return part if isinstance(part, bytes) else fetched[part]
+            period_s = max(PROGRESS_S, (time.perf_counter() - began_s) / _PROGRESS_COST)

@@ -48,14 +48,12 @@ class TaskAttempt:
 
     Attributes:
         attempt: vertex, subtask, attempt.
-        name: of its vertex, once that is known.
         state: how it is, for people.
     """
 
     def __init__(self, descriptor: TaskDeploymentDescriptor, scope: JobScope) -> None:
         identity = descriptor.attempt
         self.attempt: Attempt = (identity.vertex, identity.subtask, identity.attempt)
-        self.name = ""
         self.state = DEPLOYING
         self._descriptor = descriptor
         self._scope = scope
@@ -166,13 +164,13 @@ class TaskAttempt:
         try:
             do(self._task)
         except trio.WouldBlock:
-            self.refuse(f"task {self.name}-{self.subtask} does not take what it is told: its inbox is full")
+            self.refuse(f"task {self._scope.shown_name(self.attempt)} does not take what it is told: its inbox is full")
         except NetstackError as error:
             self.refuse(str(error))
 
     async def _work(self) -> TaskFinished:
         await trio.lowlevel.checkpoint()  # it may have been canceled by now
-        made, self.name = await self._scope.make_task(self._descriptor, self)
+        made = await self._scope.make_task(self._descriptor, self)
         self._task = made
         made.create()
         waiting, self._waiting = self._waiting, []
@@ -191,7 +189,7 @@ class TaskAttempt:
             root = root_cause(error)
             if _is_ours(root):
                 raise
-            self._scope.log(f"task {self.name}-{self.subtask}: closing it failed: {told(root)}")
+            self._scope.log(f"task {self._scope.shown_name(self.attempt)}: closing it failed: {told(root)}")
 
     def _fail(self, root: BaseException) -> None:
         self.state = FAILED

@@ -13,7 +13,7 @@ from tasks import running
 from trio_runs import virtual
 
 from netstack.schedule import StreamEnvironment, StreamSettings
-from netstack.task.chain_task import TURN_S
+from netstack.task.chain_loop import TURN_S
 
 
 def unchained() -> StreamEnvironment:

@@ -1,0 +1,185 @@
+"""What the tasks of a job on a TaskManager are made of: documents, code, the checkpoint they go on from.
+
+Takes: descriptors of attempts. Gives: tasks that can be created and run.
+
+Rules: each document is parsed once, each function imported once, each checkpoint read once, for all tasks of the job
+here. Whatever may take long, or blocks, happens in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, final
+
+import trio
+
+from ..checkpoint.storage import CheckpointStorage
+from ..errors import CheckpointError, NetstackError
+from ..runtime.network_environment import NetworkEnvironment
+from ..runtime.threads import in_thread
+from ..schedule.descriptors.descriptors import BlobKey, MaybeOffloaded, TaskDeploymentDescriptor
+from ..schedule.descriptors.information import JobInformation, TaskInformation
+from ..schedule.descriptors.shuffle import ShuffleDescriptors
+from ..shown import shown
+from ..task.chain_task import ChainTask
+from ..task.invokable import InvokableTask
+from ..task.recovery import RestoredCheckpoint
+from ..task.reports import RunnableTask, TaskReports
+from .blob_reader import BlobReader, Fetch
+from .code import AllowList, ShippedCode, check_builds, root_package
+
+
+@final
+class TaskFactory:
+    """Makes the tasks of one job.
+
+    Attributes:
+        vertices: names of the job's vertices that had tasks here, by number.
+    """
+
+    def __init__(
+        self,
+        job_id: str,
+        name: str,
+        *,
+        host: str,
+        allowed: AllowList,
+        shipped: ShippedCode | None,
+        blobs: BlobReader,
+        fetch: Fetch,
+    ) -> None:
+        """Args: as those of `JobScope`."""
+        self.vertices: dict[int, str] = {}
+        self._job_id = job_id
+        self._name = name
+        self._host = host
+        self._allowed = allowed
+        self._shipped = shipped
+        self._blobs = blobs
+        self._fetch = fetch
+        self._functions: dict[str, Any] = {}
+        self._loading = trio.Lock()
+        self._parsed_jobs: dict[bytes, JobInformation] = {}
+        self._parsed_tasks: dict[bytes, TaskInformation] = {}
+        self._storage: CheckpointStorage | None = None
+        self._checkpoints: dict[int, RestoredCheckpoint] = {}
+        self._restoring = trio.Lock()
+
+    async def make(
+        self, descriptor: TaskDeploymentDescriptor, environment: NetworkEnvironment, reports: TaskReports
+    ) -> RunnableTask:
+        """Fetches what a descriptor names, imports its code, and makes its task.
+
+        Args:
+            descriptor: of the attempt.
+            environment: where the task lives.
+            reports: hears of it.
+
+        Raises:
+            NetstackError: something is not there, or may not be run.
+
+        Cancellation: what has come is kept for the next one.
+        """
+        parts: list[MaybeOffloaded] = [descriptor.job_information, descriptor.task_information]
+        for gate in descriptor.gates:
+            parts += gate.groups
+        fetched = await self._blobs.fetch_all(self._job_id, parts, self._fetch)
+        job = self._job(_inline(descriptor.job_information, fetched))
+        task = self._task(_inline(descriptor.task_information, fetched))
+        self.vertices[descriptor.attempt.vertex] = task.name
+        await self._load_all(job, task)
+        now_s = trio.current_time()
+
+        def read(part: MaybeOffloaded) -> ShuffleDescriptors:
+            return self._blobs.shuffle_descriptors(self._job_id, part, fetched, now_s)
+
+        load = self._functions.__getitem__
+        if task.is_invokable:
+            gates = [gate.gate(read).channels for gate in descriptor.gates]
+            return InvokableTask(descriptor, task, environment, reports, gates=gates, load=load)
+        return ChainTask(
+            descriptor,
+            job,
+            task,
+            environment,
+            reports,
+            storage=self._storage_of(job),
+            restored=None if descriptor.restore is None else partial(self._restored, descriptor.restore, job),
+            load=load,
+            in_thread=in_thread,
+            read=read,
+        )
+
+    def _storage_of(self, job: JobInformation) -> CheckpointStorage | None:
+        """Where the job keeps its checkpoints: one for all of its tasks here."""
+        if self._storage is None and job.checkpoint_folder is not None:
+            self._storage = CheckpointStorage(job.checkpoint_folder, keep=job.keep)
+        return self._storage
+
+    async def _restored(self, checkpoint_id: int, job: JobInformation) -> RestoredCheckpoint:
+        """A checkpoint, read once for all tasks here; the one before it is forgotten."""
+        async with self._restoring:
+            found = self._checkpoints.get(checkpoint_id)
+            if found is None:
+                storage = self._storage_of(job)
+                if storage is None:
+                    raise CheckpointError(
+                        f"checkpoint {checkpoint_id} cannot be read: the job has no folder for checkpoints"
+                    )
+                found = await in_thread(lambda: RestoredCheckpoint(storage.read(checkpoint_id)))
+                self._checkpoints = {checkpoint_id: found}
+        return found
+
+    def _job(self, data: bytes) -> JobInformation:
+        found = self._parsed_jobs.get(data)
+        if found is None:
+            found = self._parsed_jobs[data] = JobInformation.parse(data)
+        return found
+
+    def _task(self, data: bytes) -> TaskInformation:
+        found = self._parsed_tasks.get(data)
+        if found is None:
+            found = self._parsed_tasks[data] = TaskInformation.parse(data)
+        return found
+
+    async def _load_all(self, job: JobInformation, task: TaskInformation) -> None:
+        """Imports everything a task names that was not imported yet, in a thread."""
+        names = [name for name in _named(task) if name not in self._functions]
+        if not names:
+            return
+        async with self._loading:  # one import for all of a vertex' subtasks
+            missing = [name for name in names if name not in self._functions]
+            if missing:
+                await self._unpack(job)
+                self._functions |= await in_thread(partial(self._load, job, missing), abandon_on_cancel=True)
+
+    async def _unpack(self, job: JobInformation) -> None:
+        if not job.code:
+            return
+        if self._shipped is None:
+            raise NetstackError(
+                f"job {self._name!r} ships {', '.join(shown(package, 40) for package, _ in job.code)}, and TaskManager"
+                f" {self._host} takes no code: start it with --allow-submitted, or install the package there"
+            )
+        for package, key in job.code:
+            data = await self._blobs.fetch(self._job_id, BlobKey(key), self._fetch)
+            await in_thread(partial(self._shipped.put, self._job_id, package, key, data))
+
+    def _load(self, job: JobInformation, names: Iterable[str]) -> Mapping[str, Any]:
+        """In a thread: imports and reads files."""
+        shipped = {package for package, _ in job.code}
+        found = {name: self._allowed.load(name, shipped) for name in names}
+        check_builds(sorted({root_package(name) for name in found} - shipped), job.builds)
+        return found
+
+
+def _named(task: TaskInformation) -> set[str]:
+    """Every function that a task names."""
+    names = {operator.function for operator in task.operators}
+    names |= {each.function for each in task.inputs} | {each.function for each in task.outputs}
+    return names - {""}
+
+
+def _inline(part: MaybeOffloaded, fetched: Mapping[BlobKey, bytes]) -> bytes:
+    return part if isinstance(part, bytes) else fetched[part]
