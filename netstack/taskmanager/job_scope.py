@@ -392,4 +392,4 @@ class JobScope:
             if vertices != told:
                 self.send(JobProgress(self.job_id, vertices))
                 told = vertices
-            period_s = max(PROGRESS_S, (time.perf_counter() - began_s) / _PROGRESS_COST)
+            period_s = max(PROGRESS_S, (clock() - began_s) / _PROGRESS_COST)
