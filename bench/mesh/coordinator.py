@@ -26,7 +26,8 @@ import numpy as np
 import trio
 
 from netstack.errors import LocalProtocolError, NetstackError
-from netstack.taskmanager.client import Ended, Failed, JobEvent, RemoteJob, TaskManagerClient
+from netstack.taskmanager.client import TaskManagerClient
+from netstack.taskmanager.remote_job import Ended, Failed, JobEvent, RemoteJob
 
 from ..processes import MeasurementFailed
 from ..runner import DEFAULT_SECONDS, OnProgress, Progress

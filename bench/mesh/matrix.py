@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from netstack import GatePlan, NetworkConfig, PartitionPlan, required_buffers
-from netstack.taskmanager.client import RemoteGate, RemotePartition, RemoteTask
+from netstack.taskmanager.remote_task import RemoteGate, RemotePartition, RemoteTask
 
 from ..engine import SPARE_SEGMENTS, config_of
 from .spec import MeshSpec

@@ -11,7 +11,7 @@ from typing import TypeVar
 import trio
 
 from netstack.errors import NetstackError
-from netstack.taskmanager.client import Failed
+from netstack.taskmanager.remote_job import Failed
 
 _Got = TypeVar("_Got")
 

@@ -4,7 +4,7 @@ import itertools
 
 from bench.mesh.matrix import Matrix, Placement
 from bench.mesh.spec import MeshSpec
-from netstack.taskmanager.client import RemoteTask
+from netstack.taskmanager.remote_task import RemoteTask
 
 ADDRESSES = ["tcp://a:1", "tcp://b:1", "tcp://c:1"]
 

@@ -6,7 +6,7 @@ from trio_runs import run_virtual
 
 from bench.mesh.together import cause_rank, on_all
 from netstack.errors import ConnectionLost, NetstackError
-from netstack.taskmanager.client import Failed
+from netstack.taskmanager.remote_job import Failed
 
 
 def failed(kind: str, *, is_secondary: bool = False) -> Failed:

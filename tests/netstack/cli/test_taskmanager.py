@@ -21,7 +21,9 @@ from netstack.cli.taskmanager import read_config, taskmanager, taskmanager_confi
 from netstack.config import NetworkConfig
 from netstack.errors import ConfigError, ConnectionLost
 from netstack.runtime.authentication import Secret
-from netstack.taskmanager.client import RemoteGate, RemoteJob, RemotePartition, RemoteTask, open_client
+from netstack.taskmanager.client import open_client
+from netstack.taskmanager.remote_job import RemoteJob
+from netstack.taskmanager.remote_task import RemoteGate, RemotePartition, RemoteTask
 
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=1 << 20)
 RUN_ID = "00000000000000aa"

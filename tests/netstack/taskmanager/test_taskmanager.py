@@ -41,7 +41,9 @@ from netstack.errors import (
 from netstack.runtime.authentication import Secret
 from netstack.task.invokable import INBOX_MESSAGES
 from netstack.taskmanager import client as client_module
-from netstack.taskmanager.client import Ended, Failed, RemoteJob, RemoteTask, Said, TaskManagerClient, open_client
+from netstack.taskmanager.client import TaskManagerClient, open_client
+from netstack.taskmanager.remote_job import Ended, Failed, RemoteJob, Said
+from netstack.taskmanager.remote_task import RemoteTask
 from netstack.taskmanager.service import TaskManagerConfig
 from netstack.transport import is_private, transport_for
 from transports.impaired import impairment

@@ -13,14 +13,9 @@ import trio
 import trio.testing
 
 from netstack.config import NetworkConfig
-from netstack.taskmanager.client import (
-    RemoteGate,
-    RemoteJob,
-    RemotePartition,
-    RemoteTask,
-    TaskManagerClient,
-    open_client,
-)
+from netstack.taskmanager.client import TaskManagerClient, open_client
+from netstack.taskmanager.remote_job import RemoteJob
+from netstack.taskmanager.remote_task import RemoteGate, RemotePartition, RemoteTask
 from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
 
 MEMORY_BYTES = 4 << 20
