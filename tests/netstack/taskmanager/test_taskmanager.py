@@ -40,7 +40,7 @@ from netstack.errors import (
 )
 from netstack.runtime.authentication import Secret
 from netstack.task.invokable import INBOX_MESSAGES
-from netstack.taskmanager import client as client_module
+from netstack.taskmanager import remote_job
 from netstack.taskmanager.client import TaskManagerClient, open_client
 from netstack.taskmanager.remote_job import Ended, Failed, RemoteJob, Said
 from netstack.taskmanager.remote_task import RemoteTask
@@ -361,7 +361,7 @@ async def test_a_task_that_cannot_be_fails_alone_and_says_why(bad: RemoteTask, s
 async def test_another_build_of_the_invokables_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async with pair_open() as (_, client):
         run = await open_job(client)
-        monkeypatch.setattr(client_module, "build_of", lambda package: "0123456789ab")
+        monkeypatch.setattr(remote_job, "build_of", lambda package: "0123456789ab")
         with pytest.raises(RequestRefused, match=r"'userjobs' is build .* here, and 0123456789ab where the job"):
             await run.deploy([task("echo")])
 
@@ -394,7 +394,7 @@ async def test_settings_unknown_or_impossible_there_are_refused(monkeypatch: pyt
             ({"segment_size_bytes": -1}, "segment_size_bytes"),
             ({"memory_bytes": "lots"}, "is no int"),
         ):
-            monkeypatch.setattr(client_module, "config_document", lambda config, wrong=wrong: wrong)
+            monkeypatch.setattr(remote_job, "config_document", lambda config, wrong=wrong: wrong)
             with pytest.raises(RequestRefused, match=said):
                 await open_job(client)
         assert is_empty(daemon)
@@ -756,7 +756,7 @@ async def test_who_does_not_listen_fails_alone(
 
 @real
 async def test_a_coordinator_that_takes_no_events_loses_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "EVENTS_AT_MOST", 100)
+    monkeypatch.setattr(remote_job, "EVENTS_AT_MOST", 100)
     async with pair_open() as (daemon, client):
         run = await open_job(client)
         await run.deploy([task("flood", parameters={"count": 1000})])
