@@ -40,6 +40,7 @@ from netstack.errors import (
 )
 from netstack.runtime.authentication import Secret
 from netstack.task.invokable import INBOX_MESSAGES
+from netstack.taskmanager import client as client_module
 from netstack.taskmanager import remote_job
 from netstack.taskmanager.client import TaskManagerClient, open_client
 from netstack.taskmanager.remote_job import Ended, Failed, RemoteJob, Said
@@ -394,7 +395,7 @@ async def test_settings_unknown_or_impossible_there_are_refused(monkeypatch: pyt
             ({"segment_size_bytes": -1}, "segment_size_bytes"),
             ({"memory_bytes": "lots"}, "is no int"),
         ):
-            monkeypatch.setattr(remote_job, "config_document", lambda config, wrong=wrong: wrong)
+            monkeypatch.setattr(client_module, "config_document", lambda config, wrong=wrong: wrong)
             with pytest.raises(RequestRefused, match=said):
                 await open_job(client)
         assert is_empty(daemon)
