@@ -13,7 +13,7 @@ Slots and the buffer timeout are those of `OpenBuffers`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -34,6 +34,12 @@ LEND_BYTES: Final = 8 * 1024
 
 RUN_LIMIT_BYTES: Final = 1024
 """Records up to this are joined a run at a time; longer ones would keep much alive, and copying is what they cost."""
+
+SHARE: Final = 4
+"""A batch with less for each channel than such a part of a buffer is framed as a whole."""
+
+WHOLE_BYTES: Final = 16 * 1024 * 1024
+"""A larger batch is not: the copy would be long in coming."""
 
 _SMALL_SHARE: Final = 8
 """Batches with fewer records a channel than this go record by record: an array operation costs as much as that many
@@ -61,7 +67,6 @@ class PartitionWriter:
             buffer_timeout_s: see `open_buffers`.
             refuse: what `emit_nowait` raises for want of a buffer.
         """
-        self._refuse = refuse
         self.partition = partition
         self.buffers = OpenBuffers(partition, buffer_timeout_s)
         self._builders = self.buffers.builders  # the list itself: a look-up less a record
@@ -85,75 +90,56 @@ class PartitionWriter:
         self._refused: tuple[Any, int] | None = None
         self.is_emitting = False
         """Whether an emission waits half-way: nothing else may be written then."""
+        self.try_emit = self._specialised(None)
+        """`try_emit(record)` writes a record, whole or not at all, and returns whether it did; not when that needs a
+        buffer that is not there. Raises RecordError: the record does not fit the format; LocalProtocolError: the
+        partition is finished or released; PoolDestroyed: it failed or was released meanwhile. Nothing was written then.
+        """
+        self.emit_nowait = self._specialised(refuse)
+        """As `try_emit`, but raises `refuse` when there is no buffer for the record: `await emit(record)`."""
 
     # One record.
 
-    def emit_nowait(self, record: Any) -> None:
-        """Writes a record now.
+    def _specialised(self, refuse: type[Exception] | None) -> Callable[[Any], bool]:
+        """The per-record path of this writer: what it always needs is looked up here, once."""
+        builders = self._builders
+        counters = self._counters
+        encode = self._encode
+        is_raw = self._is_raw
+        fixed_slot = self._fixed_slot
+        select = self._select
+        flush_always = self._flush_always
 
-        Raises:
-            trio.WouldBlock: there is no buffer for it; nothing was written: `await emit(record)`.
-            RecordError: it does not fit the format; nothing was written.
-            LocalProtocolError: the partition is finished or released.
-            PoolDestroyed: the partition failed or was released meanwhile.
-        """
-        # The body of `try_emit` once more: a call costs a fifth of what it does.
-        payload = record if self._is_raw and record.__class__ is bytes else self._encode(record)
-        slot = self._fixed_slot
-        if slot is None:
-            slot = self._select(record) if self._refused is None else self._slot_again(record)
-        size = len(payload)
-        builder = self._builders[slot]
-        start = builder.position
-        end = start + size + PREFIX_BYTES
-        if end < builder.limit:
-            if size == builder.run_bytes and payload.__class__ is bytes:
-                builder.run.append(payload)  # as many records of one length cost less when they are written together
-            else:
-                if builder.run:
-                    builder.settle()
-                packer(size).pack_into(builder.memory, start, size, payload)
-                builder.run_bytes = size if size <= RUN_LIMIT_BYTES else -1
-            builder.position = end
-            self._counters.records += 1
-            if self._flush_always and self._ticks() >= self.buffers.next_kick:
-                self.buffers.kick()
-        elif not self._try_emit_slowly(slot, payload, size):
+        def emit(record: Any) -> bool:
+            payload = record if is_raw and record.__class__ is bytes else encode(record)
+            slot = fixed_slot
+            if slot is None:
+                slot = select(record) if self._refused is None else self._slot_again(record)
+            size = len(payload)
+            builder = builders[slot]
+            start = builder.position
+            end = start + size + PREFIX_BYTES
+            if end < builder.limit:
+                if size == builder.run_bytes and payload.__class__ is bytes:
+                    builder.run.append(payload)  # as many of one length cost less when they are written together
+                else:
+                    if builder.run:
+                        builder.settle()
+                    packer(size).pack_into(builder.memory, start, size, payload)
+                    builder.run_bytes = size if size <= RUN_LIMIT_BYTES else -1
+                builder.position = end
+                counters.records += 1
+                if flush_always and self._ticks() >= self.buffers.next_kick:
+                    self.buffers.kick()
+                return True
+            if self._try_emit_slowly(slot, payload, size):
+                return True
             self._refused = (record, slot)
-            raise self._refuse
+            if refuse is not None:
+                raise refuse
+            return False
 
-    def try_emit(self, record: Any) -> bool:
-        """Writes a record, whole or not at all. Returns False when that needs a buffer that is not there.
-
-        Raises:
-            RecordError: the record does not fit the format; nothing was written.
-            LocalProtocolError: the partition is finished or released.
-        """
-        payload = record if self._is_raw and record.__class__ is bytes else self._encode(record)
-        slot = self._fixed_slot
-        if slot is None:
-            slot = self._select(record) if self._refused is None else self._slot_again(record)
-        size = len(payload)
-        builder = self._builders[slot]
-        start = builder.position
-        end = start + size + PREFIX_BYTES
-        if end < builder.limit:
-            if size == builder.run_bytes and payload.__class__ is bytes:
-                builder.run.append(payload)  # as many records of one length cost less when they are written together
-            else:
-                if builder.run:
-                    builder.settle()
-                packer(size).pack_into(builder.memory, start, size, payload)
-                builder.run_bytes = size if size <= RUN_LIMIT_BYTES else -1
-            builder.position = end
-            self._counters.records += 1
-            if self._flush_always and self._ticks() >= self.buffers.next_kick:
-                self.buffers.kick()
-            return True
-        if self._try_emit_slowly(slot, payload, size):
-            return True
-        self._refused = (record, slot)
-        return False
+        return emit
 
     def _slot_again(self, record: Any) -> int:
         """The slot of a record that was refused just before: a selector is asked once a record, whatever it counts."""
@@ -267,6 +253,74 @@ class PartitionWriter:
                 yield slot, end - start, self._emission_of_rows(slot, rows[order[start:end]], None)
             start = end
 
+    def is_scattered_batch(self, array: npt.NDArray[Any]) -> bool:
+        """Whether a batch goes to so many channels that it is framed as a whole and then shared out (`plan_shares`).
+
+        Array operations for every channel would cost more than the copy that the whole is.
+        """
+        most = self.partition.pool.segment_size_bytes // SHARE * self._count
+        return self._fixed_slot is None and array.nbytes < most and array.nbytes <= WHOLE_BYTES
+
+    def plan_shares(self, array: npt.NDArray[Any]) -> Iterator[tuple[int, int, memoryview]]:
+        """(slot, records, framed bytes) in the order of writing, equal to emitting each record alone.
+
+        A slot may come more than once. The bytes are nobody else's.
+        """
+        rows = self.rows_of_batch(array)
+        count, width = rows.shape
+        if not count:
+            return
+        self.buffers.switch(0)
+        channels = self._count
+        cell = width + PREFIX_BYTES
+        if self._selector.is_round_robin:
+            first = self._selector.advance(count)
+            whole = count // channels
+            turned = rows[: whole * channels].reshape(whole, channels, width).swapaxes(0, 1)
+            framed = framed_whole(np.ascontiguousarray(turned).reshape(whole * channels, width))
+            size = whole * cell
+            if whole:
+                for step in range(channels):
+                    yield (first + step) % channels, whole, framed[step * size : (step + 1) * size]
+            rest = framed_whole(rows[whole * channels :])
+            for step in range(count - whole * channels):
+                yield (first + step) % channels, 1, rest[step * cell : (step + 1) * cell]
+            return
+        chosen = self._selector.select_batch(array)
+        if isinstance(chosen, int):
+            yield chosen, count, framed_whole(rows)
+            return
+        framed = framed_whole(rows[np.argsort(chosen, kind="stable")])
+        start = 0
+        for slot, records in enumerate(np.bincount(chosen, minlength=channels).tolist()):
+            if records:
+                end = start + records * cell
+                yield slot, records, framed[start:end]
+                start = end
+
+    def try_share(self, slot: int, framed: memoryview, records: int) -> bool:
+        """Writes framed records into the open buffer of a slot, all of them or none; see `try_emit`."""
+        builder = self._builders[slot]
+        start = builder.position
+        end = start + len(framed)
+        if end >= builder.limit:
+            return False
+        if builder.run:
+            builder.settle()
+        builder.memory[start:end] = framed
+        builder.position = end
+        self._counters.records += records
+        return True
+
+    def emission_of_share(self, slot: int, framed: memoryview, records: int) -> Emission:
+        """The emission that writes framed records with waits."""
+
+        def write(start: int, stop: int, out: memoryview) -> None:
+            out[:] = framed[start:stop]
+
+        total = len(framed)
+        return Emission(self.buffers, slot, total, total // records, write, None, None)
+
     def rows_of_batch(self, array: npt.NDArray[Any]) -> Rows:
         """The records of a batch as rows of bytes.
 
@@ -301,18 +355,14 @@ class PartitionWriter:
         builder = self._builders[slot]
         start = builder.position
         end = start + size + PREFIX_BYTES
-        if end < builder.limit:
-            if size == builder.run_bytes and payload.__class__ is bytes:
-                builder.run.append(payload)  # as many records of one length cost less when they are written together
-            else:
-                if builder.run:
-                    builder.settle()
-                packer(size).pack_into(builder.memory, start, size, payload)
-                builder.run_bytes = size if size <= RUN_LIMIT_BYTES else -1
-            builder.position = end
-            self._counters.records += 1
-            return True
-        return self._try_emit_slowly(slot, payload, size)
+        if end >= builder.limit:
+            return self._try_emit_slowly(slot, payload, size)
+        if builder.run:
+            builder.settle()
+        packer(size).pack_into(builder.memory, start, size, payload)
+        builder.position = end
+        self._counters.records += 1
+        return True
 
     def plan_payload(self, slot: int, payload: bytes) -> Emission:
         """The emission that writes an encoded record with waits."""
@@ -382,6 +432,14 @@ class PartitionWriter:
 
             self._torn = Emission(self.buffers, slot, len(rest), len(rest), write, None, None)
             self._counters.records += 1
+
+
+def framed_whole(rows: Rows) -> memoryview:
+    """All cells of a batch side by side."""
+    batch = FramedBatch(rows)
+    framed = memoryview(bytearray(batch.size_bytes))
+    batch.write(0, batch.size_bytes, framed)
+    return framed
 
 
 def rows_of(array: npt.NDArray[Any]) -> Rows:

@@ -153,6 +153,9 @@ class RecordWriter(Generic[T]):
         counters = self._partition.counters
         try:
             for part in self._portions(batch):
+                if core.is_scattered_batch(part):
+                    await self._share_out(part)
+                    continue
                 for slot, count, emission in core.plan_batch(part, lent):
                     await self._drive(slot, emission)
                     counters.records += count
@@ -250,6 +253,15 @@ class RecordWriter(Generic[T]):
                 self._partition.counters.records += 1
                 core.buffers.after_write(slot)
         await trio.lowlevel.checkpoint()
+
+    async def _share_out(self, batch: npt.NDArray[Any]) -> None:
+        """A batch of little for each of many subpartitions: framed as a whole."""
+        core = self._core
+        for slot, count, framed in core.plan_shares(batch):
+            if not core.try_share(slot, framed, count):
+                await self._drive(slot, core.emission_of_share(slot, framed, count))
+                self._partition.counters.records += count
+                core.buffers.after_write(slot)
 
     async def _emit_spanning(self, record: Any) -> None:
         """Emits one record of any size, piece by piece as there are buffers."""

@@ -100,13 +100,12 @@ class ReceiveCredit:
     def is_short_for(self, backlog: int) -> bool:
         """Whether a sender with `backlog` buffers waiting may soon be out of credit although there is some to announce.
 
-        Soon: it has more waiting than it may send, or no more credit than could be announced; on a long link the next
-        burst would then wait for a round trip.
+        Soon: as much is waiting there as it may still send. A slow stream, of which nothing waits, is told when more
+        than half of its credit would be news (`add`, `use`), not after every record, which would wake both ends.
         """
         if not self.unannounced or self._scheduled:
             return False
-        remaining = self.announced - self.used
-        return self.unannounced >= remaining or 0 < backlog >= remaining
+        return 0 < backlog >= self.announced - self.used
 
     @property
     def is_scheduled(self) -> bool:

@@ -98,7 +98,7 @@ def test_law(initial: int, steps: list[str | int]) -> None:
 
 @pytest.mark.parametrize(
     ("backlog", "unannounced", "short"),
-    [(0, 2, False), (1, 2, False), (3, 2, True), (9, 2, True), (9, 0, False), (0, 3, True)],
+    [(0, 2, False), (1, 2, False), (3, 2, True), (9, 2, True), (9, 0, False), (0, 3, False)],
 )
 def test_a_sender_is_short_when_it_may_soon_be_out_of_credit(backlog: int, unannounced: int, short: bool) -> None:
     credit = ReceiveCredit(4)
