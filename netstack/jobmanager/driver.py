@@ -100,7 +100,7 @@ class JobDriver:
         topology = self._scheduler.topology
         dataset = int(topology.dataset_of_partition[partition])
         index = partition - topology.partitions_of(dataset).start
-        return partition_name(self._job_id, topology.job.datasets[dataset].name, index, attempt)
+        return partition_name(self._scheduler.execution, topology.job.datasets[dataset].name, index, attempt)
 
     # From TaskManagers.
 
@@ -200,7 +200,7 @@ class JobDriver:
         except LocalProtocolError:
             return None, 0
         dataset = self._datasets.get(place.dataset)
-        if place.job_id != self._job_id or dataset is None:
+        if place.execution != self._scheduler.execution or dataset is None:
             return None, 0
         partitions = self._scheduler.topology.partitions_of(dataset)
         return (partitions[place.partition], place.attempt) if place.partition < len(partitions) else (None, 0)

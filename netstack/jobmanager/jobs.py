@@ -217,6 +217,7 @@ class Jobs:
                 heartbeats=None,
                 builds=record.stored.builds,
                 code=_code_of(record.stored),
+                life=self._manager.store.life,
                 adaptive=graph.settings.adaptive or AdaptiveSettings(),
                 speculation=graph.settings.speculation,
                 scheduling=None if graph.settings.scheduling is None else SchedulingType(graph.settings.scheduling),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import final
 
 from ..errors import LocalProtocolError
@@ -38,11 +39,11 @@ class SlotOffer:
 @dataclass(slots=True)
 class _Slots:
     total: int
-    free: list[int]
+    free: list[int]  # a heap: the lowest goes first
     used: dict[int, str] = field(default_factory=dict)
 
     def take(self, job_id: str) -> int:
-        slot = self.free.pop(0)
+        slot = heappop(self.free)
         self.used[slot] = job_id
         return slot
 
@@ -171,4 +172,4 @@ class ClusterSlots:
         found = self._taskmanagers[taskmanager]
         for slot in slots:
             del found.used[slot]
-        found.free = sorted({*found.free, *slots})
+            heappush(found.free, slot)

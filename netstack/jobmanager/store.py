@@ -3,6 +3,7 @@
 Takes: documents of jobs. Gives: the same, after any kill.
 
     FOLDER/lock                       held while a JobManager runs on the folder
+    FOLDER/life.json                  how many JobManagers had the folder before the newest
     FOLDER/jobs/ID/job.json           what was submitted; written once
     FOLDER/jobs/ID/end.json           how it ended; not there while it runs
     FOLDER/checkpoints/ID/            its checkpoints, unless the job names a folder of its own
@@ -63,10 +64,16 @@ class StoredJob:
 
 @final
 class JobStore:
-    """The folder of one JobManager; see `open_job_store`."""
+    """The folder of one JobManager; see `open_job_store`.
 
-    def __init__(self, folder: Path) -> None:
+    Attributes:
+        folder: where it is.
+        life: how many JobManagers had it before this one.
+    """
+
+    def __init__(self, folder: Path, life: int = 0) -> None:
         self.folder = folder
+        self.life = life
 
     def put(self, job: StoredJob) -> None:
         """A job was submitted. When this returns, it will run, whatever dies.
@@ -202,9 +209,23 @@ def open_job_store(folder: str | Path) -> Iterator[JobStore]:
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
-        yield JobStore(path)
+        yield JobStore(path, _next_life(path / "life.json"))
     finally:
         lock.close()
+
+
+def _next_life(path: Path) -> int:
+    """How many had the folder before, and from now on one more."""
+    try:
+        document = _read(path)
+        life = -1 if document is None else int(document["life"])
+    except (JobStoreError, KeyError, TypeError, ValueError) as error:
+        raise JobStoreError(
+            f"{path} does not say how many JobManagers had the folder; when no TaskManager runs that knew one of them,"
+            " remove it"
+        ) from error
+    _write_bytes(path, json.dumps({"format": FORMAT, "life": life + 1}).encode())
+    return life + 1
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -136,6 +136,7 @@ class Progress:
             only_finished=settings.hybrid is HybridConsumption.ONLY_FINISHED_PRODUCERS,
             builds=settings.builds,
             code=settings.code,
+            life=settings.life,
         )
         self._extend_tables()
 

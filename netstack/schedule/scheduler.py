@@ -128,6 +128,11 @@ class Scheduler:
         """What has become of second attempts since the last call, in words, each about a subtask."""
         return self._speculation.take_news()
 
+    @property
+    def execution(self) -> str:
+        """What the names of its partitions begin with."""
+        return self._progress.deployment.execution
+
     def explanation(self, vertex: int) -> ParallelismExplanation | None:
         """Why a vertex has so many subtasks; None if that was not decided while the job ran."""
         return self._progress.explanation(vertex)

@@ -44,6 +44,7 @@ class SchedulerSettings:
         step_budget: how much is done in one step, in units of `work.COSTS`, about 10 microseconds each.
         builds: told to TaskManagers: of the packages that the job's functions are in, by their names.
         code: told to TaskManagers: packages that were sent with the job, and the blobs they are in.
+        life: how many JobManagers had the job before, who counted attempts from 0 as well.
 
     Raises:
         ConfigError: no connection, or steps that do nothing.
@@ -64,6 +65,7 @@ class SchedulerSettings:
     step_budget: int = 1000
     builds: Mapping[str, str] = field(default_factory=dict)
     code: tuple[tuple[str, str], ...] = ()
+    life: int = 0
 
     @property
     def load_balance(self) -> LoadBalanceMode:

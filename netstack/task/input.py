@@ -83,10 +83,7 @@ class TaskInput:
         self._mailbox = mailbox
         self._gates = tuple(gates)
         self._input_of = [index for index, gate in enumerate(gates) for _ in range(gate.channel_count)]
-        self._keys = [
-            _stable_key(told[self._input_of[channel]], *self._gate.channel_key(channel))
-            for channel in range(self._gate.channel_count)
-        ]
+        self._told = tuple(told)
         self.gate_index = 0
         """Which gate the records in hand came through."""
         self._formats = [format_named(each.format) for each in told]
@@ -233,7 +230,7 @@ class TaskInput:
             if rest:
                 # Any channel of this input that leads here will do: whoever recovers it gives all records of an
                 # exchange to the owner of their keys, or to this subtask.
-                found[self._keys[self._input_of.index(index)]] = b"".join(map(frame, rest))
+                found[self._key(self._input_of.index(index))] = b"".join(map(frame, rest))
         return found
 
     def take_captured(self, checkpoint_id: int) -> ChannelBytes:
@@ -246,17 +243,17 @@ class TaskInput:
 
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
         """See `CheckpointedInputs.checkpoint_started`."""
-        for channel in range(len(self._keys)):
+        for channel in range(len(self._input_of)):
             if not self._gate.start_capture(channel, barrier.checkpoint_id, self._unprocessed(channel)):
                 raise CannotCheckpoint(AbortReason.SUBSUMED)
 
     def checkpoint_stopped(self, checkpoint_id: int) -> None:
         """See `CheckpointedInputs.checkpoint_stopped`."""
         captured = {}
-        for channel, key in enumerate(self._keys):
+        for channel in range(len(self._input_of)):
             data = self._gate.take_capture(channel, checkpoint_id)
             if data:
-                captured[key] = data
+                captured[self._key(channel)] = data
         self._captured[checkpoint_id] = captured
 
     def prioritize(self, channel: int, sequence: int) -> None:
@@ -264,6 +261,12 @@ class TaskInput:
         self._gate.prioritize(channel, sequence)
 
     # Inside.
+
+    def _key(self, channel: int) -> tuple[str, int]:
+        """What a checkpoint calls a channel: by its edge, whatever vertices and attempts are called."""
+        partition, subpartition = self._gate.channel_key(channel)
+        edge = self._told[self._input_of[channel]].edge
+        return edge.partition(partition_place(partition).partition), subpartition
 
     def _call_at(self, deadline_s: float, callback: Any) -> None:
         """The handler's timers end checkpoints, so they run between two records."""
@@ -326,11 +329,6 @@ class TaskInput:
         for _ in range(1, self._done):
             position += PREFIX_BYTES + LENGTH.unpack_from(memory, position)[0]
         return bytes(memory[position : len(memory) - len(torn)]) + torn
-
-
-def _stable_key(told: InputInformation, partition: str, subpartition: int) -> tuple[str, int]:
-    """What a checkpoint calls a channel: by its edge, whatever vertices and attempts are called."""
-    return told.edge.partition(partition_place(partition).partition), subpartition
 
 
 def _deserializers(formats: Sequence[RecordFormat], config: NetworkConfig) -> list[RecordDeserializer]:

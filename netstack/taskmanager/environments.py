@@ -21,6 +21,7 @@ from ..config import MIB, NetworkConfig
 from ..control.routing import SHARED, RoutedListener, write_route
 from ..errors import NetstackError, RequestRefused
 from ..runtime.authentication import Secret
+from ..runtime.causes import root_cause
 from ..runtime.network_environment import NetworkEnvironment, network_environment_on
 from ..shown import shown_error
 from ..transport import ByteStream
@@ -114,9 +115,10 @@ class Environments:
             with trio.move_on_after(timeout_s):
                 while self._shared is None and self._failure is None:
                     await self._changed.wait()
+            failure = self._failure  # forgotten when it is tried again, which may be now
             await trio.lowlevel.checkpoint()
-            if self._failure is not None:
-                raise self._failure
+            if failure is not None:
+                raise failure
             if self._shared is None:
                 raise RequestRefused(
                     f"no memory for the network of jobs was free within {timeout_s:g} s:"
@@ -148,9 +150,12 @@ class Environments:
                     while self._users:
                         await self._changed.wait()
                     self._shared = None
-            except (NetstackError, MemoryError) as error:
-                LOGGER.warning("the network of jobs cannot be opened: %s", shown_error(error))
-                self._failure = error
+            except BaseException as error:
+                root = root_cause(error)  # it may come out of a nursery
+                if not isinstance(root, NetstackError | MemoryError):
+                    raise
+                LOGGER.warning("the network of jobs cannot be opened: %s", shown_error(root))
+                self._failure = root
                 self._notify()
                 while self._users:
                     await self._changed.wait()

@@ -40,7 +40,7 @@ from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.statistics import NetworkStatistics
 from ..runtime.turns import turns
 from ..schedule.descriptors.descriptors import TaskDeploymentDescriptor
-from ..schedule.descriptors.shuffle import ShuffleDescriptors
+from ..schedule.descriptors.shuffle import ShuffleDescriptors, is_of_job
 from ..task.reports import RunnableTask, TaskReports
 from .blob_reader import BlobReader, Fetch
 from .code import AllowList, ShippedCode
@@ -232,11 +232,10 @@ class JobScope:
         found = environment.statistics()
         if self.network is not None:
             return found
-        prefix = f"{self.job_id}/"
         return dataclasses.replace(
             found,
-            partitions=tuple(each for each in found.partitions if each.partition_id.startswith(prefix)),
-            gates=tuple(each for each in found.gates if each.name.startswith(prefix)),
+            partitions=tuple(each for each in found.partitions if is_of_job(each.partition_id, self.job_id)),
+            gates=tuple(each for each in found.gates if is_of_job(each.name, self.job_id)),
         )
 
     def shown_name(self, attempt: Attempt) -> str:

@@ -226,6 +226,7 @@ class Connection:
         self._last_received = now
         self._ping_sent: float | None = None
         self._ping_token = 0
+        self._has_spoken = False  # since the last heartbeat
         self._round_trip_s: float | None = None
         self.bytes_received = 0
         self.bytes_sent = 0
@@ -320,12 +321,18 @@ class Connection:
             except BaseException:
                 batch.release()
                 raise
-        return batch if batch.pieces else None
+        if not batch.pieces:
+            return None
+        self._has_spoken = True
+        return batch
 
     # Life.
 
     def heartbeat(self, now: float, interval_s: float, timeout_s: float) -> None:
         """Pings a silent peer, where there are pings; call it about every `interval_s`.
+
+        A peer that talks is pinged when we have said nothing since the last call: what it has sent may take us longer
+        to take in than its patience lasts, and its own ping stands behind that.
 
         Raises:
             RemoteProtocolError: it has not been heard of for `timeout_s` although it was pinged.
@@ -335,7 +342,8 @@ class Connection:
             raise RemoteProtocolError(
                 ErrorCode.TIMED_OUT, f"{self.peer} did not answer for {silent:.1f} s; its host or the network is gone"
             )
-        is_due = silent >= interval_s and self._ping_sent is None
+        is_due = self._ping_sent is None if silent >= interval_s else not self._has_spoken
+        self._has_spoken = False
         if is_due and self.state is State.OPEN and self._codec.has_heartbeat:
             self._ping_token += 1
             self._ping_sent = now

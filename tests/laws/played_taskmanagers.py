@@ -202,6 +202,7 @@ class PlayedTaskManager:
         self.slots_used[key] = slot
         self.tasks[key] = trio.CancelScope()
         for partition in descriptor.partitions:
+            assert partition.name not in self.world.partitions, "a consumer might read what an earlier attempt left"
             self.world.partitions[partition.name] = Partition(self)
 
     def _leave(self, key: tuple[str, Attempt]) -> bool:

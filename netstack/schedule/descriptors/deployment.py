@@ -36,7 +36,7 @@ from .descriptors import (
     TaskDeploymentDescriptor,
 )
 from .information import JobInformation, TaskInformation
-from .shuffle import UNKNOWN, ShuffleDescriptors, TaskManagerLocation, compress, known, partition_name
+from .shuffle import UNKNOWN, ShuffleDescriptors, TaskManagerLocation, compress, execution_name, known, partition_name
 
 
 @final
@@ -44,7 +44,7 @@ from .shuffle import UNKNOWN, ShuffleDescriptors, TaskManagerLocation, compress,
 class _Output:
     """A dataset that some subtasks of one vertex write."""
 
-    job_id: str
+    execution: str
     dataset: str
     type: ResultPartitionType
     subpartitions: list[int]
@@ -53,7 +53,7 @@ class _Output:
 
     def partition(self, position: int, index: int, attempt: int) -> PartitionDescriptor:
         return PartitionDescriptor(
-            partition_name(self.job_id, self.dataset, index, attempt),
+            partition_name(self.execution, self.dataset, index, attempt),
             self.subpartitions[position],
             self.type,
             self.dataset,
@@ -67,7 +67,7 @@ class Deployment:
     """The descriptors of one job.
 
     Args:
-        job_id: of this execution of the job.
+        job_id: of the job.
         topology: its subtasks.
         executions: their states and attempts.
         tracker: where partitions are.
@@ -78,6 +78,7 @@ class Deployment:
         is_lazy: whether consumers may be deployed before some of their pipelined producers.
         builds: of the packages that the job's functions are in, by their names.
         code: packages that were sent with the job, and the blobs they are in.
+        life: see `execution_name`.
     """
 
     def __init__(
@@ -94,8 +95,10 @@ class Deployment:
         is_lazy: bool = False,
         builds: Mapping[str, str] | None = None,
         code: Sequence[tuple[str, str]] = (),
+        life: int = 0,
     ) -> None:
         self._job_id = job_id
+        self.execution = execution_name(job_id, life)
         self._topology = topology
         self._executions = executions
         self._tracker = tracker
@@ -197,7 +200,7 @@ class Deployment:
         job = self._topology.job
         limits = [job.vertices[job.edges[edge].consumer].max_parallelism for edge in self._topology.edges_of(dataset)]
         return _Output(
-            self._job_id,
+            self.execution,
             job.datasets[dataset].name,
             job.datasets[dataset].type,
             self._topology.subpartition_counts(dataset)[indices].tolist(),
@@ -295,7 +298,7 @@ class Deployment:
         partitions = positions + np.int32(self._topology.groups.partition_start[group])
         producers = self._topology.producer_of_partition[partitions]
         return ShuffleDescriptors.of(
-            self._job_id,
+            self.execution,
             self._topology.job.datasets[dataset].name,
             self._locations,
             index=positions,

@@ -14,6 +14,7 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, TypeAlias, final
 
 import msgpack
@@ -54,11 +55,30 @@ class TaskManagerLocation:
     host: str = ""
 
 
-def partition_name(job_id: str, dataset: str, partition: int, attempt: int) -> PartitionId:
+def execution_name(job_id: str, life: int) -> str:
+    """What the names of a job's partitions begin with.
+
+    Each JobManager on a folder counts attempts from 0; so its life is told as well, and a partition that an earlier one
+    left behind has another name than any of this one's.
+
+    Args:
+        job_id: of the job; without `/` and `@`.
+        life: of the JobManager: how many had its folder before.
+    """
+    return f"{job_id}@{life}" if life else job_id
+
+
+def is_of_job(partition: str, job_id: str) -> bool:
+    """Whether a partition, or what is named after one, is a job's, in whatever life of the JobManager."""
+    return partition.startswith((f"{job_id}/", f"{job_id}@"))
+
+
+@lru_cache(maxsize=1 << 14)  # each consumer on a TaskManager asks for the same ones, and keeps them
+def partition_name(execution: str, dataset: str, partition: int, attempt: int) -> PartitionId:
     """The name that one attempt of a producer gives its partition: no two attempts share one, nor do two jobs.
 
     Args:
-        job_id: of the execution of the job; without `/`.
+        execution: see `execution_name`.
         dataset: that the partition is a part of.
         partition: which part: the producer's subtask.
         attempt: of the producer.
@@ -66,7 +86,7 @@ def partition_name(job_id: str, dataset: str, partition: int, attempt: int) -> P
     Raises:
         ConfigError: the name is too long.
     """
-    return partition_id(f"{job_id}/{dataset}/{partition}.{attempt}")
+    return partition_id(f"{execution}/{dataset}/{partition}.{attempt}")
 
 
 @final
@@ -74,7 +94,7 @@ def partition_name(job_id: str, dataset: str, partition: int, attempt: int) -> P
 class PartitionPlace:
     """What the name of a partition tells; see `partition_name`."""
 
-    job_id: str
+    execution: str
     dataset: str
     partition: int
     attempt: int
@@ -88,7 +108,7 @@ def partition_place(name: str) -> PartitionPlace:
     """
     found = _PARTITION_NAME.fullmatch(name)
     if found is None:
-        raise LocalProtocolError(f"{name[:80]!r} is no partition of a job: job id/dataset/partition.attempt")
+        raise LocalProtocolError(f"{name[:80]!r} is no partition of a job: execution/dataset/partition.attempt")
     return PartitionPlace(found[1], found[2], int(found[3]), int(found[4]))
 
 
@@ -127,7 +147,7 @@ class ShuffleDescriptors:
     """Descriptors of partitions of one dataset; all columns have one length.
 
     Attributes:
-        job_id: of the execution of the job.
+        execution: what their names begin with.
         dataset: name of the dataset.
         locations: the TaskManagers that occur.
         index: position of each partition in its ConsumedPartitionGroup.
@@ -137,7 +157,7 @@ class ShuffleDescriptors:
         connection: index of the connection to that TaskManager.
     """
 
-    job_id: str
+    execution: str
     dataset: str
     locations: tuple[TaskManagerLocation, ...]
     index: Uint32s
@@ -153,7 +173,7 @@ class ShuffleDescriptors:
     @classmethod
     def of(
         cls,
-        job_id: str,
+        execution: str,
         dataset: str,
         locations: Sequence[TaskManagerLocation],
         *,
@@ -182,26 +202,27 @@ class ShuffleDescriptors:
             raise ConfigError(f"shuffle descriptors of {dataset!r}: no location for TaskManager {used[-1]}")
         compact = np.where(taskmanagers == UNKNOWN, np.uint32(UNKNOWN), renumbered.astype(np.uint32))
         kept = tuple(locations[number] for number in used.tolist())
-        return cls(job_id, dataset, kept, indices, partitions, attempts, compact, connections)
+        return cls(execution, dataset, kept, indices, partitions, attempts, compact, connections)
 
     def descriptor(self, row: int) -> ShuffleDescriptor:
         """A view of one."""
-        name = partition_name(self.job_id, self.dataset, int(self.partition[row]), int(self.attempt[row]))
+        name = partition_name(self.execution, self.dataset, int(self.partition[row]), int(self.attempt[row]))
         where = int(self.taskmanager[row])
         location = None if where == UNKNOWN else self.locations[where]
         return ShuffleDescriptor(name, location, int(self.connection[row]))
 
     def channel(self, row: int, subpartition: int) -> ChannelDescriptor:
         """What a consumer opens; its address is empty while the place is not known."""
-        found = self.descriptor(row)
-        return ChannelDescriptor(found.location.address if found.location else "", found.partition, subpartition)
+        name = partition_name(self.execution, self.dataset, int(self.partition[row]), int(self.attempt[row]))
+        where = int(self.taskmanager[row])
+        return ChannelDescriptor("" if where == UNKNOWN else self.locations[where].address, name, subpartition)
 
     def serialised(self) -> bytes:
         """One plain block of bytes, not compressed."""
         columns = np.stack([getattr(self, name) for name in _COLUMNS]).astype("<u4", copy=False)
         planes = columns.view(np.uint8).reshape(len(_COLUMNS), len(self), _WIDTH).transpose(0, 2, 1)
         locations = [(location.name, location.address, location.host) for location in self.locations]
-        packed: bytes = msgpack.packb((self.job_id, self.dataset, locations, len(self), planes.tobytes()))
+        packed: bytes = msgpack.packb((self.execution, self.dataset, locations, len(self), planes.tobytes()))
         return packed
 
     @classmethod
@@ -212,12 +233,12 @@ class ShuffleDescriptors:
             RemoteProtocolError: the bytes are no such list.
         """
         try:
-            job_id, dataset, locations, count, planes = unpack_document(data)
+            execution, dataset, locations, count, planes = unpack_document(data)
             cut = np.frombuffer(planes, np.uint8).reshape(len(_COLUMNS), _WIDTH, count).transpose(0, 2, 1)
             columns = np.ascontiguousarray(cut).view("<u4").reshape(len(_COLUMNS), count).astype(np.uint32, copy=False)
             places = tuple(TaskManagerLocation(*map(str, location)) for location in locations)
             index, partition, attempt, taskmanager, connection = columns
-            descriptors = cls(str(job_id), str(dataset), places, index, partition, attempt, taskmanager, connection)
+            descriptors = cls(str(execution), str(dataset), places, index, partition, attempt, taskmanager, connection)
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"no list of shuffle descriptors: {error}") from error
         if np.any((descriptors.taskmanager >= len(places)) & (descriptors.taskmanager != UNKNOWN)):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from scripted_taskmanager import client, document, jobmanager, taskmanager
+from scripted_taskmanager import ScriptedTaskManager, client, document, jobmanager, taskmanager
 from trio_runs import virtual
 
 from netstack.checkpoint.coordinator import CheckpointSettings
@@ -229,15 +229,26 @@ async def test_questions_that_make_no_sense_are_refused() -> None:
                 await user.ask(what, **arguments)
 
 
+def partitions_of(tm: ScriptedTaskManager) -> tuple[set[str], set[str]]:
+    """What its tasks write, and what they read."""
+    tasks = tm.tasks.values()
+    written = {partition.name for task in tasks for partition in task.partitions}
+    return written, {channel.partition_id for task in tasks for gate in task.gates for channel in gate.gate().channels}
+
+
 @virtual
 async def test_jobs_go_on_after_the_jobmanager_died(tmp_path: Path) -> None:
     folder = str(tmp_path)
     async with jobmanager(folder=folder) as manager, taskmanager(manager) as tm, client(manager) as user:
         job_id = (await user.ask("submit", document=document(pipeline(restart=FIXED))))["job_id"]
         await tm.until(lambda: len(tm.tasks) == 4)
+        earlier = partitions_of(tm)
     async with jobmanager(folder=folder) as manager, taskmanager(manager) as tm, client(manager) as user:
         await tm.until(lambda: len(tm.tasks) == 4)
         assert tm.opened == [job_id]
+        written, read = partitions_of(tm)
+        assert written == read, "consumers find what this life's producers write"
+        assert not written & earlier[0], "and what an earlier life left behind has other names"
         tm.finish()
         assert (await user.ask("wait", job_id=job_id))["state"] == "finished"
     async with jobmanager(folder=folder) as manager, client(manager) as user:

@@ -64,6 +64,18 @@ def test_a_damaged_job_is_named_and_hides_no_other(store: JobStore, text: str, r
     assert str(folder / "job.json") in damaged[0]
 
 
+def test_a_folder_counts_the_jobmanagers_it_had(tmp_path: Path) -> None:
+    for life in range(3):
+        with open_job_store(tmp_path) as opened:
+            assert opened.life == life
+    (tmp_path / "life.json").write_text("{}")
+    with (
+        pytest.raises(JobStoreError, match=r"life\.json does not say how many JobManagers had the folder"),
+        open_job_store(tmp_path),
+    ):
+        pass
+
+
 def test_a_submission_that_was_cut_short_is_no_job(store: JobStore) -> None:
     folder = store.folder / "jobs" / "fedcba9876543210"
     folder.mkdir(parents=True)

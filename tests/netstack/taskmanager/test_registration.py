@@ -23,6 +23,7 @@ from netstack.control.messages import (
     FetchBlob,
     JobClosed,
     JobProgress,
+    JobRefused,
     OpenJob,
     ReleasePartitions,
     SubmitTasks,
@@ -73,6 +74,18 @@ async def test_it_registers_and_registers_again_whenever_the_jobmanager_was_lost
             assert manager.environments.shared is None, "nothing of the lost link is left"
             assert manager.statistics()["registrations"] == number + 1
         assert len(sessions) == 1, "the same process"
+
+
+@virtual
+async def test_memory_that_the_system_does_not_give_refuses_the_job_and_ends_nobody() -> None:
+    async with listening() as (address, accept), settings(jobmanager=address, memory_bytes=1 << 60) as manager:
+        driver = await accept()
+        for _ in range(5):  # also while the failure before is being forgotten
+            driver.link.send(OpenJob(JOB, "test", 0, 5.0, "memory://nowhere", None, b""))
+            refused = await driver.next(JobRefused)
+            assert "MiB of address space, and the system gave none: lower memory_bytes" in refused.text
+        assert manager.is_idle
+        assert manager.statistics()["registrations"] == 1
 
 
 @virtual

@@ -423,6 +423,23 @@ def test_any_byte_is_a_sign_of_life() -> None:
         rig.connection.heartbeat(109.0, 10.0, 50.0)
 
 
+def test_who_takes_in_much_and_has_nothing_to_say_gives_a_sign_of_life() -> None:
+    rig = rig_in(State.OPEN)
+    collected(rig.connection)
+    rig.connection.heartbeat(0.0, 10.0, 50.0)  # the hello was said since the last one
+    assert collected(rig.connection) == b""
+    for number in range(1, 7):  # the peer's ping stands behind a minute's work
+        feed(rig.connection, DATA_FRAME, now=10.0 * number - 1)
+        rig.connection.heartbeat(10.0 * number, 10.0, 50.0)
+        said = CODEC.encode_control(Ping(number // 2 + 1))
+        assert collected(rig.connection) == (said if number % 2 else b""), "the ping was said in between"
+    rig.connection.send(CancelChannel(0))
+    collected(rig.connection)
+    feed(rig.connection, DATA_FRAME, now=64.0)
+    rig.connection.heartbeat(70.0, 10.0, 50.0)
+    assert collected(rig.connection) == b"", "something else was said"
+
+
 @pytest.mark.parametrize("state", [State.GREETING, State.FAREWELL])
 def test_only_an_open_connection_is_pinged(state: State) -> None:
     rig = rig_in(state)

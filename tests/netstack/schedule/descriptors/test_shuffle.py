@@ -16,6 +16,8 @@ from netstack.schedule.descriptors.shuffle import (
     ShuffleDescriptors,
     TaskManagerLocation,
     compress,
+    execution_name,
+    is_of_job,
     known,
     partition_name,
     partition_place,
@@ -153,9 +155,15 @@ def test_a_partition_is_named_by_its_attempt() -> None:
         partition_name("job", "w" * 255, 0, 0)
 
 
+def test_a_later_life_of_the_jobmanager_has_other_names_of_the_same_job() -> None:
+    names = {life: partition_name(execution_name("job", life), "words", 3, 2) for life in (0, 1, 12)}
+    assert names == {0: "job/words/3.2", 1: "job@1/words/3.2", 12: "job@12/words/3.2"}
+    assert all(is_of_job(name, "job") and not is_of_job(name, "jo") for name in names.values())
+
+
 def test_the_name_of_a_partition_tells_what_it_is_of() -> None:
     place = partition_place(partition_name("job", "a/1.2/b\n", 3, 2))
-    assert (place.job_id, place.dataset, place.partition, place.attempt) == ("job", "a/1.2/b\n", 3, 2)
+    assert (place.execution, place.dataset, place.partition, place.attempt) == ("job", "a/1.2/b\n", 3, 2)
     for name in ("words", "job/words", "job/words/1", "job/words/a.b"):
         with pytest.raises(LocalProtocolError, match="no partition of a job"):
             partition_place(name)
