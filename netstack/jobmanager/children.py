@@ -54,6 +54,7 @@ class TaskManagerSettings:
         allow: prefixes of the functions that they may run; `*` is any.
         is_restarting: whether one that dies is started again.
         flags: more flags of `netstack taskmanager`.
+        flags_of: and those of one of them, by its name; they win.
     """
 
     slots: int = 1
@@ -61,6 +62,7 @@ class TaskManagerSettings:
     allow: tuple[str, ...] = ("*",)
     is_restarting: bool = True
     flags: tuple[str, ...] = ()
+    flags_of: Callable[[str], tuple[str, ...]] = lambda _name: ()
 
 
 @final
@@ -79,6 +81,7 @@ class LocalTaskManagers:
         nursery: trio.Nursery,
         on_printed: Lines | None,
         on_logged: Lines | None,
+        on_death: Lines | None,
     ) -> None:
         self.deaths: deque[str] = deque(maxlen=16)
         self._settings = settings
@@ -86,6 +89,7 @@ class LocalTaskManagers:
         self._nursery = nursery
         self._on_printed = on_printed
         self._on_logged = on_logged
+        self._on_death = on_death
         self._address = address
         self._pids: dict[str, int] = {}  # of those that are not reaped
         self._tails: dict[str, deque[str]] = {}
@@ -124,7 +128,7 @@ class LocalTaskManagers:
 
     # Inside.
 
-    def _command(self) -> list[str]:
+    def _command(self, name: str) -> list[str]:
         words = [sys.executable, "-m", "netstack.cli", "taskmanager", "--jobmanager", self._address]
         words += ["--until-eof"]
         words += ["--listen", "tcp://127.0.0.1:0", "--slots", str(self._settings.slots)]
@@ -133,7 +137,7 @@ class LocalTaskManagers:
             words += ["--allow", prefix]
         if self._secret_fd is not None:
             words += ["--secret-file", f"/proc/self/fd/{self._secret_fd}"]
-        return words
+        return [*words, *self._settings.flags_of(name)]
 
     async def _keep(self, name: str) -> None:
         """One TaskManager, for as long as it is wanted."""
@@ -145,6 +149,8 @@ class LocalTaskManagers:
             if self._stopping.is_set():
                 return
             self.deaths.append(death)
+            if self._on_death is not None:
+                self._on_death(name, death)
             if not self._settings.is_restarting:
                 return
             if trio.current_time() - began_s > _QUIET_S:
@@ -157,7 +163,7 @@ class LocalTaskManagers:
         """From its start to its end; how that was."""
         tail = self._tails[name] = deque(maxlen=TAIL_LINES)
         process = await trio.lowlevel.open_process(
-            self._command(),
+            self._command(name),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -219,6 +225,7 @@ async def open_local_taskmanagers(
     secret: Secret | None = None,
     on_printed: Lines | None = None,
     on_logged: Lines | None = None,
+    on_death: Lines | None = None,
 ) -> AsyncIterator[LocalTaskManagers]:
     """TaskManagers as processes, for as long as the block runs.
 
@@ -229,12 +236,13 @@ async def open_local_taskmanagers(
         secret: shared with the JobManager.
         on_printed: takes what they print on standard output: what operators print.
         on_logged: takes what they print on standard error.
+        on_death: is told how one ended that nobody had ended.
 
     Cancellation, and the end of the block: they are stopped, and reaped.
     """
     with _secret_in_memory(secret) as secret_fd:
         async with trio.open_nursery() as nursery:
-            found = LocalTaskManagers(address, secret_fd, settings, nursery, on_printed, on_logged)
+            found = LocalTaskManagers(address, secret_fd, settings, nursery, on_printed, on_logged, on_death)
             for name in names:
                 found.start(name)
             failure: BaseException | None = None

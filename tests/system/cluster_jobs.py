@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from collections.abc import Iterator
@@ -175,4 +176,42 @@ def with_code_of(module: str, parallelism: int = 4) -> StreamEnvironment:
     """An operator whose function may not be everywhere."""
     job = StreamEnvironment("elsewhere", parallelism=parallelism)
     job.source(lines).map(f"{module}:same").sink(ignore)
+    return job
+
+
+class Deadly:
+    """Does something to its process, once in the life of a folder; later attempts only count."""
+
+    def __init__(self, how: str, folder: str) -> None:
+        self.how = how
+        self.mark = os.path.join(folder, f"done-{how}")
+        self.count = 0
+
+    def process(self, item: int, out: Any) -> None:
+        self.count += 1
+        if self.count == 2 and not os.path.exists(self.mark):
+            with open(self.mark, "w"):
+                pass
+            do_to_process(self.how)
+
+    def finish(self, out: Any) -> int:
+        return self.count
+
+
+def do_to_process(how: str) -> None:
+    """What no TaskManager can catch, and a leak."""
+    if how == "exit":
+        os._exit(3)
+    if how == "segfault":
+        ctypes.string_at(0)
+    kept = []
+    while True:
+        kept.append(bytearray(16 << 20))
+
+
+def deadly(how: str, folder: str) -> StreamEnvironment:
+    """Counts three records, although its process dies on the way."""
+    restart = RestartSettings(kind="fixed_delay", delay_s=0.1, attempts=20)
+    job = StreamEnvironment(f"deadly {how}", settings=StreamSettings(restart=restart))
+    job.source(three).sink(Deadly, name="deadly", how=how, folder=folder)
     return job
