@@ -32,6 +32,8 @@ _COMMANDS: Final = {
     "jobmanager": "jobmanager",
     "jobs": "jobs",
     "plan": "plan",
+    "record": "record",
+    "replay": "record",
     "run": "run",
     "savepoint": "jobs",
     "serve": "serve",

@@ -70,6 +70,12 @@ _TOLD: Final = frozenset({"failure", "taskmanager"})
     metavar="ADDR:PORT",
     help="Serve a live page there while the job runs, such as 127.0.0.1:8081; its address is printed.",
 )
+@click.option(
+    "--record",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Keep what the live page would show in FILE, for `netstack replay`.",
+)
 @click.option("--verbose", is_flag=True, help="Show what TaskManagers log.")
 @json_flag
 def run(
@@ -82,6 +88,7 @@ def run(
     load_balance: str,
     from_savepoint: str | None,
     web: str | None,
+    record: Path | None,
     verbose: bool,
     as_json: bool,
 ) -> int:
@@ -101,7 +108,7 @@ def run(
     )
     if from_savepoint is not None and os.path.exists(from_savepoint):
         from_savepoint = os.path.abspath(from_savepoint)
-    embedded = _Run(graph, from_savepoint, verbose, web=web)
+    embedded = _Run(graph, from_savepoint, verbose, web=web, record=record)
     began = time.monotonic()
     result = trio.run(embedded.main, taskmanagers, slots, memory_bytes, mode)
     if as_json:
@@ -140,12 +147,21 @@ def _size(graph: StreamGraph, taskmanagers: int | None, slots: int | None, mode:
 class _Run:
     """One run of a job."""
 
-    def __init__(self, graph: StreamGraph, from_savepoint: str | None, verbose: bool, *, web: str | None) -> None:
+    def __init__(
+        self,
+        graph: StreamGraph,
+        from_savepoint: str | None,
+        verbose: bool,
+        *,
+        web: str | None = None,
+        record: Path | None = None,
+    ) -> None:
         self.restarts = self.checkpoints = self._told = 0
         self._graph = graph
         self._from_savepoint = from_savepoint
         self._is_verbose = verbose
         self._web = web
+        self._record = record
         self._view = RunView(graph.name)
         self._stopped_by = ""
         self._cluster: LocalCluster | None = None
@@ -168,7 +184,7 @@ class _Run:
                                 on_printed=self._printed,
                                 on_logged=self._printed if self._is_verbose else None,
                             ) as cluster,
-                            self._page(cluster),
+                            self._seen(cluster),
                         ):
                             outcome = await self._on(cluster)
                 except NetstackError as error:  # leaves as it is, not inside this nursery's group
@@ -182,15 +198,18 @@ class _Run:
         return outcome
 
     @asynccontextmanager
-    async def _page(self, cluster: LocalCluster) -> AsyncIterator[None]:
-        """The live page, if it was asked for."""
-        if self._web is None:
-            yield
-            return
-        from ..web.serve import open_web  # only who asks for it needs hypercorn and starlette
+    async def _seen(self, cluster: LocalCluster) -> AsyncIterator[None]:
+        """The live page and the recording, where they were asked for."""
+        async with contextlib.AsyncExitStack() as stack:
+            if self._record is not None:
+                from ..web.recording import recorded
 
-        async with open_web(cluster.jobmanager, self._web) as url:
-            click.echo(f"the page is {url}", err=True)
+                await stack.enter_async_context(recorded(self._record, cluster.client.look))
+            if self._web is not None:
+                from ..web.serve import open_web  # only who asks for it needs hypercorn and starlette
+
+                url = await stack.enter_async_context(open_web(cluster.jobmanager, self._web))
+                click.echo(f"the page is {url}", err=True)
             yield
 
     async def _on(self, cluster: LocalCluster) -> JobResult:

@@ -1,7 +1,7 @@
-"""The command `netstack top`: running TaskManagers, live, in a terminal; or one snapshot, or documents for programs.
+"""The command `netstack top`: running TaskManagers and JobManagers, live, in a terminal; or once, or for programs.
 
-Takes: addresses of TaskManagers. Gives: a view that is renewed every interval, until `q` or Ctrl-C. A TaskManager that
-is gone is shown as gone, with the reason, and tried again.
+Takes: addresses of either. Gives: a view that is renewed every interval, until `q` or Ctrl-C. What is gone is shown as
+gone, with the reason, and tried again.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import signal
 import sys
 import termios
 import tty
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import click
 import trio
@@ -24,33 +24,43 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from ..control.link import JOBMANAGER
 from ..errors import ConfigError, NetstackError
+from ..jobmanager.client import open_job_client
 from ..runtime.authentication import Secret
-from ..taskmanager.client import open_client
+from ..taskmanager.client import OtherRole, open_client
 from ..units import format_count
+from .top_jobs import JobManagerHistory, JobManagerView, jobmanager_document, jobmanager_lines
 from .top_view import History, JobView, TaskManagerHistory, TaskManagerView, snapshot_document, sparkline
 from .values import LENGTH
+
+Histories: TypeAlias = dict[str, TaskManagerHistory | JobManagerHistory]
+"""By address; everybody is taken for a TaskManager until it says otherwise."""
+
+View: TypeAlias = TaskManagerView | JobManagerView
 
 HEARTBEAT_TIMEOUT_S: Final = 5.0
 _FIXED_WIDTH: Final = 58  # of a line of a job, without its sparkline
 _ADDRESS: Final = re.compile(r"(?:[a-z+]+://)?(?:\[[^\]\s]+\]|[^\s:\[\]]+):\d{1,5}")
 
 
-@click.command(short_help="A live view of running TaskManagers.")
+@click.command(short_help="A live view of jobs and TaskManagers.")
 @click.argument("addresses", metavar="ADDR...", nargs=-1, required=True)
 @click.option(
     "--secret-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Shared with the TaskManagers; needed for those that have one.",
+    help="Shared with them; needed for those that have one.",
 )
 @click.option("--interval", "interval_s", type=LENGTH, default="1s", show_default=True, help="Between two looks.")
 @click.option("--once", is_flag=True, help="Look twice, an interval apart, print one snapshot and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print each snapshot as one JSON document in a line.")
 def top(addresses: tuple[str, ...], secret_file: Path | None, interval_s: float, once: bool, as_json: bool) -> int:
-    """Shows TaskManagers (HOST:PORT of their control ports), their jobs, and how the last minute went.
+    """Shows JobManagers with their jobs, and TaskManagers with what they do for them and how the last minute went.
 
-    Ctrl-C ends it. Where standard output is no terminal, one snapshot is printed, as with --once; exit code 1 if a
-    TaskManager is gone then.
+    ADDR is HOST:PORT of a JobManager, or of a TaskManager's control port.
+
+    `q` or Ctrl-C ends it. Where standard output is no terminal, one snapshot is printed, as with --once; exit code 1 if
+    somebody is gone then.
     """
     for address in addresses:
         if not _ADDRESS.fullmatch(address):
@@ -58,7 +68,7 @@ def top(addresses: tuple[str, ...], secret_file: Path | None, interval_s: float,
     if not interval_s:
         raise ConfigError("--interval 0 would never rest; give 100ms or more")
     secret = None if secret_file is None else Secret.from_file(secret_file)
-    histories = {address: TaskManagerHistory(address) for address in addresses}
+    histories: Histories = {address: TaskManagerHistory(address) for address in addresses}
     once = once or not (as_json or sys.stdout.isatty())
     try:
         return trio.run(_watch, histories, secret, interval_s, once, as_json)
@@ -67,16 +77,14 @@ def top(addresses: tuple[str, ...], secret_file: Path | None, interval_s: float,
         return 0
 
 
-async def _watch(
-    histories: dict[str, TaskManagerHistory], secret: Secret | None, interval_s: float, once: bool, as_json: bool
-) -> int:
+async def _watch(histories: Histories, secret: Secret | None, interval_s: float, once: bool, as_json: bool) -> int:
     failure: BrokenPipeError | None = None
     code = 0
     async with trio.open_nursery() as nursery:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             nursery.start_soon(_end_on, signals, nursery.cancel_scope)
-            for address, history in histories.items():
-                nursery.start_soon(_follow, address, history, secret, interval_s)
+            for address in histories:
+                nursery.start_soon(_follow, address, histories, secret, interval_s)
             try:
                 if once:
                     code = await _show_once(histories, interval_s, as_json)
@@ -95,33 +103,49 @@ async def _end_on(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
         scope.cancel()
 
 
-async def _follow(address: str, history: TaskManagerHistory, secret: Secret | None, interval_s: float) -> None:
-    """Looks at one TaskManager, whatever happens to it."""
+async def _follow(address: str, histories: Histories, secret: Secret | None, interval_s: float) -> None:
+    """Looks at one of them, whatever happens to it."""
     while True:
         try:
-            async with open_client(
-                address,
-                secret=secret,
-                name="netstack top",
-                heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
-                connect_timeout_s=HEARTBEAT_TIMEOUT_S,
-            ) as client:
-                while True:
-                    history.saw(await client.statistics(), trio.current_time())
-                    await trio.sleep(interval_s)
+            history = histories[address]
+            if isinstance(history, JobManagerHistory):
+                await _follow_jobs(address, history, secret, interval_s)
+            else:
+                await _follow_taskmanager(address, history, secret, interval_s)
+        except OtherRole as error:
+            histories[address] = JobManagerHistory(address) if error.role == JOBMANAGER else TaskManagerHistory(address)
+            continue
         except NetstackError as error:
-            history.lost(str(error))
+            histories[address].lost(str(error))
         await trio.sleep(interval_s)
 
 
-_TITLES: Final = Text(
-    "q quits; of each job: bytes and records a second, the last minute, how long it waits\n",
-    style="dim",
-    no_wrap=True,
-)
+async def _follow_taskmanager(
+    address: str, history: TaskManagerHistory, secret: Secret | None, interval_s: float
+) -> None:
+    async with open_client(
+        address,
+        secret=secret,
+        name="netstack top",
+        heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
+        connect_timeout_s=HEARTBEAT_TIMEOUT_S,
+    ) as client:
+        while True:
+            history.saw(await client.statistics(), trio.current_time())
+            await trio.sleep(interval_s)
 
 
-async def _show_once(histories: dict[str, TaskManagerHistory], interval_s: float, as_json: bool) -> int:
+async def _follow_jobs(address: str, history: JobManagerHistory, secret: Secret | None, interval_s: float) -> None:
+    async with open_job_client(address, secret=secret, name="netstack top") as client:
+        while True:
+            history.saw(await client.look(), trio.current_time())
+            await trio.sleep(interval_s)
+
+
+_HELP: Final = Text("q quits\n", style="dim", no_wrap=True)
+
+
+async def _show_once(histories: Histories, interval_s: float, as_json: bool) -> int:
     with trio.move_on_after(2 * HEARTBEAT_TIMEOUT_S + interval_s):
         while True:
             await trio.sleep(interval_s / 10)
@@ -136,7 +160,7 @@ async def _show_once(histories: dict[str, TaskManagerHistory], interval_s: float
     return 1 if any(view.gone for view in views) else 0
 
 
-async def _show(histories: dict[str, TaskManagerHistory], interval_s: float, as_json: bool) -> None:
+async def _show(histories: Histories, interval_s: float, as_json: bool) -> None:
     if as_json:
         while True:
             await trio.sleep(interval_s)
@@ -147,7 +171,7 @@ async def _show(histories: dict[str, TaskManagerHistory], interval_s: float, as_
             if keyboard is not None:
                 nursery.start_soon(_until_q, keyboard, nursery.cancel_scope)
             while True:
-                live.update(Group(_TITLES, rendered(_views(histories), console.width)), refresh=True)
+                live.update(Group(_HELP, rendered(_views(histories), console.width)), refresh=True)
                 await trio.sleep(interval_s)
 
 
@@ -173,20 +197,33 @@ async def _until_q(keyboard: int, scope: trio.CancelScope) -> None:
             scope.cancel()
 
 
-def _views(histories: dict[str, TaskManagerHistory]) -> list[TaskManagerView]:
+def _views(histories: Histories) -> list[View]:
     return [history.view(trio.current_time()) for history in histories.values()]
 
 
-def _print_document(views: list[TaskManagerView]) -> None:
-    click.echo(json.dumps(snapshot_document(views)))
+def _print_document(views: list[View]) -> None:
+    document = snapshot_document([view for view in views if isinstance(view, TaskManagerView)])
+    jobs = jobmanager_document([view for view in views if isinstance(view, JobManagerView)])
+    click.echo(json.dumps(document | {"jobmanagers": jobs}))
 
 
-def rendered(views: Iterable[TaskManagerView], width: int) -> Group:
+def rendered(views: Iterable[View], width: int) -> Group:
     """What a terminal of this width shows."""
-    return Group(*(line for view in views for line in _taskmanager_lines(view, width)))
+    seen = [*views]
+    hosts = {_host(view.address): view.hostname for view in seen if isinstance(view, TaskManagerView)}
+    lines = (
+        jobmanager_lines(view) if isinstance(view, JobManagerView) else _taskmanager_lines(view, width, hosts)
+        for view in seen
+    )
+    return Group(*(line for each in lines for line in each))
 
 
-def _taskmanager_lines(view: TaskManagerView, width: int) -> list[Text]:
+def _host(address: str) -> str:
+    """Of an address or a URL, without its port: that of a peer is a new one for each connection."""
+    return (address.partition("://")[2] or address).rpartition(":")[0].strip("[]")
+
+
+def _taskmanager_lines(view: TaskManagerView, width: int, hosts: Mapping[str, str]) -> list[Text]:
     name = Text.assemble((view.address, "bold"), f"  {view.hostname}" if view.hostname else "")
     if view.gone:
         return [_line(name, ("  gone, trying again", "bold red")), Text(f"  {view.gone}", style="red"), Text("")]
@@ -198,13 +235,13 @@ def _taskmanager_lines(view: TaskManagerView, width: int) -> list[Text]:
     )
     lines = [_line(name, facts), _line(memory)]
     for job in view.jobs:
-        lines += _job_lines(job, width)
+        lines += _job_lines(job, width, hosts)
     if not view.jobs:
         lines.append(Text("  no jobs", style="dim"))
     return [*lines, Text("")]
 
 
-def _job_lines(job: JobView, width: int) -> list[Text]:
+def _job_lines(job: JobView, width: int, hosts: Mapping[str, str]) -> list[Text]:
     tasks = ", ".join(f"{count} {state}" for state, count in job.tasks.items() if count) or "no tasks yet"
     head = f"  {_clock(job.age_s)}  {job.slots} slot{'s' * (job.slots != 1)}  "
     if not job.is_open:
@@ -213,6 +250,8 @@ def _job_lines(job: JobView, width: int) -> list[Text]:
     style = "red" if job.tasks["failed"] else ""
     lines = [_line("  ", (job.name, "cyan"), head, (tasks, style), used)]
     bars = max(8, width - _FIXED_WIDTH)
+    titles = f"    {'':3} {'bytes':>10} {'records':>12} {'the last minute':{bars}}  waits"
+    lines.append(_line((titles, "dim")))
     waits = f"backpressured {job.backpressured_ms_per_s:4.0f} ms/s"
     lines.append(_flow("out", job.out_bytes_per_s, job.out_records_per_s, job.out_history, bars, waits))
     waits = f"idle          {job.idle_ms_per_s:4.0f} ms/s"
@@ -223,14 +262,16 @@ def _job_lines(job: JobView, width: int) -> list[Text]:
             f" network out {_rate(job.sent_bytes_per_s, 'B/s')}, in {_rate(job.received_bytes_per_s, 'B/s')}",
         )
     )
+    if job.channels:
+        lines.append(_line((f"    {'credit':>13}  {'the last minute':{bars}}  channel", "dim")))
     most = max((credit for channel in job.channels for _, _, credit in channel.credits), default=0.0)
     for channel in job.channels:
-        label = f"{channel.partition}[{channel.subpartition}] to {channel.peer.partition('://')[2] or channel.peer}"
+        host = _host(channel.peer)
+        label = f"{channel.partition}[{channel.subpartition}] to {hosts.get(host) or host or channel.peer}"
         style = "red" if channel.credit == 0 else ""
         lines.append(
             _line(
-                ("    credit ", "dim"),
-                (f"{channel.credit:6,.0f}  ", style),
+                (f"    {channel.credit:13,.0f}  ", style),
                 (sparkline(channel.credits, bars, top=most), "green"),
                 f"  {label}",
             )

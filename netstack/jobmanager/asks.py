@@ -45,6 +45,7 @@ class Asks:
             "cancel": self._cancel,
             "savepoint": self._savepoint,
             "taskmanagers": self._taskmanagers,
+            "look": self._look,
         }
 
     async def answer(self, link: ControlLink, ask: Ask, done: Callable[[], None]) -> None:
@@ -141,6 +142,10 @@ class Asks:
 
     async def _taskmanagers(self, document: Document) -> Document:
         return {"taskmanagers": taskmanagers_document(self._manager)}
+
+    async def _look(self, document: Document) -> Document:
+        self._manager.watch.want()
+        return self._manager.watch.snapshot()
 
     def _find(self, document: Document) -> JobRecord:
         return self._manager.jobs.find(_want(document, "job_id", str))

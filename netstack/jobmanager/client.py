@@ -201,6 +201,17 @@ class JobClient:
         """
         return self._questions.want(await self._questions.ask("taskmanagers", {}), "taskmanagers", list)
 
+    async def look(self) -> Document:
+        """What the cluster is like now, down to each channel; see `ClusterWatch.snapshot`.
+
+        Details of channels are there a moment after the first look, as long as somebody looks.
+
+        Raises:
+            ConnectionLost: the JobManager is gone.
+            RequestRefused: more than an answer holds.
+        """
+        return await self._questions.ask("look", {})
+
     # Inside.
 
     async def _send_code(self, sha256: str, data: bytes) -> None:

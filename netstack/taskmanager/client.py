@@ -190,6 +190,19 @@ class TaskManagerClient:
             raise ConnectionLost(str(self._error))
 
 
+@final
+class OtherRole(RequestRefused):
+    """Whoever answers is no TaskManager.
+
+    Attributes:
+        role: what it is.
+    """
+
+    def __init__(self, text: str, role: str) -> None:
+        super().__init__(text)
+        self.role = role
+
+
 @asynccontextmanager
 async def open_client(
     address: str,
@@ -228,7 +241,7 @@ async def open_client(
     )
     try:
         if greeting.role != TASKMANAGER:
-            raise RequestRefused(f"{url.partition('://')[2]} is no TaskManager but a {greeting.role}")
+            raise OtherRole(f"{url.partition('://')[2]} is no TaskManager but a {greeting.role}", greeting.role)
         async with background_tasks() as nursery:
             client = TaskManagerClient(url, link, greeting.facts)
             nursery.start_soon(link.run)

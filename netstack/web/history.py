@@ -1,27 +1,18 @@
-"""What a cluster looked like: the last ten minutes of the page, or all of a recording.
+"""What a cluster looked like: the last ten minutes of the page, or all of a recording (`recording`).
 
-Takes: snapshots as JSON text. Gives: them back, the oldest first, to whoever draws them; a file, and what is in one.
+Takes: snapshots as JSON text. Gives: them back, the oldest first, to whoever draws them.
 
 Rules: what is kept is compressed and bounded, however large the jobs are: then it reaches less far back.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
-import math
 import zlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, final
-
-from ..errors import ConfigError
-from ..version import __version__
-
-VERSION: Final = 1
-"""Of the file."""
 
 KEPT_S: Final = 600.0
 """How far back the page can be dragged."""
@@ -74,6 +65,11 @@ class History:
         while len(self._kept) > 1 and (self._kept[0].until < at - self._kept_s or self._bytes > self._max_bytes):
             self._bytes -= len(self._kept.popleft().packed)
 
+    def extend(self, at: float, until: float, text: str) -> None:
+        """Keeps a snapshot that was seen for a while."""
+        self.add(at, text)
+        self._kept[-1].until = until
+
     def kept(self) -> Sequence[Kept]:
         """All of them, the oldest first; they do not change any more, but for the `until` of the last."""
         return tuple(self._kept)
@@ -81,42 +77,7 @@ class History:
     @staticmethod
     def text(kept: Sequence[Kept]) -> str:
         """As one JSON list of `at`, `until` (seconds since 1970) and `snapshot`."""
-        return f"[{','.join(map(_entry, kept))}]"
-
-    def save(self, path: Path) -> None:
-        """Writes a file that `load` reads, whole or not at all. It blocks.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        written = path.with_name(f".{path.name}.part")
-        with gzip.open(written, "wt", encoding="utf-8") as file:
-            file.write(json.dumps({"netstack_history": VERSION, "version": __version__}) + "\n")
-            for each in self.kept():
-                file.write(_entry(each) + "\n")
-        written.replace(path)
-
-    @classmethod
-    def load(cls, path: Path) -> History:
-        """What `save` wrote. It blocks.
-
-        Raises:
-            ConfigError: it is no such file, or one of another release.
-            OSError: it cannot be read.
-        """
-        found = cls(max_bytes=1 << 62, kept_s=math.inf)
-        try:
-            with gzip.open(path, "rt", encoding="utf-8") as file:
-                head = json.loads(file.readline())
-                if type(head) is not dict or head.get("netstack_history") != VERSION:
-                    raise ConfigError(f"{path} is no recording of this release of netstack (version {VERSION})")
-                for line in file:
-                    entry = json.loads(line)
-                    found.add(entry["at"], snapshot_text(entry["snapshot"]))
-                    found._kept[-1].until = entry["until"]
-        except (gzip.BadGzipFile, EOFError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{path} is no whole recording of netstack: {error}") from error
-        return found
+        return f"[{','.join(map(entry_text, kept))}]"
 
 
 def snapshot_text(snapshot: Mapping[str, Any]) -> str:
@@ -124,5 +85,6 @@ def snapshot_text(snapshot: Mapping[str, Any]) -> str:
     return json.dumps(snapshot, separators=(",", ":"), default=str)
 
 
-def _entry(kept: Kept) -> str:
+def entry_text(kept: Kept) -> str:
+    """One of them as JSON: `at`, `until`, `snapshot`."""
     return f'{{"at":{kept.at:.3f},"until":{kept.until:.3f},"snapshot":{zlib.decompress(kept.packed).decode()}}}'

@@ -1,6 +1,6 @@
-"""Serves the page of a JobManager over HTTP, on hypercorn, inside trio.
+"""Serves the page of a JobManager, or of a recording, over HTTP, on hypercorn, inside trio.
 
-Takes: a JobManager, an address. Gives: `open_web`, which serves while its block runs.
+Takes: a JobManager or a history, an address. Gives: `open_web` and `open_replay`, which serve while their block runs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import trio
 from ..errors import ConfigError
 from ..jobmanager.service import JobManager
 from ..runtime.authentication import Secret
+from .history import History
+from .page import page
 
 LOGGER: Final = logging.getLogger("netstack.web")
 
@@ -26,7 +28,12 @@ _MISSING: Final = "--web needs hypercorn and starlette: pip install 'hypercorn[t
 try:
     from hypercorn.config import Config
     from hypercorn.trio import serve
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
 
+    from .answers import page_response
     from .app import Web
 except ImportError as error:
     raise ConfigError(_MISSING) from error
@@ -57,25 +64,66 @@ async def open_web(
         ConfigError: the address is none, or strangers could read it.
         OSError: it cannot be bound.
     """
-    parts = urlsplit(f"//{address}")
-    if not parts.hostname or parts.port is None:
-        raise ConfigError(f"--web {address!r} needs a host and a port, such as 127.0.0.1:8081")
-    if secret is None and not _is_loopback(parts.hostname):
+    host = _host_of(address)
+    if secret is None and not _is_loopback(host):
         raise ConfigError(f"--web {address} would show jobs to strangers; give --secret-file, or a loopback address")
+    web = Web(manager, token=None if secret is None else secret.web_token, may_change=may_change, facts=facts)
+    async with web.watching(), _served(web.app, address) as url:
+        yield url
+
+
+@asynccontextmanager
+async def open_replay(history: History, address: str) -> AsyncIterator[str]:
+    """Serves the page of a recording while the block runs.
+
+    Args:
+        history: what it shows.
+        address: `host:port` of this host alone; port 0 picks a free one.
+
+    Yields:
+        The URL of the page.
+
+    Raises:
+        ConfigError: the address is none, or strangers could read it.
+        OSError: it cannot be bound.
+    """
+    if not _is_loopback(_host_of(address)):
+        raise ConfigError(f"--web {address} would show the recording to strangers; give a loopback address")
+    text = page(History.text(history.kept()))
+
+    async def answer(request: Request) -> Response:
+        return page_response(text)
+
+    async with _served(Starlette(routes=[Route("/", answer)]), address) as url:
+        yield url
+
+
+@asynccontextmanager
+async def _served(app: Starlette, address: str) -> AsyncIterator[str]:
     config = Config()
-    config.bind = [f"[{parts.hostname}]:{parts.port}" if ":" in parts.hostname else f"{parts.hostname}:{parts.port}"]
+    config.bind = [address]
     config.accesslog = None
     config.errorlog = LOGGER
     config.graceful_timeout = 0.5
-    web = Web(manager, token=None if secret is None else secret.web_token, may_change=may_change, facts=facts)
     stopping = trio.Event()
-    async with web.watching(), trio.open_nursery() as nursery:
-        bound = await nursery.start(partial(serve, cast(Any, web.app), config, shutdown_trigger=stopping.wait))
+    async with trio.open_nursery() as nursery:
+        bound = await nursery.start(partial(serve, cast(Any, app), config, shutdown_trigger=stopping.wait))
         try:
             yield bound[0]
         finally:
             stopping.set()
             nursery.cancel_scope.cancel()
+
+
+def _host_of(address: str) -> str:
+    """Raises `ConfigError` for what is no address."""
+    try:
+        parts = urlsplit(f"//{address}")
+        if parts.hostname and parts.port is not None:
+            return parts.hostname
+    except ValueError:  # the port is no number, or too large
+        pass
+    raise ConfigError(f"--web {address!r} needs a host and a port, such as 127.0.0.1:8081")
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,0 +1,250 @@
+"""What `netstack top` shows of a JobManager: its jobs, their tasks, its TaskManagers.
+
+Takes: looks at the cluster (`ClusterWatch.snapshot`), and when. Gives: a frozen view, and the lines of a terminal.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, final
+
+from rich.text import Text
+
+from ..units import format_count
+from .job_output import ENDED, state_text
+
+_NOT_YET: Final = "not connected yet"
+_WINDOW_S: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class VertexView:
+    """One vertex of a job. Rates are None at the first look, shares where no task has told them.
+
+    Attributes:
+        name: of the vertex.
+        tasks: how many are in which state.
+        in_records_per_s: read by all of its tasks.
+        out_records_per_s: written by them.
+        busy_percent: of their time, on the average.
+        idle_percent: likewise.
+        backpressured_percent: likewise.
+    """
+
+    name: str
+    tasks: dict[str, int]
+    in_records_per_s: float | None
+    out_records_per_s: float | None
+    busy_percent: float | None
+    idle_percent: float | None
+    backpressured_percent: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class MasterView:
+    """One job.
+
+    Attributes:
+        job_id: its id.
+        name: its name.
+        state: how it is.
+        restarts: so far.
+        checkpoints: complete ones.
+        waits_for: slots that it lacks, in words; empty if none.
+        vertices: its tasks; none of a job that has ended.
+    """
+
+    job_id: str
+    name: str
+    state: str
+    restarts: int
+    checkpoints: int
+    waits_for: str
+    vertices: tuple[VertexView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostView:
+    """One TaskManager of a JobManager.
+
+    Attributes:
+        name: as jobs know it.
+        hostname: of its host.
+        slots: in all.
+        used_slots: that jobs have.
+        gone: why it is gone; empty for one that is there.
+    """
+
+    name: str
+    hostname: str
+    slots: int
+    used_slots: int
+    gone: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobManagerView:
+    """One JobManager.
+
+    Attributes:
+        address: as it was given.
+        gone: why it cannot be seen; empty for one that is there. What follows is then what was seen last.
+        jobs: the newest first; of those that have ended the last few.
+        taskmanagers: in the order in which they came.
+    """
+
+    address: str
+    gone: str
+    jobs: tuple[MasterView, ...]
+    taskmanagers: tuple[HostView, ...]
+
+
+ENDED_SHOWN: Final = 5
+
+
+@final
+class JobManagerHistory:
+    """What was seen of one JobManager."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._gone = _NOT_YET
+        self._looks: list[tuple[float, Mapping[str, Any]]] = []
+
+    def saw(self, document: Mapping[str, Any], now_s: float) -> None:
+        """The JobManager said this."""
+        if self._gone:
+            self._looks.clear()  # nobody knows what was in between
+        self._gone = ""
+        self._looks.append((now_s, document))
+        while len(self._looks) > 2 and self._looks[0][0] < now_s - _WINDOW_S:
+            del self._looks[0]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it was seen twice, so that there are rates, or is gone for a reason."""
+        return self._gone not in ("", _NOT_YET) or len(self._looks) > 1
+
+    def lost(self, why: str) -> None:
+        """It cannot be seen."""
+        self._gone = why or "gone"
+
+    def view(self, now_s: float) -> JobManagerView:
+        """All of it, as of the last look."""
+        if not self._looks:
+            return JobManagerView(self._address, self._gone, (), ())
+        (before_s, before), (last_s, last) = self._looks[0], self._looks[-1]
+        then = {job["job_id"]: job for job in before["jobs"]}
+        ended = [job["job_id"] for job in last["jobs"] if job["state"] in ENDED]
+        left_out = set(ended[:-ENDED_SHOWN])
+        jobs = [
+            _job(job, then.get(job["job_id"]), last_s - before_s)
+            for job in reversed(last["jobs"])
+            if job["job_id"] not in left_out
+        ]
+        hosts = [
+            HostView(each["name"], each["host"], each["slots"], each["slots"] - each["free_slots"], each["gone"])
+            for each in last["taskmanagers"]
+        ]
+        return JobManagerView(self._address, self._gone, tuple(jobs), tuple(hosts))
+
+
+def _job(job: Mapping[str, Any], before: Mapping[str, Any] | None, passed_s: float) -> MasterView:
+    vertices = [] if job["state"] in ENDED else job["vertices"]
+    then = {each["name"]: each for each in (before or job)["vertices"]}
+    return MasterView(
+        job["job_id"],
+        job["name"],
+        job["state"],
+        job["restarts"],
+        job["checkpoints_completed"],
+        job["waits_for"] or job["reason"],
+        tuple(_vertex(each, then.get(each["name"]), passed_s) for each in vertices),
+    )
+
+
+def _vertex(vertex: Mapping[str, Any], before: Mapping[str, Any] | None, passed_s: float) -> VertexView:
+    def rate(name: str) -> float | None:
+        if before is None or passed_s <= 0:
+            return None
+        return max(0, int(vertex[name]) - int(before[name])) / passed_s  # a restart counts from 0 again
+
+    known = [each for each in vertex["subtasks"] if each.get("busy") is not None]
+
+    def share(name: str) -> float | None:
+        return sum(each[name] for each in known) / len(known) / 10 if known else None
+
+    return VertexView(
+        vertex["name"],
+        dict(Counter(each["state"] for each in vertex["subtasks"])),
+        rate("records_in"),
+        rate("records_out"),
+        share("busy"),
+        share("idle"),
+        share("backpressured"),
+    )
+
+
+def jobmanager_document(views: Sequence[JobManagerView]) -> list[dict[str, Any]]:
+    """All JobManagers as plain JSON."""
+    return [asdict(view) for view in views]
+
+
+_NAME: Final = 28
+_TITLES: Final = f"    {'task':{_NAME}} {'subtasks':22} {'in/s':>9} {'out/s':>9} {'busy':>6} {'idle':>6} {'waits':>6}"
+
+
+def jobmanager_lines(view: JobManagerView) -> list[Text]:
+    """What a terminal shows of it; each line is cut where the terminal ends."""
+    name = Text.assemble(("JobManager ", ""), (view.address, "bold"))
+    if view.gone:
+        return [_line(name, ("  gone, trying again", "bold red")), Text(f"  {view.gone}", style="red"), Text("")]
+    free = sum(each.slots - each.used_slots for each in view.taskmanagers if not each.gone)
+    lines = [_line(name, f"  {len(view.jobs)} jobs, {free} of {_slots(view)} slots free")]
+    for job in view.jobs:
+        head = f"  {job.job_id}  restarts {job.restarts}  checkpoints {job.checkpoints}"
+        why = f"  {job.waits_for}" if job.waits_for else ""
+        lines.append(_line("  ", (job.name, "cyan"), "  ", state_text(job.state), head, (why, "yellow")))
+        if job.vertices:
+            lines.append(_line((_TITLES, "dim")))
+        lines += [_vertex_line(vertex) for vertex in job.vertices]
+    if view.taskmanagers:
+        lines.append(_line((f"    {'TaskManager':{_NAME}} {'host':22} slots in use", "dim")))
+    for each in view.taskmanagers:
+        end = (f"  gone: {each.gone}", "red") if each.gone else ("", "")
+        lines.append(_line(f"    {each.name:{_NAME}} {each.hostname:22} {each.used_slots} of {each.slots}", end))
+    return [*lines, Text("")]
+
+
+def _slots(view: JobManagerView) -> int:
+    return sum(each.slots for each in view.taskmanagers if not each.gone)
+
+
+def _vertex_line(vertex: VertexView) -> Text:
+    states = ", ".join(f"{count} {state}" for state, count in vertex.tasks.items())
+    rates = [_rate(each) for each in (vertex.in_records_per_s, vertex.out_records_per_s)]
+    shares = [_percent(each) for each in (vertex.busy_percent, vertex.idle_percent, vertex.backpressured_percent)]
+    style = "red" if "failed" in vertex.tasks else ""
+    return _line(
+        f"    {vertex.name:{_NAME}.{_NAME}} ",
+        (f"{states:22}", style),
+        f" {rates[0]:>9} {rates[1]:>9} {shares[0]:>6} {shares[1]:>6} ",
+        (f"{shares[2]:>6}", "magenta"),
+    )
+
+
+def _rate(per_s: float | None) -> str:
+    return "..." if per_s is None else format_count(round(per_s))
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.0f} %"
+
+
+def _line(*parts: str | Text | tuple[str, str]) -> Text:
+    line = Text.assemble(*parts)
+    line.no_wrap = True
+    line.overflow = "ellipsis"
+    return line

@@ -1,0 +1,144 @@
+"""A history in a file: written while it happens, read at once; a failing shuffle can be mailed to a colleague.
+
+Takes: snapshots, or a file. Gives: a file, or a `History` for the page.
+
+The file is a gzip of JSON lines: a head that names the version, then one line for each different snapshot, as in
+`History.text`. What was written is there when the process is killed, but for the last line.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import time
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, final
+
+import trio
+
+from ..errors import ConfigError
+from ..version import __version__
+from .history import History, entry_text, snapshot_text
+
+VERSION: Final = 1
+"""Of the file."""
+
+
+LOOK_S: Final = 0.5
+"""Between two looks."""
+
+
+@asynccontextmanager
+async def recorded(path: Path, look: Callable[[], Awaitable[Mapping[str, Any]]]) -> AsyncIterator[None]:
+    """Writes a recording while the block runs.
+
+    Args:
+        path: of the file; replaced.
+        look: gives a snapshot of the cluster.
+
+    Raises:
+        OSError: it cannot be written.
+        NetstackError: what `look` raises; what was written by then is whole.
+    """
+    recording = Recording(path)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_record, recording, look)
+            yield
+            recording.add(time.time(), snapshot_text(await look()))
+            nursery.cancel_scope.cancel()
+    finally:
+        recording.close()
+
+
+async def _record(recording: Recording, look: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
+    while True:
+        text = snapshot_text(await look())
+        recording.add(time.time(), text)
+        await trio.sleep(LOOK_S)
+
+
+@final
+class Recording:
+    """Writes a file, anew; a context manager. It blocks.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        OSError: it cannot be written; so does every call.
+
+    Attributes:
+        count: snapshots that are written, but for the one that still holds.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.count = 0
+        self._history = History(kept_s=0.0)
+        self._file = gzip.open(path, "wb", compresslevel=6)  # noqa: SIM115  # closed by `close`
+        self._write({"netstack_history": VERSION, "version": __version__})
+
+    def add(self, at: float, text: str) -> None:
+        """Takes a snapshot; one that is like the one before is written once.
+
+        Args:
+            at: seconds since 1970.
+            text: see `snapshot_text`.
+        """
+        if self._history.last and text != self._history.last:
+            self._write_last()
+            self._file.flush()
+        self._history.add(at, text)
+
+    def close(self) -> None:
+        """Ends the file. Idempotent."""
+        if self._file.closed:
+            return
+        try:
+            if self._history.last:
+                self._write_last()
+        finally:
+            self._file.close()
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _write_last(self) -> None:
+        self.count += 1
+        self._file.write(entry_text(self._history.kept()[-1]).encode() + b"\n")
+
+    def _write(self, document: object) -> None:
+        self._file.write(json.dumps(document).encode() + b"\n")
+
+
+def read_recording(path: Path) -> History:
+    """What is in a file; of one that was cut short, all whole lines. It blocks.
+
+    Raises:
+        ConfigError: it is none, or one of another version.
+        OSError: it cannot be read.
+    """
+    found = History(max_bytes=1 << 62, kept_s=math.inf)
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            head = json.loads(file.readline())
+            if type(head) is not dict or head.get("netstack_history") != VERSION:
+                raise ConfigError(f"{path} is no recording of this release of netstack, which reads version {VERSION}")
+            try:
+                for line in file:
+                    entry = json.loads(line)
+                    found.extend(entry["at"], entry["until"], json.dumps(entry["snapshot"], separators=(",", ":")))
+            except EOFError:  # whoever wrote it was killed
+                pass
+    except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is no recording of netstack: {error}") from error
+    if not found.last:
+        raise ConfigError(f"{path} is a recording of nothing: whoever made it ended at once")
+    return found

@@ -1,0 +1,234 @@
+"""The page in a real browser, beside a job that runs: what is drawn is what `statistics()` says."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import page_jobs
+import pytest
+import trio
+from browser import Browser, Page, open_browser
+from trio_runs import real
+
+from netstack.cli import main
+from netstack.jobmanager.children import TaskManagerSettings, open_local_taskmanagers
+from netstack.jobmanager.client import open_job_client
+from netstack.jobmanager.config import JobManagerConfig
+from netstack.jobmanager.service import JobManager, open_jobmanager
+from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
+from netstack.web.history import snapshot_text
+from netstack.web.recording import Recording
+from netstack.web.serve import open_web
+
+CHANNELS = (
+    "Object.fromEntries([...document.querySelectorAll('[data-channel]')]"
+    ".map((row) => [row.dataset.channel, {...row.dataset}]))"
+)
+LEVELS = (
+    "Object.fromEntries([...document.querySelectorAll('button.box')]"
+    ".map((box) => [box.dataset.task, box.dataset.level]))"
+)
+PATIENCE_S = 110.0
+"""A browser on a busy machine."""
+
+IS_FOCUSED = "document.activeElement.dataset.key"
+
+
+@asynccontextmanager
+async def cluster() -> AsyncIterator[tuple[JobManager, list[TaskManager], str]]:
+    """A JobManager, two TaskManagers of this process, and a job on them that comes to rest."""
+    async with open_jobmanager(JobManagerConfig(listen="tcp://127.0.0.1:0", heartbeat_timeout_s=30.0)) as manager:
+        config = TaskManagerConfig(
+            listen="tcp://127.0.0.1:0", jobmanager=manager.address, slots=2, allow=("*",), link_in_thread=False
+        )
+        async with open_taskmanager(config) as first:
+            await first.wait_registered()
+            async with open_taskmanager(config) as second, open_job_client(manager.address) as client:
+                await second.wait_registered()
+                job_id = await client.submit(page_jobs.stalled())
+                yield manager, [first, second], job_id
+
+
+def said(taskmanagers: list[TaskManager]) -> dict[str, dict[str, str]]:
+    """Every channel by its producer, consumer and subpartition, as the networks of both processes tell it."""
+    found: dict[str, dict[str, str]] = {}
+    networks = [
+        scope.environment.statistics()
+        for each in taskmanagers
+        for scope in each._scopes.values()
+        if scope.environment is not None
+    ]
+    for network in networks:
+        for gate in network.gates:
+            for channel in gate.channels:  # all to all: a subpartition is for the consumer of the same number
+                producer = channel.partition_id.rpartition("/")[2].partition(".")[0]
+                found[f"{producer}-{channel.subpartition}-{channel.subpartition}"] = {
+                    "queued": str(channel.queued_buffers),
+                    "exclusive": str(channel.exclusive),
+                    "freeexclusive": str(channel.free_exclusive),
+                    "freefloating": str(channel.free_floating),
+                    "unannouncedcredit": str(channel.unannounced_credit),
+                }
+    for network in networks:
+        credits = {
+            (channel.partition_id, channel.subpartition): channel.credit
+            for connection in network.accepted
+            for channel in connection.channels
+        }
+        for partition in network.partitions:
+            producer = partition.partition_id.rpartition("/")[2].partition(".")[0]
+            for number, subpartition in enumerate(partition.subpartitions):
+                found.setdefault(f"{producer}-{number}-{number}", {}).update(
+                    {
+                        "credit": str(credits.get((partition.partition_id, number))),
+                        "backlog": str(subpartition.backlog_buffers),
+                        "sending": str(subpartition.queued_buffers),
+                    }
+                )
+    return found
+
+
+async def at_rest(taskmanagers: list[TaskManager]) -> dict[str, dict[str, str]]:
+    """What the networks tell when nothing moves any more: the second sink stalls, and so do both sources."""
+    before: dict[str, dict[str, str]] = {}
+    while True:
+        await trio.sleep(0.3)
+        now = said(taskmanagers)
+        if now == before and now.get("0-1-1", {}).get("credit") == now.get("1-1-1", {}).get("credit") == "0":
+            return now
+        before = now
+
+
+async def edge_is_drawn(page: Page, taskmanagers: list[TaskManager]) -> None:
+    """Channels: each figure of each is that of the networks."""
+    truth = await at_rest(taskmanagers)
+    assert sorted(truth) == ["0-0-0", "0-1-1", "1-0-0", "1-1-1"]
+    await page.until("document.querySelector('[data-edge=\"0\"]')")
+    await page.value("document.querySelector('[data-edge=\"0\"]').focus()")
+    await page.press("Enter")  # by keyboard
+    await page.until("location.hash.includes('edge=0')")
+    drawn: dict[str, dict[str, str]] = {}
+    while any(drawn.get(name, {}).get(key) != value for name, each in truth.items() for key, value in each.items()):
+        drawn = await page.value(CHANNELS)
+        await trio.sleep(0.1)
+    assert await page.value(IS_FOCUSED) == "edge-0", "what is drawn anew keeps the focus"
+    assert int(truth["0-1-1"]["backlog"]) > 0
+    # As many squares as buffers.
+    row = "document.querySelector('[data-channel=\"0-1-1\"]').cells"
+    assert await page.value(f"{row}[1].querySelectorAll('.full').length") == int(truth["0-1-1"]["sending"])
+    assert await page.value(f"{row}[4].querySelectorAll('.full').length") == int(truth["0-1-1"]["queued"])
+    assert "stalled" in await page.value("document.querySelector('[data-edge=\"0\"]').getAttribute('class')")
+    address = taskmanagers[0].address.removeprefix("tcp://")
+    assert address in await page.value(f"{row}[10].textContent"), "which connection"
+
+
+async def tasks_are_coloured(page: Page) -> None:
+    """Both sources wait for the second sink, which computes for ever; the first one has nothing to do."""
+    levels: dict[str, Any] = {}
+    while levels != {"0.0": "waiting", "0.1": "waiting", "1.0": "idle", "1.1": "busy"}:
+        levels = await page.value(LEVELS)
+        await trio.sleep(0.1)
+
+
+async def why_is_told(page: Page) -> None:
+    await page.value("document.querySelector('[data-key=\"task-1.1\"]').click()")
+    why = await page.until("document.querySelector('#task-why').textContent")
+    assert "slot sharing group B" in why
+    assert "load balance none" in why
+    assert "0 of the 2 subtasks of its producers are here" in why
+    await page.press("/", text="/")
+    assert await page.value("document.activeElement.id") == "search"
+    await page.value("document.querySelector('#search').value = 'TASKS sent'")
+    await page.value("document.querySelector('#search').dispatchEvent(new Event('input'))")
+    assert await page.value("[...document.querySelectorAll('#log b')].map((b) => b.textContent.trim())") == ["deploy"]
+    assert "not chained" in await page.value("document.querySelector('#chaining').textContent")
+    await page.value("document.activeElement.blur()")
+
+
+async def time_can_be_dragged(page: Page) -> None:
+    """Back to a time without a checkpoint, and to now."""
+    await page.press("ArrowLeft")
+    assert await page.value("document.querySelector('#when').className") == "past"
+    await page.value(
+        "(() => { const s = document.querySelector('#slider'); s.value = 0; s.dispatchEvent(new Event('input')); })()"
+    )
+    assert await page.value("document.querySelectorAll('[data-channel]').length") == 0, "nothing ran yet"
+    await page.press("l", text="l")
+    assert await page.until("document.querySelector('#when').textContent") == "now"
+    await page.until("document.querySelectorAll('[data-channel]').length == 4")
+
+
+async def it_fits(page: Page) -> None:
+    """From 400 px to wide: only what is meant to be scrolled is wider than the window."""
+    for width in (400, 800, 1600):
+        await page.resize(width)
+        assert await page.value("document.documentElement.scrollWidth") <= width
+
+
+async def the_dead_are_red(page: Page, manager: JobManager) -> None:
+    """A process that is killed turns red long before the heartbeat timeout: its connection ends with it."""
+    async with open_local_taskmanagers(
+        manager.address, ["third"], TaskManagerSettings(is_restarting=False)
+    ) as children:
+        await page.until("document.querySelectorAll('[data-tm]').length == 3")
+        with trio.fail_after(manager.config.heartbeat_timeout_s):
+            children.kill("third")
+            await page.until("document.querySelectorAll('tr.gone').length == 1")
+    red = await page.value("getComputedStyle(document.querySelector('tr.gone .state')).color")
+    assert red == "rgb(179, 38, 30)"
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_the_page_draws_what_statistics_say(chromium: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        with trio.fail_after(PATIENCE_S):
+            await the_page_draws_what_statistics_say(chromium, tmp_path)
+
+    trio.run(main)
+
+
+async def the_page_draws_what_statistics_say(chromium: str, tmp_path: Path) -> None:
+    async with open_browser(chromium) as browser, cluster() as (manager, taskmanagers, job_id):
+        async with open_web(manager, "127.0.0.1:0") as url:
+            page = await browser.open(url)
+            await edge_is_drawn(page, taskmanagers)
+            await tasks_are_coloured(page)
+            await why_is_told(page)
+            await time_can_be_dragged(page)
+            await it_fits(page)
+            await the_dead_are_red(page, manager)
+        await a_recording_opens_alone(browser, manager, job_id, tmp_path)
+
+
+async def a_recording_opens_alone(browser: Browser, manager: JobManager, job_id: str, folder: Path) -> None:
+    """A file with all in it, which needs no server and asks none."""
+    with Recording(folder / "recorded") as recording:
+        recording.add(1000.0, snapshot_text(manager.watch.snapshot()))
+        recording.add(1005.0, snapshot_text(manager.watch.snapshot() | {"changed": "</script>"}))
+    alone = folder / "recorded.html"
+    assert main(["replay", str(folder / "recorded"), "--output", str(alone)]) == 0
+    page = await browser.open(f"file://{alone}#edge=0", dark=True)
+    assert await page.until("document.querySelector('[data-job]')?.dataset.job") == job_id
+    assert await page.value("document.querySelectorAll('[data-channel]').length") == 4
+    assert await page.value("document.querySelector('#slider').max") == "1"
+    assert (await page.value("document.querySelector('#head').textContent")).startswith("Recorded: ")
+    assert await page.value("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)", "dark"
+
+
+@real
+async def test_nobody_is_asked_while_nobody_looks() -> None:
+    async with cluster() as (manager, taskmanagers, _):
+        await at_rest(taskmanagers)
+        assert not manager.watch._told
+        manager.watch.want()
+        while not manager.watch._told:  # noqa: ASYNC110  # told over a connection
+            await trio.sleep(0.05)
+        edge = manager.watch.snapshot()["jobs"][0]["edges"][0]
+        assert edge["channel_count"] == len(edge["channels"]) == 4
+        manager.watch._looked_s -= 100.0  # it is long ago
+        while manager.watch._told:  # noqa: ASYNC110
+            await trio.sleep(0.05)
