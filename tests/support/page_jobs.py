@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import trio
 
 from netstack import CheckpointSettings, NetworkConfig, OperatorContext, Output, StreamEnvironment, StreamSettings
+from netstack.jobmanager.client import open_job_client
+from netstack.jobmanager.config import JobManagerConfig
+from netstack.jobmanager.service import JobManager, open_jobmanager
+from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
 
 
 class Source:
@@ -50,3 +57,18 @@ def stalled() -> StreamEnvironment:
     made = job.source(Source, name="A").slot_sharing_group("A").with_format("bytes").with_buffer_timeout(None)
     made.partition_custom(target).sink(Sink, name="B").slot_sharing_group("B")
     return job
+
+
+@asynccontextmanager
+async def cluster() -> AsyncIterator[tuple[JobManager, list[TaskManager], str]]:
+    """A JobManager, two TaskManagers of this process, and a job on them that comes to rest."""
+    async with open_jobmanager(JobManagerConfig(listen="tcp://127.0.0.1:0", heartbeat_timeout_s=30.0)) as manager:
+        config = TaskManagerConfig(
+            listen="tcp://127.0.0.1:0", jobmanager=manager.address, slots=2, allow=("*",), link_in_thread=False
+        )
+        async with open_taskmanager(config) as first:
+            await first.wait_registered()
+            async with open_taskmanager(config) as second, open_job_client(manager.address) as client:
+                await second.wait_registered()
+                job_id = await client.submit(stalled())
+                yield manager, [first, second], job_id

@@ -18,10 +18,13 @@ from typing import Any
 
 import pytest
 import trio
+from page_jobs import cluster
 from rich.console import Console
+from trio_runs import real
 
 from netstack.cli import main
 from netstack.cli import top as _command  # noqa: F401
+from netstack.cli.top_jobs import JobManagerHistory
 from netstack.cli.top_view import TaskManagerHistory
 from netstack.config import NetworkConfig
 from netstack.taskmanager.client import open_client
@@ -73,7 +76,7 @@ def busy() -> TaskManagerHistory:
     return history
 
 
-def shown(histories: list[TaskManagerHistory], width: int) -> list[str]:
+def shown(histories: list[Any], width: int) -> list[str]:
     console = Console(file=io.StringIO(), width=width, highlight=False)
     console.print(TOP.rendered([history.view(60.0) for history in histories], width))
     assert isinstance(console.file, io.StringIO)
@@ -87,13 +90,15 @@ def test_a_daemon_at_80_columns() -> None:
         "10.0.0.1:6121  host-a  up 1 d 1:01:01  slots 2/8  CPU 150 % of 400 %",
         "  buffers 0 B in use, 4.19 MB held by jobs, of 268 MB",
         "  bench 1234  1:02:05  2 slots  1 running, 1 failed  buffers 0 %",
+        "             bytes      records the last minute         waits",
         "    out   119 MB/s      0 rec/s ▁▁▁▂▂▃▃▃▄▄▄▅▅▆▆▆▇▇▇███  backpressured  999 ms/s",
         "    in       0 B/s      0 rec/s ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁  idle             0 ms/s",
         "    pool usage out 131 %, in 0 %; network out 0 B/s, in 0 B/s",
-        "    credit      0  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁  source-0[0] to 10.0.0.2:40000",
-        "    credit     60  ▁▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▃▃▃▃▃▃  source-0[1] to 10.0.0.2:40000",
-        "    credit    120  ▁▁▁▁▂▂▂▂▃▃▃▃▄▄▄▄▅▅▅▅▆▆  source-0[2] to 10.0.0.2:40000",
-        "    credit    180  ▁▁▂▂▂▃▃▃▄▄▄▅▅▆▆▆▇▇▇███  source-0[3] to 10.0.0.2:40000",
+        "           credit  the last minute         channel",
+        "                0  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁  source-0[0] to 10.0.0.2",
+        "               60  ▁▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▃▃▃▃▃▃  source-0[1] to 10.0.0.2",
+        "              120  ▁▁▁▁▂▂▂▂▃▃▃▃▄▄▄▄▅▅▅▅▆▆  source-0[2] to 10.0.0.2",
+        "              180  ▁▁▂▂▂▃▃▃▄▄▄▅▅▆▆▆▇▇▇███  source-0[3] to 10.0.0.2",
         "    and 1,002 channels with as much credit or more",
         "  next  0:05  1 slot  waits for its slots",
         "",
@@ -107,7 +112,7 @@ def test_a_daemon_at_80_columns() -> None:
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     lines = shown([busy()], width)
     assert max(map(len, lines)) <= width
-    assert len(lines) == 13
+    assert len(lines) == 15
 
 
 @pytest.mark.parametrize("seconds", [0, 59.9, 60, 3599, 3600, 86399, 86400, 1e7])
@@ -207,7 +212,7 @@ def test_in_a_terminal_it_is_renewed_and_ends_cleanly(end: signal.Signals | byte
             if select.select([master], [], [], 1)[0]:
                 screen += os.read(master, 65536)
         assert screen.count(b"gone, trying again") >= 3, screen
-        assert b"q quits; of each job" in screen
+        assert b"q quits" in screen
         if isinstance(end, bytes):
             os.write(master, end)
         else:
@@ -226,3 +231,43 @@ def test_in_a_terminal_it_is_renewed_and_ends_cleanly(end: signal.Signals | byte
         process.kill()
         process.wait()
         os.close(master)
+
+
+def look(second: int, records: int) -> dict[str, Any]:
+    """What a JobManager with one job tells."""
+    subtasks = [{"state": "running", "busy": 900, "idle": 100, "backpressured": 0}, {"state": "running"}]
+    vertex = {"name": "count", "records_in": records, "records_out": 0, "subtasks": subtasks}
+    job = {"job_id": "abc", "name": "words", "state": "running", "restarts": 1, "checkpoints_completed": second}
+    job |= {"waits_for": "", "reason": "", "vertices": [vertex]}
+    ended = {**job, "job_id": "old", "state": "failed", "reason": "it broke"}
+    there = {"name": "10.0.0.7:41000", "host": "host-a", "slots": 2, "free_slots": 1, "gone": ""}
+    return {"jobs": [ended, job], "taskmanagers": [there]}
+
+
+def test_jobs_of_a_jobmanager_have_titles_rates_and_hosts() -> None:
+    history = JobManagerHistory("10.0.0.1:6120")
+    assert not history.is_known
+    for second in range(5):
+        history.saw(look(second, 1000 * second), float(second))
+    assert history.is_known
+    text = "\n".join(shown([history], 120))
+    assert "JobManager 10.0.0.1:6120  2 jobs, 1 of 2 slots free" in text
+    assert re.search(r"task +subtasks +in/s +out/s +busy +idle +waits", text)
+    assert re.search(r"count +2 running +1 k +0 +90 % +10 % +0 %", text)
+    assert text.index("words  running") < text.index("words  failed"), "the newest first"
+    assert "it broke" in text
+    assert re.search(r"10.0.0.7:41000 +host-a +1 of 2", text)
+    history.lost("nobody answers")
+    assert "gone, trying again" in "\n".join(shown([history], 120))
+
+
+@real
+async def test_a_jobmanager_is_told_from_a_taskmanager(capsys: pytest.CaptureFixture[str]) -> None:
+    async with cluster() as (manager, taskmanagers, job_id):
+        histories = {address: TaskManagerHistory(address) for address in (manager.address, taskmanagers[0].address)}
+        assert await TOP._watch(histories, None, 0.1, True, True) == 0
+    document = json.loads(capsys.readouterr().out)
+    (found,) = document["jobmanagers"]
+    assert [each["job_id"] for each in found["jobs"]] == [job_id]
+    assert [each["name"] for each in found["jobs"][0]["vertices"]] == ["A", "B"]
+    assert [each["address"] for each in document["taskmanagers"]] == [taskmanagers[0].address]

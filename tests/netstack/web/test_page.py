@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import page_jobs
 import pytest
 import trio
 from browser import Browser, Page, open_browser
+from page_jobs import cluster
 from trio_runs import real
 
 from netstack.cli import main
 from netstack.jobmanager.children import TaskManagerSettings, open_local_taskmanagers
-from netstack.jobmanager.client import open_job_client
-from netstack.jobmanager.config import JobManagerConfig
-from netstack.jobmanager.service import JobManager, open_jobmanager
-from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
+from netstack.jobmanager.service import JobManager
+from netstack.taskmanager.service import TaskManager
 from netstack.web.history import snapshot_text
 from netstack.web.recording import Recording
 from netstack.web.serve import open_web
@@ -35,21 +31,6 @@ PATIENCE_S = 110.0
 """A browser on a busy machine."""
 
 IS_FOCUSED = "document.activeElement.dataset.key"
-
-
-@asynccontextmanager
-async def cluster() -> AsyncIterator[tuple[JobManager, list[TaskManager], str]]:
-    """A JobManager, two TaskManagers of this process, and a job on them that comes to rest."""
-    async with open_jobmanager(JobManagerConfig(listen="tcp://127.0.0.1:0", heartbeat_timeout_s=30.0)) as manager:
-        config = TaskManagerConfig(
-            listen="tcp://127.0.0.1:0", jobmanager=manager.address, slots=2, allow=("*",), link_in_thread=False
-        )
-        async with open_taskmanager(config) as first:
-            await first.wait_registered()
-            async with open_taskmanager(config) as second, open_job_client(manager.address) as client:
-                await second.wait_registered()
-                job_id = await client.submit(page_jobs.stalled())
-                yield manager, [first, second], job_id
 
 
 def said(taskmanagers: list[TaskManager]) -> dict[str, dict[str, str]]:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
-import re
-import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from html import unescape
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +22,6 @@ from netstack.web.history import KEPT_S, History
 from netstack.web.serve import open_web
 
 SECRET = Secret.generate()
-DRAWN_TASKMANAGER = re.compile(r'data-tm="([^"]+)" data-gone="(\w+)"')
 
 
 def in_trio(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -181,48 +176,3 @@ def test_history_is_bounded_and_keeps_what_lasts_once() -> None:
     kept = json.loads(History.text(history.kept()))
     assert 1 < len(kept) < 30
     assert kept[-1]["snapshot"]["n"] == 99
-
-
-@pytest.mark.browser
-@pytest.mark.slow
-@in_trio
-async def test_the_page_draws_what_the_job_manager_says(chromium: str, tmp_path: Path) -> None:
-    async with (
-        jobmanager() as manager,
-        taskmanager(manager, name="left"),
-        client(manager) as user,
-        open_web(manager, "127.0.0.1:0") as url,
-    ):
-        async with taskmanager(manager, slots=3, name="right"):
-            job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
-            await until_running(user)
-            drawn = await look(chromium, url, tmp_path)
-            said = {each["name"]: each for each in (await user.ask("taskmanagers"))["taskmanagers"]}
-            assert dict(DRAWN_TASKMANAGER.findall(drawn)) == dict.fromkeys(said, "no")
-            used = sum(each["slots"] - each["free_slots"] for each in said.values())
-            assert (drawn.count('class="box used"'), drawn.count('class="box"')) == (used, 5 - used)
-            assert re.findall(r'data-job="(\w+)" data-state="(\w+)"', drawn) == [(job_id, "running")]
-            assert drawn.count('data-state="running"') == 4 + 1
-            assert re.findall(r'<rect class="v"[^>]* data-vertex="(\d)"', drawn) == ["0", "1"]
-            assert "not chained: C10 partitioner is rebalance" in drawn
-        drawn = {}
-        while sorted(drawn.values()) != ["no", "yes"]:  # who went is shown as gone
-            drawn = dict(DRAWN_TASKMANAGER.findall(await look(chromium, url, tmp_path)))
-
-
-async def look(chromium: str, url: str, folder: Path) -> str:
-    """The page as a browser has it after a second."""
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
-    command = [
-        chromium,
-        *flags,
-        f"--user-data-dir={folder / 'profile'}",
-        "--virtual-time-budget=1500",
-        "--dump-dom",
-        url,
-    ]
-
-    def run() -> str:
-        return subprocess.run(command, capture_output=True, text=True, timeout=50, check=True).stdout
-
-    return unescape(await trio.to_thread.run_sync(run))

@@ -1,0 +1,83 @@
+"""`netstack record` and `netstack replay`: what was seen is in the file, also of a recorder that was killed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from page_jobs import cluster
+from trio_runs import real
+
+from netstack.cli import main
+from netstack.errors import ConfigError
+from netstack.web.recording import VERSION, Recording, read_recording, recorded
+
+
+def looks(path: Path) -> list[tuple[float, float, int]]:
+    found = []
+    for each in read_recording(path).kept():
+        at, until = each.at, each.until
+        found.append((at, until, len(each.packed)))
+    return found
+
+
+def test_what_lasts_is_written_once(tmp_path: Path) -> None:
+    with Recording(tmp_path / "file") as recording:
+        for second in range(4):
+            recording.add(float(second), '{"n":1}')
+        recording.add(900.0, '{"n":2}')
+    assert [each[:2] for each in looks(tmp_path / "file")] == [(0.0, 3.0), (900.0, 900.0)], (
+        "older than ten minutes, too"
+    )
+    assert recording.count == 2
+
+
+def test_a_recording_that_was_cut_short_is_read_as_far_as_it_is_whole(tmp_path: Path) -> None:
+    recording = Recording(tmp_path / "file")
+    for number in range(50):
+        recording.add(float(number), json.dumps({"n": number}))
+    killed = (tmp_path / "file").read_bytes()
+    recording.close()
+    (tmp_path / "killed").write_bytes(killed)
+    assert len(looks(tmp_path / "killed")) == 49, "all but the last one, which still held"
+    (tmp_path / "killed").write_bytes(killed[: len(killed) // 2])
+    assert 1 <= len(looks(tmp_path / "killed")) < 49
+
+
+def test_what_is_no_recording_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("text")
+    with pytest.raises(ConfigError, match="file is no recording of netstack"):
+        read_recording(file)
+    for head, words in (
+        ({"netstack_history": VERSION + 1}, "of this release"),
+        ({"netstack_history": VERSION}, "nothing"),
+    ):
+        file.write_bytes(gzip.compress(json.dumps(head).encode() + b"\n"))
+        with pytest.raises(ConfigError, match=words):
+            read_recording(file)
+
+
+def test_what_belongs_to_a_job_is_refused_for_a_jobmanager(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    output = str(tmp_path / "file")
+    assert main(["record", "127.0.0.1:1", "-p", "a=1", "--output", output]) == 2
+    assert "whose jobs run already" in capsys.readouterr().err
+    assert main(["record", "module:job", "--seconds", "1s", "--output", output]) == 2
+    assert "a job is recorded to its end" in capsys.readouterr().err
+    assert main(["record", "127.0.0.1:1", "--output", output]) == 1
+    assert "no JobManager answers at 127.0.0.1:1" in capsys.readouterr().err
+
+
+@real
+async def test_a_cluster_is_recorded_down_to_its_channels(tmp_path: Path) -> None:
+    async with cluster() as (manager, _, job_id):
+        from netstack.jobmanager.client import open_job_client
+
+        async with open_job_client(manager.address) as client, recorded(tmp_path / "file", client.look):
+            while not (await client.look())["jobs"][0]["edges"][0].get("channels"):
+                pass
+    last = json.loads(read_recording(tmp_path / "file").last)
+    assert last["jobs"][0]["job_id"] == job_id
+    assert len(last["jobs"][0]["edges"][0]["channels"]) == 4
