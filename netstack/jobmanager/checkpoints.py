@@ -180,6 +180,20 @@ class JobCheckpoints:
             raise
         return request
 
+    async def take(self, *, savepoint: bool, stops: bool) -> CheckpointReport:
+        """Asks for a checkpoint, and waits for its end.
+
+        Raises:
+            LocalProtocolError: it is stopped, or was before the checkpoint was taken.
+
+        Cancellation: it is taken all the same.
+        """
+        request = self.request(savepoint=savepoint, stops=stops)
+        await request.ended.wait()
+        if request.report is None:
+            raise LocalProtocolError("the job ended before the checkpoint was taken")
+        return request.report
+
     def acknowledged(self, checkpoint_id: int, file: TaskFile, report: Mapping[str, Any]) -> None:
         """A subtask has stored its part."""
         pending = self._pending.get(checkpoint_id)

@@ -283,7 +283,7 @@ class Jobs:
                 record.storage.close()
             del self.running[job_id]
             self._manager.job_left(job_id)
-        results = {operator: _by_text(values) for operator, values in master.results.items()}
+        results = {operator: _by_text(values) for operator, values in master.tasks.results.items()}
         await self._put_end(record, state, reason, results)
 
     async def _put_end(self, record: JobRecord, state: JobState, reason: str, results: Mapping[str, Any]) -> None:

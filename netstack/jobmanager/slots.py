@@ -16,6 +16,7 @@ from heapq import heappop, heappush
 from typing import final
 
 from ..errors import LocalProtocolError
+from ..schedule.graph.job_graph import JobGraph
 from ..schedule.slots.slots import LoadBalanceMode
 
 
@@ -173,3 +174,13 @@ class ClusterSlots:
         for slot in slots:
             del found.used[slot]
             heappush(found.free, slot)
+
+
+def slots_needed(job: JobGraph) -> str:
+    """How many slots a job takes when all of it runs, by slot sharing group, in words."""
+    needed: dict[str, int] = {}
+    for vertex in job.vertices:
+        name = job.slot_sharing_groups[vertex.slot_sharing_group].name
+        needed[name] = max(needed.get(name, 0), vertex.parallelism)
+    groups = ", ".join(f"{count} of group {name}" for name, count in needed.items())
+    return f"all of it takes {sum(needed.values())} slots ({groups})"

@@ -69,7 +69,7 @@ def job_document(record: JobRecord, manager: JobManager) -> dict[str, Any]:
         "log": [happening.document() for happening in master.log.all()],
         "results": {
             operator: {str(subtask): value for subtask, value in sorted(values.items())}
-            for operator, values in master.results.items()
+            for operator, values in master.tasks.results.items()
         },
         "waits_for": f"{missing} more slots; {manager.slots.describe()}" if missing else "",
         "speculation": _speculation(master),
@@ -169,7 +169,7 @@ def _decided(master: JobMaster, vertex: int) -> dict[str, Any] | None:
 
 def _subtask(master: JobMaster, subtask: int) -> dict[str, Any]:
     state = master.scheduler.execution_state(subtask)
-    slot = None if state in (ExecutionState.CREATED, ExecutionState.SCHEDULED) else master.places.get(subtask)
+    slot = None if state in (ExecutionState.CREATED, ExecutionState.SCHEDULED) else master.tasks.places.get(subtask)
     return {
         "subtask": master.scheduler.topology.place_of(subtask)[1],
         "state": state.value,

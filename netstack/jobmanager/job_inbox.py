@@ -1,0 +1,106 @@
+"""What the scheduler of one job is to be told, in the order in which it may be told.
+
+Takes: events, timers, failures that may be another's fault. Gives: the next event, when it is due.
+
+Rules: events are handed over one by one, timers last (`schedule.inbox`). A failure that may be another's fault is held
+in `blame` until that other is heard or lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from heapq import heappop, heappush
+from typing import Final, final
+
+import trio
+
+from ..schedule import events
+from ..schedule.inbox import Inbox
+from .blame import Blame
+
+_LISTEN_S: Final = 0.02
+"""How often held failures are looked at."""
+
+_TICK_S: Final = 0.01
+"""The scheduler hears of the clock at most so often: a deadline may pass without anything that could be done."""
+
+
+@final
+class JobInbox:
+    """The events of one job.
+
+    Args:
+        blame: holds failures.
+        taskmanagers: names of those that the job uses; looked at whenever a failure is held.
+        next_deadline_s: when the scheduler wants to hear of the time; None: not for now.
+    """
+
+    def __init__(
+        self, blame: Blame, taskmanagers: Collection[str], next_deadline_s: Callable[[], float | None]
+    ) -> None:
+        self._blame = blame
+        self._taskmanagers = taskmanagers
+        self._next_deadline_s = next_deadline_s
+        self._inbox = Inbox()
+        self._timers: list[tuple[float, int]] = []
+        self._ticked_s = -math.inf
+        self._wake = trio.Event()
+
+    def post(self, event: events.Event) -> None:
+        """The scheduler is to be told this."""
+        self._inbox.post(event)
+        self._wake.set()
+
+    def start_timer(self, timer: int, delay_s: float) -> None:
+        """The scheduler is to be told that this timer is due."""
+        heappush(self._timers, (trio.current_time() + delay_s, timer))
+
+    def hold(self, failure: events.TaskFailed) -> None:
+        """The scheduler is to be told, unless a better explanation comes first."""
+        self._blame.hold(failure, trio.current_time())
+        self._wake.set()
+
+    def post_held(self) -> None:
+        """A root was found: what follows from it may be told, behind it."""
+        for failure in self._blame.release_all():
+            self.post(failure)
+
+    async def next(self) -> events.Event:
+        """The next event; its time is when it was posted, or none.
+
+        Cancellation: nothing is lost.
+        """
+        while True:
+            self._post_due()
+            event = self._inbox.take()
+            if event is not None:
+                return event
+            await self._sleep()
+
+    def _post_due(self) -> None:
+        """What the clock says."""
+        now_s = trio.current_time()
+        while self._timers and self._timers[0][0] <= now_s:
+            self.post(events.TimerDue(now_s, heappop(self._timers)[1]))
+        for failure in self._blame.release(self._taskmanagers, now_s):
+            self.post(failure)
+        deadline_s = self._next_deadline_s()
+        if deadline_s is not None and max(deadline_s, self._ticked_s + _TICK_S) <= now_s:
+            self._ticked_s = now_s
+            self.post(events.Tick(now_s))
+
+    async def _sleep(self) -> None:
+        """Until something is posted, or the next deadline."""
+        self._wake = trio.Event()
+        tick_s = self._next_deadline_s()
+        deadlines = [
+            None if tick_s is None else max(tick_s, self._ticked_s + _TICK_S),
+            self._blame.next_deadline_s(),
+        ]
+        if self._timers:
+            deadlines.append(self._timers[0][0])
+        if len(self._blame):
+            deadlines.append(trio.current_time() + _LISTEN_S)
+        with trio.move_on_at(min((each for each in deadlines if each is not None), default=math.inf)):
+            await self._wake.wait()
