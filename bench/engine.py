@@ -7,6 +7,7 @@ says of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -27,6 +28,7 @@ from netstack.outbound.partition import ResultPartition
 from netstack.outbound.selector import ChannelSelector, CustomSelector
 from netstack.units import format_duration, format_size
 
+from .costs import profiled
 from .observed import Observation, observing
 from .pacing import clock_ns
 from .rows import RowSource
@@ -53,12 +55,14 @@ async def produce(spec: RunSpec, io: ProducerIo) -> Facts:
         io.publish(manager.address)
         await io.ready_async()
         async with observing(manager, io.start_ns) as observation:
-            await emit_all(spec, io, writer)
+            with profiled("producer", spec.profile) as costs:
+                await emit_all(spec, io, writer)
         tcp = manager.tcp_facts().get("congestion_control")  # while the connection is there
         congestion_control = None if tcp is None else str(tcp)
         await writer.finish()
         await writer.wait_consumed()
-        return _producer_facts(spec, manager, partition, congestion_control, observation)
+        facts = _producer_facts(spec, manager, partition, congestion_control, observation)
+        return facts if costs is None else replace(facts, costs=costs.table(facts.buffers, io.sent_records))
 
 
 async def consume(spec: RunSpec, io: ConsumerIo) -> Facts:
@@ -71,10 +75,13 @@ async def consume(spec: RunSpec, io: ConsumerIo) -> Facts:
         )
         await io.ready_async()
         async with observing(manager, io.start_ns) as observation:
-            await take_all(spec, io.verifier, gate)
+            with profiled("consumer", spec.profile) as costs:
+                await take_all(spec, io.verifier, gate)
         facts = _consumer_facts(spec, manager, gate, observation)
         gate.close()
-        return facts
+        if costs is None:
+            return facts
+        return replace(facts, costs=costs.table(facts.buffers, io.verifier.received_records))
 
 
 def address_of(spec: RunSpec, socket_path: Path) -> str:

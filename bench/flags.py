@@ -299,6 +299,16 @@ def _shared() -> tuple[Callable[[_Command], _Command], ...]:
             help="How long a reader or writer looks for data or credit before it parks; 0 never.",
         ),
         click.option(
+            "--verify",
+            type=click.Choice(["all", "sample"]),
+            default=default.verify,
+            show_default=True,
+            help="Look at every byte that arrives, or at those of one array in 16 and at both ends of the others.",
+        ),
+        click.option(
+            "--profile/--no-profile", default=default.profile, help="Tell where a buffer's and a record's time goes."
+        ),
+        click.option(
             "--checksum/--no-checksum", default=default.checksum, help="CRC-32 over every buffer on the wire."
         ),
     )

@@ -48,9 +48,29 @@ def print_run(result: Mapping[str, Any], spec: RunSpec, console: Console) -> Non
     console.print(table)
     if _is_overdrawn(result):
         console.print("pool usage above 100%: buffers of the overdraft, so that a record that was begun is finished")
+    print_costs(result, console)
     told = bottleneck(result, spec)
     if told:
         console.print(told, soft_wrap=True)
+
+
+def print_costs(result: Mapping[str, Any], console: Console) -> None:
+    """Where each side's time went, if that was measured."""
+    costs = result.get("costs") or ()
+    for side in dict.fromkeys(str(cost["side"]) for cost in costs):
+        table = Table(box=None, pad_edge=False, header_style="bold", title=f"time of the {side}", title_justify="left")
+        table.add_column("")
+        for head in ("share", "us a buffer", "ns a record"):
+            table.add_column(head, justify="right")
+        for cost in costs:
+            if cost["side"] == side:
+                table.add_row(
+                    escape(str(cost["what"])),
+                    f"{cost['share']:.0%}",
+                    _shown(cost["us_per_buffer"], three_digits),
+                    _shown(cost["ns_per_record"], three_digits),
+                )
+        console.print(table)
 
 
 def _is_overdrawn(result: Mapping[str, Any]) -> bool:
@@ -175,6 +195,7 @@ def _pools(metrics: Mapping[str, Any]) -> str | None:
 
 _FIGURES: tuple[tuple[str, tuple[str, ...], Callable[[Any], str | None]], ...] = (
     ("records in all", ("records",), lambda value: f"{value:,}"),
+    ("looked at", ("verified",), str),
     ("seconds measured", ("seconds",), three_digits),
     ("records/s", ("records_per_s",), format_count),
     ("payload MB/s", ("payload_mb_per_s",), three_digits),

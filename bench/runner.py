@@ -224,6 +224,7 @@ def _result(
     return {
         "engine": engine,
         "delivered": not consumer["problems"],
+        "verified": consumer["verified"],
         "records": records,
         "seconds": seconds,
         "records_per_s": records_per_s,
@@ -251,6 +252,7 @@ def _result(
         "idle_ms_per_s": _metric(metrics["consumer"], "netstack_input_idle_ms_per_second"),
         "metrics": metrics,
         "timeline": _timeline(producer, consumer),
+        "costs": [*(producer["facts"]["costs"] or ()), *(consumer["facts"]["costs"] or ())] or None,
         "warnings": [
             *(f"delivery: {problem}" for problem in consumer["problems"]),
             *pace_warnings(spec, window["steady"], producer["expected"]["records"], sent_s),

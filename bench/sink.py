@@ -54,6 +54,7 @@ class Verifier:
     """Checks generated records (`bench.source.Source`).
 
     Attributes:
+        verified: how much of what arrives is looked at.
         arrivals: how many arrived when.
         latency: of every record against its due time (open loop only).
     """
@@ -103,6 +104,7 @@ class Verifier:
         self._first_of: dict[int, int] = {}  # ... and by end
         self._problems: list[str] = []
         self._problem_count = 0
+        self.verified = "all"
         self.arrivals = Arrivals()
         self.latency = Histogram()
 

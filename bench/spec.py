@@ -16,6 +16,7 @@ from netstack.errors import ConfigError
 from netstack.units import format_size
 
 Emit = Literal["record", "batch", "arrow"]
+Verify = Literal["all", "sample"]
 TransportName = Literal["tcp", "unix"]
 
 MIN_RECORD_BYTES = 8  # every record starts with its index as 8 bytes: that is what proves order and completeness
@@ -49,6 +50,8 @@ class RunSpec:
             of a paced one; at most a third of the run.
         spin_s: how long a reader, or a writer without a buffer, looks before it parks, while what it waits for comes
             that fast.
+        verify: `all` that arrives is looked at, or a `sample` (`bench.sampled`).
+        profile: tells where the time of each side goes, which costs some of it.
         checksum: CRC-32 over every buffer on the wire.
     """
 
@@ -79,6 +82,8 @@ class RunSpec:
     key_column: str | None = None
     warmup_s: float = 0.3
     spin_s: float = 0.002
+    verify: Verify = "all"
+    profile: bool = False
     checksum: bool = False
 
     def __post_init__(self) -> None:
@@ -101,6 +106,14 @@ class RunSpec:
         for flag, rate in (("--rate", self.rate_per_s), ("--consume-rate", self.consume_rate_per_s)):
             if rate is not None and not rate > 0:
                 raise ConfigError(f"{flag} {rate}: give more than 0 records a second")
+        if self.verify == "sample" and (self.rate_per_s is not None or self.input_path is not None):
+            raise ConfigError("--verify sample with --rate or --input: there every record is looked at; leave one out")
+        if self.verify == "sample" and self.ENGINE_KIND != "local":
+            raise ConfigError("--verify sample is for two processes on this machine: leave it, or the hosts, out")
+        if self.profile and self.ENGINE_KIND != "local":
+            raise ConfigError(
+                "--profile looks into the two processes of a run on this machine: leave it, or the hosts, out"
+            )
         if not 0 <= self.spin_s <= 1:
             raise ConfigError(f"--spin {self.spin_s:g}s: give 0, or a duration up to 1s")
         if self.debloat_s is not None and not self.debloat_s > 0:

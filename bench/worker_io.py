@@ -39,6 +39,7 @@ from .arrivals import warm_ns
 from .host import cpu_seconds
 from .pacing import Pacer, Sampler, due_ns
 from .rows import RowSource, RowVerifier
+from .sampled import SampledVerifier
 from .sink import Order, Verifier
 from .source import Source, span_records
 from .spec import RunSpec
@@ -66,6 +67,7 @@ class Facts:
         wire_bytes: bytes written to (producer) or read from (consumer) the connection, headers included.
         credits: buffers' worth of credit announced.
         congestion_control: of the TCP connection.
+        costs: where the time of this side went (`bench.costs`), if that was asked for.
         verified: False for a bare loop that only counts; its delivery is then proven by the count alone.
         average_buffer_fill: payload bytes in a data buffer as a part of its size, 0 to 1.
         debloated_buffer_bytes: what the buffers were last shrunk to.
@@ -82,6 +84,7 @@ class Facts:
     debloated_buffer_bytes: int | None = None
     metrics: dict[str, float] | None = None
     timeline: list[dict[str, float]] | None = None
+    costs: list[dict[str, Any]] | None = None
     verified: bool = True
     warnings: tuple[str, ...] = ()
 
@@ -289,6 +292,9 @@ class ConsumerIo(WorkerIo):
     def expect(self, order: Order) -> None:
         """Replaces the verifier of generated records, before the go, by one for another order than the usual."""
         spec = self.spec
+        if spec.verify == "sample":
+            self.verifier = SampledVerifier(record_bytes=spec.record_bytes, channels=spec.channels, order=order)
+            return
         self.verifier = Verifier(
             record_bytes=spec.record_bytes, channels=spec.channels, order=order, rate_per_s=spec.rate_per_s
         )

@@ -24,6 +24,7 @@ from ..words import plain, setting_name, setting_text
 from .buffer_section import buffers_section
 from .buffers import buffer_curves, buffer_findings
 from .charts import latency_figure, legend, throughput_figure
+from .costs import costs_section
 from .filters import Filters
 from .frontier import frontier_section
 from .hosts import hosts_section
@@ -85,6 +86,7 @@ def build_combined_report(sweeps: Sequence[Sweep]) -> str:
         *([buffers] if by_timeout else []),
         ("hosts", "Hosts", hosts_section(analysis, filters)),
         ("timeline", "Over time", timeline_section(analysis, filters)),
+        ("costs", "Where the time goes", costs_section(analysis, filters)),
         ("runs", "Every run", _every_run(analysis, filters)),
     ]
     body = [

@@ -37,23 +37,26 @@ WAITS_OFF: Final = 16
 """Waits without spinning after one in which others wanted the processor."""
 
 
+def offer_processor() -> None:
+    """Lets another thread of the system run, if one waits for this core."""
+    os.sched_yield()
+
+
 @final
 class Spinner:
     """How one task waits. Not shared between tasks."""
 
     __slots__ = ("_average_s", "_clock", "_relax", "_waits_off")
 
-    def __init__(
-        self, *, clock: Callable[[], float] = perf_counter, relax: Callable[[], object] = os.sched_yield
-    ) -> None:
+    def __init__(self, *, clock: Callable[[], float] = perf_counter, relax: Callable[[], object] | None = None) -> None:
         """Begins with parking: that data comes fast has to be seen first.
 
         Args:
             clock: real seconds.
-            relax: offers the processor to others.
+            relax: offers the processor to others; None is `offer_processor`.
         """
         self._clock = clock
-        self._relax = relax
+        self._relax = relax or (lambda: offer_processor())  # looked up each time: a profile replaces it
         self._average_s = 1.0
         self._waits_off = 0
 

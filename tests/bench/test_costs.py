@@ -1,0 +1,129 @@
+"""Where the time goes: every moment once, and nothing left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import trio
+
+from bench import costs
+from bench.costs import ASLEEP, LOOP, OTHER, WORK, Costs, profiled
+from bench.grid import Grid
+from bench.mesh.spec import MeshSpec
+from bench.report import build_report
+from bench.runner import run_once
+from bench.source import Source
+from bench.spec import RunSpec
+from bench.store import Row
+from netstack.errors import ConfigError
+from netstack.runtime.pump import Pump
+
+Rows = Callable[..., list[Row]]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_each_moment_counts_once_for_the_innermost() -> None:
+    clock = Clock()
+
+    async def main() -> Costs:
+        found = Costs("producer", clock)
+
+        def receive() -> None:
+            clock.now += 1
+
+        def read() -> None:
+            clock.now += 2
+            inner()
+            clock.now += 4
+
+        inner = found.wrapped(receive, "receive")
+        clock.now += 8  # the task's own
+        found.wrapped(read, "frames in")()
+        found.after_task_step(trio.lowlevel.current_task())
+        clock.now += 16
+        found.before_io_wait(1.0)
+        clock.now += 32
+        found.after_io_wait(1.0)
+        found.before_task_step(trio.lowlevel.current_root_task())  # type: ignore[arg-type]
+        clock.now += 64
+        found.after_task_step(trio.lowlevel.current_root_task())  # type: ignore[arg-type]
+        return found
+
+    found = trio.run(main)
+    assert found.seconds == {WORK["producer"]: 8, "frames in": 6, "receive": 1, LOOP: 16, ASLEEP: 32, OTHER: 64}
+    table = found.table(buffers=4, records=0)
+    assert [row["what"] for row in table] == [OTHER, ASLEEP, LOOP, WORK["producer"], "frames in", "receive"]
+    assert sum(row["share"] for row in table) == pytest.approx(1)
+    assert table[-1]["us_per_buffer"] == 250_000
+    assert table[-1]["ns_per_record"] is None
+
+
+def test_a_section_that_raises_ends() -> None:
+    async def main() -> None:
+        with profiled("consumer", True) as found:
+            assert found is not None
+            with pytest.raises(IndexError):
+                found.wrapped(lambda: [][0], "frames in")()
+        assert "frames in" in found.seconds
+
+    trio.run(main)
+
+
+def test_nothing_is_left_behind() -> None:
+    before = Pump.read_now, Source.array, costs.spin.offer_processor
+
+    async def main() -> None:
+        with profiled("producer", False) as nothing:
+            assert nothing is None
+            assert (Pump.read_now, Source.array, costs.spin.offer_processor) == before
+        with profiled("producer", True):
+            assert Pump.read_now is not before[0]
+
+    trio.run(main)
+    assert (Pump.read_now, Source.array, costs.spin.offer_processor) == before
+
+
+@pytest.mark.slow
+def test_a_profiled_run_says_where_its_time_went() -> None:
+    row = run_once(RunSpec(records=200_000, emit="batch", profile=True))
+    assert row["delivered"]
+    found = {(cost["side"], cost["what"]): cost for cost in row["costs"]}
+    for key in (
+        ("producer", "system calls: send"),
+        ("producer", WORK["producer"]),
+        ("consumer", "system calls: receive"),
+        ("consumer", "decode, give credit"),
+        ("consumer", "verify (the benchmark)"),
+    ):
+        assert found[key]["seconds"] > 0
+        assert found[key]["us_per_buffer"] > 0
+    for side in ("producer", "consumer"):
+        assert sum(cost["share"] for cost in row["costs"] if cost["side"] == side) == pytest.approx(1)
+
+
+def test_the_report_has_a_table_for_each_side(fake_rows: Rows) -> None:
+    rows = fake_rows(Grid(timeouts_s=(0.1,), record_sizes=(8,), channels=(1,)))
+    assert 'id="costs"' not in build_report(rows, {})
+    for row in rows:
+        row["costs"] = [
+            {"side": side, "what": "<decode>", "share": 0.25, "us_per_buffer": 1.5, "ns_per_record": None}
+            for side in ("producer", "consumer")
+        ]
+    page = build_report(rows, {})
+    assert page.count("<td>25%</td><td>1.5</td><td>&ndash;</td>") == 2
+    assert "&lt;decode&gt;" in page
+
+
+def test_only_where_it_can_be_measured() -> None:
+    with pytest.raises(ConfigError, match="--profile"):
+        MeshSpec(hosts=("a:1",), profile=True)
+    with pytest.raises(ConfigError, match="--verify"):
+        RunSpec(verify="sample", rate_per_s=1000)
