@@ -20,13 +20,22 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # The everyday profile runs the same examples each time, so that a failure is the change's fault. `thorough` searches:
-# HYPOTHESIS_PROFILE=thorough make test
+# HYPOTHESIS_PROFILE=thorough make test. `fresh` draws as many as everyday, others each time (see --hypothesis-seed).
 everyday = settings(
     max_examples=30, derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("everyday", everyday)
+settings.register_profile("fresh", everyday, derandomize=False, print_blob=True)
 settings.register_profile("thorough", everyday, max_examples=1000, derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "everyday"))
+
+# What tests/fuzz draws anew each time; here, so that all processes of a run have the same.
+FUZZ_SEED = os.environ.setdefault("NETSTACK_FUZZ_SEED", str(int.from_bytes(os.urandom(4))))
+
+
+def pytest_report_header() -> str:
+    return f"fuzz: NETSTACK_FUZZ_SEED={FUZZ_SEED}"
+
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in the background of a shell; processes inherit it from us
     signal.signal(signal.SIGINT, signal.default_int_handler)
