@@ -64,7 +64,7 @@ class Greeting:
     facts: Plain
 
 
-class Link(Protocol):
+class MessageLink(Protocol):
     """What those who talk over a control connection need of it, wherever it lives (`ControlLink`, `ThreadedLink`)."""
 
     peer: str

@@ -12,7 +12,7 @@ import trio
 
 from ..errors import ConnectionLost, ErrorCode, NetstackError, RemoteProtocolError, RequestRefused
 from .codec import Plain
-from .link import Link
+from .link import MessageLink
 from .messages import Answer, Ask, Refusal, Refused
 
 _Value = TypeVar("_Value")
@@ -26,7 +26,7 @@ class Questions:
         link: to the service.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: MessageLink) -> None:
         self._link = link
         self._tokens = itertools.count(1)
         self._asked: dict[int, _Asked] = {}

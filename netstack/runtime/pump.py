@@ -147,7 +147,7 @@ class Pump:
             self._stop_writing(error)
         except NetstackError as error:
             self._fail(error)
-        except Exception as error:
+        except Exception as error:  # ours, or of a callback: it ends this connection, not the caller, nor other peers
             self._contain(error, "writing to")
         finally:
             self._is_writing = False
@@ -210,7 +210,7 @@ class Pump:
         except NetstackError as error:
             self._fail(error)
             return 0
-        except Exception as error:
+        except Exception as error:  # as in writing: what one peer makes us do ends that peer
             self._contain(error, "handling what came from")
             return 0
         finally:
@@ -270,7 +270,7 @@ class Pump:
             pass
         except NetstackError as error:
             self._fail(error)
-        except Exception as error:
+        except Exception as error:  # likewise; else it would end the nursery of all connections
             self._contain(error, "the task that serves")
 
     async def _writer(self) -> None:

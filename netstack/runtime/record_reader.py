@@ -6,6 +6,7 @@ which is what returns the credit.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import operator
 from collections import deque
@@ -160,9 +161,9 @@ class _Reader(ClosedByLeaving):
         unread = self._unread()
         return f"{unread} that were not handed out" if unread else gate._left_behind()
 
+    @abc.abstractmethod
     def _unread(self) -> str:
-        """What has come and was not handed out, in words."""
-        raise NotImplementedError
+        """What has come and was not handed out, in words; empty if there is nothing."""
 
 
 @final

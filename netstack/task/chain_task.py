@@ -265,7 +265,7 @@ class ChainTask:
         while self._opened:
             try:
                 await self._opened.pop().call("close")
-            except Exception as error:
+            except Exception as error:  # user code raises what it likes; the others are closed all the same
                 errors.append(error)
         if errors:
             raise errors[0]

@@ -124,7 +124,7 @@ class BoundOperator:
                 self._object = found(**parameters)
             except NetstackError:
                 raise
-            except Exception as error:
+            except Exception as error:  # user code raises what it likes; it is told with the operator's name
                 raise OperatorFailed(self.name, error) from error
             self._find_methods()
         else:
@@ -189,7 +189,7 @@ class BoundOperator:
             return await result if isinstance(result, Awaitable) else result
         except NetstackError:
             raise
-        except Exception as error:
+        except Exception as error:  # user code, likewise
             raise OperatorFailed(self.name, error) from error
 
     async def finish(self, out: Output) -> Any:

@@ -31,7 +31,7 @@ import trio
 from ..config import MIB, NetworkConfig
 from ..control.build import own_build
 from ..control.codec import Plain
-from ..control.link import JOBMANAGER, TASKMANAGER, ControlLink, Link, check_release, dial, full_build
+from ..control.link import JOBMANAGER, TASKMANAGER, ControlLink, MessageLink, check_release, dial, full_build
 from ..control.messages import OpenJob
 from ..control.routing import check_job_id, read_route
 from ..control.threaded import open_threaded
@@ -178,7 +178,7 @@ class TaskManager:
         )
         self._log = LimitedLog(LOGGER, trio.current_time)
         self._scopes: dict[str, JobScope] = {}
-        self._drivers: dict[Link, None] = {}
+        self._drivers: dict[MessageLink, None] = {}
         self._began_s = trio.current_time()
         self._jobs_ended = 0
         self._served = trio.Event()
@@ -239,7 +239,7 @@ class TaskManager:
 
     # For sessions.
 
-    def make_scope(self, message: OpenJob, link: Link, blobs: BlobFetcher) -> JobScope:
+    def make_scope(self, message: OpenJob, link: MessageLink, blobs: BlobFetcher) -> JobScope:
         """A job that waits for its slots; its id is taken.
 
         Raises:
@@ -394,7 +394,7 @@ class TaskManager:
                 nursery.cancel_scope.cancel()
 
     @contextmanager
-    def _driven_by(self, link: Link) -> Iterator[None]:
+    def _driven_by(self, link: MessageLink) -> Iterator[None]:
         self._drivers[link] = None
         try:
             yield
@@ -426,7 +426,7 @@ class TaskManager:
             await self._registered_at(link, greeting.role)
             nursery.cancel_scope.cancel()
 
-    async def _registered_at(self, link: Link, role: str) -> None:
+    async def _registered_at(self, link: MessageLink, role: str) -> None:
         if role != JOBMANAGER:
             raise RequestRefused(f"{link.peer} is no JobManager; give the address of one to --jobmanager")
         self._registrations += 1

@@ -15,7 +15,7 @@ from typing import Final, Protocol, final
 import trio
 
 from ..control.codec import Plain
-from ..control.link import Link
+from ..control.link import MessageLink
 from ..control.messages import (
     AskDetails,
     AskStatistics,
@@ -49,7 +49,7 @@ class SessionHost(Protocol):
     slots: TaskSlotTable
     environments: Environments
 
-    def make_scope(self, message: OpenJob, link: Link, blobs: BlobFetcher) -> JobScope:
+    def make_scope(self, message: OpenJob, link: MessageLink, blobs: BlobFetcher) -> JobScope:
         """A job that waits for its slots; its id is taken. Raises `NetstackError` for one that cannot be."""
 
     def remove_scope(self, scope: JobScope) -> None:
@@ -66,7 +66,7 @@ class SessionHost(Protocol):
 class Session:
     """A control connection whose greetings are exchanged."""
 
-    def __init__(self, link: Link, host: SessionHost) -> None:
+    def __init__(self, link: MessageLink, host: SessionHost) -> None:
         self._link = link
         self._host = host
         self._scopes: dict[str, JobScope] = {}

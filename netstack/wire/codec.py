@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TypeAlias, final
 
 from ..buffer.stored import Packaging, StoredBuffer
+from ..errors import LocalProtocolError
 from ..events import DataType
 from .frames import Frame
 
@@ -108,8 +109,14 @@ class Codec(abc.ABC):
     def encode_stored(
         self, channel: int, sequence: int, backlog: int, buffer: StoredBuffer
     ) -> list[bytes | memoryview]:
-        """A whole frame, in pieces, of what was kept; only with a `packaging` other than PLAIN."""
-        raise NotImplementedError
+        """A whole frame, in pieces, of what was kept; only with a `packaging` other than PLAIN.
+
+        Raises:
+            LocalProtocolError: this dialect sends kept buffers as it sends others.
+        """
+        raise LocalProtocolError(
+            f"{type(self).__name__} has no frame for a kept buffer; its packaging is PLAIN: unpack the buffer first"
+        )
 
     @abc.abstractmethod
     def encode_buffer_header(

@@ -33,6 +33,7 @@ from .ports import (
     CheckpointTask,
     age_ns,
     blocks_producer,
+    check_polled,
     may_time_out,
     restored,
     turned_unaligned,
@@ -101,7 +102,7 @@ class BarrierHandler:
             LocalProtocolError: it cannot come here: closed, the channel has ended or brought it already, or the job's
                 tasks disagree about how barriers align.
         """
-        self._check(channel)
+        check_polled(channel, self._open, is_closed=self._closed)
         if barrier.alignment is Alignment.AT_LEAST_ONCE:
             raise LocalProtocolError(
                 f"barrier {barrier.checkpoint_id} of channel {channel} is AT_LEAST_ONCE, but this task cuts exactly:"
@@ -125,7 +126,7 @@ class BarrierHandler:
         Raises:
             LocalProtocolError: closed, or the channel has ended.
         """
-        self._check(channel)
+        check_polled(channel, self._open, is_closed=self._closed)
         if self._is_over(barrier.checkpoint_id):
             return
         self._begin(barrier)
@@ -140,7 +141,7 @@ class BarrierHandler:
         Raises:
             LocalProtocolError: closed, or the channel has ended.
         """
-        self._check(channel)
+        check_polled(channel, self._open, is_closed=self._closed)
         if self._is_over(checkpoint_id):
             return
         if checkpoint_id > self._current:
@@ -153,7 +154,7 @@ class BarrierHandler:
         Raises:
             LocalProtocolError: closed, or it ended before.
         """
-        self._check(channel)
+        check_polled(channel, self._open, is_closed=self._closed)
         self._open.remove(channel)
         if self._pending is not None:
             self._count(channel, _END_INPUTS)
@@ -184,14 +185,6 @@ class BarrierHandler:
         )
 
     # The frame: which checkpoint an input belongs to.
-
-    def _check(self, channel: int) -> None:
-        if self._closed:
-            raise LocalProtocolError(
-                f"channel {channel} was polled after the barrier handler was closed; stop polling first"
-            )
-        if channel not in self._open:
-            raise LocalProtocolError(f"channel {channel} has ended, or never was: nothing may come from it")
 
     def _is_over(self, checkpoint_id: int) -> bool:
         return checkpoint_id < self._current or (checkpoint_id == self._current and self._pending is None)

@@ -7,9 +7,11 @@ few facts about barriers that both handlers need.
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from ...errors import LocalProtocolError
 from ...events import Alignment, CheckpointBarrier, DataType, data_type_of
 
 
@@ -130,6 +132,18 @@ class CheckpointTask(Protocol):
 
     def abort(self, checkpoint_id: int, reason: AbortReason) -> None:
         """The checkpoint will not happen: discard what there is of it, tell the coordinator and the tasks behind."""
+
+
+def check_polled(channel: int, open_channels: Collection[int], *, is_closed: bool) -> None:
+    """A barrier, marker or end was polled from `channel`.
+
+    Raises:
+        LocalProtocolError: nothing can come from there any more, or ever could.
+    """
+    if is_closed:
+        raise LocalProtocolError(f"channel {channel} was polled after its task closed it; stop polling first")
+    if channel not in open_channels:
+        raise LocalProtocolError(f"channel {channel} has ended, or never was: nothing may come from it")
 
 
 def blocks_producer(barrier: CheckpointBarrier) -> bool:

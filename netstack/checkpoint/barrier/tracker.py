@@ -28,6 +28,7 @@ from .ports import (
     CheckpointTask,
     age_ns,
     blocks_producer,
+    check_polled,
     restored,
 )
 
@@ -86,7 +87,7 @@ class BarrierTracker:
             LocalProtocolError: closed, the channel has ended, or the barrier is unaligned: what it overtook would be
                 in no checkpoint.
         """
-        self._check(channel)
+        check_polled(channel, self._open, is_closed=self._closed)
         checkpoint_id = barrier.checkpoint_id
         if barrier.alignment is Alignment.UNALIGNED:
             raise LocalProtocolError(
@@ -113,7 +114,7 @@ class BarrierTracker:
         Raises:
             LocalProtocolError: closed, or the channel has ended.
         """
-        self._check(channel)
+        check_polled(channel, self._open, is_closed=self._closed)
 
     def on_cancel(self, channel: int, checkpoint_id: int) -> None:
         """A cancel marker was polled from `channel`.
@@ -121,7 +122,7 @@ class BarrierTracker:
         Raises:
             LocalProtocolError: closed, or the channel has ended.
         """
-        self._check(channel)
+        check_polled(channel, self._open, is_closed=self._closed)
         self._drop_older(checkpoint_id)
         if checkpoint_id in self._counts:
             self._drop(checkpoint_id, AbortReason.DECLINED)
@@ -135,7 +136,7 @@ class BarrierTracker:
         Raises:
             LocalProtocolError: closed, or it ended before.
         """
-        self._check(channel)
+        check_polled(channel, self._open, is_closed=self._closed)
         self._open.remove(channel)
         newest: int | None = None
         for checkpoint_id, count in self._counts.items():
@@ -168,14 +169,6 @@ class BarrierTracker:
             timed_out=0,
             last=self._last,
         )
-
-    def _check(self, channel: int) -> None:
-        if self._closed:
-            raise LocalProtocolError(
-                f"channel {channel} was polled after the barrier tracker was closed; stop polling first"
-            )
-        if channel not in self._open:
-            raise LocalProtocolError(f"channel {channel} has ended, or never was: nothing may come from it")
 
     def _complete(self, checkpoint_id: int) -> None:
         self._drop_older(checkpoint_id)
