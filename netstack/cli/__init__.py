@@ -27,6 +27,7 @@ _COMMANDS: Final = {
     "cancel": "jobs",
     "certificate": "certificate",
     "consume": "consume",
+    "datasets": "datasets",
     "demo": "demo",
     "doctor": "doctor",
     "jobmanager": "jobmanager",

@@ -22,7 +22,7 @@ from ..runtime.authentication import Secret
 from ..schedule.slots.slots import LoadBalanceMode
 from .jobmanager_flags import json_flag, secret_flag
 from .logs import log_flag, set_up_logging
-from .values import LENGTH
+from .values import LENGTH, SIZE
 
 _DEFAULTS = JobManagerConfig()
 
@@ -60,6 +60,12 @@ _DEFAULTS = JobManagerConfig()
     show_default=True,
     help="Silence after which a TaskManager is lost.",
 )
+@click.option(
+    "--datasets",
+    "datasets_bytes",
+    type=SIZE,
+    help="Most bytes of all datasets that jobs leave; then the oldest go. If not given, as the disks allow.",
+)
 @click.option("--web", metavar="ADDR:PORT", help="Serve a live page and a REST interface there.")
 @click.option("--web-submit", is_flag=True, help="Jobs may be cancelled and saved from the page; else it only shows.")
 @log_flag
@@ -71,6 +77,7 @@ def jobmanager(
     load_balance: str,
     slot_timeout_s: float,
     heartbeat_timeout_s: float,
+    datasets_bytes: int | None,
     web: str | None,
     web_submit: bool,
     log_kind: str,
@@ -84,6 +91,7 @@ def jobmanager(
         load_balance=LoadBalanceMode(load_balance),
         slot_timeout_s=slot_timeout_s,
         heartbeat_timeout_s=heartbeat_timeout_s,
+        datasets_bytes=datasets_bytes,
     )
     set_up_logging(log_kind)
     trio.run(_serve, config, web, web_submit, as_json)

@@ -98,6 +98,28 @@ class ReleasePartitions:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepDataset:
+    """These partitions of the job stay when it is closed, until `DropDataset`.
+
+    Attributes:
+        job_id: of which job.
+        key: of their dataset.
+        names: of the partitions that are here.
+    """
+
+    job_id: str
+    key: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropDataset:
+    """Nobody needs the dataset any more; one that is not here is ignored."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class TellTask:
     """Something for an invokable's `receive`."""
 
@@ -415,6 +437,8 @@ Message: TypeAlias = (
     | CancelTasks
     | UpdateGate
     | ReleasePartitions
+    | KeepDataset
+    | DropDataset
     | TellTask
     | TriggerCheckpoint
     | AbortCheckpoint

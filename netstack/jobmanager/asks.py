@@ -46,6 +46,8 @@ class Asks:
             "savepoint": self._savepoint,
             "taskmanagers": self._taskmanagers,
             "look": self._look,
+            "datasets": self._datasets,
+            "release_dataset": self._release_dataset,
         }
 
     async def answer(self, link: ControlLink, ask: Ask, done: Callable[[], None]) -> None:
@@ -146,6 +148,13 @@ class Asks:
     async def _look(self, document: Document) -> Document:
         self._manager.watch.want()
         return self._manager.watch.snapshot()
+
+    async def _datasets(self, document: Document) -> Document:
+        return {"datasets": self._manager.datasets.documents()}
+
+    async def _release_dataset(self, document: Document) -> Document:
+        released = await self._manager.datasets.release(_want(document, "dataset_id", str))
+        return {"dataset_id": released.dataset_id, "bytes": released.bytes}
 
     def _find(self, document: Document) -> JobRecord:
         return self._manager.jobs.find(_want(document, "job_id", str))

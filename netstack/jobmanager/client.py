@@ -212,6 +212,29 @@ class JobClient:
         """
         return await self._questions.ask("look", {})
 
+    async def datasets(self) -> list[Document]:
+        """What jobs have left under a name (`DataStream.persist`), the oldest first.
+
+        Raises:
+            ConnectionLost: the JobManager is gone.
+        """
+        return self._questions.want(await self._questions.ask("datasets", {}), "datasets", list)
+
+    async def release_dataset(self, dataset_id: str) -> int:
+        """Drops a dataset; jobs that read it now fail.
+
+        Returns:
+            How many bytes it had.
+
+        Raises:
+            RequestRefused: there is none of this name.
+            ConnectionLost: the JobManager is gone.
+
+        Cancellation: it is dropped or not.
+        """
+        answer = await self._questions.ask("release_dataset", {"dataset_id": dataset_id})
+        return self._questions.want(answer, "bytes", int)
+
     # Inside.
 
     async def _send_code(self, sha256: str, data: bytes) -> None:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from ..control.messages import Message
 from ..schedule.slots.slots import PhysicalSlot
+from .datasets import Dataset
 
 
 class Cluster(Protocol):
@@ -38,3 +39,6 @@ class Cluster(Protocol):
 
     def describe_slots(self) -> str:
         """What slots there are, in words."""
+
+    async def keep_dataset(self, dataset: Dataset) -> None:
+        """The job leaves this behind. Raises `NetstackError`: it cannot be kept, and is dropped."""

@@ -34,6 +34,7 @@ class JobManagerConfig:
         max_unproven: connections that have not proven the secret yet.
         max_asks: questions of one client at a time.
         max_ended_jobs: so many jobs that have ended are remembered.
+        datasets_bytes: of all datasets that jobs have left; the oldest go. None is no limit but that of the disks.
 
     Raises:
         ConfigError: a number that cannot be, or an address that others reach and no secret.
@@ -52,6 +53,7 @@ class JobManagerConfig:
     max_unproven: int = 64
     max_asks: int = 64
     max_ended_jobs: int = 256
+    datasets_bytes: int | None = None
 
     def __post_init__(self) -> None:
         """Refuses what cannot work or would be open to everybody."""

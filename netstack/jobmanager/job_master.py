@@ -48,6 +48,7 @@ from .checkpoint_commands import TaskCommands
 from .checkpoints import CheckpointReport, JobCheckpoints
 from .cluster import Cluster
 from .driver import JobDriver
+from .job_datasets import JobDatasets
 from .job_inbox import JobInbox
 from .job_tasks import JobTasks
 from .log import JobLog
@@ -114,6 +115,7 @@ class JobMaster:
         self.progress: dict[str, dict[str, Any]] = {}
         self.tasks = JobTasks(scheduler)
         self._driver = JobDriver(job_id, scheduler)
+        self._datasets = JobDatasets(job_id, name, scheduler, self._driver, cluster)
         self._sender = TaskSender(job_id, self._driver, cluster)
         self._cluster = cluster
         self._make_coordinator = make_coordinator
@@ -364,6 +366,7 @@ class JobMaster:
             self.tasks.chosen(subtask)
         if isinstance(event, events.TasksReported) and event.what is ExecutionInput.FINISH:
             self.tasks.keep_results(event)
+            self._datasets.finished(event)
         if after is not before:
             self._note("job", f"{before.value} -> {after.value}")
             LOGGER.info("job %s (%s) is %s", self.job_id, self.name, after.value)
@@ -394,6 +397,9 @@ class JobMaster:
                 await self._checkpoints.take_last(self.tasks.has_ended)
             self._checkpoints.stop()
             await self._checkpoints.close()
+        if end.state is JobState.FINISHED:
+            for text in await self._datasets.leave(self._clock):
+                self._note("dataset", text)
         for taskmanager in self._open:
             self._cluster.send(taskmanager, CloseJob(self.job_id))
         with trio.move_on_after(CLOSE_PATIENCE_S):

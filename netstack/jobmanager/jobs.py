@@ -8,13 +8,14 @@ job that cannot be taken up again says why in its record, and keeps nobody else 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import logging
 import random
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -35,6 +36,7 @@ from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.scheduler import Scheduler, SchedulerSettings
 from ..schedule.slots.slot_pool import SlotPoolSettings
 from ..schedule.strategies.scheduling_types import InputConstraint, SchedulingType, check_scheduling
+from .datasets import readers_of
 from .job_master import JobMaster
 from .savepoints import adopt_savepoint
 from .store import StoredJob
@@ -110,12 +112,16 @@ class Jobs:
             Its id.
 
         Raises:
-            ConfigError: it is no job that can run.
+            ConfigError: it is no job that can run, or reads a dataset that is not there.
             NetstackError: it cannot be stored, or the savepoint cannot be used.
 
         Cancellation: it was accepted or not; `records` tells.
         """
         job_id = secrets.token_hex(8)
+        document = copy.deepcopy(dict(document))
+        for parameters in readers_of(document):
+            dataset = self._manager.datasets.places(str(parameters.get("dataset")))
+            parameters |= {"format": dataset.format, "partitions": [asdict(each) for each in dataset.partitions]}
         stored = StoredJob(job_id, document, time.time(), None, dict(code or {}), dict(builds or {}))
         record = self._read(stored)
         for digest in stored.code.values():

@@ -20,7 +20,7 @@ class Happening:
     Attributes:
         at: seconds since 1970.
         what: a word to filter by: `job`, `slots`, `deploy`, `failure`, `checkpoint`, `taskmanager`, `speculation`,
-            `blocklist`.
+            `blocklist`, `dataset`.
         text: a sentence.
     """
 

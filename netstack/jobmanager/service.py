@@ -59,6 +59,7 @@ from ..transport import ByteStream, Listener, transport_for
 from ..version import __version__
 from .asks import Asks
 from .config import JobManagerConfig
+from .datasets import Dataset, Datasets
 from .job_master import JobMaster
 from .jobs import Jobs
 from .slots import ClusterSlots
@@ -90,6 +91,7 @@ class JobManager:
         address: URL that was really bound.
         slots: who has which slot.
         taskmanagers: those that are there.
+        datasets: what jobs have left.
         jobs: all jobs, also those that have ended.
         store: its folder.
         watch: looks at all of it.
@@ -104,6 +106,9 @@ class JobManager:
         self.slots = ClusterSlots(config.load_balance)
         self.taskmanagers = TaskManagers(config.heartbeat_timeout_s)
         self.blobs = MemoryBlobStore()
+        self.datasets = Datasets(
+            store, self.taskmanagers, in_thread, most_bytes=config.datasets_bytes, log=LOGGER.warning
+        )
         self.jobs = Jobs(self, nursery, in_thread)
         self.in_thread = in_thread
         self._nursery = nursery
@@ -156,6 +161,10 @@ class JobManager:
         """See `Cluster.ask_for_life`."""
         for name in taskmanagers:
             self.taskmanagers.ping(name)
+
+    async def keep_dataset(self, dataset: Dataset) -> None:
+        """See `Cluster.keep_dataset`."""
+        await self.datasets.put(dataset)
 
     def describe_slots(self) -> str:
         """See `Cluster.describe_slots`."""
@@ -290,6 +299,7 @@ class JobManager:
         found = self.taskmanagers.register(link, greeting, peer)
         name = found.location.name
         self.slots.register(name, found.slots)
+        self.datasets.came(found)
         LOGGER.info("TaskManager %s is here, at %s with %d slots", name, found.location.address, found.slots)
         reason = "the JobManager is stopping"
         try:
@@ -303,6 +313,7 @@ class JobManager:
         finally:
             self.watch.lost(name, reason)
             self.taskmanagers.remove(name)
+            self.datasets.lost(found.location.address)
             self.slots.lose(name)
             for job_id, slots in found.opening.items():
                 self.slots.missed(job_id, len(slots))
@@ -407,6 +418,7 @@ async def open_jobmanager(config: JobManagerConfig, *, in_thread: InThread = in_
             try:
                 async with background_tasks() as nursery:
                     manager = JobManager(config, listener.address, store, nursery, in_thread)
+                    await manager.datasets.recover()
                     await manager.jobs.recover()
                     nursery.start_soon(manager.serve, listener)
                     nursery.start_soon(manager.watch.run)

@@ -120,6 +120,28 @@ class JobStore:
         """Removes an ended job; its checkpoints stay."""
         shutil.rmtree(self._job(job_id), ignore_errors=True)
 
+    def put_dataset(self, dataset_id: str, document: Mapping[str, Any]) -> None:
+        """A job has left a dataset; one of the same name is replaced.
+
+        Raises:
+            JobStoreError: it cannot be written.
+        """
+        self._write(self._dataset(dataset_id), {"kind": FORMAT, **document})
+
+    def forget_dataset(self, dataset_id: str) -> None:
+        """Removes what `put_dataset` has stored."""
+        self._dataset(dataset_id).unlink(missing_ok=True)
+
+    def datasets(self) -> list[dict[str, Any]]:
+        """All of them, the oldest first; those that cannot be read are left out."""
+        found = []
+        for path in (self.folder / "datasets").glob("*.json"):
+            with contextlib.suppress(OSError, ValueError):
+                document = json.loads(path.read_bytes())
+                if isinstance(document, dict) and document.pop("kind", None) == FORMAT:
+                    found.append(document)
+        return sorted(found, key=lambda document: float(document.get("created_at", 0)))
+
     def checkpoint_folder(self, job_id: str) -> str:
         """Where the checkpoints of a job are that names no folder of its own."""
         return str(self.folder / "checkpoints" / job_id)
@@ -152,6 +174,9 @@ class JobStore:
 
     def _job(self, job_id: str) -> Path:
         return self.folder / "jobs" / job_id
+
+    def _dataset(self, dataset_id: str) -> Path:
+        return self.folder / "datasets" / f"{hashlib.sha256(dataset_id.encode()).hexdigest()}.json"
 
     def _code(self, digest: str) -> Path:
         if len(digest) != _HASH_CHARACTERS or not all(each in "0123456789abcdef" for each in digest):

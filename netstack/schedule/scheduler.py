@@ -145,6 +145,19 @@ class Scheduler:
         """
         return self.execution_state(int(self.topology.producer_of_partition[partition]))
 
+    def persistent(self) -> dict[int, list[tuple[int, int, TaskManagerLocation]]]:
+        """What outlives the job: by dataset its partitions, each with its attempt and place; lost ones are left out."""
+        topology, tracker = self._progress.topology, self._progress.tracker
+        return {
+            number: [
+                (partition, int(tracker.attempts[partition]), self._progress.locations[tracker.taskmanagers[partition]])
+                for partition in topology.partitions_of(number)
+                if tracker.is_tracked[partition]
+            ]
+            for number, dataset in enumerate(topology.job.datasets)
+            if dataset.type.is_persistent
+        }
+
     def statistics(self) -> SchedulerStatistics:
         """A snapshot."""
         progress, recovery = self._progress, self._recovery

@@ -142,6 +142,7 @@ class ChainTask:
                 task.max_parallelism,
                 attempt.attempt,
                 is_keyed=information.name in keyed,
+                open_gate=self._environment.open_gate,
             )
             self._bound[information.name] = BoundOperator(information, context, self._load)
         writers: list[RecordWriter[Any]] = []

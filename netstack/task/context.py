@@ -5,14 +5,18 @@ Takes: the operator's place in the job. Gives: its keyed states.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 from ..errors import ConfigError, LocalProtocolError
+from ..ids import ChannelDescriptor
+from ..inbound.gate import SingleInputGate
 from ..keygroups import key_group, operator_index
 from ..shown import shown
 from .keyed_state import KeyedState
+
+OpenGate: TypeAlias = Callable[[Sequence[ChannelDescriptor]], Awaitable[SingleInputGate]]
 
 
 @final
@@ -31,6 +35,7 @@ class OperatorContext:
 
     __slots__ = (
         "_is_keyed",
+        "_open_gate",
         "_restored",
         "_states",
         "attempt",
@@ -52,8 +57,9 @@ class OperatorContext:
         attempt: int,
         *,
         is_keyed: bool = False,
+        open_gate: OpenGate | None = None,
     ) -> None:
-        """Args: see the attributes; whether its inputs are keyed."""
+        """Args: see the attributes; whether its inputs are keyed; what opens gates on the task's network."""
         self.operator = operator
         self.task = task
         self.subtask = subtask
@@ -62,6 +68,7 @@ class OperatorContext:
         self.attempt = attempt
         self.input = 1
         self._is_keyed = is_keyed
+        self._open_gate = open_gate
         self._states: dict[str, KeyedState] = {}
         self._restored: dict[str, Mapping[Any, Any]] = {}
 
@@ -91,6 +98,18 @@ class OperatorContext:
             state = self._states[name] = KeyedState(default, partial(self._check_key, name))
             state.update(self._restored.pop(name, {}))
         return state
+
+    async def open_gate(self, channels: Sequence[ChannelDescriptor]) -> SingleInputGate:
+        """A gate beside those of the job's edges, on partitions that other jobs have left. Its reader closes it.
+
+        Raises:
+            LocalProtocolError: the operator is not in a task.
+
+        Others, and cancellation: as `NetworkEnvironment.open_gate`.
+        """
+        if self._open_gate is None:
+            raise LocalProtocolError(f"operator {self.operator!r} is not in a task, and has no network")
+        return await self._open_gate(channels)
 
     def _check_key(self, state: str, key: Any) -> None:
         owner = operator_index(key_group(key, self.max_parallelism), self.parallelism, self.max_parallelism)

@@ -28,6 +28,9 @@ from ..shown import shown, shown_error, shown_text
 GROUP: Final = "netstack.invokables"
 """Entry points of this group name modules whose functions every TaskManager runs."""
 
+OWN: Final = ("netstack.task.kept_dataset:",)
+"""Sources that netstack brings along."""
+
 EVERYTHING: Final = "*"
 
 
@@ -43,7 +46,8 @@ class AllowList:
     """
 
     def __init__(self, prefixes: Iterable[str] = ()) -> None:
-        self.prefixes = (*sorted({f"{entry.value}:" for entry in entry_points(group=GROUP)}), *prefixes)
+        declared = {f"{entry.value}:" for entry in entry_points(group=GROUP)}
+        self.prefixes = (*sorted({*OWN, *declared}), *prefixes)
         self._is_open = EVERYTHING in self.prefixes
         for prefix in self.prefixes:
             if prefix != EVERYTHING and (not prefix.endswith((".", ":")) or prefix[0] in ".:"):

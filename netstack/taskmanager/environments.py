@@ -131,8 +131,12 @@ class Environments:
         self._shared.add_address(data_address)
         return self._shared
 
+    def stay(self) -> None:
+        """Keeps the shared environment open, which is there; `leave` when that is not needed any more."""
+        self._users += 1
+
     def leave(self) -> None:
-        """Ends a `join`."""
+        """Ends a `join`, or a `stay`."""
         self._users -= 1
         self._notify()
 

@@ -27,6 +27,7 @@ from ..control.messages import (
     CheckpointCompleted,
     JobOpened,
     JobProgress,
+    KeepDataset,
     Message,
     ReleasePartitions,
     SubmitTasks,
@@ -44,6 +45,7 @@ from ..schedule.descriptors.shuffle import ShuffleDescriptors, is_of_job
 from ..task.reports import RunnableTask, TaskReports
 from .blob_reader import BlobReader, Fetch
 from .code import AllowList, ShippedCode
+from .datasets import KeptDatasets
 from .environments import Environments
 from .slots import TaskSlotTable
 from .state_reports import StateReports
@@ -92,6 +94,7 @@ class JobScope:
         allowed: AllowList,
         shipped: ShippedCode | None,
         blobs: BlobReader,
+        datasets: KeptDatasets,
         fetch: Fetch,
         send: Callable[[Message], None],
     ) -> None:
@@ -107,6 +110,7 @@ class JobScope:
             allowed: what may be run.
             shipped: takes packages that the job brings along; None where that is not allowed.
             blobs: of the TaskManager.
+            datasets: of the TaskManager.
             fetch: brings a blob over the link of the job.
             send: to the driver.
         """
@@ -126,6 +130,7 @@ class JobScope:
         self._factory = TaskFactory(job_id, name, host=host, allowed=allowed, shipped=shipped, blobs=blobs, fetch=fetch)
         self._shipped = shipped
         self._blobs = blobs
+        self._datasets = datasets
         self._send = send
         self._ended: OrderedDict[Attempt, str] = OrderedDict()
         self._canceled_early: OrderedDict[Attempt, None] = OrderedDict()
@@ -280,6 +285,8 @@ class JobScope:
                 descriptors = ShuffleDescriptors.decompress(message.descriptors)
                 for task in self._alive(message.attempts):
                     task.update_gate(message.gate, descriptors)
+            case KeepDataset():
+                self._keep(message)
             case ReleasePartitions():
                 for name in message.names:
                     self._partitions.discard(name)
@@ -289,6 +296,17 @@ class JobScope:
                 raise RemoteProtocolError(
                     ErrorCode.UNEXPECTED_FRAME, f"{type(message).__name__} is nothing that is said to a TaskManager"
                 )
+
+    def _keep(self, message: KeepDataset) -> None:
+        """Some partitions are the TaskManager's from now on."""
+        if self.environment is None:
+            return
+        try:
+            self._datasets.keep(message.key, message.names, self.environment)
+        except NetstackError as error:
+            self.refuse(str(error))
+            return
+        self._partitions.difference_update(message.names)
 
     def _submit(self, descriptors: Sequence[bytes]) -> None:
         """Whatever is said of these attempts from now on is about something that is there, so this does not wait."""

@@ -19,6 +19,7 @@ import random
 import secrets
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -47,13 +48,16 @@ from ..runtime.authentication import Secret, prove_dialler
 from ..runtime.background import background_tasks
 from ..runtime.causes import root_cause
 from ..runtime.statistics import NetworkStatistics
+from ..runtime.threads import in_thread
 from ..schedule.descriptors.blob_store import MemoryBlobStore
 from ..shown import shown_error, shown_text
+from ..shuffle.files import remove_leftovers
 from ..transport import ByteStream, Listener, is_private, transport_for
 from ..version import __version__
 from .blob_reader import BlobReader
 from .blobs import BlobFetcher
 from .code import AllowList, ShippedCode
+from .datasets import KeptDatasets
 from .details import details_document
 from .environments import Environments
 from .job_scope import JobScope
@@ -148,6 +152,7 @@ class TaskManager:
         control_address: URL of the port for control.
         slots: what is free.
         environments: the networks of its jobs.
+        datasets: what jobs have left here.
     """
 
     def __init__(self, config: TaskManagerConfig, listener: Listener, control: Listener | None) -> None:
@@ -176,6 +181,7 @@ class TaskManager:
             secret=config.secret,
             on_stream_end=self._admission.left,
         )
+        self.datasets = KeptDatasets(self.environments)
         self._log = LimitedLog(LOGGER, trio.current_time)
         self._scopes: dict[str, JobScope] = {}
         self._drivers: dict[MessageLink, None] = {}
@@ -260,6 +266,7 @@ class TaskManager:
             allowed=self._allowed,
             shipped=self._shipped,
             blobs=self._blobs,
+            datasets=self.datasets,
             fetch=blobs.fetch,
             send=link.send,
         )
@@ -331,6 +338,7 @@ class TaskManager:
             "python": platform.python_version(),
             "kernel": platform.release(),
             "cpus": os.cpu_count() or 1,
+            "datasets": list(self.datasets.keys),
             "allow": list(self._allowed.prefixes),
             "allow_submitted": self.config.allow_submitted,
             "heartbeat_timeout_s": self.config.heartbeat_timeout_s,
@@ -462,6 +470,8 @@ async def open_taskmanager(
         async with background_tasks() as nursery:
             if metrics_address is not None:
                 await _serve_metrics(manager, metrics_address, nursery)
+            if config.link_in_thread:  # in virtual time there are no threads
+                nursery.start_soon(_remove_leftovers, config.network.shuffle_directory)
             nursery.start_soon(manager.environments.run)
             nursery.start_soon(partial(manager.serve, listener, takes_data=True))
             if control is not None:
@@ -475,6 +485,15 @@ async def open_taskmanager(
             control.close()
         if manager is not None:
             manager.close()
+
+
+async def _remove_leftovers(folder: str | None) -> None:
+    """What TaskManagers that were killed have left on the disk."""
+    try:
+        for path in await in_thread(partial(remove_leftovers, folder or tempfile.gettempdir())):
+            LOGGER.info("%s was left by a process that is dead, and is removed", path)
+    except OSError as error:
+        LOGGER.warning("what killed processes left cannot be looked for: %s", error)
 
 
 async def _serve_metrics(manager: TaskManager, address: str, nursery: trio.Nursery) -> None:

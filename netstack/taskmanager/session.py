@@ -21,6 +21,7 @@ from ..control.messages import (
     AskStatistics,
     BlobPart,
     CloseJob,
+    DropDataset,
     JobClosed,
     JobRefused,
     Message,
@@ -32,6 +33,7 @@ from ..errors import ConfigError, ConnectionLost, ErrorCode, NetstackError, Remo
 from ..runtime.causes import root_cause
 from ..shown import shown_error, shown_text
 from .blobs import BlobFetcher
+from .datasets import KeptDatasets
 from .environments import Environments
 from .job_scope import JobScope
 from .slots import TaskSlotTable
@@ -48,6 +50,7 @@ class SessionHost(Protocol):
 
     slots: TaskSlotTable
     environments: Environments
+    datasets: KeptDatasets
 
     def make_scope(self, message: OpenJob, link: MessageLink, blobs: BlobFetcher) -> JobScope:
         """A job that waits for its slots; its id is taken. Raises `NetstackError` for one that cannot be."""
@@ -101,6 +104,8 @@ class Session:
                 scope = self._scopes.get(message.job_id)
                 if scope is not None:
                     scope.close("")
+            case DropDataset():
+                self._host.datasets.drop(message.key)
             case BlobPart():
                 self._blobs.part(message)
             case AskStatistics():

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import trio
 
 from netstack.keygroups import key_group
@@ -20,8 +21,8 @@ from netstack.schedule.graph.stream_graph import GlobalExchangeMode, StreamSetti
 NUMBERS = 4000
 
 
-def numbers(context: Any) -> Iterator[int]:
-    yield from range(context.subtask, NUMBERS, context.parallelism)
+def numbers(context: Any, count: int = NUMBERS) -> Iterator[int]:
+    yield from range(context.subtask, count, context.parallelism)
 
 
 def tens(number: int) -> int:
@@ -102,6 +103,26 @@ def slow_sums(mark: str, speculation: SpeculationSettings) -> StreamEnvironment:
     summed = job.source(numbers, name="numbers").key_by(tens).process(SlowWhereFirst, name="sums", mark=mark)
     summed.sink(Collect, name="result").set_parallelism(1)
     return job
+
+
+def keeps(dataset: str, count: int = NUMBERS) -> StreamEnvironment:
+    """Leaves the numbers behind, by their last digit."""
+    job = StreamEnvironment("keeps", parallelism=3, settings=StreamSettings(is_batch=True))
+    kept = job.source(numbers, name="numbers", parameters={"count": count}).key_by(tens).persist(dataset)
+    kept.sink(Collect, name="result").set_parallelism(2)
+    return job
+
+
+def reads(dataset: str, parallelism: int = 4, gate: str = "") -> StreamEnvironment:
+    """Sums up what another job has left."""
+    job = StreamEnvironment("reads", parallelism=parallelism, settings=StreamSettings(is_batch=True))
+    summed = job.dataset(dataset).key_by(tens).process(Sums, name="sums", gate=gate)
+    summed.sink(Collect, name="result").set_parallelism(1)
+    return job
+
+
+def packed(number: int) -> bytes:
+    return bytes(msgpack.packb(number))
 
 
 def expected() -> list[list[int]]:

@@ -40,6 +40,10 @@ def text_of(path: Path, words: int) -> Counter[str]:
     return Counter(text)
 
 
+def files(folder: Path) -> list[Path]:
+    return [*folder.glob("netstack-shuffle-*/*.*")]
+
+
 def data_files(folder: Path) -> list[Path]:
     return [*folder.glob("netstack-shuffle-*/*.data")]
 
@@ -132,6 +136,42 @@ async def test_the_scheduling_types_before_regions(tmp_path: Path, monkeypatch: 
             for scheduling, mode in (("all_at_once", blocking), ("next_stage_on_complete_output", pipelined)):
                 with pytest.raises(NetstackError, match=f"scheduling={scheduling}"):
                     await run(cluster, batch_jobs.sums(2, mode=mode, scheduling=scheduling))
+
+
+@trio_test
+async def test_the_disk_is_given_back_after_a_cancel_and_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a canceled job had written goes at once; what a killed TaskManager had, when it is started again."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    gate = tmp_path / "gate"
+    with trio.fail_after(PATIENCE_S):
+        async with open_local_cluster(taskmanagers=2, slots=1) as cluster:
+            client = cluster.client
+
+            async def begin() -> str:
+                """A job of two stages, of which the first is on disk and the second waits."""
+                job_id = await client.submit(batch_jobs.sums(parallelism=2, gate=str(gate)).stream_graph())
+
+                async def is_running() -> bool:
+                    return bool((await client.job(job_id))["vertices"][1]["subtasks"][0]["state"] == "running")
+
+                await until(is_running)
+                return job_id
+
+            async def is_clean() -> bool:
+                return not files(tmp_path)
+
+            job_id = await begin()
+            assert data_files(tmp_path)
+            assert await client.cancel(job_id) == "canceled"
+            assert await is_clean(), "when a job has ended, nothing of it is left"
+            job_id = await begin()
+            os.kill((await client.taskmanagers())[0]["pid"], signal.SIGKILL)
+            gate.touch()
+            result = await cluster.wait(job_id)
+            assert result.results["result"] == {0: batch_jobs.expected()}
+            await until(is_clean)
 
 
 @trio_test

@@ -70,6 +70,11 @@ def result_type(graph: StreamGraph, edge: StreamEdge) -> ResultPartitionType:
                 f"edge {graph.describe(edge)}: only a blocking result can be kept as dataset {edge.dataset_id!r}, and"
                 f" this one is {kind.value}; use exchange mode BATCH"
             )
+        if graph.settings.network is not None:
+            raise ConfigError(
+                f"edge {graph.describe(edge)}: dataset {edge.dataset_id!r} cannot outlive the job, whose network is its"
+                " own and goes with it: leave `network` out of the settings"
+            )
         return ResultPartitionType.BLOCKING_PERSISTENT
     return kind
 

@@ -22,6 +22,7 @@ from ...function_names import Named, name_of
 from .job_graph import DEFAULT_FORMAT, UNDECIDED, OperatorKind, ResourceProfile
 from .slot_groups import inherited_group
 from .stream_graph import (
+    KEPT_DATASET,
     OF_SOURCE,
     ChainingStrategy,
     ExchangeMode,
@@ -114,6 +115,18 @@ class StreamEnvironment:
             parameters=dict(parameters or {}),
         )
         return self.add(node)
+
+    def dataset(self, dataset_id: str, *, name: str = "") -> OperatorStream:
+        """The records that another job has kept under this name (`DataStream.persist`).
+
+        Args:
+            dataset_id: the name.
+            name: of the operator, unique in the job.
+
+        Raises:
+            ConfigError: the operator's name is taken. When the job is submitted: there is no such dataset.
+        """
+        return self.source(KEPT_DATASET, name=name or dataset_id, parameters={"dataset": dataset_id})
 
     def invokable(self, function: Named, *inputs: DataStream, name: str = "", **parameters: Any) -> OperatorStream:
         """A vertex that writes its partitions and reads its gates itself: `async def invokable(task)`.
@@ -310,7 +323,11 @@ class DataStream:
         return self._changed(mode=mode)
 
     def persist(self, dataset_id: str) -> DataStream:
-        """Keeps the records under a name beyond the end of the job."""
+        """Keeps the records under a name beyond the end of the job, for others to read with `dataset`.
+
+        They are on the TaskManagers that wrote them until `netstack datasets --release`, or a job that has ended well
+        keeps others under the same name. The exchange must be a blocking one.
+        """
         return self._changed(dataset_id=dataset_id)
 
     def with_format(self, format: str) -> DataStream:

@@ -30,6 +30,9 @@ from .job_graph import (
 from .restart_settings import RestartSettings
 from .speculation_settings import SpeculationSettings
 
+KEPT_DATASET: Final = "netstack.task.kept_dataset:KeptDataset"
+"""The source that reads what another job has left."""
+
 DEFAULT_GROUP: Final = "default"
 """Name of the slot sharing group of whoever names none."""
 

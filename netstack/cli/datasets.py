@@ -1,0 +1,58 @@
+"""The command `netstack datasets`: what jobs have left under a name, and how it goes.
+
+Takes: names of datasets to release. Gives: a table, or one JSON document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from ..jobmanager.client import Document, JobClient
+from ..units import format_duration, format_size
+from .job_output import print_all, print_document
+from .jobmanager_flags import ask, jobmanager_flags, json_flag
+
+
+@click.command(short_help="What jobs have left under a name.")
+@click.option("--release", multiple=True, metavar="NAME", help="Drop this one; repeatable.")
+@jobmanager_flags
+@json_flag
+def datasets(release: tuple[str, ...], jobmanager: str, secret_file: Path | None, as_json: bool) -> int:
+    """Lists the datasets that jobs kept beyond their end (`stream.persist(NAME)`), or drops some of them.
+
+    A job reads one with `job.dataset(NAME)`. It is kept by the TaskManagers that wrote it: while one of these is not
+    there, the dataset cannot be read.
+    """
+
+    async def question(client: JobClient) -> Document:
+        for name in release:
+            await client.release_dataset(name)
+        return {"datasets": await client.datasets()}
+
+    document = ask(jobmanager, secret_file, question)
+    if as_json:
+        print_document(document)
+    else:
+        print_all([_table(document["datasets"])])
+    return 0
+
+
+def _table(found: Iterable[Document]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("dataset", "bytes", "partitions", "job", "age", ""):
+        table.add_column(name, justify="right" if name in ("bytes", "partitions") else "left")
+    for each in found:
+        missing = len(each["missing"])
+        table.add_row(
+            each["dataset_id"],
+            format_size(each["bytes"]),
+            str(each["partitions"]),
+            f"{each['job_name']} {each['job_id']}",
+            format_duration(float(round(each["age_s"]))),
+            f"[red]{missing} of its TaskManagers are not there[/]" if missing else "",
+        )
+    return table

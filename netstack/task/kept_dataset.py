@@ -1,0 +1,97 @@
+"""A source that reads what another job has left: a dataset that was kept under a name.
+
+Takes: where its partitions are, as the JobManager knows it. Gives: its records, each to one subtask.
+
+Rules: the dataset is pieces, one for each subpartition of each partition, in the order of subpartitions; a subtask
+reads an even share of consecutive ones. It can be read any number of times, so an attempt that runs again reads it
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+from ..errors import ConfigError
+from ..ids import ChannelDescriptor
+from ..runtime.record_reader import RecordReader
+from .context import OperatorContext
+
+
+@final
+class KeptDataset:
+    """See `StreamEnvironment.dataset`, which makes one.
+
+    Args:
+        dataset: its name.
+        format: of its records; None before the JobManager has found it.
+        partitions: `name`, `address` and `subpartitions` of each; likewise.
+
+    Raises:
+        ConfigError: nobody has looked it up.
+    """
+
+    def __init__(
+        self, dataset: str, format: str | None = None, partitions: Sequence[Mapping[str, Any]] | None = None
+    ) -> None:
+        if format is None or partitions is None:
+            raise ConfigError(f"dataset {dataset!r} was not looked up: a JobManager does that when a job is submitted")
+        self._format = format
+        self._partitions = partitions
+        self._reader: RecordReader[Any] | None = None
+        self._has_ended = False
+
+    def open(self, context: OperatorContext) -> None:
+        """Which share it reads."""
+        self._context = context
+        self._has_ended = not self._channels()
+
+    async def read(self) -> list[Any] | None:
+        """The next records; None at the end."""
+        if self._has_ended:
+            return None
+        if self._reader is None:
+            self._reader = RecordReader(await self._context.open_gate(self._channels()), format=self._format)
+        records = await self._reader.next_records()
+        if records is None:
+            self._has_ended = True
+            self._reader.close()
+        return records
+
+    def snapshot(self) -> None:
+        """Nothing: who begins anew reads all of it again."""
+
+    def close(self) -> None:
+        """Gives the gate back."""
+        if self._reader is not None:
+            self._reader.close()
+
+    def _channels(self) -> list[ChannelDescriptor]:
+        share = shares([int(each["subpartitions"]) for each in self._partitions], self._context.parallelism)[
+            self._context.subtask
+        ]
+        return [
+            ChannelDescriptor(
+                str(self._partitions[partition]["address"]), str(self._partitions[partition]["name"]), first, count
+            )
+            for partition, first, count in share
+        ]
+
+
+def shares(subpartitions: Sequence[int], parallelism: int) -> list[list[tuple[int, int, int]]]:
+    """What each subtask reads: partition, first subpartition, how many.
+
+    Args:
+        subpartitions: of each partition.
+        parallelism: how many subtasks.
+    """
+    pieces = sorted((index, partition) for partition, count in enumerate(subpartitions) for index in range(count))
+    found: list[list[tuple[int, int, int]]] = []
+    for subtask in range(parallelism):
+        mine = pieces[len(pieces) * subtask // parallelism : len(pieces) * (subtask + 1) // parallelism]
+        ranges: dict[int, tuple[int, int]] = {}
+        for subpartition, partition in mine:
+            first, count = ranges.get(partition, (subpartition, 0))
+            ranges[partition] = first, count + 1  # consecutive: pieces are in the order of subpartitions
+        found.append([(partition, first, count) for partition, (first, count) in sorted(ranges.items())])
+    return found
