@@ -29,7 +29,7 @@ GROUP: Final = "netstack.invokables"
 """Entry points of this group name modules whose functions every TaskManager runs."""
 
 OWN: Final = ("netstack.task.kept_dataset:",)
-"""Sources that netstack brings along."""
+"""Sources that netstack brings along, and everybody may run."""
 
 EVERYTHING: Final = "*"
 
@@ -47,7 +47,7 @@ class AllowList:
 
     def __init__(self, prefixes: Iterable[str] = ()) -> None:
         declared = {f"{entry.value}:" for entry in entry_points(group=GROUP)}
-        self.prefixes = (*sorted({*OWN, *declared}), *prefixes)
+        self.prefixes = (*sorted(declared), *prefixes)
         self._is_open = EVERYTHING in self.prefixes
         for prefix in self.prefixes:
             if prefix != EVERYTHING and (not prefix.endswith((".", ":")) or prefix[0] in ".:"):
@@ -58,7 +58,7 @@ class AllowList:
 
     def allows(self, name: str) -> bool:
         """Whether a name may be run."""
-        return self._is_open or name.startswith(self.prefixes)
+        return self._is_open or name.startswith((*self.prefixes, *OWN))
 
     def check(self, name: str, shipped: Iterable[str] = ()) -> None:
         """Whether a name may be run.
