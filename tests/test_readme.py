@@ -25,7 +25,7 @@ def test_the_embedding_example_prints_every_word_once(tmp_path: Path) -> None:
     assert len(blocks) >= 1
     program = tmp_path / "embed.py"
     program.write_text(blocks[0])
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["no", "record", "lost", "and", "none", "repeated"]
 
@@ -33,7 +33,7 @@ def test_the_embedding_example_prints_every_word_once(tmp_path: Path) -> None:
 def test_the_example_of_a_kept_partition_reads_half_of_it() -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     program = next(block for block in blocks if "ResultPartitionType.BLOCKING" in block)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     half = sum(number for number in range(100_000) if number % 128 < 64)
     assert done.stdout.splitlines() == ["128 subpartitions, 1200000 bytes", str(half)]
@@ -43,7 +43,7 @@ def test_the_checkpoint_example_counts_every_word(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     program = tmp_path / "checkpoints.py"
     program.write_text(next(block for block in blocks if "interval_s=" in block))
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     counted: dict[str, int] = {}
     for line in done.stdout.splitlines():
@@ -55,7 +55,7 @@ def test_the_sites_first_tutorial_prints_every_word_once(tmp_path: Path) -> None
     (program,) = re.findall(
         r"```python\n(.*?)```", (ROOT / "tools/docs/pages/tutorials/embed.md").read_text(), re.DOTALL
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["no", "record", "lost", "and", "none", "repeated"]
 
@@ -64,7 +64,7 @@ def test_the_blocking_example_prints_every_word_once(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     program = tmp_path / "worker.py"
     program.write_text(next(block for block in blocks if "blocking" in block))
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["no", "record", "lost", "and", "none", "repeated"]
 
@@ -73,7 +73,7 @@ def test_the_asyncio_example_prints_every_word_once(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     program = tmp_path / "asyncio_worker.py"
     program.write_text(next(block for block in blocks if "import asyncio" in block))
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["no", "record", "lost", "and", "none", "repeated"]
 
@@ -81,7 +81,7 @@ def test_the_asyncio_example_prints_every_word_once(tmp_path: Path) -> None:
 def test_the_planning_example_is_what_is_shown() -> None:
     readme = (ROOT / "README.md").read_text()
     (program,) = [one for one in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "make_plan" in one]
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     (shown,) = re.findall(r"```\n(Chained, or why not\n.*?)```", readme, re.DOTALL)
     assert shown in done.stdout
@@ -158,7 +158,7 @@ def test_what_is_served_is_consumed() -> None:
     with subprocess.Popen(served, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as serving:
         assert serving.stdout is not None
         assert str(free) in serving.stdout.readline(), "it says where it listens"
-        done = subprocess.run(consumed, capture_output=True, text=True, timeout=60, check=False)
-        serving.communicate(timeout=60)
+        done = subprocess.run(consumed, capture_output=True, text=True, timeout=180, check=False)
+        serving.communicate(timeout=180)
     assert (done.returncode, serving.returncode) == (0, 0), done.stderr
     assert sum(each["records"] for each in json.loads(done.stdout)["channels"]) == 100_000

@@ -18,7 +18,7 @@ from netstack.jobmanager.client import Document, JobClient, open_job_client
 from netstack.runtime.authentication import Secret
 
 _Result = TypeVar("_Result")
-PATIENCE_S = 40.0
+PATIENCE_S = 120.0
 
 
 class ClusterRig:

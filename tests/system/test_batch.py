@@ -23,7 +23,7 @@ from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import GlobalExchangeMode
 
 pytestmark = pytest.mark.slow
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 async def run(cluster: LocalCluster, job: StreamEnvironment) -> tuple[Any, dict[str, Any]]:

@@ -54,7 +54,7 @@ class Bench:
         return [sys.executable, "-m", "bench", command, *flags, *arguments]
 
     def run(self, command: str, *arguments: str, code: int = 0) -> dict[str, Any]:
-        done = self.hosts.run(0, self.words(command, *arguments), timeout=120)
+        done = self.hosts.run(0, self.words(command, *arguments), timeout=240)
         assert done.returncode == code, done.stderr
         found: dict[str, Any] = json.loads(done.stdout)
         return found
@@ -154,10 +154,10 @@ def test_a_stranger_is_kept_out(bench: Bench, tmp_path: Path) -> None:
     other.touch(mode=0o600)
     other.write_text("another secret, which is long enough")
     words = [sys.executable, "-m", "bench", "run", "--hosts", bench.daemons.flag, "--json", "--seconds", "0.3"]
-    wrong = bench.hosts.run(0, [*words, "--secret-file", str(other)], timeout=60)
+    wrong = bench.hosts.run(0, [*words, "--secret-file", str(other)], timeout=240)
     assert wrong.returncode == 1
     assert "secret" in json.loads(wrong.stdout)["error"]
-    without = bench.hosts.run(0, words, timeout=60)
+    without = bench.hosts.run(0, words, timeout=240)
     assert without.returncode == 1
     assert "secret" in json.loads(without.stdout)["error"]
 
@@ -207,14 +207,14 @@ def test_a_spark_cluster_whose_workers_have_another_netstack_and_lose_an_executo
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        until_s = time.monotonic() + 120
+        until_s = time.monotonic() + 240
         while not (sweep / "rows.jsonl").exists() or not (sweep / "rows.jsonl").read_text():
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < until_s
             time.sleep(0.1)
         time.sleep(2)  # in the middle of the second run
         kill_executor(hosts.address(2))
-        out, said = process.communicate(timeout=120)
+        out, said = process.communicate(timeout=240)
         assert process.returncode == 1, said
         first, second, third = json.loads(out)["rows"]
         assert "Traceback" not in said

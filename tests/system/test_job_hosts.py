@@ -65,12 +65,12 @@ class Cluster:
 
     def ask(self, command: str, *words: str) -> dict[str, Any]:
         flags = ["--jobmanager", self.address, "--secret-file", str(self.secret), "--json"]
-        done = self.hosts.run(0, [sys.executable, "-m", "netstack.cli", command, *words, *flags], timeout=60)
+        done = self.hosts.run(0, [sys.executable, "-m", "netstack.cli", command, *words, *flags], timeout=180)
         assert done.returncode == 0, done.stderr
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
-    def until(self, job_id: str, condition: Callable[[dict[str, Any]], Any], within_s: float = 30.0) -> dict[str, Any]:
+    def until(self, job_id: str, condition: Callable[[dict[str, Any]], Any], within_s: float = 120.0) -> dict[str, Any]:
         end_s = time.monotonic() + within_s
         while not condition(found := self.ask("jobs", job_id)):
             assert time.monotonic() < end_s, json.dumps(found["log"][-10:], indent=1)

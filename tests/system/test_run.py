@@ -28,7 +28,7 @@ from netstack.jobmanager.service import open_jobmanager
 from netstack.runtime.authentication import Secret
 
 pytestmark = pytest.mark.slow
-PATIENCE_S = 40.0
+PATIENCE_S = 120.0
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:

@@ -31,7 +31,7 @@ def words(output: Path, *more: str) -> list[str]:
     return [sys.executable, "-m", "bench", "sweep", "--engine", "spark", *POINT, "--output", str(output), *more]
 
 
-def left_of(mark: str, within_s: float = 5.0) -> list[str]:
+def left_of(mark: str, within_s: float = 30.0) -> list[str]:
     """Processes that were started with this mark and are still there after so long."""
     until_s = time.monotonic() + within_s
     while found := marked(mark):
@@ -60,7 +60,7 @@ class Terminal:
             os.execve(arguments[0], arguments, {**os.environ, "TERM": "xterm", "COLUMNS": "120", "TEST_MARK": mark})
         self.text = ""
 
-    def read_until(self, text: str, within_s: float = 60.0) -> None:
+    def read_until(self, text: str, within_s: float = 180.0) -> None:
         until_s = time.monotonic() + within_s
         while text not in self.text and self._read(max(0.0, until_s - time.monotonic())):
             pass
@@ -94,7 +94,7 @@ def test_ctrl_c_keeps_what_was_measured_and_leaves_no_process(tmp_path: Path) ->
     terminal.read_until("starting Spark at local[2]")
     terminal.read_until("2/20")
     terminal.press_ctrl_c()
-    assert terminal.end(40) == 1
+    assert terminal.end(120) == 1
     assert left_of("ctrl-c") == []
     assert "stopped by Ctrl-C: 1 of 20 runs are stored; to go on: netstack-bench sweep" in " ".join(
         terminal.text.split()
@@ -112,7 +112,7 @@ def test_ctrl_c_while_spark_starts_leaves_no_process(tmp_path: Path) -> None:
     terminal.read_until("left starting Spark")
     time.sleep(0.5)  # a JVM is half started
     terminal.press_ctrl_c()
-    assert terminal.end(20) == 1
+    assert terminal.end(120) == 1
     assert left_of("early") == []
     assert "stopped by Ctrl-C before anything was measured" in terminal.text
     assert "Traceback" not in terminal.text
@@ -129,13 +129,13 @@ def test_a_driver_that_is_ended_leaves_no_process(number: signal.Signals, tmp_pa
         stderr=subprocess.PIPE,
         text=True,
     )
-    until_s = time.monotonic() + 60
+    until_s = time.monotonic() + 180
     while sum("pyspark.daemon" in each for each in marked(mark)) < 3:  # the daemon and two nodes
         assert time.monotonic() < until_s
         time.sleep(0.1)
     process.send_signal(number)
-    _, said = process.communicate(timeout=20)
-    assert left_of(mark, 10) == []
+    _, said = process.communicate(timeout=120)
+    assert left_of(mark) == []
     assert "Traceback" not in said
     if number == signal.SIGTERM:
         assert process.returncode == 1

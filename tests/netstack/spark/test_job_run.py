@@ -39,7 +39,7 @@ def test_a_job_runs_on_executors_and_goes_on_when_one_is_killed(spark: Any, tmp_
     killed: list[int] = []
 
     def kill_one() -> None:
-        until_s = time.monotonic() + 60
+        until_s = time.monotonic() + 180
         while not [path for path in tmp_path.rglob("*") if "manifest" in path.name.lower()]:
             if time.monotonic() > until_s:
                 return
