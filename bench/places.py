@@ -164,14 +164,15 @@ class SparkPlace:
     @property
     def start_s(self) -> float:
         """See `Place.start_s`."""
-        from .spark.settings import SparkSettings
+        from netstack.spark.settings import SparkSettings
 
         where = SparkSettings(**self.settings)
         return where.start_s + where.tables_s
 
     def on(self, grid: Grid) -> Grid:
         """See `Place.on`."""
-        from .spark.settings import SparkSettings
+        from netstack.spark.settings import SparkSettings
+
         from .spark.spec import SparkSpec
 
         each = {"sources_per_node": self.parallelism, "sinks_per_node": self.parallelism, "relay": self.relay}
@@ -245,7 +246,7 @@ def _refuse(flags: Sequence[str], goes_with: str) -> None:
 
 
 def _spark(runners: Runners, asked: Mapping[str, Any]) -> SparkPlace:
-    from .spark.settings import SparkSettings
+    from netstack.spark.settings import SparkSettings
 
     chosen = {
         "master": asked["master"] or SparkSettings().master,

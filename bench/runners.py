@@ -47,6 +47,6 @@ class Runners:
         Raises:
             ConfigError: it cannot; the text says what is missing.
         """
-        from .spark.session import check_spark
+        from netstack.spark.session import check_spark
 
         check_spark()

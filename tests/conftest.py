@@ -100,8 +100,8 @@ def chromium() -> str:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One session of local mode with two slots, for all tests of the group "spark"; its own output goes to a file."""
-    from bench.spark.session import open_session
-    from bench.spark.settings import SparkSettings
+    from netstack.spark.session import open_session
+    from netstack.spark.settings import SparkSettings
 
     log: Path = tmp_path_factory.mktemp("spark") / "spark.log"
     settings = SparkSettings(master="local[2]", app_name="netstack-tests", log_file=str(log))

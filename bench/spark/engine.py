@@ -15,6 +15,7 @@ from typing import Any, Final, final
 
 from netstack.runtime.authentication import Secret
 from netstack.spark.failures import spark_errors
+from netstack.spark.settings import SparkSettings
 from netstack.spark.ship import imports_from_zip
 
 from ..mesh.matrix import Matrix
@@ -24,7 +25,6 @@ from ..sweep import PlaceUnusable
 from .failures import failure_of, first_failure
 from .jobs import JobTooSlow, run_job
 from .node import HOST_LATENCIES, LOST, SETUP, NodeJob, Row, build, run_node
-from .settings import SparkSettings
 from .spec import SparkSpec
 from .workload import Workload
 

@@ -40,9 +40,10 @@ def exchange(master: str, partitions: int | None, as_json: bool, **settings: Any
 
     Exit code 1 when the two do not give the same rows.
     """
+    from netstack.spark.session import open_session
+    from netstack.spark.settings import SparkSettings
+
     from .exchange import ExchangeSpec, measure
-    from .session import open_session
-    from .settings import SparkSettings
 
     where = SparkSettings(master=master, nodes=partitions, shared_hosts=True)
     spec = ExchangeSpec(**settings, partitions=where.node_count)

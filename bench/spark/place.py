@@ -15,7 +15,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from netstack.errors import ConfigError
+from netstack.spark.apart import Apart
 from netstack.spark.failures import spark_errors
+from netstack.spark.session import open_session
+from netstack.spark.settings import SparkSettings
 
 from ..inputs import Rows
 from ..places import Bar
@@ -24,9 +27,7 @@ from ..store import Store, read_sweep
 from ..sweep import Progress, RunOnce
 from .engine import SparkEngine
 from .failures import failure_of
-from .jobs import Apart, JobTooSlow, run_job
-from .session import open_session
-from .settings import SparkSettings
+from .jobs import JobTooSlow, run_job
 from .sweep import Recorder
 from .tables import check_tables, table_url, write_tables
 from .workload import Workload, check_same, frame_of, rows_of_file, rows_of_frame, ship_rows

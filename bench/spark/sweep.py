@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from netstack.errors import ConfigError
+from netstack.spark.settings import SparkSettings
 from netstack.spark.ship import ship
 
 from ..grid import Grid, PlannedRun, with_rows
@@ -38,7 +39,6 @@ from ..sweep import Progress, succeeded
 from ..sweep import run_sweep as run_grid
 from .engine import SparkEngine
 from .frames import node_frame, with_sweep
-from .settings import SparkSettings
 from .spec import SparkSpec
 from .workload import check_same, name_of_frame, rows_of_frame, ship_rows
 

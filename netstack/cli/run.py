@@ -1,4 +1,4 @@
-"""The command `netstack run`: a job on this machine, in processes that come and go with it.
+"""The command `netstack run`: a job in processes of this machine, or of Spark's executors, that come and go with it.
 
 Takes: a job. Gives: what its sinks return on standard output; progress on standard error, where that is a terminal.
 
@@ -12,19 +12,22 @@ import contextlib
 import logging
 import os
 import signal
+import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Final, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import click
 import trio
 
 from ..errors import ConfigError, NetstackError
-from ..jobmanager.client import JobResult
+from ..jobmanager.client import JobClient, JobResult
 from ..jobmanager.job_master import JobMaster
-from ..jobmanager.local import LocalCluster, memory_for, open_local_cluster
+from ..jobmanager.local import memory_for, open_local_cluster
+from ..jobmanager.service import JobManager
 from ..schedule.execution.execution_states import JobState
 from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.plan.plan import make_plan
@@ -35,6 +38,9 @@ from .jobmanager_flags import json_flag
 from .run_view import RunView
 from .values import COUNT, SIZE
 
+if TYPE_CHECKING:
+    from ..spark.settings import SparkSettings
+
 _CANCEL_S: Final = 10.0
 _LOOK_S: Final = 0.25
 
@@ -42,7 +48,22 @@ _TOLD: Final = frozenset({"failure", "taskmanager"})
 """What of a job's log its user is told."""
 
 
-@click.command(short_help="A job on this machine, from its beginning to its end.")
+class Cluster(Protocol):
+    """What a job runs on: a `LocalCluster`, or one of `netstack.spark`."""
+
+    @property
+    def jobmanager(self) -> JobManager:
+        """In this process."""
+
+    @property
+    def client(self) -> JobClient:
+        """Connected to it."""
+
+    async def wait(self, job_id: str) -> JobResult:
+        """See `JobClient.wait`."""
+
+
+@click.command(short_help="A job on this machine, or on Spark, from its beginning to its end.")
 @click.argument("job")
 @job_parameters
 @click.option(
@@ -76,6 +97,22 @@ _TOLD: Final = frozenset({"failure", "taskmanager"})
     metavar="FILE",
     help="Keep what the live page would show in FILE, for `netstack replay`.",
 )
+@click.option(
+    "--on",
+    "where",
+    type=click.Choice(["here", "spark"]),
+    default="here",
+    show_default=True,
+    help="Where TaskManagers are: processes of this machine, or tasks of a barrier stage of Spark.",
+)
+@click.option(
+    "--master", metavar="URL", help="Spark's: local[N], spark://HOST:PORT, yarn, k8s://...; local[2] if not given."
+)
+@click.option(
+    "--folder",
+    metavar="DIR",
+    help="Where jobs and checkpoints are kept; on a cluster one that all its hosts share. Temporary if not given.",
+)
 @click.option("--verbose", is_flag=True, help="Show what TaskManagers log.")
 @json_flag
 def run(
@@ -89,18 +126,28 @@ def run(
     from_savepoint: str | None,
     web: str | None,
     record: Path | None,
+    where: str,
+    master: str | None,
+    folder: str | None,
     verbose: bool,
     as_json: bool,
 ) -> int:
     """Runs JOB, named as for `netstack plan`: a JobManager here, TaskManagers as processes, gone when it has ended.
 
-    What operators print appears on standard error. Exit code 1 if the job fails or is stopped.
+    With --on spark each TaskManager is a task of a barrier stage: hosts, resources and code are Spark's to bring, and
+    --taskmanagers is N of local[N], else 2, if not given.
+
+    What operators print appears on standard error; on Spark, in its own output. Exit code 1 if the job fails or is
+    stopped.
     """
+    if master is not None and where != "spark":
+        raise ConfigError("--master goes with --on spark; give that too")
     if input_file is not None and not input_file.exists():
         raise ConfigError(f"--input {input_file}: there is no such file")
     graph = load_stream_graph(job, parameters_of(input_file, given))
     mode = LoadBalanceMode(load_balance)
-    taskmanagers, slots = _size(graph, taskmanagers, slots, mode)
+    spark = None if where == "here" else _spark_settings(master, taskmanagers, graph.name)
+    taskmanagers, slots = _size(graph, taskmanagers if spark is None else spark.node_count, slots, mode)
     if memory_bytes is None:
         memory_bytes = memory_for(graph, taskmanagers, slots, mode)
     logging.basicConfig(
@@ -108,9 +155,27 @@ def run(
     )
     if from_savepoint is not None and os.path.exists(from_savepoint):
         from_savepoint = os.path.abspath(from_savepoint)
-    embedded = _Run(graph, from_savepoint, verbose, web=web, record=record)
+    embedded = _Run(graph, from_savepoint, web=web, record=record)
     began = time.monotonic()
-    result = trio.run(embedded.main, taskmanagers, slots, memory_bytes, mode)
+    sizes: Any = {
+        "taskmanagers": taskmanagers,
+        "slots": slots,
+        "memory_bytes": memory_bytes,
+        "load_balance": mode,
+        "folder": None if folder is None else os.path.abspath(folder),
+    }
+    with contextlib.ExitStack() as stack:
+        result = trio.run(
+            embedded.main,
+            partial(
+                open_local_cluster,
+                **sizes,
+                on_printed=embedded.printed,
+                on_logged=embedded.printed if verbose else None,
+            )
+            if spark is None
+            else _on_spark(stack, spark, graph, sizes),
+        )
     if as_json:
         print_document(
             result_document(result)
@@ -126,6 +191,35 @@ def run(
     else:
         print_results(result.results)
     return 0 if result.state == "finished" else 1
+
+
+def _spark_settings(master: str | None, taskmanagers: int | None, name: str) -> SparkSettings:
+    from ..spark.settings import SparkSettings
+
+    return SparkSettings(
+        master=master or SparkSettings().master,
+        nodes=taskmanagers,
+        nodes_flag="--taskmanagers",
+        shared_hosts=True,
+        app_name=f"netstack run {name}",
+        log_file=os.path.join(tempfile.gettempdir(), f"netstack-run-{os.getpid()}.log"),
+    )
+
+
+def _on_spark(
+    stack: contextlib.ExitStack, settings: SparkSettings, graph: StreamGraph, sizes: dict[str, Any]
+) -> Callable[[], AbstractAsyncContextManager[Cluster]]:
+    """Opens a session until `stack` ends. Returns what opens a cluster on it."""
+    from ..spark.job_run import open_spark_cluster, shippable_packages
+    from ..spark.session import check_spark, open_session
+
+    check_spark()
+    click.echo(f"starting Spark at {settings.master}; its own output is {settings.log_file}", err=True)
+    try:
+        spark = stack.enter_context(open_session(settings))
+    except KeyboardInterrupt:
+        raise NetstackError("stopped by Ctrl-C before the job began") from None
+    return partial(open_spark_cluster, spark, **sizes, packages=shippable_packages(graph))
 
 
 def _size(graph: StreamGraph, taskmanagers: int | None, slots: int | None, mode: LoadBalanceMode) -> tuple[int, int]:
@@ -151,7 +245,6 @@ class _Run:
         self,
         graph: StreamGraph,
         from_savepoint: str | None,
-        verbose: bool,
         *,
         web: str | None = None,
         record: Path | None = None,
@@ -159,15 +252,14 @@ class _Run:
         self.restarts = self.checkpoints = self._told = 0
         self._graph = graph
         self._from_savepoint = from_savepoint
-        self._is_verbose = verbose
         self._web = web
         self._record = record
         self._view = RunView(graph.name)
         self._stopped_by = ""
-        self._cluster: LocalCluster | None = None
+        self._cluster: Cluster | None = None
         self._job_id = ""
 
-    async def main(self, taskmanagers: int, slots: int, memory_bytes: int, mode: LoadBalanceMode) -> JobResult:
+    async def main(self, open_cluster: Callable[[], AbstractAsyncContextManager[Cluster]]) -> JobResult:
         """From nothing to its end, and to nothing again."""
         outcome: JobResult | NetstackError | None = None
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
@@ -175,17 +267,7 @@ class _Run:
                 nursery.start_soon(self._end_on, signals, nursery)
                 try:
                     with self._view:
-                        async with (
-                            open_local_cluster(
-                                taskmanagers=taskmanagers,
-                                slots=slots,
-                                memory_bytes=memory_bytes,
-                                load_balance=mode,
-                                on_printed=self._printed,
-                                on_logged=self._printed if self._is_verbose else None,
-                            ) as cluster,
-                            self._seen(cluster),
-                        ):
+                        async with open_cluster() as cluster, self._seen(cluster):
                             outcome = await self._on(cluster)
                 except NetstackError as error:  # leaves as it is, not inside this nursery's group
                     outcome = error
@@ -198,7 +280,7 @@ class _Run:
         return outcome
 
     @asynccontextmanager
-    async def _seen(self, cluster: LocalCluster) -> AsyncIterator[None]:
+    async def _seen(self, cluster: Cluster) -> AsyncIterator[None]:
         """The live page and the recording, where they were asked for."""
         async with contextlib.AsyncExitStack() as stack:
             if self._record is not None:
@@ -212,7 +294,7 @@ class _Run:
                 click.echo(f"the page is {url}", err=True)
             yield
 
-    async def _on(self, cluster: LocalCluster) -> JobResult:
+    async def _on(self, cluster: Cluster) -> JobResult:
         self._cluster = cluster
         self._job_id = await cluster.client.submit(self._graph, from_savepoint=self._from_savepoint)
         master = cluster.jobmanager.jobs.find(self._job_id).master
@@ -229,7 +311,7 @@ class _Run:
         await self._look(cluster)
         return outcome
 
-    async def _watch(self, cluster: LocalCluster, master: JobMaster | None) -> None:
+    async def _watch(self, cluster: Cluster, master: JobMaster | None) -> None:
         while True:
             if self._view.is_shown:
                 await self._look(cluster)
@@ -245,7 +327,7 @@ class _Run:
                 self._view.tell(f"netstack: {happening.text}")
         self._told = master.log.added
 
-    async def _look(self, cluster: LocalCluster) -> None:
+    async def _look(self, cluster: Cluster) -> None:
         document = await cluster.client.job(self._job_id)
         self.restarts, self.checkpoints = document["restarts"], document["checkpoints_completed"]
         self._view.show(document, trio.current_time())
@@ -264,5 +346,6 @@ class _Run:
             await self._cluster.client.cancel(self._job_id)
         scope.cancel()
 
-    def _printed(self, name: str, line: str) -> None:
+    def printed(self, name: str, line: str) -> None:
+        """Shows a line that an operator printed, or a TaskManager logged."""
         self._view.tell(line)

@@ -1,6 +1,6 @@
 """`run(spark, job)`: a job whose TaskManagers are the tasks of a barrier stage, its JobManager here in the driver.
 
-Takes: a session, a job. Gives: how it ended.
+Takes: a session, a job. Gives: how it ended; `open_spark_cluster` is what `netstack run --on spark` stands on too.
 
 Hosts, resources and code are Spark's to bring; placement, channels, checkpoints and failover are netstack's, as with
 TaskManagers that came in any other way. Each task of the stage is one TaskManager, which registers and serves until the
@@ -18,8 +18,8 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
@@ -27,17 +27,19 @@ import trio
 
 from ..config import MIB
 from ..errors import ConfigError, LocalProtocolError, NetstackError
-from ..jobmanager.client import JobResult, open_job_client, packages_of
+from ..jobmanager.client import JobClient, JobResult, open_job_client, packages_of
 from ..jobmanager.config import JobManagerConfig
-from ..jobmanager.service import open_jobmanager
+from ..jobmanager.service import JobManager, open_jobmanager
 from ..runtime.authentication import Secret
+from ..runtime.background import background_tasks
 from ..schedule.graph.stream_builder import StreamEnvironment
 from ..schedule.graph.stream_graph import StreamGraph
+from ..schedule.slots.slots import LoadBalanceMode
 from ..taskmanager.service import TaskManagerConfig, open_taskmanager
 from .barrier import BarrierTask
 from .exchange_frame import check_session
 from .failures import SparkFailed, explain, spark_errors
-from .ship import imports_from_zip, ship, ship_package
+from .ship import import_anew, imports_from_zip, ship, ship_package
 
 _OWN: Final = frozenset({"netstack", "transports", "bench"})
 _PAUSE_S: Final = 1.0
@@ -55,17 +57,20 @@ class TaskManagerJob:
         token: the secret of this run.
         slots: of each TaskManager.
         memory_bytes: for network buffers, of each.
+        archives: of packages that were sent, by their names.
     """
 
     jobmanager: str
     token: bytes = field(repr=False)
     slots: int
     memory_bytes: int
+    archives: dict[str, str] = field(default_factory=dict)
 
 
 def serve_taskmanager(job: TaskManagerJob, _: Iterator[Any]) -> Iterator[Any]:
     """What `mapPartitions` is given: a TaskManager, until Spark ends it."""
     task = BarrierTask.current()
+    import_anew(job.archives)
     config = TaskManagerConfig(
         listen=f"tcp://{task.host}:0",
         jobmanager=job.jobmanager,
@@ -120,41 +125,111 @@ def run(
     """
     if trio.lowlevel.in_trio_run():
         raise LocalProtocolError("netstack.spark.run blocks, and was called inside trio; call it in a thread")
+    graph = job.stream_graph() if isinstance(job, StreamEnvironment) else job
+
+    async def main() -> JobResult:
+        async with open_spark_cluster(
+            spark,
+            taskmanagers=taskmanagers,
+            slots=slots,
+            memory_bytes=memory_bytes,
+            folder=folder,
+            packages=shippable_packages(graph) if ship_packages is None else ship_packages,
+            start_timeout_s=start_timeout_s,
+        ) as cluster:
+            return await cluster.wait(await cluster.client.submit(graph))
+
+    return trio.run(main)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SparkCluster:
+    """See `open_spark_cluster`, which makes one.
+
+    Attributes:
+        jobmanager: in this process.
+        client: connected to it.
+    """
+
+    jobmanager: JobManager
+    client: JobClient
+
+    async def wait(self, job_id: str) -> JobResult:
+        """As `JobClient.wait`."""
+        return await self.client.wait(job_id)
+
+
+@asynccontextmanager
+async def open_spark_cluster(
+    spark: Any,
+    *,
+    taskmanagers: int | None = None,
+    slots: int = 2,
+    memory_bytes: int = 64 * MIB,
+    load_balance: LoadBalanceMode = LoadBalanceMode.NONE,
+    folder: str | None = None,
+    packages: Iterable[str] = (),
+    start_timeout_s: float = 120.0,
+) -> AsyncIterator[SparkCluster]:
+    """A cluster of this process and the tasks of a barrier stage, for as long as the block runs.
+
+    Args:
+        spark: as in `run`, like the others.
+        taskmanagers: see there.
+        slots: see there.
+        memory_bytes: see there.
+        load_balance: how tasks are spread.
+        folder: see there.
+        packages: by name or path, for executors that do not have them.
+        start_timeout_s: see there.
+
+    Raises:
+        SparkFailed: the stage cannot be run.
+        ConfigError: the session runs no barrier stages, or a package is not there.
+
+    Cancellation, and the end of the block: the stage is cancelled.
+    """
     check_session(spark)
     context = spark.sparkContext
     count = taskmanagers or int(context.defaultParallelism)
     if count < 1:
         raise ConfigError(f"taskmanagers={count}; the least is 1")
-    graph = job.stream_graph() if isinstance(job, StreamEnvironment) else job
-    packages = packages_of(graph) - _OWN - sys.stdlib_module_names if ship_packages is None else set(ship_packages)
     secret = Secret.generate()
     host = str(context.getConf().get("spark.driver.host", "127.0.0.1"))
     ship(context)
-    for package in sorted(packages):
-        ship_package(context, package)
-
-    async def main() -> JobResult:
-        config = JobManagerConfig(
-            listen=f"tcp://{host}:0", folder=folder, secret=secret, slot_timeout_s=start_timeout_s, name="spark driver"
-        )
+    archives = dict(ship_package(context, package) for package in sorted(packages))
+    config = JobManagerConfig(
+        listen=f"tcp://{host}:0",
+        folder=folder,
+        secret=secret,
+        load_balance=load_balance,
+        slot_timeout_s=start_timeout_s,
+        name="spark driver",
+    )
+    try:
         async with AsyncExitStack() as stack:
             jobmanager = await stack.enter_async_context(open_jobmanager(config))
             what = TaskManagerJob(
-                jobmanager=jobmanager.address, token=secret.reveal(), slots=slots, memory_bytes=memory_bytes
+                jobmanager=jobmanager.address,
+                token=secret.reveal(),
+                slots=slots,
+                memory_bytes=memory_bytes,
+                archives=archives,
             )
             stage = _Stage(context, what, count)
             stack.callback(stage.end)
-            nursery = await stack.enter_async_context(trio.open_nursery())
+            nursery = await stack.enter_async_context(background_tasks())
             nursery.start_soon(_keep, stage)
             client = await stack.enter_async_context(open_job_client(jobmanager.address, secret=secret))
-            result = await client.wait(await client.submit(graph))
-            nursery.cancel_scope.cancel()
-        return result
-
-    try:
-        return trio.run(main)
+            yield SparkCluster(jobmanager, client)
     except BaseExceptionGroup as group:
         raise _first(group) from None
+
+
+def shippable_packages(graph: StreamGraph) -> set[str]:
+    """The packages, or modules, that a job's functions are in and netstack is not."""
+    return packages_of(graph) - _OWN - sys.stdlib_module_names
 
 
 @final

@@ -14,16 +14,18 @@ from __future__ import annotations
 import atexit
 import contextlib
 import hashlib
+import importlib
 import importlib.util
 import io
 import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from ..control.build import build_of
 from ..errors import ConfigError
 from ..jobmanager.shipping import zip_package
 from ..parts import PARTS
@@ -48,21 +50,42 @@ def ship(context: Any) -> str:
     return _add(context, "netstack", zip_bytes())
 
 
-def ship_package(context: Any, name: str) -> str:
-    """Sends a package or a module to all executors of a session, once.
+def ship_package(context: Any, name: str) -> tuple[str, str]:
+    """Sends a package or a module to all executors of a session, once; when it has changed, again.
 
     Args:
         context: a SparkContext.
         name: by which it is imported here, or the path of its folder or of its file.
 
     Returns:
-        As `ship`.
+        Its name, and that of the zip, for `import_anew`.
 
     Raises:
         ConfigError: there is none, or it cannot be read.
     """
     package = zip_package(name)
-    return _add(context, package.name, package.data)
+    build_of.cache_clear()  # its files may have changed since somebody asked
+    return package.name, _add(context, package.name, package.data)
+
+
+def import_anew(archives: Mapping[str, str]) -> None:
+    """In a worker: packages come from these zips, whatever an earlier job of the session has imported.
+
+    Args:
+        archives: the zip of each package, by name (`ship_package`).
+    """
+    from pyspark import SparkFiles
+
+    for package, archive in archives.items():
+        place = SparkFiles.get(archive)
+        for name, module in list(sys.modules.items()):
+            if name.partition(".")[0] == package and place not in str(getattr(module, "__file__", "")):
+                del sys.modules[name]
+        if place in sys.path:
+            sys.path.remove(place)
+        sys.path.insert(0, place)
+    importlib.invalidate_caches()
+    build_of.cache_clear()
 
 
 def _add(context: Any, package: str, data: bytes) -> str:

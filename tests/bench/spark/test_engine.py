@@ -21,13 +21,13 @@ from bench.processes import MeasurementFailed
 from bench.spark.engine import SparkEngine
 from bench.spark.frames import KEYS, NODE_SCHEMA, UPPER_NS, column_names, node_frame, per_setting
 from bench.spark.jobs import JobTooSlow
-from bench.spark.settings import SparkSettings
 from bench.spark.spec import SparkSpec
 from bench.spark.sweep import Recorder, run_sweep, warn_of
 from bench.spark.tables import AGGREGATES, NODES, RUNS, TIMELINE, check_tables, table_url, write_tables
 from bench.spark.workload import frame_of
 from bench.store import Store, flatten, read_rows
 from netstack.errors import ConfigError
+from netstack.spark.settings import SparkSettings
 from netstack.spark.ship import imports_from_zip
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]  # one JVM for all of them

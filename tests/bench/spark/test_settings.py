@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bench.spark.settings import SparkSettings
 from bench.spark.spec import SparkSpec
 from netstack.errors import ConfigError
+from netstack.spark.settings import SparkSettings
 
 
 def test_local_mode_has_a_node_for_each_slot() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from bench.spark.session import open_session
-from bench.spark.settings import SparkSettings
+from netstack.spark.session import open_session
+from netstack.spark.settings import SparkSettings
 from netstack.spark.source import NetstackDataSource
 
 

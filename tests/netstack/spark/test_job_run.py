@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import threading
@@ -57,6 +58,57 @@ def test_a_job_runs_on_executors_and_goes_on_when_one_is_killed(spark: Any, tmp_
     assert sorted(row for subtask in told for row in subtask["counts"]) == jobworld.expected(2 * COUNT)
     assert max(subtask["attempt"] for subtask in told) >= 1
     assert silent()
+
+
+OPERATORS = """
+from netstack import StreamEnvironment
+
+
+class Hundred:
+    def __init__(self):
+        self.next = 0
+
+    async def read(self):
+        if self.next == 100:
+            return None
+        first, self.next = self.next, self.next + 50
+        return list(range(first, self.next))
+
+    def snapshot(self, unsent):
+        return self.next - unsent
+
+
+class Sum:
+    def __init__(self):
+        self.sum = 0
+
+    def process(self, number, out):
+        self.sum += number
+
+    def finish(self, out):
+        return self.sum
+
+
+def job():
+    environment = StreamEnvironment("shipped", parallelism=1)
+    environment.source(f"{__name__}:Hundred", name="hundred").sink(f"{__name__}:Sum", name="sum")
+    return environment
+"""
+
+
+def test_a_package_that_only_the_driver_has_is_sent_along(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"onlyhere{os.getpid()}"
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").touch()
+    (tmp_path / name / "operators.py").write_text(OPERATORS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    changed = importlib.import_module(f"{name}.operators")
+    result = run(spark, changed.job(), taskmanagers=1, slots=1)
+    assert result.results["sum"] == {0: 4950}
+    (tmp_path / name / "operators.py").write_text(OPERATORS.replace("+= number", "+= 2 * number"))
+    assert run(spark, changed.job(), taskmanagers=1, slots=1).results["sum"] == {0: 9900}  # by the same worker
 
 
 def test_what_cannot_run_is_one_sentence(spark: Any) -> None:

@@ -21,13 +21,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, final
 
-from netstack.errors import ConfigError
-from netstack.spark.failures import spark_errors
-from netstack.spark.ship import ship
-
-from ..processes import MeasurementFailed
-from .jobs import Apart
+from ..errors import ConfigError
+from .apart import Apart
+from .failures import SparkFailed, spark_errors
 from .settings import SparkSettings
+from .ship import ship
 
 _JAVA_AT_LEAST: Final = 17
 _JVM_START_S: Final = 30.0
@@ -64,7 +62,7 @@ def open_session(settings: SparkSettings) -> Iterator[Any]:
 
     Raises:
         SparkMissing: see `check_spark`.
-        MeasurementFailed: the cluster cannot be reached, or its executors do not come.
+        SparkFailed: the cluster cannot be reached, or its executors do not come.
     """
     check_spark()
     _find_master(settings.master)
@@ -99,7 +97,7 @@ class _Start:
         """Waits until it is there.
 
         Raises:
-            MeasurementFailed: it will not be.
+            SparkFailed: it will not be.
         """
         return self._making.result()
 
@@ -151,7 +149,7 @@ def _find_master(master: str) -> None:
             failures.append(f"{place}: {error.strerror or error}")
         else:
             return
-    raise MeasurementFailed(f"no Spark master can be reached at {master} ({'; '.join(failures)}): is it running?")
+    raise SparkFailed(f"no Spark master can be reached at {master} ({'; '.join(failures)}): is it running?")
 
 
 def _start_jvm(settings: SparkSettings, scratch: Path, log: Path) -> Any:
@@ -172,21 +170,21 @@ def _start_jvm(settings: SparkSettings, scratch: Path, log: Path) -> Any:
             launch: Any = java_gateway.launch_gateway
             return launch(conf, {"stdout": output, "stderr": output, "start_new_session": True})
         except spark_errors() as error:
-            raise MeasurementFailed(f"Java did not start Spark: {_last_line(log)}; its own log is {log}") from error
+            raise SparkFailed(f"Java did not start Spark: {_last_line(log)}; its own log is {log}") from error
 
 
 def _open_context(gateway: Any, settings: SparkSettings, log: Path) -> Any:
     """The context, all its executors there.
 
     Raises:
-        MeasurementFailed: they did not come.
+        SparkFailed: they did not come.
     """
     from pyspark import SparkContext
 
     try:
         context = SparkContext(gateway=gateway)
     except spark_errors() as error:
-        raise MeasurementFailed(
+        raise SparkFailed(
             f"Spark at {settings.master} cannot be used: {_first_line(error)}; its own log is {log}"
         ) from error
     context.setLogLevel("ERROR")
@@ -195,10 +193,10 @@ def _open_context(gateway: Any, settings: SparkSettings, log: Path) -> Any:
     if found < nodes:
         context.stop()
         cores = settings.executor_cores
-        raise MeasurementFailed(
+        raise SparkFailed(
             f"{found} of {nodes} executors came within {settings.wait_for_executors_s:g} s: start more workers at"
             f" {settings.master}, each with {cores} free core{'s' if cores > 1 else ''} and {settings.executor_memory}"
-            f" of memory, or lower --nodes; Spark's own log is {log}"
+            f" of memory, or lower {settings.nodes_flag}; Spark's own log is {log}"
         )
     return context
 

@@ -1,4 +1,4 @@
-"""How a sweep uses a Spark cluster: where, how many nodes, and the properties that make a barrier stage behave.
+"""How a sweep or a job uses a Spark cluster: where, how many nodes, and what makes a barrier stage behave.
 
 Takes: the master's URL and numbers. Gives: `SparkSettings`, and the properties of a session.
 
@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, final
 
-from netstack.errors import ConfigError
+from ..errors import ConfigError
 
 _LOCAL: Final = re.compile(r"local\[(\d+)\]")
 DEFAULT_NODES: Final = 2
@@ -37,6 +37,7 @@ class SparkSettings:
         grace_s: beyond a run's own length, until the driver cancels its job.
         wait_for_executors_s: how long a session waits until all executors have come.
         app_name: in Spark's pages.
+        nodes_flag: what the command calls `nodes`, for errors.
         log_file: where Spark's own output goes; None is a temporary file that is named in errors.
     """
 
@@ -51,6 +52,7 @@ class SparkSettings:
     grace_s: float = 40.0
     wait_for_executors_s: float = 60.0
     app_name: str = "netstack-bench"
+    nodes_flag: str = "--nodes"
     log_file: str | None = None
 
     def __post_init__(self) -> None:
@@ -64,11 +66,11 @@ class SparkSettings:
         if self.is_yarn and not (os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR")):
             raise ConfigError("--master yarn: set HADOOP_CONF_DIR to the folder that says where the cluster is")
         if self.node_count < 1:
-            raise ConfigError(f"--nodes {self.nodes}: the least is 1")
+            raise ConfigError(f"{self.nodes_flag} {self.nodes}: the least is 1")
         if self.is_local and self.node_count > self._local_slots:
             raise ConfigError(
-                f"--nodes {self.nodes} with --master {self.master}: a barrier stage needs all its slots at once; give"
-                f" --master local[{self.nodes}]"
+                f"{self.nodes_flag} {self.nodes} with --master {self.master}: a barrier stage needs all its slots at"
+                f" once; give --master local[{self.nodes}]"
             )
 
     @property
