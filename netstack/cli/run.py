@@ -174,7 +174,7 @@ def run(
                 on_logged=embedded.printed if verbose else None,
             )
             if spark is None
-            else _on_spark(stack, spark, graph, sizes),
+            else _on_spark(stack, spark, graph, {**sizes, "on_lost": embedded.lost}),
         )
     if as_json:
         print_document(
@@ -345,6 +345,10 @@ class _Run:
         with contextlib.suppress(NetstackError), trio.move_on_after(_CANCEL_S):
             await self._cluster.client.cancel(self._job_id)
         scope.cancel()
+
+    def lost(self, why: str) -> None:
+        """Says that all TaskManagers went at once, and come again."""
+        self._view.tell(f"netstack: {why}; TaskManagers are started again")
 
     def printed(self, name: str, line: str) -> None:
         """Shows a line that an operator printed, or a TaskManager logged."""

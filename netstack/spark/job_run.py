@@ -18,7 +18,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, final
@@ -171,6 +171,7 @@ async def open_spark_cluster(
     folder: str | None = None,
     packages: Iterable[str] = (),
     start_timeout_s: float = 120.0,
+    on_lost: Callable[[str], None] = lambda why: None,
 ) -> AsyncIterator[SparkCluster]:
     """A cluster of this process and the tasks of a barrier stage, for as long as the block runs.
 
@@ -183,6 +184,7 @@ async def open_spark_cluster(
         folder: see there.
         packages: by name or path, for executors that do not have them.
         start_timeout_s: see there.
+        on_lost: told why a stage has ended, which is then started again.
 
     Raises:
         SparkFailed: the stage cannot be run.
@@ -220,7 +222,7 @@ async def open_spark_cluster(
             stage = _Stage(context, what, count)
             stack.callback(stage.end)
             nursery = await stack.enter_async_context(background_tasks())
-            nursery.start_soon(_keep, stage)
+            nursery.start_soon(_keep, stage, on_lost)
             client = await stack.enter_async_context(open_job_client(jobmanager.address, secret=secret))
             yield SparkCluster(jobmanager, client)
     except BaseExceptionGroup as group:
@@ -280,7 +282,7 @@ class _Stage:
             self.failure = error
 
 
-async def _keep(stage: _Stage) -> None:
+async def _keep(stage: _Stage, on_lost: Callable[[str], None]) -> None:
     """Keeps the stage running.
 
     Raises:
@@ -294,6 +296,7 @@ async def _keep(stage: _Stage) -> None:
         text, is_final = stage.explain()
         if is_final:
             raise SparkFailed(text)
+        on_lost(text)
         if time.monotonic() - began_s < _PAUSE_S:
             await trio.sleep(_PAUSE_S)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import jobworld
 import pytest
 
 from bench.spark.node import build
@@ -228,6 +229,37 @@ def test_a_spark_cluster_whose_workers_have_another_netstack_and_lose_an_executo
         nodes = [json.loads(line) for line in (sweep / "nodes.jsonl").read_text().splitlines()]
         assert {row["build"] for row in nodes if row["kind"] == "ok"} == {build()}
         assert [row["kind"] for row in nodes].count("lost") == 3
+
+
+@pytest.mark.long
+@pytest.mark.java
+def test_a_job_on_a_spark_cluster_goes_on_when_an_executor_is_killed(tmp_path: Path) -> None:
+    """Its TaskManagers are tasks of a barrier stage, which Spark ends whole; the next goes on from the checkpoint."""
+    words = ["run", "jobworld:two_pipelines", "-p", "count=60000", "-p", "per_s=4000", "--on", "spark", "--json"]
+    words += ["--taskmanagers", "2", "--slots", "1", "--folder", str(tmp_path / "folder")]
+    with tool.Hosts(2) as hosts, tool.SparkCluster(hosts) as cluster:
+        process = hosts.start(
+            0,
+            [sys.executable, "-m", "netstack.cli", *words, "--master", cluster.master],
+            env={**cluster.driver_environment(), "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/system'}"},
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        until_s = time.monotonic() + 240
+        while not [path for path in tmp_path.rglob("*") if "manifest" in path.name.lower()]:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < until_s
+            time.sleep(0.1)
+        kill_executor(hosts.address(2))
+        out, said = process.communicate(timeout=180)
+        assert process.returncode == 0, said
+        told = json.loads(out)
+        assert told["restarts"] >= 1
+        for name in ("count-a", "count-b"):
+            (counted,) = told["results"][name].values()
+            assert counted["counts"] == jobworld.expected(60_000)
+        assert "lost in the middle of the run" in said
 
 
 def kill_executor(address: str) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -15,6 +18,7 @@ import pytest
 from workers import listening, silent
 
 from netstack.checkpoint.coordinator import CheckpointSettings
+from netstack.cli import main
 from netstack.errors import JobFailed
 from netstack.schedule.graph.restart_settings import RestartSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
@@ -23,6 +27,7 @@ from netstack.spark import SparkFailed, run
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
+ROOT = Path(__file__).resolve().parents[3]
 COUNT = 4000
 
 
@@ -109,6 +114,36 @@ def test_a_package_that_only_the_driver_has_is_sent_along(
     assert result.results["sum"] == {0: 4950}
     (tmp_path / name / "operators.py").write_text(OPERATORS.replace("+= number", "+= 2 * number"))
     assert run(spark, changed.job(), taskmanagers=1, slots=1).results["sum"] == {0: 9900}  # by the same worker
+
+
+@pytest.mark.long  # a JVM of its own
+def test_the_command_runs_a_job_on_spark(tmp_path: Path) -> None:
+    name = f"onlyhere{os.getpid()}"
+    (tmp_path / f"{name}.py").write_text(OPERATORS)
+    words = [sys.executable, "-m", "netstack.cli", "run", f"{name}:job", "--on", "spark", "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["state"], told["taskmanagers"], told["results"]) == ("finished", 2, {"sum": {"0": 4950}})
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--master", "local[2]"], "--master goes with --on spark"),
+        (["--on", "spark", "--master", "local[2]", "--taskmanagers", "3"], "--taskmanagers 3 with --master local"),
+        (["--on", "spark", "--master", "mesos://x"], "give local"),
+    ],
+)
+def test_what_the_command_refuses_starts_no_spark(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "netstack.examples.two_pipelines:job", *words]) == 2
+    assert says in capsys.readouterr().err
 
 
 def test_what_cannot_run_is_one_sentence(spark: Any) -> None:
