@@ -12,6 +12,8 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 ARGS ?=
 PYTEST_ARGS ?=
 BIN := .venv/bin
+# Tests of processes and of time wait a good part of theirs: one worker more than there are processors.
+WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? n + 1 : 4)))
 
 .PHONY: sweep compiled test test-compiled lint types pytest format clean docs
 
@@ -30,7 +32,7 @@ types: .venv/.installed-dev
 	$(BIN)/mypy --strict
 
 pytest: .venv/.installed-dev
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 # What touches the data path, on its compiled build; `make test` runs all of it in Python where nothing was compiled.
 CORE_TESTS := $(addprefix tests/netstack/,buffer record outbound inbound wire runtime shuffle testing) tests/spec \
@@ -40,7 +42,7 @@ CORE_TESTS := $(addprefix tests/netstack/,buffer record outbound inbound wire ru
 
 test-compiled: .venv/.installed-dev .venv/.compiled
 	@$(BIN)/python -c 'from netstack import build; assert build.kind == "compiled", build.describe()'
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup $(CORE_TESTS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(CORE_TESTS) $(PYTEST_ARGS)
 
 docs: .venv/.installed-docs
 	DISABLE_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict --quiet --config-file tools/docs/mkdocs.yml
