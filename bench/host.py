@@ -9,6 +9,7 @@ import importlib.metadata
 import os
 import platform
 import resource
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +34,30 @@ def cpu_seconds() -> float:
     """CPU time of this process so far, user and system, all threads."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What processes have used.
+
+    Attributes:
+        cpu_s: CPU time so far, user and system, all threads.
+        memory_bytes: resident now.
+    """
+
+    cpu_s: float
+    memory_bytes: int
+
+
+def usage_of(pid: int) -> Usage:
+    """What another process has used.
+
+    Raises:
+        OSError: there is no such process.
+    """
+    stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # from field 3 on: proc(5)
+    ticks = int(stat[11]) + int(stat[12])
+    return Usage(ticks / os.sysconf("SC_CLK_TCK"), int(stat[21]) * os.sysconf("SC_PAGE_SIZE"))
 
 
 def version() -> str:

@@ -39,6 +39,12 @@ _WAYS: Final = (
     help="Sizes of jobs whose start is timed; even.",
 )
 @click.option(
+    "--all-to-all",
+    type=COUNTS,
+    default=None,
+    help="Parallelisms of jobs whose every source sends to every sink; 1000 is a million channels.",
+)
+@click.option(
     "--taskmanagers", type=COUNT, default=_DEFAULT.taskmanagers, show_default=True, help="They start on so many."
 )
 @click.option(
@@ -48,7 +54,9 @@ _WAYS: Final = (
 @click.option(
     "--operators", type=COUNT, default=_DEFAULT.operators, show_default=True, help="Between its source and its sink."
 )
-@click.option("--rounds", type=COUNT, default=_DEFAULT.rounds, show_default=True, help="Of the chain's ways, by turns.")
+@click.option(
+    "--rounds", type=COUNT, default=_DEFAULT.rounds, show_default=True, help="Of the chain's ways; 0 leaves it out."
+)
 @json_flag
 def jobs(as_json: bool, **settings: Any) -> int:
     """Starts jobs on TaskManagers that are processes of this machine, and times three things.
@@ -61,6 +69,7 @@ def jobs(as_json: bool, **settings: Any) -> int:
     """
     from .measure import measure
 
+    settings["all_to_all"] = settings["all_to_all"] or ()
     spec = JobsSpec(**settings)
     errors = console.err()
     logging.getLogger("netstack.jobmanager").setLevel(logging.ERROR)  # it warns of every kill
@@ -78,11 +87,27 @@ def print_jobs(result: Mapping[str, Any], console: Console) -> None:
     """The figures as tables."""
     if result["deploy"]:
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("tasks", "until all run", "times the line above", "until all are cancelled"):
+        for name in ("tasks", "until all run", "times the line above", "CPU time", "until all are cancelled"):
             table.add_column(name, justify="right")
         for row in result["deploy"]:
             growth = "" if row["growth"] is None else three_digits(row["growth"])
-            table.add_row(f"{row['tasks']:,}", _seconds(row["running_s"]), growth, _seconds(row["cancel_s"]))
+            cpu, cancel = _seconds(row["cpu_s"]), _seconds(row["cancel_s"])
+            table.add_row(f"{row['tasks']:,}", _seconds(row["running_s"]), growth, cpu, cancel)
+        console.print(table)
+        console.print()
+    if result["all_to_all"]:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in ("all to all", "channels", "until all run", "CPU time", "memory", "then a record through each"):
+            table.add_column(name, justify="right")
+        for row in result["all_to_all"]:
+            table.add_row(
+                f"{row['parallelism']:,} x {row['parallelism']:,}",
+                f"{row['channels']:,}",
+                _seconds(row["running_s"]),
+                _seconds(row["cpu_s"]),
+                f"{row['memory_mib']:,.0f} MiB",
+                _seconds(row["records_s"]),
+            )
         console.print(table)
         console.print()
     recover = result["recover"]
@@ -95,6 +120,8 @@ def print_jobs(result: Mapping[str, Any], console: Console) -> None:
         )
         console.print()
     chain = result["chain"]
+    if chain is None:
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column(f"{chain['operators']} operators")
     table.add_column("records/s", justify="right")

@@ -2,9 +2,8 @@
 
 Takes: a `JobsSpec`. Gives: one document.
 
-Rules: every process is real, and so is every connection. Jobs whose start is timed have tasks without records, so that
-what is timed is scheduling, descriptors, messages, and tasks that begin. The ways of the chain take turns, so a
-disturbance meets all of them.
+Rules: every process is real, and so is every connection. How jobs are started is in `starts`. The ways of the
+chain take turns, so a disturbance meets all of them.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final
 
 import trio
@@ -22,13 +21,10 @@ from netstack.jobmanager.client import Document
 from netstack.jobmanager.local import LocalCluster, open_local_cluster
 
 from ..host import host_facts, version
-from ..processes import MeasurementFailed
-from .operators import PIPELINES, RESULT, chain, in_one_process, two_pipelines, wide
+from .operators import PIPELINES, RESULT, chain, in_one_process, two_pipelines
 from .spec import JobsSpec
+from .starts import check_alive, exchanges, pointwise, until
 
-PATIENCE_S: Final = 300.0
-_LOOK_S: Final = 0.01
-_BYTES_PER_TASK: Final = 256 << 10  # a partition of one subpartition, or a gate of one channel, and some room
 _CHECKPOINT_S: Final = 0.5
 _QUIET_S: Final = 1.0
 
@@ -47,58 +43,23 @@ async def measure(spec: JobsSpec, on_step: Told) -> dict[str, Any]:
         NetstackError: a process could not be started.
     """
     warnings: list[str] = []
-    deploy = await _deploy(spec, on_step) if spec.tasks else []
+    deploy = await pointwise(spec, on_step) if spec.tasks else []
+    exchange = await exchanges(spec, on_step) if spec.all_to_all else []
+    for row in (*deploy, *exchange):
+        if row["lost"]:
+            warnings.append(f"{row['tasks']} tasks: {row['lost']} TaskManagers were lost while they came up")
     recover = await _recover(spec, on_step, warnings) if spec.kills else None
     return {
         "deploy": deploy,
+        "all_to_all": exchange,
         "recover": recover,
-        "chain": await _chain(spec, on_step, warnings),
+        "chain": await _chain(spec, on_step, warnings) if spec.rounds else None,
         "delivered": not warnings,
         "settings": dataclasses.asdict(spec),
         "host": host_facts(),
         "version": version(),
         "warnings": warnings,
     }
-
-
-# ----------------------------------------------------------------------------------------------------- until all run
-
-
-async def _deploy(spec: JobsSpec, on_step: Told) -> list[dict[str, Any]]:
-    slots = -(-max(spec.tasks) // 2 // spec.taskmanagers) + 1
-    found: list[dict[str, Any]] = []
-    async with open_local_cluster(
-        taskmanagers=spec.taskmanagers,
-        slots=slots,
-        memory_bytes=64 * MIB + 2 * slots * _BYTES_PER_TASK,
-        is_restarting=False,
-    ) as cluster:
-        await _timed_start(cluster, 2 * spec.taskmanagers)  # what is imported, and said, once
-        for tasks in sorted(spec.tasks):
-            on_step(f"{tasks} tasks")
-            running_s, cancel_s = await _timed_start(cluster, tasks)
-            before = found[-1] if found else None
-            growth = None if before is None else running_s / before["running_s"]
-            found.append({"tasks": tasks, "running_s": running_s, "cancel_s": cancel_s, "growth": growth})
-    return found
-
-
-async def _timed_start(cluster: LocalCluster, tasks: int) -> tuple[float, float]:
-    """From the submission until all tasks run; then how long cancelling takes."""
-    client = cluster.client
-    began_s = time.monotonic()
-    job_id = await client.submit(wide(tasks))
-
-    async def all_run() -> bool:
-        summary = next(each for each in await client.jobs() if each["job_id"] == job_id)
-        _check(summary)
-        return bool(summary["tasks"] == {"running": tasks})
-
-    await _until(all_run, f"not all of {tasks} tasks run")
-    running_s = time.monotonic() - began_s
-    began_s = time.monotonic()
-    await client.cancel(job_id)
-    return running_s, time.monotonic() - began_s
 
 
 # -------------------------------------------------------------------------------------------------- until it runs again
@@ -109,7 +70,7 @@ async def _recover(spec: JobsSpec, on_step: Told, warnings: list[str]) -> dict[s
     async with open_local_cluster(taskmanagers=len(PIPELINES) + 1, slots=1, memory_bytes=32 * MIB) as cluster:
         client = cluster.client
         job_id = await client.submit(two_pipelines(_CHECKPOINT_S))
-        await _until(lambda: _runs(cluster, job_id), "the pipelines do not run")
+        await until(lambda: _runs(cluster, job_id), "the pipelines do not run")
         for number in range(spec.kills):
             on_step(f"kill {number + 1} of {spec.kills}")
             await trio.sleep(_QUIET_S)  # some checkpoints later
@@ -122,16 +83,16 @@ async def _recover(spec: JobsSpec, on_step: Told, warnings: list[str]) -> dict[s
 
             async def runs_again(victim: str = victim, before: dict[str, list[int]] = before) -> bool:
                 job = await client.job(job_id)
-                _check(job)
+                check_alive(job)
                 again = all(now > then for now, then in zip(_attempts(job, victim), before[victim], strict=True))
                 return again and _all_run(job)
 
-            await _until(runs_again, f"pipeline {victim} does not run again")
+            await until(runs_again, f"pipeline {victim} does not run again")
             recovered_s.append(time.monotonic() - killed_s)
             job = await client.job(job_id)
             if _attempts(job, other) != before[other]:
                 warnings.append(f"kill {number + 1}: pipeline {other} was restarted, too")
-            await _until(lambda: _is_complete(cluster), "the killed TaskManager does not come back")
+            await until(lambda: _is_complete(cluster), "the killed TaskManager does not come back")
         job = await client.job(job_id)
         if job["restarts"] != spec.kills:
             warnings.append(f"{spec.kills} kills, and {job['restarts']} failures: {job['log'][-1]['text']}")
@@ -145,7 +106,7 @@ async def _recover(spec: JobsSpec, on_step: Told, warnings: list[str]) -> dict[s
 
 async def _runs(cluster: LocalCluster, job_id: str) -> bool:
     job = await cluster.client.job(job_id)
-    _check(job)
+    check_alive(job)
     return _all_run(job)
 
 
@@ -208,19 +169,3 @@ async def _chain_rate(cluster: LocalCluster, spec: JobsSpec, way: str, warnings:
     if found["records"] != spec.records:
         warnings.append(f"{way}: {found['records']} of {spec.records} records came")
     return float(found["records"] / found["seconds"])
-
-
-# --------------------------------------------------------------------------------------------------------------- both
-
-
-def _check(job: Document) -> None:
-    if job["state"] in ("failed", "canceled", "finished"):
-        raise MeasurementFailed(f"job {job['name']!r} is {job['state']}: {job['reason']}")
-
-
-async def _until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    deadline_s = trio.current_time() + PATIENCE_S
-    while not await condition():
-        if trio.current_time() > deadline_s:
-            raise MeasurementFailed(f"after {PATIENCE_S:g} s {what}")
-        await trio.sleep(_LOOK_S)

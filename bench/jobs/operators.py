@@ -33,6 +33,24 @@ class Idle:
         """It has no position."""
 
 
+class Once:
+    """A source of a given number of records, at once; then nothing."""
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+
+    async def read(self) -> list[int]:
+        """All of them, and then never again."""
+        if not self._left:
+            await trio.sleep_forever()
+        await trio.lowlevel.checkpoint()
+        count, self._left = self._left, 0
+        return [*range(count)]
+
+    def snapshot(self, unsent: int) -> None:
+        """It has no position."""
+
+
 class Slow:
     """Counts, a hundred times a second."""
 
@@ -90,6 +108,14 @@ def wide(tasks: int) -> StreamEnvironment:
     """Half of the tasks are sources, each the only input of one of the other half; no records."""
     job = StreamEnvironment(f"{tasks} tasks", parallelism=tasks // 2)
     job.source(Idle).rescale().sink(ignore)
+    return job
+
+
+def all_to_all(parallelism: int) -> StreamEnvironment:
+    """Each source sends one record to each sink, in turn, and nothing more."""
+    name = f"{parallelism} x {parallelism} tasks"
+    job = StreamEnvironment(name, parallelism=parallelism, max_parallelism=max(parallelism, 128))
+    job.source(Once, parameters={"count": parallelism}).rebalance().sink(ignore)
     return job
 
 

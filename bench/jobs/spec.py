@@ -18,17 +18,19 @@ class JobsSpec:
 
     Attributes:
         tasks: sizes of the jobs whose start is timed; each even.
+        all_to_all: parallelisms of the jobs in which each source is an input of each sink.
         taskmanagers: processes they are started on.
         kills: of a TaskManager, to time how long its region takes to run again.
         records: that go through the chain.
         operators: of the chain, between its source and its sink.
-        rounds: of the chain's four ways, by turns; the median counts.
+        rounds: of the chain's four ways, by turns; the median counts. 0 leaves the chain out.
 
     Raises:
         ConfigError: a number that cannot be.
     """
 
     tasks: tuple[int, ...] = (250, 500, 1000)
+    all_to_all: tuple[int, ...] = ()
     taskmanagers: int = 2
     kills: int = 5
     records: int = 300_000
@@ -37,11 +39,15 @@ class JobsSpec:
 
     def __post_init__(self) -> None:
         """Refuses what cannot be."""
-        for name in ("taskmanagers", "records", "operators", "rounds"):
+        for name in ("taskmanagers", "records", "operators"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"--{name} {getattr(self, name)}: give at least 1")
-        if self.kills < 0:
-            raise ConfigError(f"--kills {self.kills}: give 0 or more")
+        for name in ("kills", "rounds"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"--{name} {getattr(self, name)}: give 0 or more")
+        for parallelism in self.all_to_all:
+            if parallelism < 1:
+                raise ConfigError(f"--all-to-all {parallelism}: give at least 1")
         for tasks in self.tasks:
             if tasks < 2 or tasks % 2:
                 raise ConfigError(f"--tasks {tasks}: give even numbers, 2 or more")

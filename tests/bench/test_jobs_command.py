@@ -13,7 +13,7 @@ from netstack.errors import ConfigError
 from netstack.schedule.graph.job_generator import generate_job
 from netstack.schedule.plan.plan import make_plan
 
-CONTRACT = {"deploy", "recover", "chain", "delivered", "settings", "host", "version", "warnings"}
+CONTRACT = {"deploy", "all_to_all", "recover", "chain", "delivered", "settings", "host", "version", "warnings"}
 WAYS = {"one_process", "chained", "unchained", "unchained_tcp"}
 
 
@@ -38,7 +38,9 @@ def test_the_other_jobs() -> None:
     assert in_one_process(1000, 2) > 0
 
 
-@pytest.mark.parametrize("wrong", [{"tasks": (3,)}, {"tasks": (0,)}, {"kills": -1}, {"records": 0}, {"rounds": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"tasks": (3,)}, {"tasks": (0,)}, {"kills": -1}, {"records": 0}, {"rounds": -1}, {"all_to_all": (0,)}]
+)
 def test_what_cannot_be_measured(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="give"):
         JobsSpec(**wrong)  # type: ignore[arg-type]
@@ -47,10 +49,15 @@ def test_what_cannot_be_measured(wrong: dict[str, object]) -> None:
 @pytest.mark.slow
 def test_real_processes(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--tasks", "4", "--taskmanagers", "1", "--kills", "0", "--records", "2000", "--rounds", "1", "--json"]
+    words += ["--all-to-all", "3"]
     assert main(["jobs", *words]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result.keys() == CONTRACT
     assert [row["tasks"] for row in result["deploy"]] == [4]
+    (row,) = result["all_to_all"]
+    assert (row["tasks"], row["channels"], row["records"], row["lost"], row["spread"]) == (6, 9, 9, 0, [6, 6])
+    assert row["cpu_s"] > 0
+    assert row["memory_mib"] > 0
     assert result["recover"] is None
     assert result["chain"]["records_per_s"].keys() == WAYS
     assert all(rate > 0 for rate in result["chain"]["records_per_s"].values())
@@ -59,7 +66,7 @@ def test_real_processes(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.long
 def test_regions_that_are_killed(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--tasks", "4,8", "--kills", "3", "--records", "2000", "--rounds", "1"]
+    words = ["--tasks", "4,8", "--kills", "3", "--records", "2000", "--rounds", "1", "--all-to-all", "2"]
     assert main(["jobs", *words, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["recover"]["kills"] == 3
@@ -69,3 +76,7 @@ def test_regions_that_are_killed(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "its region ran again after" in shown
     assert "chained: one task" in shown
+    assert main(["jobs", "--tasks", "4", "--kills", "0", "--rounds", "0", "--all-to-all", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert "2 x 2" in shown
+    assert "chained" not in shown

@@ -1,0 +1,179 @@
+"""Starts wide jobs on local clusters: until all tasks run, what it costs, and whether a heartbeat was lost over it.
+
+Takes: a `JobsSpec`. Gives: a row for each size.
+
+Rules: every process is real, and so is every connection. Tasks of pointwise jobs have no records, so that what is timed
+is scheduling, descriptors, messages, and tasks that begin. All-to-all jobs send one record through every channel when
+all tasks run. CPU time is that of all processes together, so it says the same on a machine that is busy.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import trio
+
+from netstack.config import MIB, NetworkConfig
+from netstack.jobmanager.client import Document
+from netstack.jobmanager.local import LocalCluster, open_local_cluster
+from netstack.schedule.graph.stream_builder import StreamEnvironment
+from netstack.schedule.slots.slots import LoadBalanceMode
+
+from ..host import Usage, cpu_seconds, usage_of
+from ..processes import MeasurementFailed
+from .operators import all_to_all, wide
+from .spec import JobsSpec
+
+PATIENCE_S: Final = 300.0
+
+_LOOK_S: Final = 0.01
+_LOOKS_COST: Final = 0.05  # of the time, at most
+_BYTES_PER_TASK: Final = 256 << 10  # a partition of one subpartition, or a gate of one channel, and some room
+_SEGMENT_BYTES: Final = 1024
+"""Of all-to-all jobs: each channel holds one record, and a segment for it at either end."""
+
+Told = Callable[[str], None]
+
+
+async def pointwise(spec: JobsSpec, on_step: Told) -> list[dict[str, Any]]:
+    """Jobs of two vertices, each source the only input of one sink.
+
+    Args:
+        spec: `tasks` and `taskmanagers` of it.
+        on_step: told what comes next.
+
+    Returns:
+        For each size `tasks`, `running_s`, `cancel_s`, `cpu_s`, `memory_mib`, `lost` (TaskManagers), `spread` (the
+        least and the most tasks of a TaskManager), `growth` and `cpu_growth` over the row before.
+
+    Raises:
+        MeasurementFailed: a job failed, or something stood still.
+    """
+    slots = -(-max(spec.tasks) // 2 // spec.taskmanagers) + 1
+    found: list[dict[str, Any]] = []
+    async with open_local_cluster(
+        taskmanagers=spec.taskmanagers,
+        slots=slots,
+        memory_bytes=64 * MIB + 2 * slots * _BYTES_PER_TASK,
+        load_balance=LoadBalanceMode.SLOTS,
+        is_restarting=False,
+    ) as cluster:
+        await _start(cluster, wide(2 * spec.taskmanagers), 2 * spec.taskmanagers)  # what is imported, and said, once
+        for tasks in sorted(spec.tasks):
+            on_step(f"{tasks} tasks")
+            row = await _start(cluster, wide(tasks), tasks)
+            if found:
+                row["growth"] = row["running_s"] / found[-1]["running_s"]
+                row["cpu_growth"] = row["cpu_s"] / found[-1]["cpu_s"]
+            found.append(row)
+    return found
+
+
+async def exchanges(spec: JobsSpec, on_step: Told) -> list[dict[str, Any]]:
+    """Jobs of two vertices, each source an input of every sink; a cluster for each size.
+
+    Args:
+        spec: `all_to_all` and `taskmanagers` of it.
+        on_step: told what comes next.
+
+    Returns:
+        As `pointwise`, and `parallelism`, `channels`, `records` that came, `records_s` after all tasks ran.
+
+    Raises:
+        MeasurementFailed: a job failed, a record was lost, or something stood still.
+    """
+    found: list[dict[str, Any]] = []
+    for parallelism in sorted(spec.all_to_all):
+        on_step(f"{parallelism} x {parallelism} tasks")
+        slots = -(-parallelism // spec.taskmanagers)
+        async with open_local_cluster(
+            taskmanagers=spec.taskmanagers,
+            slots=slots,
+            memory_bytes=16 * MIB + slots * _segments(parallelism) * _SEGMENT_BYTES,
+            load_balance=LoadBalanceMode.SLOTS,
+            is_restarting=False,
+            flags=("--segment-size", str(_SEGMENT_BYTES)),
+        ) as cluster:
+            job = all_to_all(parallelism)
+            row = await _start(cluster, job, 2 * parallelism, records=parallelism**2)
+        found.append({"parallelism": parallelism, "channels": parallelism**2, **row})
+    return found
+
+
+def _segments(parallelism: int) -> int:
+    """What a source and a sink with so many channels are promised, and some room."""
+    config = NetworkConfig()
+    return parallelism * (2 + config.exclusive_buffers_per_channel) + config.floating_buffers_per_gate + 16
+
+
+async def _start(cluster: LocalCluster, job: StreamEnvironment, tasks: int, *, records: int = 0) -> dict[str, Any]:
+    """From the submission until all tasks run, and until so many records came; then how long cancelling takes."""
+    client = cluster.client
+    before = _used(cluster)
+    began_s = time.monotonic()
+    job_id = await client.submit(job)
+
+    async def all_run() -> bool:
+        summary = next(each for each in await client.jobs() if each["job_id"] == job_id)
+        check_alive(summary)
+        return bool(summary["tasks"] == {"running": tasks})
+
+    await until(all_run, f"not all of {tasks} tasks run")
+    running_s, after = time.monotonic() - began_s, _used(cluster)
+    row: dict[str, Any] = {
+        "tasks": tasks,
+        "running_s": running_s,
+        "cpu_s": after.cpu_s - before.cpu_s,
+        "memory_mib": after.memory_bytes / MIB,
+        "growth": None,
+        "cpu_growth": None,
+    }
+    if records:
+        began_s = time.monotonic()
+
+        async def all_came() -> bool:
+            found = await client.job(job_id)
+            check_alive(found)
+            row["records"] = found["vertices"][-1]["records_in"]
+            return bool(row["records"] == records)
+
+        await until(all_came, f"{tasks} tasks: not every one of {records} records came")
+        row["records_s"] = time.monotonic() - began_s
+    details = await client.job(job_id)
+    homes = [subtask["taskmanager"] for vertex in details["vertices"] for subtask in vertex["subtasks"]]
+    counts = [homes.count(name) for name in set(homes)]
+    row["spread"] = [min(counts), max(counts)]
+    row["lost"] = sum(entry["what"] == "taskmanager" for entry in details["log"])
+    if details["restarts"]:
+        raise MeasurementFailed(f"{tasks} tasks were restarted {details['restarts']} times: {details['log'][-1]}")
+    began_s = time.monotonic()
+    await client.cancel(job_id)
+    row["cancel_s"] = time.monotonic() - began_s
+    return row
+
+
+def _used(cluster: LocalCluster) -> Usage:
+    """Of all processes of the cluster; the JobManager is in this one, whose memory does not count."""
+    each = [usage_of(pid) for pid in cluster.taskmanagers.pids.values()]
+    return Usage(cpu_seconds() + sum(used.cpu_s for used in each), sum(used.memory_bytes for used in each))
+
+
+def check_alive(job: Document) -> None:
+    """Raises MeasurementFailed if a job that should go on has ended."""
+    if job["state"] in ("failed", "canceled", "finished"):
+        raise MeasurementFailed(f"job {job['name']!r} is {job['state']}: {job['reason']}")
+
+
+async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
+    """Looks until something is so, seldom enough that looking costs little. Raises MeasurementFailed if it never is."""
+    deadline_s = trio.current_time() + PATIENCE_S
+    while True:
+        began_s = trio.current_time()
+        if await condition():
+            return
+        now_s = trio.current_time()
+        if now_s > deadline_s:
+            raise MeasurementFailed(f"after {PATIENCE_S:g} s {what}")
+        await trio.sleep(max(_LOOK_S, (now_s - began_s) / _LOOKS_COST))
