@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -13,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tool_modules import load_tool
 
 from netstack import build, compiled
 
@@ -28,12 +28,7 @@ is_compiled = pytest.mark.skipif(
 
 
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("compile_core", ROOT / "tools" / "compile_core.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_tool("compile_core")
 
 
 def told(**environment: str) -> list[str]:

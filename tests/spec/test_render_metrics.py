@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tool_modules import load_tool
 
 from netstack.runtime.catalogue import CATALOGUE
 
@@ -16,12 +16,7 @@ DOCUMENT = "netstack/METRICS.md"
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("render_metrics", ROOT / "tools/render_metrics.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_tool("render_metrics")
 
 
 def test_the_document_is_up_to_date(tool: ModuleType) -> None:

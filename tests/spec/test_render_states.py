@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tool_modules import load_tool
 
 from netstack.wire.states import TRANSITIONS, Input, State
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def load() -> ModuleType:
-    path = ROOT / "tools/render_states.py"
-    spec = importlib.util.spec_from_file_location("render_states", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    return load()
+    return load_tool("render_states")
 
 
 def test_documents_are_up_to_date(tool: ModuleType) -> None:

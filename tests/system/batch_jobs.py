@@ -10,6 +10,7 @@ from typing import Any
 
 import msgpack
 import trio
+from cluster_jobs import Collect, same
 
 from netstack.keygroups import key_group
 from netstack.schedule import StreamEnvironment
@@ -35,17 +36,13 @@ def skewed(context: Any) -> Iterator[int]:
         yield from [number] * (40 if key_group(number, 128) < 16 else 1)
 
 
-def itself(number: int) -> int:
-    return number
-
-
 def skewed_sums(*, is_rounded: bool) -> StreamEnvironment:
     """Either shared out by subpartitions (as Flink 1.15 did), or cut by bytes."""
     adaptive = AdaptiveSettings(data_volume_per_task_bytes=20_000, max_parallelism=8, is_rounded=is_rounded)
     settings = StreamSettings(is_batch=True, is_dynamic=True, adaptive=adaptive)
     job = StreamEnvironment("skewed", settings=settings)
     source = job.source(skewed, name="numbers").set_parallelism(1)
-    source.key_by(itself).process(Sums, name="sums").set_max_parallelism(128).sink(
+    source.key_by(same).process(Sums, name="sums").set_max_parallelism(128).sink(
         Collect, name="result"
     ).set_parallelism(1)
     return job
@@ -66,17 +63,6 @@ class Sums:
     def finish(self, out: Any) -> None:
         for key, total in self.sums.items():
             out.collect([key, total])
-
-
-class Collect:
-    def __init__(self) -> None:
-        self.items: list[Any] = []
-
-    def process(self, item: Any) -> None:
-        self.items.append(item)
-
-    def finish(self, out: Any) -> list[Any]:
-        return sorted(self.items)
 
 
 class SlowWhereFirst(Sums):

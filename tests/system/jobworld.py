@@ -107,7 +107,3 @@ def same(number: int) -> int:
 
 def fail_at_once(number: int) -> int:
     raise ValueError(f"I do not like {number}")
-
-
-def leave(number: int) -> int:
-    os._exit(7)

@@ -6,7 +6,6 @@ The hosts are network namespaces (`tools/hosts.py`), so what crosses between the
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import signal
@@ -15,11 +14,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import jobworld
 import pytest
+from tool_modules import load_tool
 
 from bench.spark.node import build
 
@@ -29,17 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HEARTBEAT_S = 3.0
 
 
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("hosts_tool", ROOT / "tools/hosts.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-tool = _load()
+tool = load_tool("hosts")
 
 
 class Bench:

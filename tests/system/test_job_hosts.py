@@ -5,7 +5,6 @@ The hosts are network namespaces (`tools/hosts.py`); everything is done by the c
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -14,26 +13,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import jobworld
 import pytest
+from tool_modules import load_tool
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.xdist_group("hosts")]  # one set of hosts for all
 
 ROOT = Path(__file__).resolve().parents[2]
 PER_S = 3_000.0
-
-
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("hosts_tool_of_jobs", ROOT / "tools/hosts.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 class Cluster:
@@ -80,7 +69,7 @@ class Cluster:
 @contextmanager
 def open_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heartbeat_timeout: str) -> Iterator[Cluster]:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), str(ROOT)]))
-    with _load().Hosts(3) as hosts:
+    with load_tool("hosts").Hosts(3) as hosts:
         yield Cluster(hosts, tmp_path, heartbeat_timeout)
 
 

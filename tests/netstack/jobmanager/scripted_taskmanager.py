@@ -13,6 +13,7 @@ import trio
 
 from netstack.checkpoint.finals import FinalStates
 from netstack.checkpoint.snapshot import TaskSnapshot
+from netstack.checkpoint.storage import CheckpointStorage
 from netstack.control.link import CLIENT, TASKMANAGER, ControlLink, dial
 from netstack.control.messages import (
     AbortCheckpoint,
@@ -20,6 +21,7 @@ from netstack.control.messages import (
     Ask,
     CancelTasks,
     CheckpointAcknowledged,
+    CheckpointCompleted,
     CheckpointDeclined,
     CloseJob,
     JobClosed,
@@ -124,9 +126,14 @@ class ScriptedTaskManager:
         del self.tasks[attempt]
         self.link.send(TaskFailed(self.job_id, attempt, "ValueError", text, is_secondary, missing, True))
 
-    def acknowledge(self, checkpoint_id: int) -> None:
-        for attempt in self.tasks:
-            self.link.send(CheckpointAcknowledged(self.job_id, attempt, checkpoint_id, 1, 1, {}))
+    def store(self, checkpoint_id: int, folder: Path) -> None:
+        """Every task takes part in a checkpoint, with nothing to keep."""
+        storage = CheckpointStorage(folder)
+        for attempt, descriptor in self.tasks.items():
+            name = TaskInformation.parse(bytes(descriptor.task_information)).name
+            file = storage.write_task(checkpoint_id, TaskSnapshot(name, attempt[1], {}))
+            acknowledged = CheckpointAcknowledged(self.job_id, attempt, checkpoint_id, file.size_bytes, file.crc32, {})
+            self.link.send(acknowledged)
 
     def decline(self, checkpoint_id: int, reason: str) -> None:
         self.link.send(CheckpointDeclined(self.job_id, min(self.tasks), checkpoint_id, reason))
@@ -139,6 +146,9 @@ class ScriptedTaskManager:
                 assert isinstance(barrier, CheckpointBarrier)
                 found.append(barrier.checkpoint_id)
         return found
+
+    def completed(self) -> list[int]:
+        return [message.checkpoint_id for message in self.said if isinstance(message, CheckpointCompleted)]
 
     def aborted(self) -> list[int]:
         return [message.checkpoint_id for message in self.said if isinstance(message, AbortCheckpoint)]

@@ -180,6 +180,22 @@ async def test_checkpoints_pause_while_a_region_restarts(tmp_path: Path) -> None
 
 
 @virtual
+async def test_tasks_hear_of_a_complete_checkpoint_and_a_restart_goes_on_from_it(tmp_path: Path) -> None:
+    settings = CheckpointSettings(interval_s=10.0)
+    job = pipeline(1, checkpoints=settings, restart=FIXED, checkpoint_folder=str(tmp_path))
+    async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(job)))["job_id"]
+        await tm.until(lambda: tm.triggered() == [1])
+        assert {descriptor.restore for descriptor in tm.tasks.values()} == {None}
+        tm.store(1, tmp_path)
+        await tm.until(lambda: tm.completed() == [1])
+        assert (await user.ask("job", job_id=job_id))["last_checkpoint"]["checkpoint_id"] == 1
+        tm.fail((0, 0, 0), "disk on fire")
+        await tm.until(lambda: {attempt for _, _, attempt in tm.tasks} == {1})
+        assert {descriptor.restore for descriptor in tm.tasks.values()} == {1}
+
+
+@virtual
 async def test_a_job_without_checkpoints_for_too_long_is_restarted_and_takes_them_again(tmp_path: Path) -> None:
     settings = CheckpointSettings(interval_s=10.0)
     job = pipeline(1, checkpoints=settings, restart=FIXED, checkpoint_folder=str(tmp_path))

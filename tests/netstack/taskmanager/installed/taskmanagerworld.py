@@ -13,13 +13,16 @@ import trio
 import trio.testing
 
 from netstack.config import NetworkConfig
+from netstack.runtime.authentication import Secret
 from netstack.taskmanager.client import TaskManagerClient, open_client
-from netstack.taskmanager.remote_job import RemoteJob
+from netstack.taskmanager.remote_job import Ended, Failed, RemoteJob, Said
 from netstack.taskmanager.remote_task import RemoteGate, RemotePartition, RemoteTask
 from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
 
 MEMORY_BYTES = 4 << 20
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=1 << 20)
+
+SECRET = Secret(b"a secret of all who belong")
 
 SLOW_IMPORT_BEGAN = threading.Event()
 SLOW_IMPORT_MAY_END = threading.Event()
@@ -95,3 +98,45 @@ def is_empty(manager: TaskManager) -> bool:
         and manager.slots.free_memory_bytes == manager.slots.memory_bytes
         and found["connections"] == len(found["drivers"])
     )
+
+
+async def count_words(*runs: RemoteJob, words: int = 100) -> None:
+    """The next run works: a producer and a consumer on every daemon, all to all."""
+    for number, run in enumerate(runs):
+        await run.deploy(
+            [
+                task(
+                    "words",
+                    subtask=number,
+                    parameters={"count": words},
+                    subpartitions=len(runs),
+                ),
+                task(
+                    "count",
+                    subtask=number,
+                    gates=reads(*((job, "words", index) for index, job in enumerate(runs)), first=number),
+                ),
+            ]
+        )
+    counted = 0
+    for run in runs:
+        for _ in range(2):
+            event = await run.next_event()
+            assert isinstance(event, Ended), event
+            if event.task == "count":
+                counted += event.result["words"]
+    assert counted == words * len(runs)
+
+
+async def ended(run: RemoteJob) -> Ended | Failed:
+    """How its next task ends; what tasks say before is dropped."""
+    while True:
+        event = await run.next_event()
+        if not isinstance(event, Said):
+            return event
+
+
+async def connect(address: str, **settings: Any) -> None:
+    """Comes in, and goes."""
+    async with open_client(address, **settings):
+        raise AssertionError("nobody should be let in")

@@ -1,0 +1,298 @@
+"""Jobs that cannot be, and peers who are not let in: each is told why, and the next one is served."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from taskmanagerworld import (
+    CONFIG,
+    SECRET,
+    SLOW_IMPORT_BEGAN,
+    SLOW_IMPORT_MAY_END,
+    connect,
+    count_words,
+    is_empty,
+    open_job,
+    pair_open,
+    task,
+    taskmanager_open,
+    until,
+)
+from trio_runs import real, virtual
+
+from netstack.config import NetworkConfig
+from netstack.control import link as link_module
+from netstack.control.frames import FrameStream
+from netstack.control.messages import GREETING, VERSION
+from netstack.control.routing import write_route
+from netstack.errors import (
+    AuthenticationFailed,
+    ConfigError,
+    ConnectionLost,
+    RemoteProtocolError,
+    RequestRefused,
+)
+from netstack.runtime.authentication import Secret
+from netstack.taskmanager import client as client_module
+from netstack.taskmanager import remote_job
+from netstack.taskmanager.client import open_client
+from netstack.taskmanager.remote_job import Ended
+from netstack.taskmanager.remote_task import RemoteTask
+from netstack.taskmanager.service import TaskManagerConfig
+from netstack.transport import is_private, transport_for
+
+# -------------------------------------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (RemoteTask("t", 0, "subprocess:run"), "'subprocess:run' may not be run here"),
+        (task("ordinary"), "is no `async def`"),
+        (task("imported"), "may not be run here"),
+        (task("missing"), "is not there"),
+        (RemoteTask("t", 0, "userjobs.exits:x"), "SystemExit"),
+        (RemoteTask("t", 0, "nowhere:x"), "is not installed here"),
+        (task("echo", subtask=2), "2 subtasks of vertex 0 run here, and the job holds 2 slots"),
+        (task("hold", subpartitions=100_000), "requires 100001 network buffers"),
+        (task("hold", subpartitions=-1), "the least is 1"),
+        (task("hold", name="x" * 2000, subpartitions=1), "partition id"),
+    ],
+)
+@real
+async def test_a_task_that_cannot_be_fails_alone_and_says_why(bad: RemoteTask, said: str) -> None:
+    async with pair_open() as (daemon, client):
+        run = await open_job(client, slots=2)
+        await run.deploy([task("echo", subtask=number) for number in range(2)])
+        with pytest.raises((RequestRefused, ConfigError), match=said):
+            await run.deploy([bad])
+        for subtask in range(2):
+            run.tell("echo", subtask, {"stop": "still here"})
+            assert await run.next_event() == Ended("echo", subtask, "still here")
+        await run.deploy([task("echo")])
+        run.tell("echo", 0, {"stop": "a second attempt is ordinary"})
+        assert (await run.next_event()).result.startswith("a second attempt")  # type: ignore[union-attr]
+        await run.close()
+        assert is_empty(daemon)
+
+
+@real
+async def test_another_build_of_the_invokables_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pair_open() as (_, client):
+        run = await open_job(client)
+        monkeypatch.setattr(remote_job, "build_of", lambda package: "0123456789ab")
+        with pytest.raises(RequestRefused, match=r"'userjobs' is build .* here, and 0123456789ab where the job"):
+            await run.deploy([task("echo")])
+
+
+@pytest.mark.parametrize(
+    ("config", "slots", "said"),
+    [
+        (
+            NetworkConfig(memory_bytes=64 << 20),
+            1,
+            "64MiB of network buffers were asked for, and this TaskManager has",
+        ),
+        (CONFIG, 5, "5 slots were asked for, and this TaskManager has 4: start it with --slots 5"),
+    ],
+)
+@real
+async def test_a_run_that_cannot_be_is_refused_at_once(config: NetworkConfig, slots: int, said: str) -> None:
+    async with pair_open() as (daemon, client):
+        with pytest.raises(RequestRefused, match=said):
+            await open_job(client, network=config, slots=slots)
+        assert is_empty(daemon)
+        await (await open_job(client)).close()
+
+
+@real
+async def test_settings_unknown_or_impossible_there_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pair_open() as (daemon, client):
+        for wrong, said in (
+            ({"colour": "red"}, "colour"),
+            ({"segment_size_bytes": -1}, "segment_size_bytes"),
+            ({"memory_bytes": "lots"}, "is no int"),
+        ):
+            monkeypatch.setattr(client_module, "config_document", lambda config, wrong=wrong: wrong)
+            with pytest.raises(RequestRefused, match=said):
+                await open_job(client)
+        assert is_empty(daemon)
+
+
+@real
+async def test_a_run_that_breaks_while_it_opens_is_refused_and_the_daemon_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with pair_open() as (daemon, client):
+        with monkeypatch.context() as patched:
+            patched.setattr("netstack.taskmanager.environments.network_environment_on", _no_memory)
+            with pytest.raises(RequestRefused, match="MemoryError: none left"):
+                await open_job(client)
+        assert is_empty(daemon)
+        assert "broke" in caplog.text
+        await (await open_job(client)).close()
+
+
+def _no_memory(*_: Any, **__: Any) -> Any:
+    raise MemoryError("none left")
+
+
+@real
+async def test_no_more_runs_than_the_daemon_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("netstack.taskmanager.service.JOBS_AT_MOST", 1)
+    async with pair_open() as (_, client):
+        run = await open_job(client)
+        with pytest.raises(RequestRefused, match="1 jobs are open or wait here; try later"):
+            await open_job(client)
+        await run.close()
+        await open_job(client)
+
+
+@real
+async def test_a_module_that_is_imported_for_ever_holds_nobody_up() -> None:
+    async with pair_open() as (daemon, client), trio.open_nursery() as nursery:
+        run = await open_job(client)
+
+        async def deploy() -> None:
+            with pytest.raises(RequestRefused, match="closed the job"):
+                await run.deploy([RemoteTask("t", 0, "userjobs.slow:job")])
+
+        nursery.start_soon(deploy)
+        await until(SLOW_IMPORT_BEGAN.is_set)
+        try:
+            await run.close()
+            assert is_empty(daemon)
+            await count_words(await open_job(client))
+        finally:
+            SLOW_IMPORT_MAY_END.set()
+
+
+@real
+async def test_an_id_is_one_run_s_at_a_time() -> None:
+    async with pair_open() as (daemon, client), open_client(daemon.address) as other:
+        run = await open_job(client)
+        for coordinator in (client, other):
+            with pytest.raises(RequestRefused, match=f"job {run.job_id} .* another id"):
+                await open_job(coordinator, job_id=run.job_id)
+        with pytest.raises(ConfigError, match="16 hex digits"):
+            await open_job(client, job_id="x")
+        await count_words(run)
+        await run.close()
+        again = await open_job(other, job_id=run.job_id)
+        await again.close()
+        assert is_empty(daemon)
+
+
+# --------------------------------------------------------------------------------------------- who is not let in
+
+
+@pytest.mark.parametrize(
+    ("address", "is_it"),
+    [
+        ("tcp://127.0.0.1:6121", True),
+        ("tcp://127.3.2.1:0", True),
+        ("tcp://localhost:6121", True),
+        ("tcp://[::1]:6121", True),
+        ("unix:///run/x", True),
+        ("memory://x", True),
+        ("tcp://0.0.0.0:6121", False),
+        ("tcp://:6121", False),
+        ("tcp://10.0.0.1:6121", False),
+        ("tcp://localhost.example.org:6121", False),
+        ("tcp://127.0.0.1.example.org:6121", False),
+        ("tcp://[::1234]:6121", False),
+        ("tcp://user@10.0.0.1:6121", False),
+        ("tcp://127.0.0.1@10.0.0.1:6121", False),
+    ],
+)
+def test_only_loopback_goes_without_a_secret(address: str, is_it: bool) -> None:
+    assert is_private(address) is is_it
+    if not is_it:
+        with pytest.raises(ConfigError, match="there is no secret: give --secret-file FILE"):
+            TaskManagerConfig(listen=address)
+        with pytest.raises(ConfigError, match="there is no secret"):
+            TaskManagerConfig(control=address)
+        TaskManagerConfig(listen=address, secret=SECRET)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"slots": 0}, {"memory_bytes": 1}, {"handshake_timeout_s": 0}, {"heartbeat_timeout_s": float("nan")}]
+)
+def test_numbers_that_cannot_be(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        TaskManagerConfig(**wrong)
+
+
+@pytest.mark.parametrize("scheme", ["memory", "tcp"])
+@real
+async def test_the_wrong_secret_or_none(scheme: str, caplog: pytest.LogCaptureFixture) -> None:
+    listen = {"memory": "memory://secret", "tcp": "tcp://127.0.0.1:0"}[scheme]
+    async with taskmanager_open(listen=listen, secret=SECRET) as daemon:
+        with pytest.raises(AuthenticationFailed, match="its shared secret is another one"):
+            await connect(daemon.address, secret=Secret(b"a secret of somebody else"))
+        with pytest.raises((RemoteProtocolError, ConnectionLost), match="secret"):
+            await connect(daemon.address)
+        async with open_client(daemon.address, secret=SECRET) as client:
+            await until(lambda: sum(daemon.statistics()["refused"].values()) == 2)
+            run = await open_job(client)
+            await count_words(run)
+    async with taskmanager_open() as daemon:
+        with pytest.raises(AuthenticationFailed):
+            await connect(daemon.address, secret=SECRET)
+        await until(lambda: "or it has a secret (--secret-file) and this process has none" in caplog.text)
+
+
+@real
+async def test_another_release_is_refused_on_both_sides(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with taskmanager_open() as daemon:
+        monkeypatch.setattr(link_module, "own_build", lambda: "0123456789ab")
+        with pytest.raises(RequestRefused, match=r"runs netstack .* this is .*\+0123456789ab .*install one release"):
+            await connect(daemon.address)
+        await until(lambda: "install one release on every host, and restart what runs there" in caplog.text)
+        await until(lambda: not daemon.statistics()["connections"])
+
+
+@real
+async def test_another_version_of_the_protocol_is_refused_on_both_sides() -> None:
+    newer = [GREETING, VERSION + 1, "9.9+abc", "and", "more", "of", "it"]
+    async with taskmanager_open() as daemon:
+        stream = await transport_for(daemon.address).connect(daemon.address)
+        await write_route(stream, None)
+        peer = FrameStream(stream)
+        peer.send(newer)
+        await peer.flush()
+        assert (await peer.receive())[:2] == [GREETING, VERSION]
+        kind, text = await peer.receive()
+        assert kind == "Refused"
+        assert "runs netstack 9.9+abc with control protocol 3, and this is" in text
+        with pytest.raises(ConnectionLost):
+            await peer.receive()
+        stream.close()
+        await until(lambda: not daemon.statistics()["connections"])
+    listener = await transport_for("memory://newer").listen("memory://newer")
+    async with trio.open_nursery() as nursery:
+
+        async def serve() -> None:
+            peer = FrameStream(await listener.accept())
+            peer.send(newer)
+            await peer.flush()
+
+        nursery.start_soon(serve)
+        with pytest.raises(RequestRefused, match=r"newer runs netstack 9\.9\+abc with control protocol 3, and this is"):
+            await connect("memory://newer")
+    listener.close()
+
+
+@virtual
+async def test_nobody_there_or_nobody_who_answers() -> None:
+    with pytest.raises(ConnectionLost):
+        await connect("memory://nobody")
+    listener = await transport_for("memory://mute").listen("memory://mute")
+    with pytest.raises(ConnectionLost, match="mute did not answer within 3 s"):
+        await connect("memory://mute", connect_timeout_s=3)
+    listener.close()
