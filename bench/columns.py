@@ -61,6 +61,7 @@ COLUMNS: Final[dict[str, str]] = {
     "settings_segment_size_bytes": "int64",
     "settings_exclusive_buffers": "int64",
     "settings_floating_buffers": "int64",
+    "settings_spare_buffers": "int64",
     "settings_credit": "bool",
     "settings_debloat_s": "float64",
     "settings_consume_rate_per_s": "float64",

@@ -96,12 +96,14 @@ def address_of(spec: RunSpec, socket_path: Path) -> str:
 
 def config_of(spec: RunSpec) -> NetworkConfig:
     """The TaskManager's settings for a run, with as much memory as its buffers need."""
-    segments = spec.channels * (spec.exclusive_buffers + 1) + spec.floating_buffers + LANDING_SEGMENTS + SPARE_SEGMENTS
+    floating = spec.floating_buffers + spec.spare_buffers
+    segments = spec.channels * (spec.exclusive_buffers + 1) + floating + LANDING_SEGMENTS + SPARE_SEGMENTS
     return NetworkConfig(
         segment_size_bytes=spec.segment_size_bytes,
         memory_bytes=segments * spec.segment_size_bytes,
         exclusive_buffers_per_channel=spec.exclusive_buffers,
         floating_buffers_per_gate=spec.floating_buffers,
+        spare_floating_buffers_per_gate=spec.spare_buffers,
         credit_based=spec.credit,
         # A connection that is not read from, for want of a buffer, answers no pings.
         heartbeat_interval_s=NetworkConfig().heartbeat_interval_s if spec.credit else None,

@@ -291,6 +291,13 @@ def _shared() -> tuple[Callable[[_Command], _Command], ...]:
             help="Not counted, at the start of a run without a rate.",
         ),
         click.option(
+            "--spare-buffers",
+            type=COUNT,
+            default=default.spare_buffers,
+            show_default=True,
+            help="As many more receive buffers as long as nobody else needs them.",
+        ),
+        click.option(
             "--spin",
             "spin_s",
             type=LENGTH,

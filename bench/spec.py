@@ -38,6 +38,7 @@ class RunSpec:
         segment_size_bytes: size of a network buffer.
         exclusive_buffers: per channel; 0 is legal, then channels share what floats.
         floating_buffers: per gate.
+        spare_buffers: as many more while others leave them idle.
         credit: False receives without credits, to be measured against.
         debloat_s: shrinks buffers until what is in flight takes about this long to consume; None leaves them whole.
         consume_rate_per_s: the consumer takes at most this many records a second; None is as fast as it goes.
@@ -72,6 +73,7 @@ class RunSpec:
     segment_size_bytes: int = 32 * 1024
     exclusive_buffers: int = 2
     floating_buffers: int = 8
+    spare_buffers: int = 0
     credit: bool = True
     debloat_s: float | None = None
     consume_rate_per_s: float | None = None
@@ -97,6 +99,7 @@ class RunSpec:
             ("--channels", self.channels, 1),
             ("--exclusive-buffers", self.exclusive_buffers, 0),
             ("--floating-buffers", self.floating_buffers, 1),
+            ("--spare-buffers", self.spare_buffers, 0),
             ("--link-rate", self.link_bytes_per_s, 1),
         ):
             if value is not None and value < least:

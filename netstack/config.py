@@ -14,7 +14,12 @@ MIB = 1024 * KIB
 NATIVE_DIALECT = "netstack"
 FLINK_DIALECT = "flink-2.3.0"
 _MAX_COUNT = (1 << 31) - 1
-_COUNTS = ("exclusive_buffers_per_channel", "floating_buffers_per_gate", "max_channels_per_connection")
+_COUNTS = (
+    "exclusive_buffers_per_channel",
+    "floating_buffers_per_gate",
+    "spare_floating_buffers_per_gate",
+    "max_channels_per_connection",
+)
 _DURATIONS = (
     "buffers_request_timeout_s",
     "debloat_period_s",
@@ -37,6 +42,9 @@ class NetworkConfig:
         exclusive_buffers_per_channel: receive buffers that belong to one remote channel: its initial credit. With 0 a
             channel holds none while it is idle: its producer announces what waits, and gets floating buffers for that.
         floating_buffers_per_gate: receive buffers the channels of one gate share, by backlog.
+        spare_floating_buffers_per_gate: as many more the gate takes, and a bounded partition fills, while others leave
+            them idle; they go back as they are needed elsewhere. More throughput where few buffers hold it up, and more
+            data under way, behind which a barrier waits: so none by default.
         max_required_buffers_per_gate: bound on what one gate is promised; above it its channels get fewer exclusive
             buffers, down to none, and the rest of what they would have is shared. None is without a bound.
         credit_based: False receives without credits, as before Flink 1.5, to be measured against: a channel without a
@@ -89,6 +97,7 @@ class NetworkConfig:
     memory_bytes: int = 64 * MIB
     exclusive_buffers_per_channel: int = 2
     floating_buffers_per_gate: int = 8
+    spare_floating_buffers_per_gate: int = 0
     max_required_buffers_per_gate: int | None = None
     credit_based: bool = True
     max_buffers_per_channel: int | None = None
@@ -131,6 +140,7 @@ class NetworkConfig:
         for name, least in (
             ("exclusive_buffers_per_channel", 0),
             ("floating_buffers_per_gate", 1),
+            ("spare_floating_buffers_per_gate", 0),
             ("max_overdraft_buffers_per_partition", 0),
             ("max_channels_per_connection", 1),
             ("partition_request_retries", 0),

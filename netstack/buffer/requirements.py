@@ -51,7 +51,8 @@ def gate_buffers(remote_channels: int, config: NetworkConfig) -> GateBuffers:
     """
     if not remote_channels:
         return GateBuffers(0, 0, 0)
-    exclusive, floating = config.exclusive_buffers_per_channel, config.floating_buffers_per_gate
+    exclusive = config.exclusive_buffers_per_channel
+    floating = config.floating_buffers_per_gate + config.spare_floating_buffers_per_gate
     required = remote_channels * exclusive + 1
     if not config.credit_based:  # nobody owns a buffer: all of them are there for whatever arrives
         return GateBuffers(0, required, remote_channels * exclusive + floating)
@@ -78,7 +79,8 @@ def partition_buffers(kind: ResultPartitionType, subpartitions: int, config: Net
     required = subpartitions + 1
     if not kind.is_bounded:
         return required, None
-    most = subpartitions * config.exclusive_buffers_per_channel + config.floating_buffers_per_gate
+    floating = config.floating_buffers_per_gate + config.spare_floating_buffers_per_gate
+    most = subpartitions * config.exclusive_buffers_per_channel + floating
     return required, max(required, most)
 
 

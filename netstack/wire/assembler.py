@@ -21,9 +21,8 @@ the landed segment itself.
 
 from __future__ import annotations
 
-from typing import Final, Protocol, final
-
-import numpy as np
+import mmap
+from typing import Any, Final, Protocol, final
 
 from ..buffer.segment import Segment
 from ..errors import ErrorCode, RemoteProtocolError
@@ -94,7 +93,9 @@ class FrameAssembler:
         if codec.max_split_bytes and landing:
             longest = max(longest, self._header_bytes + codec.max_split_bytes + max_buffer_bytes)
         # The slack lets a codec look at a whole header where a shorter one is.
-        self._slab_view: memoryview = np.empty(max(STAGING_BYTES, longest) + self._header_bytes, dtype=np.uint8).data
+        size = max(STAGING_BYTES, longest) + self._header_bytes
+        self._slab: Any = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # what is shared stays
+        self._slab_view: memoryview = memoryview(self._slab)
         self._stop = STAGING_BYTES
         self._window = self._slab_view[:STAGING_BYTES]
         self._filled = 0  # staging: bytes in the slab that are not parsed yet
@@ -114,6 +115,14 @@ class FrameAssembler:
     def unparsed(self) -> bytes:
         """The bytes that are not yet a frame, for messages."""
         return bytes(self._slab_view[: self._filled])
+
+    def rest(self) -> None:
+        """Gives the slab's memory back to the system until bytes come again; for a connection that is silent.
+
+        Whatever it holds of a frame is kept. Landing segments are network buffers and stay.
+        """
+        if not self._filled:
+            self._slab.madvise(mmap.MADV_DONTNEED)
 
     def take_landing(self) -> list[Segment]:
         """Gives the landing segments up; the assembler is finished."""

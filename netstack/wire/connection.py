@@ -329,7 +329,7 @@ class Connection:
     # Life.
 
     def heartbeat(self, now: float, interval_s: float, timeout_s: float) -> None:
-        """Pings a silent peer, where there are pings; call it about every `interval_s`.
+        """Pings a silent peer, where there are pings, and keeps no memory for it; call it about every `interval_s`.
 
         A peer that talks is pinged when we have said nothing since the last call: what it has sent may take us longer
         to take in than its patience lasts, and its own ping stands behind that.
@@ -342,6 +342,8 @@ class Connection:
             raise RemoteProtocolError(
                 ErrorCode.TIMED_OUT, f"{self.peer} did not answer for {silent:.1f} s; its host or the network is gone"
             )
+        if silent >= interval_s:
+            self._assembler.rest()
         is_due = self._ping_sent is None if silent >= interval_s else not self._has_spoken
         self._has_spoken = False
         if is_due and self.state is State.OPEN and self._codec.has_heartbeat:

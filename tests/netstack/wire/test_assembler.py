@@ -102,7 +102,7 @@ class Consumer:
     def on_frame(self, frame: Frame) -> None:
         self.got.append(Control(frame))
 
-    def feed(self, stream: bytes, reads: Iterable[int]) -> None:
+    def feed(self, stream: bytes, reads: Iterable[int], *, rests: bool = False) -> None:
         """Reads of so many bytes (0: all that the windows hold); the last size repeats to the end of the stream."""
         rest = memoryview(stream)
         wanted = 0
@@ -110,6 +110,8 @@ class Consumer:
         while rest:
             wanted = next(sizes, wanted)
             count = 0
+            if rests:
+                self.assembler.rest()
             for window in self.assembler.windows():
                 assert window, "a window without room reads as the end of the stream"
                 part = rest[: min(len(window), wanted - count) if wanted else len(window)]
@@ -179,6 +181,23 @@ def test_how_the_bytes_come_in_is_invisible(items: list[Item], reads: list[int])
 @given(sequences, reads_of, st.integers(1, 3))
 def test_with_few_landing_segments(items: list[Item], reads: list[int], landing: int) -> None:
     check(items, reads, landing=landing)
+
+
+@given(sequences, reads_of)
+def test_giving_memory_back_between_reads_is_invisible(items: list[Item], reads: list[int]) -> None:
+    consumer = Consumer()
+    consumer.feed(encoded(items), reads, rests=True)
+    assert consumer.got == items
+    consumer.check_segments()
+
+
+def test_a_silent_connection_keeps_no_staging_memory() -> None:
+    consumer = Consumer()
+    consumer.feed(encoded([Control(Ping(number)) for number in range(1, 2000)]), [0])
+    staged = consumer.assembler.windows()[0]
+    assert any(staged)
+    consumer.assembler.rest()
+    assert not any(staged), "pages that were given back read as zeros"
 
 
 @given(sequences)
