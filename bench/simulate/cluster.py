@@ -49,10 +49,12 @@ from netstack.testing.ledger import check_environment
 from netstack.transport import provided
 
 from . import scenario as kinds
+from .checked import remembered
 from .determined import determined
+from .history import Event
 from .hosts import Host, files_in
 from .network import SCHEME, THIS_HOST, Network, Process
-from .operators import SINK, expected, job, network
+from .operators import job, network, problems
 from .scenario import JOBMANAGER, Fault, Scenario
 
 REMEMBERED: Final = 100
@@ -107,7 +109,12 @@ def simulate(scenario: Scenario) -> Outcome:
     cluster = Cluster(scenario, folder)
     failure = detail = ""
     try:
-        with determined(scenario.seed), provided(SCHEME, cluster.network), cluster.listening():
+        with (
+            determined(scenario.seed),
+            provided(SCHEME, cluster.network),
+            cluster.listening(),
+            remembered() as cluster.history,
+        ):
             steps = _Steps(cluster.give_up)
             trio.run(cluster.run, clock=trio.testing.MockClock(autojump_threshold=0), instruments=[steps])
     except BaseException as error:
@@ -139,6 +146,7 @@ class Cluster:
         network: between its hosts.
         events: the last ones.
         clock_s: how long it has taken.
+        history: what the operators of a checked job have told.
     """
 
     def __init__(self, scenario: Scenario, folder: Path) -> None:
@@ -146,6 +154,7 @@ class Cluster:
         self.network = Network(random.Random(scenario.seed ^ 0x5EED))
         self.events: deque[str] = deque(maxlen=REMEMBERED)
         self.clock_s = 0.0
+        self.history: list[Event] = []
         self._folder = folder
         self._began_s = 0.0
         self._environments: dict[NetworkEnvironment, Process] = {}
@@ -316,19 +325,8 @@ class Cluster:
     def _check_result(self, record: JobRecord) -> None:
         assert record.end is not None
         assert record.end["state"] == "finished", f"the job is {record.end['state']}: {record.end['reason']}"
-        found = {}
-        for rows in record.end["results"].get(SINK, {}).values():
-            for key, *sums in rows:
-                assert key not in found, f"key {key} is counted in two sinks"
-                found[key] = sums
-        right = expected(self.scenario)
-        wrong = [key for key in {**right, **found} if right.get(key) != found.get(key)]
-        if wrong:
-            key = wrong[0]
-            raise AssertionError(
-                f"{len(wrong)} keys are wrong: of key {key} (records, sum of numbers, damaged) are"
-                f" {found.get(key)} instead of {right.get(key)}"
-            )
+        wrong = problems(self.scenario, record.end["results"], self.history)
+        assert not wrong, wrong
 
     # What goes wrong.
 

@@ -9,7 +9,7 @@ up for the count.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import trio
@@ -22,8 +22,10 @@ from netstack.schedule.graph.stream_graph import GlobalExchangeMode, StreamSetti
 from netstack.task.context import OperatorContext
 from netstack.task.operators import Output
 
+from .checked import checked_job, verdict
+from .history import Event
 from .network import THIS_HOST
-from .scenario import BLOCKING, STREAMING, Scenario
+from .scenario import BLOCKING, CHECKED, STREAMING, Scenario
 
 SINK: Final = "sink"
 NUMBERER: Final = "numberer"
@@ -31,6 +33,9 @@ SEGMENTS: Final = 1024
 """Of a job's own network."""
 
 Record = list[Any]
+
+_SETTLED_S: Final = 10.0
+"""A slow link or disk may hold up so long who is sent off, or reads a state."""
 
 
 class Source:
@@ -140,8 +145,18 @@ class Sink:
 
 def job(scenario: Scenario) -> StreamEnvironment:
     """The job of a scenario."""
+    if scenario.movement == CHECKED:
+        return checked_job(
+            f"simulated-{scenario.seed}",
+            sources=scenario.parallelism[0],
+            sinks=scenario.parallelism[-1],
+            records=scenario.records,
+            pace_s=scenario.pace_s,
+            batch=scenario.batch,
+            checkpoints=_checkpoints(scenario),
+            network=network(scenario) if scenario.own_network else None,
+        )
     is_streaming = scenario.movement == STREAMING
-    mode = scenario.mode
     kept = (
         GlobalExchangeMode.ALL_EDGES_BLOCKING
         if scenario.movement == BLOCKING
@@ -150,14 +165,7 @@ def job(scenario: Scenario) -> StreamEnvironment:
     settings = StreamSettings(
         is_batch=not is_streaming,
         exchange_mode=GlobalExchangeMode.ALL_EDGES_PIPELINED if is_streaming else kept,
-        checkpoints=CheckpointSettings(
-            interval_s=scenario.interval_s,
-            timeout_s=20.0,
-            unaligned=mode != "aligned",
-            aligned_timeout_s=0.05 if mode == "timed" else 0.0,
-        )
-        if is_streaming
-        else None,
+        checkpoints=_checkpoints(scenario) if is_streaming else None,
         restart=RestartSettings(kind=scenario.restart, delay_s=0.2, max_delay_s=3.0)
         if scenario.restart == "exponential"
         else RestartSettings(kind=scenario.restart, delay_s=0.2),
@@ -205,6 +213,44 @@ def job(scenario: Scenario) -> StreamEnvironment:
     counted = numbered.key_by(f"{__name__}:key_of").sink(f"{__name__}:Sink", name=SINK)
     counted.set_parallelism(next(widths)).disable_chaining()
     return environment
+
+
+def _checkpoints(scenario: Scenario) -> CheckpointSettings:
+    return CheckpointSettings(
+        interval_s=scenario.interval_s,
+        timeout_s=20.0,
+        unaligned=scenario.mode != "aligned",
+        aligned_timeout_s=0.05 if scenario.mode == "timed" else 0.0,
+    )
+
+
+def problems(scenario: Scenario, results: Mapping[str, Any], history: Sequence[Event]) -> str:
+    """What is wrong with the results of a job, and with the history of one that has written it; empty: nothing."""
+    if scenario.movement == CHECKED:
+        found = verdict(
+            history,
+            results,
+            sources=scenario.parallelism[0],
+            records=scenario.records,
+            aligned=scenario.mode == "aligned",
+            settled_s=_SETTLED_S,
+        )
+        return str(found[0]) if found else ""
+    sums: dict[int, list[int]] = {}
+    for rows in results.get(SINK, {}).values():
+        for key, *counted in rows:
+            if key in sums:
+                return f"key {key} is counted in two sinks"
+            sums[key] = counted
+    right = expected(scenario)
+    wrong = [key for key in {**right, **sums} if right.get(key) != sums.get(key)]
+    if not wrong:
+        return ""
+    key = wrong[0]
+    return (
+        f"{len(wrong)} keys are wrong: of key {key} (records, sum of numbers, damaged) are {sums.get(key)} instead of"
+        f" {right.get(key)}"
+    )
 
 
 def network(scenario: Scenario) -> NetworkConfig:

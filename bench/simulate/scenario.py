@@ -30,6 +30,8 @@ KINDS: Final = (CUT, DELAY, DISK_FULL, DISK_SLOW, HALF, KILL, KILL, KILL, POWER,
 STREAMING: Final = "streaming"
 BLOCKING: Final = "blocking"
 HYBRID: Final = "hybrid"
+CHECKED: Final = "checked"
+"""Streams too, of a job whose operators write a history that is checked (`history`)."""
 
 STAGES: Final = ("map", "filter", "double", "rebalance", "rescale", "union")
 MODES: Final = ("aligned", "unaligned", "timed")
@@ -74,7 +76,8 @@ class Scenario:
         seed: of the order of tasks, the pieces in which bytes come, and everything else that is left to chance.
         taskmanagers: hosts `tm-0`, `tm-1`, ...
         slots: of each.
-        movement: `STREAMING` takes checkpoints; `BLOCKING` and `HYBRID` keep what was written and restart regions.
+        movement: `STREAMING` and `CHECKED` take checkpoints; `BLOCKING` and `HYBRID` keep what was written and restart
+            regions.
         mode: of the checkpoints.
         interval_s: from one checkpoint to the next.
         stages: between the sources and what counts, one of `STAGES` each.
@@ -109,7 +112,8 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
 
     def __str__(self) -> str:
-        way = f"{self.mode}, every {self.interval_s:g} s" if self.movement == STREAMING else "kept partitions"
+        takes = self.movement in (STREAMING, CHECKED)
+        way = f"{self.mode}, every {self.interval_s:g} s" if takes else "kept partitions"
         return (
             f"{self.movement} ({way}), {' -> '.join(('source', *self.stages, 'count', 'sink'))} on"
             f" {self.taskmanagers} x {self.slots} slots, {self.records} records a source, {len(self.faults)} faults"
@@ -130,8 +134,8 @@ def random_scenario(seed: int) -> Scenario:
     """The scenario of a seed; the same one in every process."""
     chance = random.Random(seed)
     records, batch = chance.choice((20, 100, 200)), chance.choice((1, 8, 40))
-    movement = chance.choice((STREAMING, STREAMING, STREAMING, BLOCKING, HYBRID))
-    stages = tuple(chance.choice(STAGES) for _ in range(chance.randint(0, 2)))
+    movement = chance.choice((STREAMING, STREAMING, STREAMING, BLOCKING, HYBRID, CHECKED))
+    stages = () if movement == CHECKED else tuple(chance.choice(STAGES) for _ in range(chance.randint(0, 2)))
     taskmanagers = chance.randint(1, 4)
     slots = chance.randint(1, 3)
     most = min(4, taskmanagers * slots)

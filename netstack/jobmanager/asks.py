@@ -114,9 +114,7 @@ class Asks:
 
     async def _cancel(self, document: Document) -> Document:
         record = self._find(document)
-        if record.master is not None:
-            record.master.cancel()
-        await record.ended.wait()
+        await self._manager.jobs.cancel(record)
         assert record.end is not None
         return {"state": record.end["state"]}
 

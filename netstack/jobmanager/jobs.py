@@ -46,6 +46,10 @@ if TYPE_CHECKING:
 
 LOGGER: Final = logging.getLogger("netstack.jobmanager")
 
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 30.0
+"""Between two tries to take up a job whose files cannot be read or written now."""
+
 
 @final
 @dataclass(slots=True)
@@ -62,6 +66,7 @@ class JobRecord:
         master: while it runs.
         end: how it ended.
         last: its details when it ended.
+        waits_for: why it does not run, though it has not ended.
     """
 
     stored: StoredJob
@@ -73,6 +78,7 @@ class JobRecord:
     master: JobMaster | None = None
     end: Mapping[str, Any] | None = None
     last: dict[str, Any] | None = None
+    waits_for: str = ""
     ended: trio.Event = field(default_factory=trio.Event)
 
 
@@ -148,16 +154,58 @@ class Jobs:
                 record.ended.set()
                 self.records[stored.job_id] = record
                 continue
+            record = JobRecord(stored, name)
             try:
                 record = self._read(stored)
-                restore = await self._newest(record)
-                await self._start(record, stored.restore if restore is None else restore)
-                LOGGER.info("job %s (%s) is taken up again", stored.job_id, record.name)
-            except NetstackError as error:
-                LOGGER.error("job %s (%s) cannot be taken up again: %s", stored.job_id, name, error)
-                record = JobRecord(stored, name)
                 self.records[stored.job_id] = record
-                await self._put_end(record, JobState.FAILED, f"it could not be taken up again: {error}", {})
+                await self._take_up(record)
+            except NetstackError as error:
+                self.records[stored.job_id] = record
+                if isinstance(error.__cause__, OSError):
+                    self._wait_for_disk(record, error)
+                    self._nursery.start_soon(self._take_up_later, record)
+                else:
+                    await self._cannot_go_on(record, error)
+
+    async def _take_up(self, record: JobRecord) -> None:
+        restore = await self._newest(record)
+        if record.end is not None:  # canceled meanwhile
+            return
+        await self._start(record, record.stored.restore if restore is None else restore)
+        record.waits_for = ""
+        LOGGER.info("job %s (%s) is taken up again", record.stored.job_id, record.name)
+
+    async def _take_up_later(self, record: JobRecord) -> None:
+        """A disk that is full or away now is no reason to end a job that has run: it waits."""
+        pause_s = FIRST_PAUSE_S
+        while record.master is None and record.end is None:
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            if record.end is not None:
+                return
+            try:
+                await self._take_up(record)
+            except NetstackError as error:
+                if not isinstance(error.__cause__, OSError):
+                    await self._cannot_go_on(record, error)
+                    return
+                self._wait_for_disk(record, error)
+
+    def _wait_for_disk(self, record: JobRecord, error: NetstackError) -> None:
+        record.waits_for = f"it is taken up again when this has ended: {error}"
+        LOGGER.error("job %s (%s) cannot be taken up again now: %s", record.stored.job_id, record.name, error)
+
+    async def _cannot_go_on(self, record: JobRecord, error: NetstackError) -> None:
+        LOGGER.error("job %s (%s) cannot be taken up again: %s", record.stored.job_id, record.name, error)
+        await self._put_end(record, JobState.FAILED, f"it could not be taken up again: {error}", {})
+
+    async def cancel(self, record: JobRecord) -> None:
+        """Has a job stop, and waits until it has. Cancellation: it stops all the same."""
+        if record.master is not None:
+            record.master.cancel()
+        elif record.end is None:  # it waits to be taken up again
+            await self._put_end(record, JobState.CANCELED, "it was canceled before it was taken up again", {})
+        await record.ended.wait()
 
     def find(self, job_id: str) -> JobRecord:
         """The job of this id, or of the only id that begins so.

@@ -55,7 +55,8 @@ def job_document(record: JobRecord, manager: JobManager) -> dict[str, Any]:
     """One job, in detail."""
     master = record.master
     if master is None:
-        empty: dict[str, Any] = {"vertices": [], "checkpoints": [], "last_checkpoint": None, "log": [], "waits_for": ""}
+        empty: dict[str, Any] = {"vertices": [], "checkpoints": [], "last_checkpoint": None, "log": []}
+        empty["waits_for"] = record.waits_for
         results = {} if record.end is None else record.end["results"]
         return {**empty, **(record.last or {}), **summary(record, manager), "results": results}
     missing = manager.slots.missing(record.stored.job_id)

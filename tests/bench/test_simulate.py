@@ -96,6 +96,18 @@ def test_a_job_that_never_ends_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> 
     assert "has not ended" in outcome.failure
 
 
+def test_a_job_waits_for_a_full_disk_when_its_jobmanager_comes_back() -> None:
+    """It was ended as a failure, although its checkpoints were sound and there was room a moment later."""
+    faults = (
+        Fault(at_s=2.5, kind="disk full", host="jobmanager", for_s=6.0),
+        Fault(at_s=2.6, kind=KILL, host="jobmanager", for_s=0.3),
+    )
+    outcome = simulate(replace(SMALL, faults=faults))
+    assert not outcome.failure, "\n".join((*outcome.events, outcome.line))
+    assert any("cannot be taken up again now" in event for event in outcome.events)
+    assert any("is taken up again" in event for event in outcome.events)
+
+
 def test_every_smaller_scenario_is_another_and_can_be_written_down() -> None:
     for seed in range(20):
         scenario = random_scenario(seed)

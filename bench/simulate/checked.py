@@ -1,0 +1,225 @@
+"""A job whose operators write their history down, for `history.check`: sources, a key, sinks; nothing else.
+
+Takes: a scenario, or settings. Gives: the job, and what its sinks saw.
+
+In one process the history is a list (`REMEMBERED`); with a folder it is a file for each attempt, which outlives its
+process.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from netstack.checkpoint.coordinator import CheckpointSettings
+from netstack.config import NetworkConfig
+from netstack.schedule.graph.restart_settings import RestartSettings
+from netstack.schedule.graph.stream_builder import StreamEnvironment
+from netstack.schedule.graph.stream_graph import StreamSettings
+from netstack.task.context import OperatorContext
+from netstack.task.operators import Output
+
+from .history import (
+    APPLIED,
+    BEGUN,
+    COMPLETE,
+    FINISHED,
+    RESTORED,
+    SENT,
+    SINK,
+    SNAPSHOT,
+    SOURCE,
+    Anomaly,
+    Event,
+    check,
+    write_event,
+)
+
+Record = list[Any]
+
+_MEMORY: Final[list[list[Event]]] = []
+_LIVES: Final[list[str]] = []
+
+
+@contextmanager
+def remembered() -> Iterator[list[Event]]:
+    """The history of the jobs of this process within the block."""
+    events: list[Event] = []
+    _MEMORY.append(events)
+    _LIVES.clear()
+    try:
+        yield events
+    finally:
+        _MEMORY.pop()
+
+
+class _Historian:
+    """What both operators have: a life, and where its history goes."""
+
+    operator = ""
+
+    def __init__(self, history: str) -> None:
+        self._folder = history
+        self._file: Any = None
+        self._subtask = 0
+        self._life = ""
+        self._taken = 0
+
+    def open(self, context: OperatorContext) -> None:
+        """A life begins."""
+        self._subtask = context.subtask
+        if self._folder:
+            unique = f"{os.getpid()}-{time.monotonic_ns()}"
+            path = Path(self._folder) / f"{self.operator}-{context.subtask}-{unique}"
+            self._file = path.open("w")
+        else:
+            unique = str(len(_LIVES))
+            _LIVES.append(unique)
+        self._life = f"{context.attempt}@{unique}"
+        self._tell(BEGUN)
+
+    def close(self) -> None:
+        """A life ends."""
+        if self._file is not None:
+            self._file.close()
+
+    def checkpoint_completed(self, checkpoint_id: int) -> None:
+        """Told to be complete."""
+        self._tell(COMPLETE, number=checkpoint_id)
+
+    def _took(self, number: int = -1) -> str:
+        self._taken += 1
+        token = f"{self.operator}-{self._subtask}/{self._life}/{self._taken}"
+        self._tell(SNAPSHOT, token=token, number=number)
+        return token
+
+    def _tell(self, what: str, **values: Any) -> None:
+        if self._file is not None:
+            write_event(self._file, Event(time.monotonic(), what, self.operator, self._subtask, self._life, **values))
+        elif _MEMORY:
+            at_s = trio.current_time()
+            _MEMORY[-1].append(Event(at_s, what, self.operator, self._subtask, self._life, **values))
+
+
+class Source(_Historian):
+    """Makes the records of one split: `[split, number, who made it]`."""
+
+    operator = SOURCE
+
+    def __init__(self, records: int, pace_s: float, batch: int, history: str = "") -> None:
+        super().__init__(history)
+        self._end = records
+        self._pace_s = pace_s
+        self._batch = batch
+        self._next = 0
+        self._due_s: float | None = None
+
+    def restore(self, states: list[Any]) -> None:
+        """Goes on where the checkpoint was."""
+        (state,) = states
+        self._next = state["next"]
+        self._tell(RESTORED, token=state["token"], number=self._next)
+
+    async def read(self) -> list[Record] | None:
+        """The next few."""
+        if self._next == self._end:
+            return None
+        if self._due_s is None:
+            self._due_s = trio.current_time() + self._pace_s
+        await trio.sleep_until(self._due_s)  # cancelled when a checkpoint is due, and called again
+        self._due_s = None
+        first, self._next = self._next, min(self._next + self._batch, self._end)
+        for number in range(first, self._next):
+            self._tell(SENT, split=self._subtask, number=number, of_life=self._life)
+        return [[self._subtask, number, self._life] for number in range(first, self._next)]
+
+    def snapshot(self, unsent: int) -> dict[str, Any]:
+        """How far it is."""
+        return {"next": self._next - unsent, "token": self._took(self._next - unsent)}
+
+
+class Sink(_Historian):
+    """Counts, and tells which record it counts."""
+
+    operator = SINK
+
+    def __init__(self, history: str = "") -> None:
+        super().__init__(history)
+        self._count = 0
+
+    def restore(self, states: list[Any]) -> None:
+        """Goes on with the counts of the checkpoint."""
+        (state,) = states
+        self._count = state["count"]
+        self._tell(RESTORED, token=state["token"])
+
+    def process(self, record: Record, out: Output) -> None:
+        """One record."""
+        split, number, life = record
+        self._count += 1
+        self._tell(APPLIED, split=split, number=number, of_life=life)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The counts."""
+        return {"count": self._count, "token": self._took()}
+
+    def finish(self, out: Output) -> list[Any]:
+        """Which life counts, and what it has counted."""
+        self._tell(FINISHED)
+        return [self._life, self._count]
+
+
+def key_of(record: Record) -> int:
+    """By it sinks share the records."""
+    return int(record[0] * 31 + record[1] * 7) % 40
+
+
+def checked_job(
+    name: str,
+    *,
+    sources: int,
+    sinks: int,
+    records: int,
+    pace_s: float,
+    batch: int,
+    checkpoints: CheckpointSettings,
+    network: NetworkConfig | None = None,
+    history: str = "",
+) -> StreamEnvironment:
+    """The job.
+
+    Args:
+        name: of it.
+        sources: subtasks, and splits.
+        sinks: subtasks.
+        records: of each split.
+        pace_s: between reads of up to `batch` records.
+        batch: see there.
+        checkpoints: when they are taken, and how.
+        network: of its own.
+        history: a folder; empty: in memory.
+    """
+    settings = StreamSettings(
+        checkpoints=checkpoints, restart=RestartSettings(kind="fixed_delay", delay_s=0.2), network=network
+    )
+    environment = StreamEnvironment(name, max_parallelism=32, settings=settings)
+    parameters = {"records": records, "pace_s": pace_s, "batch": batch, "history": history}
+    made = environment.source(f"{__name__}:Source", name=SOURCE, parameters=parameters)
+    made.set_parallelism(sources).set_buffer_timeout(0.02)
+    counted = made.key_by(f"{__name__}:key_of").sink(f"{__name__}:Sink", name=SINK, history=history)
+    counted.set_parallelism(sinks)
+    return environment
+
+
+def verdict(
+    events: Sequence[Event], results: Mapping[str, Any], *, sources: int, records: int, aligned: bool, settled_s: float
+) -> list[Anomaly]:
+    """What is wrong with a job that has finished, by its history and what its sinks returned."""
+    final = {int(subtask): life for subtask, (life, _) in results[SINK].items()}
+    return check(events, dict.fromkeys(range(sources), records), final, aligned=aligned, settled_s=settled_s)

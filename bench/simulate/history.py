@@ -1,0 +1,344 @@
+"""A checker in the manner of Jepsen: what every operator of a keyed exactly-once job saw, in; a verdict, out.
+
+Takes: the history of a job: sources and sinks that tell what they did, each attempt by itself. Gives: what is wrong
+with it, each with the few events that show it (`Anomaly.witness`); nothing if all is well.
+
+The checker believes nobody but the operators: not the JobManager's counts, not the job's result alone. Each snapshot
+has a token that is part of the state, so a restore tells which one it is of; that gives the lineage of each sink: what
+its last attempt did; before it what the attempt did whose snapshot it was restored from, up to that snapshot; and so
+on.
+
+Laws:
+- lost, repeated: in the lineages of all sinks together every record is exactly once.
+- state too old: who is restored gets its snapshot of the newest checkpoint that any operator was told to be complete.
+- overtaken: in a complete checkpoint a sink has nothing that its sources sent behind the barrier; and everything
+  that they sent before it, if the checkpoint is an aligned one (else the rest is in the channel's state).
+- stale: an attempt of a sink reads from one attempt of each source.
+- disorder: in each lineage the records of a source are in the order in which it made them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, final
+
+BEGUN: Final = "begun"
+SENT: Final = "sent"
+APPLIED: Final = "applied"
+SNAPSHOT: Final = "snapshot"
+RESTORED: Final = "restored"
+COMPLETE: Final = "complete"
+FINISHED: Final = "finished"
+
+SOURCE: Final = "source"
+SINK: Final = "sink"
+
+_SHOWN_AT_MOST: Final = 5
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that an operator did, or was told.
+
+    Attributes:
+        at_s: when, by one clock of all.
+        what: `BEGUN`, `SENT` or `APPLIED` (a record), `SNAPSHOT`, `RESTORED` (a token), `COMPLETE` (a checkpoint),
+            `FINISHED`.
+        operator: `SOURCE` or `SINK`.
+        subtask: which of its subtasks; of a source also the number of its split.
+        life: unique for each attempt of each subtask, in any process.
+        split: of a record: of which source.
+        number: of a record in its split; of a checkpoint its id; of a snapshot of a source how many it had sent.
+        token: of a snapshot.
+        of_life: of a record: which life of its source made it.
+    """
+
+    at_s: float
+    what: str
+    operator: str
+    subtask: int
+    life: str
+    split: int = -1
+    number: int = -1
+    token: str = ""
+    of_life: str = ""
+
+    def __str__(self) -> str:
+        who = f"{self.at_s:9.4f} {self.operator}-{self.subtask} ({self.life}) {self.what}"
+        if self.what in (SENT, APPLIED):
+            return f"{who} record {self.number} of split {self.split}" + (self.of_life and f" (made by {self.of_life})")
+        if self.what == COMPLETE:
+            return f"{who} checkpoint {self.number}"
+        at = f" at {self.number}" if self.number >= 0 else ""
+        return f"{who}{self.token and ' ' + self.token}{at}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """Something that must not be.
+
+    Attributes:
+        kind: `lost`, `repeated`, `state too old`, `overtaken`, `stale`, `disorder` or `unfinished`.
+        text: what, in one sentence.
+        witness: the events that show it, in order, and no others.
+    """
+
+    kind: str
+    text: str
+    witness: tuple[Event, ...]
+
+    def __str__(self) -> str:
+        return "\n".join((f"{self.kind}: {self.text}", *(f"  {event}" for event in self.witness)))
+
+
+@final
+@dataclass(slots=True)
+class _Life:
+    """One attempt."""
+
+    begun: Event
+    events: list[Event] = field(default_factory=list)
+
+    def restored(self) -> Event | None:
+        return next((event for event in self.events if event.what == RESTORED), None)
+
+    def until(self, token: str) -> list[Event]:
+        """What it did before a snapshot; all of it if there is none."""
+        found = []
+        for event in self.events:
+            if token and event.what == SNAPSHOT and event.token == token:
+                break
+            found.append(event)
+        return found
+
+
+def check(
+    history: Iterable[Event],
+    records: Mapping[int, int],
+    final: Mapping[int, str],
+    *,
+    aligned: bool,
+    settled_s: float = 0.0,
+) -> list[Anomaly]:
+    """The verdict.
+
+    Args:
+        history: of a job that has finished; in any order across lives, in order within each.
+        records: how many there are in each split.
+        final: for each subtask of the sink the life whose result counts: that of others is nobody's.
+        aligned: whether no checkpoint of the job has data in flight.
+        settled_s: who begins within so long after a checkpoint was complete may have been sent off before that.
+
+    Returns:
+        What is wrong, the first few of each kind.
+    """
+    return [*_Checker(history, records, final, aligned, settled_s).anomalies()]
+
+
+@final
+class _Checker:
+    def __init__(
+        self,
+        history: Iterable[Event],
+        records: Mapping[int, int],
+        final: Mapping[int, str],
+        aligned: bool,
+        settled_s: float,
+    ) -> None:
+        self._records = records
+        self._final = final
+        self._aligned = aligned
+        self._settled_s = settled_s
+        self._lives: dict[str, _Life] = {}
+        self._taken: dict[str, tuple[_Life, Event]] = {}  # token -> who took it
+        self._completed: dict[int, Event] = {}  # checkpoint -> who was told first
+        for event in history:
+            if event.what == BEGUN:
+                self._lives[event.life] = _Life(event)
+                continue
+            life = self._lives[event.life]
+            life.events.append(event)
+            if event.what == SNAPSHOT:
+                self._taken[event.token] = life, event
+            elif event.what == COMPLETE:
+                first = self._completed.get(event.number)
+                if first is None or event.at_s < first.at_s:
+                    self._completed[event.number] = event
+
+    def anomalies(self) -> Iterator[Anomaly]:
+        for found in (self._stale(), self._too_old(), self._overtaken(), self._effects()):
+            kinds: dict[str, int] = defaultdict(int)
+            for anomaly in found:
+                kinds[anomaly.kind] += 1
+                if kinds[anomaly.kind] <= _SHOWN_AT_MOST:
+                    yield anomaly
+
+    def _of(self, operator: str) -> Iterator[_Life]:
+        return (life for life in self._lives.values() if life.begun.operator == operator)
+
+    def _stale(self) -> Iterator[Anomaly]:
+        for life in self._of(SINK):
+            first: dict[int, Event] = {}
+            for event in life.events:
+                if event.what == APPLIED:
+                    other = first.setdefault(event.split, event)
+                    if other.of_life != event.of_life:
+                        yield Anomaly(
+                            "stale",
+                            f"sink-{life.begun.subtask} read split {event.split} from two attempts of its source",
+                            (life.begun, other, event),
+                        )
+                        break
+
+    def _checkpoints_of(self, life: _Life) -> Iterator[tuple[int, Event, Event]]:
+        """(checkpoint, its snapshot, who told), where it is certain.
+
+        Operators are not told which checkpoint they take a snapshot for. One at a time is under way, so a single one
+        since the last that was complete is of the next that is.
+        """
+        taken: list[Event] = []
+        for event in life.events:
+            if event.what == SNAPSHOT:
+                taken.append(event)
+            elif event.what == COMPLETE:
+                if len(taken) == 1:
+                    yield event.number, taken[0], event
+                taken = []
+
+    def _too_old(self) -> Iterator[Anomaly]:
+        snapshots: dict[tuple[str, int], dict[int, Event]] = defaultdict(dict)
+        for life in self._lives.values():
+            for number, snapshot, _ in self._checkpoints_of(life):
+                snapshots[life.begun.operator, life.begun.subtask][number] = snapshot
+        for life in self._lives.values():
+            restored = life.restored()
+            known = snapshots[life.begun.operator, life.begun.subtask]
+            told = [
+                number
+                for number, event in self._completed.items()
+                if event.at_s + self._settled_s < life.begun.at_s and number in known
+            ]
+            if not told:
+                continue
+            newest = max(told)
+            snapshot = known[newest]
+            taken = None if restored is None else self._taken.get(restored.token)
+            if taken is None or taken[1].at_s < snapshot.at_s:
+                yield Anomaly(
+                    "state too old",
+                    f"{life.begun.operator}-{life.begun.subtask} goes on from"
+                    f" {'nothing' if restored is None else restored.token}, and checkpoint {newest} was complete",
+                    tuple(filter(None, (snapshot, self._completed[newest], life.begun, restored))),
+                )
+
+    def _overtaken(self) -> Iterator[Anomaly]:
+        cuts: dict[int, dict[int, tuple[Event, str]]] = defaultdict(dict)
+        for life in self._of(SOURCE):
+            for number, snapshot, _ in self._checkpoints_of(life):
+                cuts[number][life.begun.subtask] = snapshot, life.begun.life
+        for life in self._of(SINK):
+            for number, snapshot, _ in self._checkpoints_of(life):
+                yield from self._overtaken_in(life, number, snapshot, cuts.get(number, {}))
+
+    def _overtaken_in(
+        self, life: _Life, checkpoint: int, snapshot: Event, cut: Mapping[int, tuple[Event, str]]
+    ) -> Iterator[Anomaly]:
+        is_before = True
+        for event in life.events:
+            if event is snapshot:
+                is_before = False
+            if event.what != APPLIED or event.split not in cut:
+                continue
+            source, maker = cut[event.split]
+            if event.of_life != maker:
+                continue
+            is_sent_before = event.number < source.number
+            if is_before and not is_sent_before:
+                text = f"was sent behind the barrier of checkpoint {checkpoint}, and is in the snapshot"
+            elif self._aligned and not is_before and is_sent_before:
+                text = f"was sent before the barrier of checkpoint {checkpoint}, and is not in the snapshot"
+            else:
+                continue
+            witness = (source, event, snapshot) if is_before else (source, snapshot, event)
+            yield Anomaly("overtaken", f"record {event.number} of split {event.split} {text}", witness)
+            return
+
+    def _effects(self) -> Iterator[Anomaly]:
+        applied: dict[tuple[int, int], list[Event]] = defaultdict(list)
+        for subtask, name in self._final.items():
+            life = self._lives[name]
+            if not any(event.what == FINISHED for event in life.events):
+                yield Anomaly("unfinished", f"{name} of sink-{subtask} counts, and has not finished", (life.begun,))
+                continue
+            numbers: dict[int, Event] = {}
+            for event in self._lineage(life):
+                applied[event.split, event.number].append(event)
+                before = numbers.get(event.split)
+                if before is not None and before.number > event.number:
+                    yield Anomaly("disorder", f"record {event.number} came behind {before.number}", (before, event))
+                numbers[event.split] = event
+        for split, count in self._records.items():
+            for number in range(count):
+                found = applied.get((split, number), [])
+                if len(found) != 1:
+                    yield Anomaly(
+                        "repeated" if found else "lost",
+                        f"record {number} of split {split} is in the result {len(found)} times",
+                        self._about(split, number),
+                    )
+
+    def _lineage(self, life: _Life) -> list[Event]:
+        """What led to the state of an attempt, in order."""
+        parts = [life.until("")]
+        restored = life.restored()
+        while restored is not None and restored.token:
+            life = self._taken[restored.token][0]
+            parts.append(life.until(restored.token))
+            restored = life.restored()
+        return [event for part in reversed(parts) for event in part if event.what == APPLIED]
+
+    def _about(self, split: int, number: int) -> tuple[Event, ...]:
+        """Where a record was, and between which restores."""
+        lives = {
+            event.life: life
+            for life in self._lives.values()
+            for event in life.events
+            if event.what in (SENT, APPLIED) and (event.split, event.number) == (split, number)
+        }
+        found = []
+        used = {each.token for other in self._lives.values() if (each := other.restored()) is not None}
+        for life in lives.values():
+            found.append(life.begun)
+            for event in life.events:
+                is_it = event.what in (SENT, APPLIED) and (event.split, event.number) == (split, number)
+                if is_it or event.what == RESTORED or (event.what == SNAPSHOT and event.token in used):
+                    found.append(event)
+        return tuple(sorted(found, key=lambda event: event.at_s))
+
+
+# ---------------------------------------------------------------------------------------------------------------- files
+
+
+def write_event(file: Any, event: Event) -> None:
+    """A line of a history file."""
+    values = [getattr(event, name) for name in Event.__dataclass_fields__]
+    file.write(json.dumps(values) + "\n")
+    file.flush()
+
+
+def read_history(folder: Path) -> list[Event]:
+    """Every event in the files of a folder; the last line of one whose writer was killed may be torn."""
+    found = []
+    for path in sorted(folder.iterdir()):
+        for line in path.read_text().splitlines():
+            try:
+                found.append(Event(*json.loads(line)))
+            except ValueError:
+                continue
+    return found
