@@ -178,13 +178,14 @@ class Jobs:
     async def _take_up_later(self, record: JobRecord) -> None:
         """A disk that is full or away now is no reason to end a job that has run: it waits."""
         pause_s = FIRST_PAUSE_S
-        while record.master is None and record.end is None:
+        while True:
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-            if record.end is not None:
+            if record.end is not None:  # canceled meanwhile
                 return
             try:
                 await self._take_up(record)
+                return
             except NetstackError as error:
                 if not isinstance(error.__cause__, OSError):
                     await self._cannot_go_on(record, error)
