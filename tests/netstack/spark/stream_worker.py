@@ -20,7 +20,7 @@ def main(folder: Path, address: str, rows: int, rows_of_an_epoch: int) -> None:
     state = folder / "state.json"
     start, epoch = json.loads(state.read_text()) if state.exists() else (0, 0)
     with blocking.open_task_manager(address) as network:
-        publisher = Publisher(network, "numbers", folder / "epochs", subpartitions=2, resume=epoch, max_epochs=8)
+        publisher = Publisher(network, "numbers", folder / "epochs", subpartitions=2, resume=epoch, max_epochs=3)
         publisher.offer()
         while start < rows:
             end = min(rows, start + rows_of_an_epoch)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from workers import free_address
 
 from netstack import blocking
 from netstack.errors import ConfigError
@@ -24,12 +23,6 @@ from netstack.spark.source import NetstackDataSource, Settings, sink_settings
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
 WORKER = Path(__file__).with_name("stream_worker.py")
-
-
-def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
 
 
 def start_worker(folder: Path, address: str, rows: int, rows_of_an_epoch: int) -> subprocess.Popen[bytes]:
@@ -83,46 +76,6 @@ def test_a_stream_whose_both_ends_are_killed_arrives_exactly_once(spark: Any, tm
         time.sleep(0.1)
     query.stop()
     assert not kills
-    ids = [row["id"] for row in spark.read.parquet(str(tmp_path / "table")).collect()]
-    assert len(ids) == rows
-    assert sorted(ids) == list(range(rows))
-
-
-@pytest.mark.long  # a session of Spark has to start for every driver that died
-def test_ten_random_deaths_of_worker_and_driver_lose_nothing_and_repeat_nothing(spark: Any, tmp_path: Path) -> None:
-    rows, address, rng = 6_000, free_address(), random.Random()
-
-    def start_driver() -> subprocess.Popen[bytes]:
-        program = str(WORKER.with_name("stream_query.py"))
-        environment = {**os.environ, "PYTHONPATH": os.getcwd()}
-        return subprocess.Popen([sys.executable, program, str(tmp_path), address], env=environment)
-
-    def epoch() -> int:
-        state = tmp_path / "state.json"
-        return int(json.loads(state.read_text())[1]) if state.exists() else 0
-
-    worker, driver = start_worker(tmp_path, address, rows, 100), start_driver()
-    deaths, dies_at, until_s = {"worker": 0, "driver": 0}, 5, time.monotonic() + 600
-    try:
-        while worker.poll() != 0:
-            assert time.monotonic() < until_s, (deaths, epoch())
-            if worker.poll() is not None:
-                worker = start_worker(tmp_path, address, rows, 100)
-            if driver.poll() is not None:
-                driver = start_driver()
-            if sum(deaths.values()) < 10 and epoch() >= dies_at:
-                time.sleep(rng.uniform(0, 2))
-                who = rng.choice(["worker", "driver"])
-                deaths[who] += 1
-                dies_at = epoch() + 5
-                dying = worker if who == "worker" else driver
-                dying.kill()
-                dying.wait()
-            time.sleep(0.2)
-    finally:
-        worker.kill()
-        driver.kill()
-    assert sum(deaths.values()) == 10
     ids = [row["id"] for row in spark.read.parquet(str(tmp_path / "table")).collect()]
     assert len(ids) == rows
     assert sorted(ids) == list(range(rows))

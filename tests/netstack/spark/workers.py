@@ -1,9 +1,10 @@
-"""The Python workers of a session in local mode, as the system sees them."""
+"""The Python workers of a session in local mode, as the system sees them; an address for workers of streams."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -51,3 +52,10 @@ def silent(within_s: float = 20.0) -> bool:
             return False
         time.sleep(0.1)
     return True
+
+
+def free_address() -> str:
+    """Where nobody listens, and a process that is killed and started again can."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
