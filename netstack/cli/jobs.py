@@ -5,19 +5,26 @@ Takes: ids of jobs, or any beginning of one that no other id has. Gives: tables,
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import click
 import trio
 
-from ..jobmanager.client import Document, JobClient
+from ..errors import NetstackError
+from ..jobmanager.client import Document, JobClient, JobResult
 from ..jobmanager.waiting import PATIENCE_S, wait_for_job
 from .job import job_parameters, load_stream_graph, parameters_of
 from .job_output import job_lines, jobs_table, print_all, print_document, print_results, result_document
-from .jobmanager_flags import ask, jobmanager_flags, json_flag, secret_of
+from .jobmanager_flags import ask, connected, jobmanager_flags, json_flag, secret_of
 from .values import LENGTH
+
+_LACKS_S: Final = 3.0
+"""Between two looks at what a job waits for."""
 
 
 @click.command(short_help="The jobs of a JobManager, or one of them.")
@@ -122,22 +129,51 @@ def submit(
             click.echo(job_id)
         return 0
     click.echo(f"job {job_id}", err=True)
-    result = trio.run(
-        partial(
-            wait_for_job,
-            job_id,
-            jobmanager,
-            secret=secret_of(secret_file),
-            name="netstack",
-            patience_s=patience_s,
-            on_lost=lambda error: click.echo(
-                f"lost the JobManager ({error}); waiting for it up to {patience_s:g} s", err=True
-            ),
-            on_found=lambda: click.echo("a JobManager answers again", err=True),
-        )
+    waiting = partial(
+        wait_for_job,
+        job_id,
+        jobmanager,
+        secret=secret_of(secret_file),
+        name="netstack",
+        patience_s=patience_s,
+        on_lost=lambda error: click.echo(
+            f"lost the JobManager ({error}); waiting for it up to {patience_s:g} s", err=True
+        ),
+        on_found=lambda: click.echo("a JobManager answers again", err=True),
     )
+    result = trio.run(_told_meanwhile, waiting, job_id, jobmanager, secret_file)
     if as_json:
         print_document(result_document(result))
     else:
         print_results(result.results)
     return 0 if result.state == "finished" else 1
+
+
+async def _told_meanwhile(
+    waiting: Callable[[], Awaitable[JobResult]], job_id: str, jobmanager: str, secret_file: Path | None
+) -> JobResult:
+    """Waits for a job, and says what that waits for itself: else who has no TaskManager waits and knows not why."""
+    outcome: JobResult | NetstackError | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_tell_what_it_lacks, job_id, jobmanager, secret_file)
+        try:
+            outcome = await waiting()
+        except NetstackError as error:  # leaves as it is, not inside this nursery's group
+            outcome = error
+        nursery.cancel_scope.cancel()
+    if isinstance(outcome, NetstackError):
+        raise outcome
+    return outcome
+
+
+async def _tell_what_it_lacks(job_id: str, jobmanager: str, secret_file: Path | None) -> None:
+    told = ""
+    await trio.sleep(_LACKS_S)
+    with contextlib.suppress(NetstackError, OSError):  # who waits for the job tells of that
+        async with connected(jobmanager, secret_file) as client:
+            while True:
+                lacks = (await client.job(job_id))["waits_for"]
+                if lacks and lacks != told:
+                    click.echo(f"it waits for {lacks}", err=True)
+                told = lacks
+                await trio.sleep(_LACKS_S)

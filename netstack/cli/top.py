@@ -243,7 +243,10 @@ def _taskmanager_lines(view: TaskManagerView, width: int, hosts: Mapping[str, st
 
 def _job_lines(job: JobView, width: int, hosts: Mapping[str, str]) -> list[Text]:
     tasks = ", ".join(f"{count} {state}" for state, count in job.tasks.items() if count) or "no tasks yet"
-    head = f"  {_clock(job.age_s)}  {job.slots} slot{'s' * (job.slots != 1)}  "
+    slots = (
+        f"  {job.slots} slot{'s' * (job.slots != 1)}" if job.slots else ""
+    )  # a JobManager keeps account of them itself
+    head = f"  {_clock(job.age_s)}{slots}  "
     if not job.is_open:
         return [_line("  ", (job.name, "cyan"), head, ("waits for its slots", "yellow"))]
     used = f"  buffers {_percent(job.used_memory_bytes / job.memory_bytes)}" if job.memory_bytes else ""

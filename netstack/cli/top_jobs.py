@@ -192,8 +192,8 @@ def jobmanager_document(views: Sequence[JobManagerView]) -> list[dict[str, Any]]
     return [asdict(view) for view in views]
 
 
-_NAME: Final = 28
-_TITLES: Final = f"    {'task':{_NAME}} {'subtasks':22} {'in/s':>9} {'out/s':>9} {'busy':>6} {'idle':>6} {'waits':>6}"
+_NAME: Final = 20
+_TITLES: Final = f"    {'task':{_NAME}} {'subtasks':16} {'in/s':>8} {'out/s':>8} {'busy':>5} {'idle':>5} {'waits':>5}"
 
 
 def jobmanager_lines(view: JobManagerView) -> list[Text]:
@@ -229,9 +229,9 @@ def _vertex_line(vertex: VertexView) -> Text:
     style = "red" if "failed" in vertex.tasks else ""
     return _line(
         f"    {vertex.name:{_NAME}.{_NAME}} ",
-        (f"{states:22}", style),
-        f" {rates[0]:>9} {rates[1]:>9} {shares[0]:>6} {shares[1]:>6} ",
-        (f"{shares[2]:>6}", "magenta"),
+        (f"{states:16}", style),
+        f" {rates[0]:>8} {rates[1]:>8} {shares[0]:>5} {shares[1]:>5} ",
+        (f"{shares[2]:>5}", "magenta"),
     )
 
 

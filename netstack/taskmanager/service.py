@@ -271,7 +271,8 @@ class TaskManager:
             send=link.send,
         )
         self._scopes[scope.job_id] = scope
-        LOGGER.info("job %s (%s) wants %d slots", scope.job_id, scope.name, scope.slots)
+        wants = f" wants {scope.slots} slots" if scope.slots else ": its tasks may come"
+        LOGGER.info("job %s (%s)%s", scope.job_id, scope.name, wants)
         return scope
 
     def remove_scope(self, scope: JobScope) -> None:
