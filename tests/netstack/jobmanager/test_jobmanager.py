@@ -82,6 +82,19 @@ async def test_a_job_that_gets_no_slots_fails_and_says_what_there_was() -> None:
 
 
 @virtual
+async def test_a_slot_that_a_running_job_does_not_need_any_more_is_another_job_s() -> None:
+    async with jobmanager(slot_idle_timeout_s=5.0) as manager, taskmanager(manager) as tm, client(manager) as user:
+        first = (await user.ask("submit", document=document(pipeline())))["job_id"]
+        await tm.until(lambda: len(tm.tasks) == 4)
+        tm.finish((0, 1, 0), (1, 1, 0))
+        second = (await user.ask("submit", document=document(pipeline(1))))["job_id"]
+        began_s = trio.current_time()
+        await tm.until(lambda: tm.opened == [first, second])
+        assert trio.current_time() - began_s < 10.0
+        assert (await user.ask("job", job_id=first))["tasks"] == {"running": 2, "finished": 2}
+
+
+@virtual
 async def test_a_failed_task_restarts_its_region_and_no_other() -> None:
     async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
         job_id = (await user.ask("submit", document=document(two_pipelines(restart=FIXED))))["job_id"]
