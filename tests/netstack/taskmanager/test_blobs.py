@@ -62,4 +62,15 @@ def test_what_is_wrong_is_told() -> None:
 
 
 def test_parts_that_nobody_waits_for_are_dropped() -> None:
-    BlobFetcher(lambda _: None).part(blob_parts(KEY, DATA, 0))
+    async def main() -> bytes:
+        def send(message: Message) -> None:
+            assert isinstance(message, FetchBlob)
+            fetcher.part(blob_parts(CODE, DATA, 0))  # of another blob
+            fetcher.part(blob_parts(KEY, DATA, message.offset + 1))  # of another place
+            fetcher.part(blob_parts(KEY, DATA, message.offset))
+
+        fetcher = BlobFetcher(send)
+        fetcher.part(blob_parts(KEY, b"of somebody else", 0))
+        return await fetcher.fetch(KEY)
+
+    assert trio.run(main) == DATA

@@ -24,6 +24,7 @@ from netstack.runtime.authentication import Secret
 from netstack.taskmanager.client import open_client
 from netstack.taskmanager.job_scope import EARLY_BYTES
 from netstack.taskmanager.network_settings import config_document
+from netstack.taskmanager.remote_job import Ended
 from netstack.taskmanager.service import TaskManager
 from netstack.transport import ByteStream, transport_for
 
@@ -56,7 +57,8 @@ async def works(daemon: TaskManager) -> None:
     async with open_client(daemon.address, secret=daemon.config.secret) as client:
         run = await open_job(client)
         await run.deploy([task("result", parameters={"what": "plain"})])
-        await run.next_event()
+        event = await run.next_event()
+        assert isinstance(event, Ended), event
         await run.close()
 
 
