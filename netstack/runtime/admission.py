@@ -3,8 +3,9 @@
 Takes: accepted streams. Gives: the same streams, proven; or closes them with the reason.
 
 Rules:
-- Who is silent keeps nobody out: when too many have not proven themselves, the one that has had the longest time for it
-  gives way to the newcomer.
+- Who is silent keeps nobody out: when too many have not proven themselves, one gives way to the newcomer: of the source
+  that has the most of them, the newcomer's if it is among those, the one that has had the longest time. So a host that
+  floods us pushes out its own.
 - At most `max_connections + max_unproven` streams are open at once.
 - Each `admit` runs in a task of its own; none waits for another.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
@@ -79,7 +81,7 @@ class Admission:
         given = os.environ.get(KNOWN_AS_VARIABLE, "")
         self._known_as = tuple(address.strip() for address in given.split(",") if address.strip())
         self._connections = 0
-        self._unproven: dict[trio.CancelScope, None] = {}  # oldest first
+        self._unproven: dict[trio.CancelScope, str] = {}  # and where from; oldest first
         self._admitted = 0
         self._refused = dict.fromkeys(Refusal, 0)
 
@@ -115,12 +117,11 @@ class Admission:
         return AdmissionStatistics(self._connections, len(self._unproven), self._admitted, dict(self._refused))
 
     async def _prove(self, stream: ByteStream, secret: Secret) -> None:
+        source = stream.endpoints()[1].rpartition(":")[0]
         if len(self._unproven) >= self._max_unproven:
-            oldest = next(iter(self._unproven))
-            del self._unproven[oldest]
-            oldest.cancel()
+            self._make_room(source)
         scope = trio.CancelScope(deadline=trio.current_time() + self._timeout_s)
-        self._unproven[scope] = None
+        self._unproven[scope] = source
         try:
             with scope:
                 await prove_acceptor(stream, secret, known_as=self._known_as, token=self._token)
@@ -137,6 +138,17 @@ class Admission:
         raise AuthenticationFailed(
             Refusal.TOO_SLOW, f"{stream.peer} did not prove the shared secret within {self._timeout_s:g} s"
         )
+
+    def _make_room(self, newcomer: str) -> None:
+        """O(unproven): the oldest of the source that has the most gives way."""
+        counts = Counter(self._unproven.values())
+        most = max(counts.values())
+        crowded = newcomer if counts[newcomer] == most else None
+        for scope, source in self._unproven.items():
+            if source == crowded or (crowded is None and counts[source] == most):
+                del self._unproven[scope]
+                scope.cancel()
+                return
 
     def _check_room(self, stream: ByteStream) -> None:
         if self._connections >= self._max_connections:

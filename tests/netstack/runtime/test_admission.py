@@ -23,6 +23,20 @@ OTHER = Secret(b"a secret of somebody else")
 numbers = itertools.count()
 
 
+class _From:
+    """A stream that comes from a host."""
+
+    def __init__(self, stream: ByteStream, source: str) -> None:
+        self._stream = stream
+        self._source = source
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def endpoints(self) -> tuple[str, str]:
+        return "10.0.0.1:6121", f"{self._source}:50000"
+
+
 class Door:
     """An acceptor that admits each stream in a task of its own."""
 
@@ -227,3 +241,32 @@ async def test_cancellation_closes_the_stream_and_frees_the_place() -> None:
 def test_bounds_that_let_nobody_in_are_refused(limits: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         Admission(SECRET, **{"timeout_s": 1.0, **limits})
+
+
+@virtual
+async def test_a_host_that_floods_pushes_out_its_own() -> None:
+    """Silent peers of one source, any number of them; those of others keep their time, and so does an honest one."""
+    address = f"memory://admission-{next(numbers)}"
+    listener = await transport_for(address).listen(address)
+    admission = Admission(SECRET, timeout_s=10.0, max_unproven=4)
+    refused: list[tuple[str, Refusal]] = []
+
+    async def admit(source: str) -> None:
+        stream = _From(await listener.accept(), source)
+        try:
+            await admission.admit(stream)  # type: ignore[arg-type]
+        except AuthenticationFailed as error:
+            refused.append((source, error.reason))
+
+    async with trio.open_nursery() as nursery:
+        dialled = []
+        for source in ("quiet", "other", *["flood"] * 30, "new"):
+            dialled.append(await transport_for(address).connect(address))
+            nursery.start_soon(admit, source)
+            await settle()
+        assert refused == [("flood", Refusal.CROWDED_OUT)] * 29
+        await prove_dialler(dialled[0], SECRET)  # the oldest of all
+        await settle()
+        assert admission.statistics().connections == 1
+        nursery.cancel_scope.cancel()
+    listener.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import urllib.error
+import urllib.request
 from typing import Any
 
 import pytest
@@ -41,7 +43,7 @@ from netstack.taskmanager import remote_job
 from netstack.taskmanager.client import open_client
 from netstack.taskmanager.remote_job import Ended
 from netstack.taskmanager.remote_task import RemoteTask
-from netstack.taskmanager.service import TaskManagerConfig
+from netstack.taskmanager.service import TaskManagerConfig, open_taskmanager
 from netstack.transport import is_private, transport_for
 
 # -------------------------------------------------------------------------------------------------- what is refused
@@ -296,3 +298,29 @@ async def test_nobody_there_or_nobody_who_answers() -> None:
     with pytest.raises(ConnectionLost, match="mute did not answer within 3 s"):
         await connect("memory://mute", connect_timeout_s=3)
     listener.close()
+
+
+def scraped(address: str, token: str | None) -> int:
+    request = urllib.request.Request(f"http://{address}/metrics")
+    if token is not None:
+        request.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+@real
+async def test_metrics_beyond_this_host_want_the_token_of_the_secret() -> None:
+    config = TaskManagerConfig(listen="tcp://127.0.0.1:0", memory_bytes=1 << 20, secret=SECRET)
+    async with open_taskmanager(config, metrics_address="0.0.0.0:0") as manager:
+        assert manager.metrics_address is not None
+        address = manager.metrics_address.replace("0.0.0.0", "127.0.0.1")
+        for token, status in ((None, 401), ("x", 401), (SECRET.metrics_token, 200)):
+            assert await trio.to_thread.run_sync(scraped, address, token) == status
+    config = TaskManagerConfig(listen="tcp://127.0.0.1:0", memory_bytes=1 << 20)
+    with pytest.raises(ConfigError, match="can be reached from other hosts, and there is no secret whose token"):
+        async with open_taskmanager(config, metrics_address="0.0.0.0:0"):
+            raise AssertionError("it is open")
