@@ -5,7 +5,9 @@ Takes: flags. Gives: a table, or one JSON document, on standard output; an exit 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from statistics import median
 from typing import Any
 
@@ -31,21 +33,41 @@ from .rows import MODES
 @click.option("--taskmanagers", type=COUNT, default=2, show_default=True, help="Processes on this machine.")
 @click.option("--slots", type=COUNT, default=2, show_default=True, help="Of each; with 1 the second stage waits.")
 @click.option("--repeats", type=COUNT, default=3, show_default=True, help="Of each mode, by turns.")
+@click.option("--compressed/--plain", "is_compressed", default=None, help="Only so; both if not given.")
+@click.option("--half/--no-half", "is_halved", default=True, show_default=True, help="Also with half of the slots.")
+@click.option("--spark/--no-spark", "with_spark", default=False, show_default=True, help="PySpark's shuffle beside it.")
 @json_flag
-def shuffle(modes: tuple[str, ...], as_json: bool, **settings: int) -> int:
-    """An all-to-all between two stages of a batch job on TaskManagers, and the disk's own rate beside it.
+def shuffle(
+    modes: tuple[str, ...],
+    is_compressed: bool | None,
+    is_halved: bool,
+    with_spark: bool,
+    as_json: bool,
+    **settings: int,
+) -> int:
+    """An all-to-all between two stages of a batch job on TaskManagers, the disk's own rate and PySpark's beside it.
 
-    Exit code 1 when a row is lost or comes to the wrong consumer.
+    Exit code 1 when a row is lost or comes to the wrong consumer: of each range of keys the number of rows and a sum
+    that does not depend on their order are compared with those of the rows that were made.
     """
     errors = console.err()
-    result = measure(
-        ShuffleSpec(modes=modes or tuple(MODES), **settings), lambda what: errors.print(what, soft_wrap=True)
-    )
+    compressions = {None: ("lz4", "none"), True: ("lz4",), False: ("none",)}[is_compressed]
+    spec = ShuffleSpec(modes=modes or tuple(MODES), compressions=compressions, is_halved=is_halved, **settings)
+    with contextlib.ExitStack() as stack:
+        spark = stack.enter_context(_session(spec.producers)) if with_spark else None
+        result = measure(spec, lambda what: errors.print(what, soft_wrap=True), spark)
     if as_json:
         console.print_json(result)
     else:
         print_shuffle(result, console.out())
     return 0 if result["delivered"] else 1
+
+
+def _session(producers: int) -> AbstractContextManager[Any]:
+    from ..spark.session import open_session  # only who asks for it needs Spark
+    from ..spark.settings import SparkSettings
+
+    return open_session(SparkSettings(master=f"local[{producers}]", is_measured=True))
 
 
 def print_shuffle(result: Mapping[str, Any], console: Console) -> None:
@@ -59,14 +81,19 @@ def print_shuffle(result: Mapping[str, Any], console: Console) -> None:
         soft_wrap=True,
     )
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("exchange", "MB/s", "seconds", "on disk", "memory", "complete"):
+    for name in ("exchange", "MB/s", "of the disk's", "seconds", "CPU s", "on disk", "memory", "complete"):
         table.add_column(name, justify="left" if name == "exchange" else "right")
+    own = min(disk["write_bytes_per_s"], disk["read_bytes_per_s"])
     for mode, runs in result["modes"].items():
+        rate = median(run["bytes_per_s"] for run in runs)
+        on_disk = [run["peak_disk_bytes"] for run in runs if run["peak_disk_bytes"] is not None]
         table.add_row(
             mode,
-            f"{median(run['bytes_per_s'] for run in runs) / 1e6:,.0f}",
+            f"{rate / 1e6:,.0f}",
+            f"{rate / own:.2f}",
             f"{median(run['duration_s'] for run in runs):.2f}",
-            f"{max(run['peak_disk_bytes'] for run in runs) / 1e6:,.0f} MB",
+            f"{median(run['cpu_s'] for run in runs):.1f}",
+            f"{max(on_disk) / 1e6:,.0f} MB" if on_disk else "",
             f"{max(run['peak_memory_growth_bytes'] for run in runs) / 1e6:,.0f} MB",
             "yes" if all(run["delivered"] for run in runs) else "[red]NO[/]",
         )

@@ -5,6 +5,7 @@ Takes: a `ShuffleSpec`. Gives: plain data.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import threading
@@ -17,8 +18,9 @@ from typing import Any, Final, final
 import trio
 
 from netstack.jobmanager.local import open_local_cluster
-from netstack.schedule.graph.stream_graph import StreamGraph
 
+from ..host import host_facts, version
+from . import spark_peer
 from .rows import BATCH_ROWS, ROW_BYTES, expected, shuffle_job
 
 BLOCK_BYTES: Final = 1 << 20
@@ -37,6 +39,8 @@ class ShuffleSpec:
         taskmanagers: processes.
         slots: of each TaskManager; fewer than subtasks make stages wait where they can.
         repeats: of each mode, by turns.
+        compressions: of what is kept: `lz4`, `none`.
+        is_halved: whether what is kept is also measured with half of the slots.
     """
 
     size_bytes: int
@@ -46,10 +50,53 @@ class ShuffleSpec:
     taskmanagers: int
     slots: int
     repeats: int
+    compressions: tuple[str, ...] = ("lz4", "none")
+    is_halved: bool = True
 
 
-def measure(spec: ShuffleSpec, progress: Callable[[str], None]) -> dict[str, Any]:
+@final
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to shuffle.
+
+    Attributes:
+        mode: see `rows.MODES`.
+        compression: `lz4` or `none`; of what is not kept it means nothing.
+        slots: of each TaskManager.
+    """
+
+    mode: str
+    compression: str
+    slots: int
+
+    def label(self, spec: ShuffleSpec) -> str:
+        """For people, and the key in results."""
+        parts = [self.mode]
+        if self.mode != "pipelined":
+            parts.append(self.compression if self.compression != "none" else "plain")
+        if self.slots < spec.slots:
+            parts.append("half the slots")
+        return ", ".join(parts)
+
+
+def variants(spec: ShuffleSpec) -> list[Variant]:
+    """What is measured, in turns: pipelined once, whatever is kept compressed and not, and with half of the slots."""
+    found = []
+    for mode in spec.modes:
+        compressions = ("lz4",) if mode == "pipelined" else spec.compressions
+        found += [Variant(mode, compression, spec.slots) for compression in compressions]
+        if spec.is_halved and mode != "pipelined" and spec.slots > 1:
+            found.append(Variant(mode, compressions[0], spec.slots // 2))
+    return found
+
+
+def measure(spec: ShuffleSpec, progress: Callable[[str], None], spark: Any = None) -> dict[str, Any]:
     """All of it.
+
+    Args:
+        spec: what.
+        progress: told what is under way.
+        spark: a session, to shuffle the same rows by turns; None leaves it out.
 
     Raises:
         JobFailed: a job failed.
@@ -58,22 +105,30 @@ def measure(spec: ShuffleSpec, progress: Callable[[str], None]) -> dict[str, Any
     shape = {"batches": batches, "producers": spec.producers, "consumers": spec.consumers}
     size = batches * BATCH_ROWS * ROW_BYTES * spec.producers
     wanted = expected(**shape)
-    found: dict[str, list[dict[str, Any]]] = {mode: [] for mode in spec.modes}
+    found: dict[str, list[dict[str, Any]]] = {}
+
+    def add(label: str, run: dict[str, Any]) -> None:
+        run["delivered"] = run.pop("results") == wanted
+        run["bytes_per_s"] = size / run["duration_s"]
+        found.setdefault(label, []).append(run)
+
     with tempfile.TemporaryDirectory(prefix="netstack-bench-shuffle-") as folder:
         progress("the disk's own rate")
         disk = _disk_rate(Path(folder), size)
         before = os.environ.get("TMPDIR")
         os.environ["TMPDIR"] = folder  # the TaskManagers keep their files there
         try:
+            if spark is not None:
+                progress("pyspark warms up")
+                spark_peer.run(spark, **{**shape, "batches": 1})
             for repeat in range(spec.repeats):
-                for mode in spec.modes:
-                    progress(f"{mode} {repeat + 1}/{spec.repeats}")
-                    graph = shuffle_job(mode, **shape).stream_graph()
-                    run = trio.run(_run, graph, spec, Path(folder))
-                    results = run.pop("results")
-                    run["delivered"] = [results[index] for index in range(spec.consumers)] == wanted
-                    run["bytes_per_s"] = size / run["duration_s"]
-                    found[mode].append(run)
+                for variant in variants(spec):
+                    label = variant.label(spec)
+                    progress(f"{label} {repeat + 1}/{spec.repeats}")
+                    add(label, trio.run(_run, variant, shape, spec, Path(folder)))
+                if spark is not None:
+                    progress(f"pyspark {repeat + 1}/{spec.repeats}")
+                    add("pyspark", _with_spark(spark, shape, spec))
         finally:
             os.environ.pop("TMPDIR") if before is None else os.environ.update(TMPDIR=before)
     return {
@@ -84,23 +139,63 @@ def measure(spec: ShuffleSpec, progress: Callable[[str], None]) -> dict[str, Any
         "disk": disk,
         "modes": found,
         "delivered": all(run["delivered"] for runs in found.values() for run in runs),
+        "host": host_facts(),
+        "version": version(),
     }
 
 
-async def _run(graph: StreamGraph, spec: ShuffleSpec, folder: Path) -> dict[str, Any]:
-    async with open_local_cluster(taskmanagers=spec.taskmanagers, slots=spec.slots) as cluster:
+async def _run(variant: Variant, shape: dict[str, int], spec: ShuffleSpec, folder: Path) -> dict[str, Any]:
+    """One job, behind a short one that has the TaskManagers import everything."""
+    short, long = (
+        shuffle_job(variant.mode, compression=variant.compression, **each).stream_graph()
+        for each in ({**shape, "batches": 1}, shape)
+    )
+    async with open_local_cluster(taskmanagers=spec.taskmanagers, slots=variant.slots) as cluster:
         pids = [each["pid"] for each in await cluster.client.taskmanagers()]
+        await cluster.wait(await cluster.client.submit(short))
         before = sum(map(_anonymous_bytes, pids))
         with _Watch(folder, pids) as watch:
-            began = time.monotonic()
-            result = await cluster.wait(await cluster.client.submit(graph))
+            began, began_cpu_s = time.monotonic(), sum(map(_cpu_s, pids))
+            result = await cluster.wait(await cluster.client.submit(long))
             duration_s = time.monotonic() - began
+            cpu_s = sum(map(_cpu_s, pids)) - began_cpu_s
     return {
         "duration_s": duration_s,
+        "cpu_s": cpu_s,
         "peak_disk_bytes": watch.disk_bytes,
         "peak_memory_growth_bytes": max(0, watch.memory_bytes - before),
-        "results": result.results["sums"],
+        "results": [result.results["sums"].get(index) for index in range(spec.consumers)],
     }
+
+
+def _with_spark(spark: Any, shape: dict[str, int], spec: ShuffleSpec) -> dict[str, Any]:
+    pids = [os.getpid(), *children_of(os.getpid())]
+    before, began_cpu_s = sum(map(_anonymous_bytes, pids)), sum(map(_cpu_s, pids))
+    with _Watch(Path("/nonexistent"), pids) as watch:
+        run = spark_peer.run(spark, **shape)
+    run["cpu_s"] = sum(map(_cpu_s, pids)) - began_cpu_s
+    run["peak_disk_bytes"] = None
+    run["peak_memory_growth_bytes"] = max(0, watch.memory_bytes - before)
+    return run
+
+
+def children_of(pid: int) -> list[int]:
+    """All processes below one."""
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, path.read_text().split()):
+                found += [child, *children_of(child)]
+    return found
+
+
+def _cpu_s(pid: int) -> float:
+    """Of a process and of its children that have ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 class _Watch:

@@ -11,12 +11,15 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from netstack.config import MIB, NetworkConfig
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import GlobalExchangeMode, Partitioner, StreamSettings
 
 ROW_BYTES: Final = 100
 KEY_BYTES: Final = 10
 BATCH_ROWS: Final = 10_000
+MEMORY_BYTES: Final = 48 * MIB
+"""Network buffers on each TaskManager: 2 for each channel and 8 for each gate, of 32 KiB, and what is kept."""
 MODES: Final = {
     "pipelined": GlobalExchangeMode.ALL_EDGES_PIPELINED,
     "hybrid-full": GlobalExchangeMode.ALL_EDGES_HYBRID_FULL,
@@ -27,17 +30,23 @@ MODES: Final = {
 Rows = npt.NDArray[np.uint8]
 
 
-def shuffle_job(mode: str, *, batches: int, producers: int, consumers: int, seed: int = 1) -> StreamEnvironment:
+def shuffle_job(
+    mode: str, *, batches: int, producers: int, consumers: int, compression: str = "lz4", seed: int = 1
+) -> StreamEnvironment:
     """The job.
 
     Args:
         mode: one of `MODES`.
+        compression: of what is kept: `lz4` or `none`.
         batches: of `BATCH_ROWS`, from each producer.
         producers: subtasks that make rows.
         consumers: subtasks that get them, each a range of keys.
         seed: of the rows.
     """
-    settings = StreamSettings(is_batch=True, exchange_mode=MODES[mode], shares_slots_by_default=True)
+    network = NetworkConfig(memory_bytes=MEMORY_BYTES, shuffle_compression=compression)
+    settings = StreamSettings(
+        is_batch=True, exchange_mode=MODES[mode], shares_slots_by_default=mode == "pipelined", network=network
+    )
     job = StreamEnvironment("shuffle", settings=settings)
     made = job.source(MakeRows, name="rows", parameters={"batches": batches, "seed": seed}).set_parallelism(producers)
     ranged = made.partition_by(Partitioner.CUSTOM, f"{__name__}:by_range").with_format("bytes")

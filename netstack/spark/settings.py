@@ -36,6 +36,7 @@ class SparkSettings:
         setup_timeout_s: for sockets and for the exchange of addresses.
         grace_s: beyond a run's own length, until the driver cancels its job.
         wait_for_executors_s: how long a session waits until all executors have come.
+        is_measured: whether Spark's own speed is: then its JVM compiles as it does by default, and starts more slowly.
         app_name: in Spark's pages.
         nodes_flag: what the command calls `nodes`, for errors.
         log_file: where Spark's own output goes; None is a temporary file that is named in errors.
@@ -51,6 +52,7 @@ class SparkSettings:
     setup_timeout_s: float = 20.0
     grace_s: float = 40.0
     wait_for_executors_s: float = 60.0
+    is_measured: bool = False
     app_name: str = "netstack-bench"
     nodes_flag: str = "--nodes"
     log_file: str | None = None
@@ -113,6 +115,7 @@ class SparkSettings:
     def properties(self) -> dict[str, str]:
         """Spark's properties for a session."""
         cores, nodes = self.executor_cores, self.node_count
+        flags = "" if self.is_measured else _JVM_FLAGS
         found = {
             "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",  # 15 s, 40 times: ten minutes of silence
             "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "2" if self.is_local else "20",
@@ -120,14 +123,14 @@ class SparkSettings:
             "spark.dynamicAllocation.enabled": "false",  # barrier stages refuse it
             "spark.stage.maxConsecutiveAttempts": "1",  # a benchmark that failed is not run again
             "spark.task.maxFailures": "1",
-            "spark.driver.memory": "512m",
+            "spark.driver.memory": "2g" if self.is_measured else "512m",
             "spark.sql.shuffle.partitions": str(min(nodes, 4)),
             "spark.sql.adaptive.enabled": "false",
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",  # it writes over our bar
-            "spark.driver.extraJavaOptions": _JVM_FLAGS,
-            "spark.executor.extraJavaOptions": _JVM_FLAGS,
         }
+        if flags:
+            found |= {"spark.driver.extraJavaOptions": flags, "spark.executor.extraJavaOptions": flags}
         if self.is_local:
             found["spark.driver.host"] = "127.0.0.1"
             found["spark.driver.bindAddress"] = "127.0.0.1"

@@ -42,14 +42,23 @@ def test_the_sum_does_not_depend_on_the_order_and_tells_what_is_missing() -> Non
     assert one.finish(None)["sum"] != less.finish(None)["sum"]
 
 
+def test_what_is_measured() -> None:
+    spec = measure.ShuffleSpec(
+        size_bytes=1, modes=("pipelined", "blocking"), producers=2, consumers=2, taskmanagers=2, slots=2, repeats=1
+    )
+    labels = [variant.label(spec) for variant in measure.variants(spec)]
+    assert labels == ["pipelined", "blocking, lz4", "blocking, plain", "blocking, lz4, half the slots"]
+
+
 @pytest.mark.slow
 def test_every_row_comes_in_every_mode(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--bytes", "2MiB", "--repeats", "1", "--mode", "pipelined", "--mode", "blocking", "--json"]
+    words = ["--bytes", "2MiB", "--repeats", "1", "--mode", "pipelined", "--mode", "blocking", "--no-half", "--json"]
     assert main(["shuffle", *words]) == 0
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert document["delivered"]
     assert document["rows"] == 20_000
-    (blocking,) = document["modes"]["blocking"]
+    assert [*document["modes"]] == ["pipelined", "blocking, lz4", "blocking, plain"]
+    (blocking,) = document["modes"]["blocking, lz4"]
     assert blocking["bytes_per_s"] > 0
     assert document["disk"]["write_bytes_per_s"] > 0
 
@@ -62,5 +71,6 @@ def test_a_row_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch, capsys: 
         return found
 
     monkeypatch.setattr(measure, "expected", more)
-    assert main(["shuffle", "--bytes", "1MiB", "--repeats", "1", "--mode", "blocking"]) == 1
+    words = ["--bytes", "1MiB", "--repeats", "1", "--mode", "blocking", "--plain", "--no-half"]
+    assert main(["shuffle", *words]) == 1
     assert "NO" in capsys.readouterr().out

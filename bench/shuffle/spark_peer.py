@@ -1,0 +1,69 @@
+"""The same shuffle by PySpark: the same rows, moved by `repartition`, summed up by the same code.
+
+Takes: a session and the shape of the job. Gives: how long it took, and what the sinks found.
+
+Rules: rows are made and summed up in Spark's Python workers, from and to Arrow without a copy, as netstack's operators
+do it in theirs; between them is Spark's own shuffle, with its own compression. Each range of keys is one value of the
+column it is partitioned by.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from .rows import ROW_BYTES, MakeRows, SumRows, by_range
+
+
+def run(spark: Any, *, batches: int, producers: int, consumers: int) -> dict[str, Any]:
+    """One shuffle.
+
+    Args:
+        spark: the session.
+        batches: of each producer; see `rows.shuffle_job`, also for the others.
+        producers: tasks that make rows.
+        consumers: ranges of keys, and tasks that get them.
+    """
+    import pyarrow as pa
+
+    class Context:
+        subtask = 0
+
+    def make(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        offsets = None
+        for batch in given:
+            for subtask in batch.column(0).to_pylist():
+                source, context = MakeRows(batches, 1), Context()
+                context.subtask = subtask
+                source.open(context)
+                while (rows := source.read()) is not None:
+                    if offsets is None:
+                        offsets = pa.py_buffer(np.arange(0, rows.size + 1, ROW_BYTES, dtype=np.int32))
+                    column = pa.Array.from_buffers(pa.binary(), len(rows), [None, offsets, pa.py_buffer(rows)])
+                    part = pa.array(by_range.partition_batch(rows, consumers).astype(np.int32))
+                    yield pa.RecordBatch.from_arrays([part, column], ["part", "row"])
+
+    def total(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        sums: dict[int, SumRows] = {}
+        for batch in given:
+            parts, column = batch.column(0).to_numpy(), batch.column(1)
+            offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
+            rows = np.frombuffer(column.buffers()[2], np.uint8)[offsets[0] : offsets[-1]].reshape(-1, ROW_BYTES)
+            for part in np.unique(parts).tolist():
+                sums.setdefault(part, SumRows()).process_batch(rows[parts == part])
+        found = [(part, json.dumps(each.finish(None))) for part, each in sums.items()]
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([part for part, _ in found], pa.int32()), pa.array([text for _, text in found], pa.string())],
+            ["part", "found"],
+        )
+
+    began_s = time.monotonic()
+    made = spark.range(0, producers, 1, producers).mapInArrow(make, "part int, row binary")
+    rows = made.repartition(consumers, "part").mapInArrow(total, "part int, found string").collect()
+    duration_s = time.monotonic() - began_s
+    found = {row["part"]: json.loads(row["found"]) for row in rows}
+    return {"duration_s": duration_s, "results": [found.get(part) for part in range(consumers)]}
