@@ -64,8 +64,8 @@ def shuffle(
 
 
 def _session(producers: int) -> AbstractContextManager[Any]:
-    from ..spark.session import open_session  # only who asks for it needs Spark
-    from ..spark.settings import SparkSettings
+    from netstack.spark.session import open_session  # only who asks for it needs Spark
+    from netstack.spark.settings import SparkSettings
 
     return open_session(SparkSettings(master=f"local[{producers}]", is_measured=True))
 

@@ -9,7 +9,7 @@ import pytest
 from bench.shuffle import spark_peer
 from bench.shuffle.rows import expected
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
 
 def test_the_same_rows_come_to_the_same_ranges(spark: Any) -> None:
