@@ -150,7 +150,7 @@ def print_all(lines: Iterable[RenderableType]) -> None:
 
 
 def _subtasks_text(vertex: Document) -> Text:
-    states: dict[str, int] = {}
+    states: dict[str, int] = dict(vertex.get("left_out", {}))
     for subtask in vertex["subtasks"]:
         states[subtask["state"]] = states.get(subtask["state"], 0) + 1
     return states_text(states)

@@ -9,6 +9,7 @@ its connection goes on; nothing that it sends ends anything but its own question
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 LOGGER: Final = logging.getLogger("netstack.jobmanager")
 
 Document: TypeAlias = dict[str, Any]
+
+SUBTASKS_TOLD: Final = 16_000
+"""Of a job, in one answer: some 150 bytes each, and a frame holds 4 MiB."""
 
 
 @final
@@ -104,7 +108,9 @@ class Asks:
         return {"jobs": [summary(record, self._manager) for record in self._manager.jobs.records.values()]}
 
     async def _job(self, document: Document) -> Document:
-        return job_document(self._find(document), self._manager)
+        found = job_document(self._find(document), self._manager)
+        _shorten(found["vertices"], SUBTASKS_TOLD)
+        return found
 
     async def _wait(self, document: Document) -> Document:
         record = self._find(document)
@@ -156,6 +162,24 @@ class Asks:
 
     def _find(self, document: Document) -> JobRecord:
         return self._manager.jobs.find(_want(document, "job_id", str))
+
+
+def _shorten(vertices: list[Document], most: int) -> None:
+    """Leaves out subtasks of the widest vertices that a frame would not hold, and tells how many by their states."""
+    narrow = sorted(len(vertex["subtasks"]) for vertex in vertices)
+    if sum(narrow) <= most:
+        return
+    left, each = most, 0
+    for number, count in enumerate(narrow):  # what each vertex may tell: all of a narrow one, equal parts of the rest
+        each = left // (len(narrow) - number)
+        if count > each:
+            break
+        left -= count
+    for vertex in vertices:
+        rest = vertex["subtasks"][each:]
+        if rest:
+            vertex["subtasks"] = vertex["subtasks"][:each]
+            vertex["left_out"] = dict(Counter(subtask["state"] for subtask in rest))
 
 
 def _want(document: Document, name: str, kind: type[Any]) -> Any:

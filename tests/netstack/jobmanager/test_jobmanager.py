@@ -15,6 +15,7 @@ from trio_runs import virtual
 from netstack.checkpoint.coordinator import CheckpointSettings
 from netstack.control.messages import CloseJob
 from netstack.errors import ConfigError
+from netstack.jobmanager import asks
 from netstack.schedule.graph.restart_settings import RestartSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
@@ -241,6 +242,27 @@ async def test_a_job_that_ends_at_once_takes_its_last_checkpoint(tmp_path: Path)
         assert trio.current_time() - began_s < 10.0
         (report,) = (await user.ask("job", job_id=job_id))["checkpoints"]
         assert report["is_complete"]
+
+
+@virtual
+async def test_of_a_wide_job_an_answer_tells_what_a_frame_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asks, "SUBTASKS_TOLD", 7)
+    job = StreamEnvironment("wide")
+    for name, parallelism in (("a", 1), ("b", 9), ("c", 4)):
+        job.source("jobs:read", name=name).set_parallelism(parallelism).rebalance().sink(
+            "jobs:keep", name=f"{name}-end"
+        )
+    async with jobmanager() as manager, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(job)))["job_id"]
+        vertices = {each["name"]: each for each in (await user.ask("job", job_id=job_id))["vertices"]}
+        told = {name: len(each["subtasks"]) for name, each in vertices.items()}
+        left_out = {name: sum(each.get("left_out", {}).values()) for name, each in vertices.items()}
+        assert sum(told.values()) <= 7
+        assert {name: told[name] + left_out[name] for name in told} == {
+            name: each["parallelism"] for name, each in vertices.items()
+        }
+        assert told["a"] == 1
+        assert vertices["b"]["left_out"] == {"scheduled": left_out["b"]}
 
 
 @virtual
