@@ -130,8 +130,9 @@ class JobClient:
         return self._questions.want(await self._questions.ask("jobs", {}), "jobs", list)
 
     async def job(self, job_id: str) -> Document:
-        """All about one job; of a job of tens of thousands of subtasks not all of them: `left_out` of a vertex counts
-        the others by their states.
+        """All about one job.
+
+        Of tens of thousands of subtasks not all are listed: `left_out` of a vertex counts the others by their states.
 
         Args:
             job_id: its id, or a beginning that no other id has.
