@@ -57,6 +57,10 @@ from .task_sender import TaskSender
 
 LOGGER: Final = logging.getLogger("netstack.jobmanager")
 
+_STOPPING: Final = frozenset({ExecutionState.CANCELING, ExecutionState.CANCELED, ExecutionState.FAILED})
+_NAMED: Final = 8
+"""Of the tasks that run again, as many are named in the log."""
+
 CLOSE_PATIENCE_S: Final = 10.0
 """How long an ended job waits for its TaskManagers to say that nothing of it is left."""
 
@@ -332,6 +336,7 @@ class JobMaster:
                 self._sender.send(instruction)
             case instructions.StartTimer():
                 self._inbox.start_timer(instruction.timer, instruction.delay_s)
+                self._note("restart", f"{self._restarting()}, {instruction.delay_s:g} s after all of them have stopped")
             case instructions.RequireSlots():
                 if instruction.missing:
                     self._note("slots", f"{instruction.missing} slots are missing; {self._cluster.describe_slots()}")
@@ -356,6 +361,18 @@ class JobMaster:
             await self._sender.deploy(deploy)
         except NetstackError as error:
             self._inbox.post(events.GlobalFailure(0.0, f"tasks cannot be sent: {error}"))
+
+    def _restarting(self) -> str:
+        """What a failure has reached and runs again, in words."""
+        topology = self.scheduler.topology
+        found = []
+        for subtask in range(topology.subtask_count):
+            if self.scheduler.execution_state(subtask) in _STOPPING:
+                vertex, index = topology.place_of(subtask)
+                found.append(f"{self._names[vertex]} {index}")
+        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        tasks = f"{len(found)} of {topology.subtask_count} tasks"
+        return f"{tasks}, those of the regions that the failure reached, run again ({', '.join(found[:_NAMED])}{more})"
 
     def _look(self, before: JobState, event: events.Event) -> None:
         """What the last step changed, for users and for checkpoints."""

@@ -79,6 +79,7 @@ class Web:
                         ("/jobs/{job}", self._job, "GET"),
                         ("/jobs/{job}", self._patch_job, "PATCH"),
                         ("/jobs/{job}/vertices/{vertex:int}", self._vertex, "GET"),
+                        ("/jobs/{job}/vertices/{vertex:int}/backpressure", self._backpressure, "GET"),
                         ("/jobs/{job}/checkpoints", self._checkpoints, "GET"),
                         ("/jobs/{job}/savepoints", self._savepoint, "POST"),
                         ("/jobs/{job}/savepoints/{trigger}", self._savepoint_status, "GET"),
@@ -168,6 +169,14 @@ class Web:
         if number >= len(vertices):
             return _refusal(404, f"the job has vertices 0 to {len(vertices) - 1}")
         return JSONResponse(flink.vertex(number, vertices[number]))
+
+    async def _backpressure(self, request: Request) -> Response:
+        self._manager.watch.want()
+        vertices = self._manager.watch.drawn(self._find(request))["vertices"]
+        number = request.path_params["vertex"]
+        if number >= len(vertices):
+            return _refusal(404, f"the job has vertices 0 to {len(vertices) - 1}")
+        return JSONResponse(flink.backpressure(vertices[number]))
 
     async def _checkpoints(self, request: Request) -> Response:
         return JSONResponse(flink.checkpoints(job_document(self._find(request), self._manager)))

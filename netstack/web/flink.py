@@ -113,6 +113,38 @@ def vertex(number: int, vertex: Mapping[str, Any]) -> Document:
     }
 
 
+def backpressure(vertex: Mapping[str, Any]) -> Document:
+    """`/jobs/:id/vertices/:v/backpressure`: of the last second.
+
+    Args:
+        vertex: of a snapshot; a subtask whose figures nobody has told yet is left out.
+    """
+    known = [each for each in vertex["subtasks"] if each.get("busy") is not None]
+    subtasks = [
+        {
+            "subtask": each["subtask"],
+            "attempt-number": each["attempt"],
+            "backpressureLevel": _level(each["backpressured"] / 1000),
+            "ratio": each["backpressured"] / 1000,
+            "idleRatio": each["idle"] / 1000,
+            "busyRatio": each["busy"] / 1000,
+        }
+        for each in known
+    ]
+    worst = max((each["backpressured"] for each in known), default=0)
+    return {
+        "status": "ok" if known else "deprecated",
+        "backpressureLevel": _level(worst / 1000),
+        "end-timestamp": milliseconds(time.time()),
+        "subtasks": subtasks,
+    }
+
+
+def _level(ratio: float) -> str:
+    """Flink's words: up to a tenth of the time is fine, more than a half is much."""
+    return "ok" if ratio <= 0.1 else "low" if ratio <= 0.5 else "high"
+
+
 def checkpoints(job: Mapping[str, Any]) -> Document:
     """`/jobs/:id/checkpoints`; the history is the newest first."""
     history = [_checkpoint(each) for each in reversed(job["checkpoints"])]

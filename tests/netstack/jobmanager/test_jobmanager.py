@@ -105,6 +105,8 @@ async def test_a_failed_task_restarts_its_region_and_no_other() -> None:
         assert sorted(tm.tasks) == [(0, 0, 1), (1, 0, 1), (2, 0, 0), (3, 0, 0)]
         found = await user.ask("job", job_id=job_id)
         assert found["restarts"] == 1
+        (why,) = [each["text"] for each in found["log"] if each["what"] == "restart"]
+        assert why.startswith("2 of 4 tasks, those of the regions that the failure reached, run again (")
         assert any("disk on fire" in entry["text"] for entry in found["log"])
         tm.finish()
         assert (await user.ask("wait", job_id=job_id))["state"] == "finished"

@@ -18,6 +18,7 @@ from netstack.errors import ConfigError
 from netstack.jobmanager.service import JobManager
 from netstack.runtime.authentication import Secret
 from netstack.schedule.graph.stream_builder import StreamEnvironment
+from netstack.web import flink
 from netstack.web.history import KEPT_S, History
 from netstack.web.serve import open_web
 
@@ -100,10 +101,24 @@ async def test_flinks_paths_have_flinks_fields() -> None:
         assert (await ask(f"{url}/taskmanagers/{there}"))[1]["id"] == there
 
 
+def test_backpressure_is_told_as_flink_tells_it() -> None:
+    told = {"attempt": 0, "busy": 300, "idle": 100, "backpressured": 600}
+    found = flink.backpressure({"subtasks": [{"subtask": 0, **told}, {"subtask": 1, "attempt": 0}]})
+    assert (found["status"], found["backpressureLevel"]) == ("ok", "high")
+    (first,) = found["subtasks"]
+    assert (first["subtask"], first["ratio"], first["busyRatio"], first["idleRatio"]) == (0, 0.6, 0.3, 0.1)
+    assert flink.backpressure({"subtasks": []})["status"] == "deprecated", "Flink's word for: not known yet"
+
+
 @in_trio
 async def test_what_is_not_there_is_told() -> None:
     async with running() as (_, url, job_id):
-        for path in ("/jobs/zzz", f"/jobs/{job_id}/vertices/7", "/taskmanagers/nobody", f"/jobs/{job_id}/savepoints/x"):
+        for path in (
+            "/jobs/zzz",
+            f"/jobs/{job_id}/vertices/7/backpressure",
+            "/taskmanagers/nobody",
+            f"/jobs/{job_id}/savepoints/x",
+        ):
             status, told = await ask(url + path)
             assert (status, len(told["errors"])) == (404, 1), path
 
