@@ -369,7 +369,7 @@ class JobMaster:
         for subtask in range(topology.subtask_count):
             if self.scheduler.execution_state(subtask) in _STOPPING:
                 vertex, index = topology.place_of(subtask)
-                found.append(f"{self._names[vertex]} {index}")
+                found.append(f"{topology.job.vertices[vertex].name} {index}")
         more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
         tasks = f"{len(found)} of {topology.subtask_count} tasks"
         return f"{tasks}, those of the regions that the failure reached, run again ({', '.join(found[:_NAMED])}{more})"
