@@ -2,7 +2,7 @@
 
 Takes: an address, a folder. Gives: epochs of Arrow batches.
 
-    with Subscriber("tcp://0.0.0.0:6130", "clicks", folder, resume=my_state.epoch) as subscriber:
+    with Subscriber("tcp://0.0.0.0:6130", "clicks", folder, resume=my_state.epoch, secret=secret) as subscriber:
         for epoch in subscriber:  # waits for the next
             for batch in epoch:
                 my_state.add(batch)
@@ -33,7 +33,7 @@ from ..config import NetworkConfig
 from ..errors import ConfigError
 from ..runtime.authentication import Secret
 from ..runtime.network_environment import open_task_manager
-from ..transport import transport_for
+from ..transport import is_private, transport_for
 from .epoch_folder import EpochFolder
 from .subscriber_port import SubscriberPort
 
@@ -72,11 +72,12 @@ class Subscriber:
         folder: keeps epochs, of this stream alone; made if it is not there.
         resume: the first epoch that is not processed, as the worker stored it; None is the first that is kept.
         max_epochs: so many wait here at most.
-        secret: shared with the writers.
+        secret: shared with the writers; None lets everybody in, and needs a loopback address.
         network: buffers and timeouts.
 
     Raises:
-        ConfigError: a number that cannot be, or a folder that does not reach as far as `resume`.
+        ConfigError: a number that cannot be, an address that others reach and no secret, or a folder that does not
+            reach as far as `resume`.
         OSError: the address cannot be bound, or the folder not written.
     """
 
@@ -93,6 +94,11 @@ class Subscriber:
     ) -> None:
         if max_epochs < 1:
             raise ConfigError(f"max_epochs={max_epochs}; the least is 1")
+        if secret is None and not is_private(address):
+            raise ConfigError(
+                f"{address} can be reached from other hosts, and whoever reaches it says what is read and stored: give"
+                " a secret (Secret.from_file), and writers the option secretFile; or listen on 127.0.0.1"
+            )
         self._folder = EpochFolder(folder, resume)
         self._next = self._folder.processed
         self._name = name

@@ -124,6 +124,8 @@ def test_what_cannot_be_sent_says_why(tmp_path: Path) -> None:
             path.unlink()
         with pytest.raises(RequestRefused, match="Write the batch again"):
             commit(where, QUERY, 0, [staged])
+    with pytest.raises(ConfigError, match="give a secret"):
+        Subscriber("tcp://0.0.0.0:0", "s", tmp_path / "g")
     with pytest.raises((ConnectionLost, OSError)):
         stage(to(subscriber, retry_s=0.0), QUERY, 0, iter([batch_of(1)]))
 
