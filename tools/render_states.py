@@ -20,6 +20,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from netstack.runtime.outgoing import (  # noqa: E402
+    OUTGOING_TRANSITIONS,
+    OutgoingInput,
+    OutgoingState,
+)
 from netstack.schedule.execution.execution_states import (  # noqa: E402 - the tree beside this file, installed or not
     EXECUTION_TRANSITIONS,
     JOB_TRANSITIONS,
@@ -54,6 +59,7 @@ DIAGRAMS = (
     Diagram("connection", "netstack/wire/SPEC.md", State, Input, {**TRANSITIONS}),
     Diagram("execution", "netstack/DESIGN.md", ExecutionState, ExecutionInput, {**EXECUTION_TRANSITIONS}),
     Diagram("job", "netstack/DESIGN.md", JobState, JobInput, {**JOB_TRANSITIONS}),
+    Diagram("outgoing", "netstack/DESIGN.md", OutgoingState, OutgoingInput, {**OUTGOING_TRANSITIONS}),
 )
 
 

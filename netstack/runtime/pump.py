@@ -34,6 +34,7 @@ from ..transport import ByteStream
 from ..wire.connection import Connection, OutgoingBatch
 from ..wire.frames import Goodbye
 from ..wire.states import State
+from .outgoing import OUTGOING_TRANSITIONS, OutgoingInput, OutgoingState
 from .signal import Signal
 from .turns import TURN_S, WorkAccount, turns
 
@@ -52,6 +53,9 @@ DRAIN_S: Final = 1.0
 SHORT_READ_BYTES: Final = 16 * 1024
 """A read that brings less has emptied the socket, as a rule."""
 
+
+ENDED: Final = OutgoingState.ENDED
+CLOSED: Final = OutgoingState.CLOSED
 
 LOGGER: Final = logging.getLogger("netstack")
 
@@ -87,7 +91,6 @@ class Pump:
         """
         self.stream = stream
         self.is_dirty = False
-        self.is_closed = False
         self.opened = trio.Event()
         """Set when both hellos agree (at once where there are none), or the connection failed."""
         self.error: Exception | None = None
@@ -103,9 +106,7 @@ class Pump:
         self._is_reading = False
         self._is_paused = False
         self._read_bytes = MIN_READ_BYTES
-        self._leaving = False
-        self._said_goodbye = False
-        self._ended = False
+        self._outgoing = OutgoingState.OPEN
         self._write_error: ConnectionLost | None = None
         self._work = Signal()
         self._resumed = Signal()
@@ -116,12 +117,20 @@ class Pump:
             self.opened.set()
         self._write_wanted()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection is over."""
+        return self._outgoing is CLOSED
+
+    def _goes_on(self, what: OutgoingInput) -> None:
+        self._outgoing = OUTGOING_TRANSITIONS[self._outgoing, what]
+
     # Called from anywhere; never wait, never raise.
 
     def write_now(self) -> None:
         """Sends what is ready until there is no more, or the stream is full."""
         self.is_dirty = False
-        if self._is_writing or self._is_full or self.is_closed or self._ended:
+        if self._is_writing or self._is_full or self._outgoing is ENDED or self._outgoing is CLOSED:
             return
         self._is_writing = True
         connection = self.connection
@@ -176,7 +185,7 @@ class Pump:
         Returns:
             The bytes the last call brought; with `SHORT_READ_BYTES` or more there may be more.
         """
-        if self._is_reading or self._is_paused or self.is_closed:
+        if self._is_reading or self._is_paused or self._outgoing is CLOSED:
             return 0
         self._is_reading = True
         connection = self.connection
@@ -239,8 +248,8 @@ class Pump:
 
     def leave(self) -> None:
         """Says goodbye and ends our direction once everything is written; the peer then ends its own. Idempotent."""
-        if not self._leaving and not self.is_closed:
-            self._leaving = True
+        if self._outgoing is OutgoingState.OPEN:
+            self._goes_on(OutgoingInput.LEAVE)
             self._work.wake()
 
     def abort(self, error: Exception | None) -> None:
@@ -284,10 +293,10 @@ class Pump:
                 self.write_now()
             elif self.is_dirty:
                 self.write_now()
-            elif self._leaving and not self._said_goodbye:
+            elif self._outgoing is OutgoingState.LEAVING:
                 self._say_goodbye()
-            elif self._leaving:
-                self._ended = True
+            elif self._outgoing is OutgoingState.SAID_GOODBYE:
+                self._goes_on(OutgoingInput.END)
                 self.stream.send_eof()
                 await trio.sleep_forever()
             else:
@@ -340,8 +349,8 @@ class Pump:
 
     def _say_goodbye(self) -> None:
         """Our last frame: goes out behind everything that was ready, nothing may follow it."""
-        if not self._said_goodbye:
-            self._said_goodbye = True
+        if self._outgoing is OutgoingState.OPEN or self._outgoing is OutgoingState.LEAVING:
+            self._goes_on(OutgoingInput.GOODBYE)
             self.connection.send(Goodbye())
             self.write_now()
 
@@ -357,7 +366,7 @@ class Pump:
         if self._answers or self._is_paused:
             self._close(error)
             return
-        self._ended = True
+        self._goes_on(OutgoingInput.END)
         self._write_error = error
         batch, self._batch = self._batch, None
         if batch is not None:
@@ -375,7 +384,7 @@ class Pump:
     def _close(self, error: Exception | None) -> None:
         if self.is_closed:
             return
-        self.is_closed = True
+        self._goes_on(OutgoingInput.CLOSE)
         self.error = error
         batch, self._batch = self._batch, None
         if batch is not None:

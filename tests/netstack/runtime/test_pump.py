@@ -13,6 +13,7 @@ from pump_stage import CODEC, HELLO, Stage
 from netstack.buffer.buffer import Buffer
 from netstack.errors import ConnectionLost, ErrorCode, NetstackError, RemoteProtocolError
 from netstack.events import DataType
+from netstack.runtime.outgoing import OUTGOING_TRANSITIONS, OutgoingInput, OutgoingState
 from netstack.wire.frames import AddCredit, ConnectionFailure, Goodbye
 
 
@@ -208,3 +209,11 @@ def test_nothing_happens_after_the_end(stage: Stage) -> None:
     assert stage.closed == [None]
     assert stage.endpoint.closed == [None]
     assert stage.stream.sent == b""
+
+
+def test_our_direction_only_goes_on_and_every_input_has_its_place() -> None:
+    order = list(OutgoingState)
+    assert OUTGOING_TRANSITIONS.keys() == {(state, what) for state in OutgoingState for what in OutgoingInput}
+    assert all(order.index(after) >= order.index(state) for (state, _), after in OUTGOING_TRANSITIONS.items())
+    assert {OUTGOING_TRANSITIONS[state, OutgoingInput.CLOSE] for state in OutgoingState} == {OutgoingState.CLOSED}
+    assert OUTGOING_TRANSITIONS[OutgoingState.ENDED, OutgoingInput.GOODBYE] is OutgoingState.ENDED
