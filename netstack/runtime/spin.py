@@ -7,7 +7,8 @@ Rules:
 - Only while what is awaited comes: the average of the last waits must be below the limit, and a wait spins a few
   averages at most. So an idle connection costs nothing, and the end of a burst little.
 - The processor is offered to other threads before each look (`sched_yield`). Who gets it back late, and still finds
-  nothing, parks and leaves it to them for the next waits.
+  nothing, or so late that data had to wait, leaves it to them for the next waits; each time for twice as many: on a
+  busy machine who sleeps is woken sooner than who spins gets his next turn.
 - Other tasks of the loop get their turn after 20 us and then every 100. If they had something to do, the task parks.
 """
 
@@ -33,8 +34,12 @@ AVERAGES: Final = 3.0
 WEIGHT: Final = 0.25
 """Of the newest wait in the average: two long ones end the spinning, some short ones begin it."""
 
+LATE_S: Final = 500e-6
+"""A yield that takes longer has cost more than a wake-up, whatever came meanwhile."""
+
 WAITS_OFF: Final = 16
-"""Waits without spinning after one in which others wanted the processor."""
+MOST_WAITS_OFF: Final = 4096
+"""Waits without spinning after one in which others wanted the processor, and how many they become if they go on."""
 
 
 def offer_processor() -> None:
@@ -46,7 +51,7 @@ def offer_processor() -> None:
 class Spinner:
     """How one task waits. Not shared between tasks."""
 
-    __slots__ = ("_average_s", "_clock", "_relax", "_waits_off")
+    __slots__ = ("_average_s", "_clock", "_next_off", "_relax", "_waits_off")
 
     def __init__(self, *, clock: Callable[[], float] = perf_counter, relax: Callable[[], object] | None = None) -> None:
         """Begins with parking: that data comes fast has to be seen first.
@@ -59,6 +64,7 @@ class Spinner:
         self._relax = relax or (lambda: offer_processor())  # looked up each time: a profile replaces it
         self._average_s = 1.0
         self._waits_off = 0
+        self._next_off = WAITS_OFF
 
     async def wait(self, limit_s: float, look: Callable[[], bool], park: Callable[[], Awaitable[None]]) -> None:
         """Returns when `look` has found something or `park` has returned; looks at once only if it spins.
@@ -93,11 +99,15 @@ class Spinner:
         while True:
             relax()
             yielded = clock()
-            if look():
+            found = look()
+            late_s = yielded - now
+            if late_s > LATE_S or (late_s > BUSY_S and not found):
+                self._waits_off = self._next_off
+                self._next_off = min(2 * self._next_off, MOST_WAITS_OFF)
+                return found
+            if found:
+                self._next_off = max(self._next_off - 1, WAITS_OFF)
                 return True
-            if yielded - now > BUSY_S:
-                self._waits_off = WAITS_OFF
-                return False
             now = clock()
             if now >= until:
                 return False

@@ -14,7 +14,7 @@ from pump_stage import Stage
 from netstack.runtime import readiness
 from netstack.runtime.readiness import Readiness
 from netstack.runtime.signal import Signal
-from netstack.runtime.spin import AVERAGES, BUSY_S, FIRST_TURN_S, WAITS_OFF, Spinner
+from netstack.runtime.spin import AVERAGES, BUSY_S, FIRST_TURN_S, LATE_S, WAITS_OFF, Spinner
 
 LIMIT_S = 0.002
 LOOK_S = 0.000_002
@@ -114,6 +114,13 @@ async def test_who_gets_the_processor_back_late_and_in_vain_leaves_it_to_others(
     world.yield_s = 2 * BUSY_S
     assert await world.wait(0.001) == (1, 1)
     assert [await world.wait(0.000_05) for _ in range(WAITS_OFF)] == [(0, 1)] * WAITS_OFF
+    assert await world.wait(0.001) == (1, 1), "and once more"
+    off = 2 * WAITS_OFF
+    assert [await world.wait(0.000_05) for _ in range(off)] == [(0, 1)] * off
+    world.yield_s = 2 * LATE_S
+    assert await world.wait(LATE_S) == (1, 0), "data came, and had to wait"
+    off *= 2
+    assert [await world.wait(0.000_05) for _ in range(off)] == [(0, 1)] * off
     world.yield_s = 0.0
     looks, parks = await world.wait(0.000_05)
     assert looks
