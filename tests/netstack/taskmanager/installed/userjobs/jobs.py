@@ -17,6 +17,24 @@ by_first = itemgetter(0)
 """A key function that is a value."""
 
 
+class Ticks:
+    """A source of a hundred records, one each hundredth of a second; returns how many it read."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def read(self) -> list[int] | None:
+        await trio.sleep(0.01)
+        self.count += 1
+        return [self.count] if self.count <= 100 else None
+
+    def snapshot(self, unsent: int) -> int:
+        return self.count - unsent
+
+    def finish(self, out: Any) -> int:
+        return self.count
+
+
 async def words(task: InvokableTask) -> int:
     """Writes as many words as it is told, and waits until they were read."""
     (partition,) = task.partitions
