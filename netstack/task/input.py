@@ -28,13 +28,12 @@ from ..checkpoint.barrier import (
     CheckpointTask,
 )
 from ..checkpoint.snapshot import ChannelBytes
-from ..config import NetworkConfig
 from ..errors import LocalProtocolError, RecordError
 from ..events import CancelCheckpointMarker, CheckpointBarrier, DataType, decode_event
 from ..inbound.gate import SingleInputGate
 from ..inbound.union import UnionInputGate
 from ..record.deserializer import RecordDeserializer
-from ..record.formats import RecordFormat, format_named
+from ..record.formats import format_named
 from ..record.framing import LENGTH, PREFIX_BYTES, frame
 from ..record.spill import SpillDirectory
 from ..runtime.network_environment import NetworkEnvironment
@@ -87,7 +86,11 @@ class TaskInput:
         self.gate_index = 0
         """Which gate the records in hand came through."""
         self._formats = [format_named(each.format) for each in told]
-        self._deserializers = _deserializers([self._formats[index] for index in self._input_of], environment.config)
+        config = environment.config
+        self._spill = SpillDirectory(None if config.spill_directory is None else [config.spill_directory])
+        self._spill_threshold_bytes = config.spill_threshold_bytes
+        self._deserializers: list[RecordDeserializer | None] = [None] * len(self._input_of)
+        """Of channels that brought records; a wide task has thousands that do not yet."""
         self._torn_prefixes = [b""] * len(self._input_of)
         """Of every channel the first bytes, at most a whole length, of the record that its deserializer is in."""
         self._recovered = deque((index, deque(records)) for index, records in enumerate(recovered) if records)
@@ -149,7 +152,7 @@ class TaskInput:
             self._on_event(buffer)
             return []
         channel = buffer.channel_index
-        deserializer = self._deserializers[channel]
+        deserializer = self._deserializers[channel] or self._new_deserializer(channel)
         before = deserializer.pending_bytes
         prefix = self._torn_prefixes[channel]
         memory = buffer.contiguous()
@@ -213,7 +216,8 @@ class TaskInput:
             self._buffer.recycle()
             self._buffer = None
         for deserializer in self._deserializers:
-            deserializer.clear()
+            if deserializer is not None:
+                deserializer.clear()
         self._gate.close()
 
     def statistics(self) -> BarrierStatistics:
@@ -262,6 +266,14 @@ class TaskInput:
 
     # Inside.
 
+    def _new_deserializer(self, channel: int) -> RecordDeserializer:
+        made = self._deserializers[channel] = RecordDeserializer(
+            self._formats[self._input_of[channel]],
+            spill=self._spill,
+            spill_threshold_bytes=self._spill_threshold_bytes,
+        )
+        return made
+
     def _key(self, channel: int) -> tuple[str, int]:
         """What a checkpoint calls a channel: by its edge, whatever vertices and attempts are called."""
         partition, subpartition = self._gate.channel_key(channel)
@@ -280,7 +292,8 @@ class TaskInput:
         if data_type is DataType.END_OF_DATA:
             self._gate.acknowledge_end_of_data(channel)
         elif data_type is DataType.END_OF_PARTITION:
-            left = self._deserializers[channel].pending_bytes
+            deserializer = self._deserializers[channel]
+            left = 0 if deserializer is None else deserializer.pending_bytes
             if left:
                 raise RecordError(f"{self._name(channel)} ended {left} bytes into a record; its producer is faulty")
             self._handler.on_end_of_partition(channel)
@@ -319,7 +332,8 @@ class TaskInput:
 
     def _unprocessed(self, channel: int) -> bytes:
         """The framed bytes of a channel that were polled and not processed: records in hand, and the torn one."""
-        torn = self._deserializers[channel].unconsumed()
+        deserializer = self._deserializers[channel]
+        torn = b"" if deserializer is None else deserializer.unconsumed()
         if channel != self._channel or self._buffer is None:
             return torn
         memory = self._buffer.contiguous()
@@ -329,11 +343,3 @@ class TaskInput:
         for _ in range(1, self._done):
             position += PREFIX_BYTES + LENGTH.unpack_from(memory, position)[0]
         return bytes(memory[position : len(memory) - len(torn)]) + torn
-
-
-def _deserializers(formats: Sequence[RecordFormat], config: NetworkConfig) -> list[RecordDeserializer]:
-    spill = SpillDirectory(None if config.spill_directory is None else [config.spill_directory])
-    return [
-        RecordDeserializer(format, spill=spill, spill_threshold_bytes=config.spill_threshold_bytes)
-        for format in formats
-    ]
