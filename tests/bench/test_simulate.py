@@ -50,7 +50,7 @@ SMALL = Scenario(
 )
 
 
-@pytest.mark.parametrize("seed", [0, 2, 3, 6])
+@pytest.mark.parametrize("seed", [2, 3, 6])
 def test_nothing_is_lost_repeated_or_left_whatever_a_seed_thinks_of(seed: int) -> None:
     outcome = simulate(random_scenario(seed))
     assert not outcome.failure, "\n".join((*outcome.events, outcome.detail, outcome.line))
@@ -80,9 +80,9 @@ def test_what_is_wrong_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch) 
     outcome = simulate(SMALL)
     assert "keys are wrong" in outcome.failure
     assert any("FAULT" in event for event in outcome.events)
-    small, played = shrink(outcome, simulate, attempts=6)
+    small, played = shrink(outcome, simulate, attempts=3)
     assert small.failure
-    assert 0 < played <= 6
+    assert 0 < played <= 3
     assert len(small.scenario.faults) < len(SMALL.faults)
 
 
