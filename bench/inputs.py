@@ -69,6 +69,18 @@ class Rows:
         """Rows in the file."""
         return len(self.records) if self.batches is None else sum(batch.num_rows for batch in self.batches)
 
+    @property
+    def payload_bytes(self) -> int:
+        """Of all rows, as they travel."""
+        if self.batches is None:
+            return sum(map(len, self.records))
+        return sum(batch.serialize().size for batch in self.batches)
+
+    @property
+    def record_bytes(self) -> int:
+        """Payload of a row, their mean."""
+        return max(1, round(self.payload_bytes / self.count))
+
 
 def read_rows(path: str, *, key_column: str | None = None, arrow_batch_records: int | None = None) -> Rows:
     """All rows of a file.

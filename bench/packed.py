@@ -50,21 +50,20 @@ def write_packed(rows: Rows, folder: Path) -> PackedRows:
     arrow = import_arrow()
     aside = folder / "rows.part"
     if rows.batches is not None:
-        batches, payload_bytes = rows.batches, sum(batch.serialize().size for batch in rows.batches)
+        batches = rows.batches
     else:
         columns: dict[str, Any] = {_RECORD: arrow.array(rows.records, arrow.large_binary())}
         hashes = hashes_of(rows)
         if hashes is not None:
             columns[_HASH] = arrow.array(hashes, arrow.int32())
         batches = arrow.table(columns).to_batches(max_chunksize=_CHUNK_RECORDS)
-        payload_bytes = sum(map(len, rows.records))
     with arrow.OSFile(str(aside), "wb") as file, arrow.ipc.new_file(file, batches[0].schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
     digest = hashlib.sha256(aside.read_bytes()).hexdigest()
     name = f"rows-{digest[:16]}.arrow"
     aside.rename(folder / name)
-    return PackedRows(name, rows.count, payload_bytes, digest)
+    return PackedRows(name, rows.count, rows.payload_bytes, digest)
 
 
 def read_packed(path: Path) -> Rows:

@@ -22,7 +22,7 @@ from rich.markup import escape
 from netstack.errors import ConfigError
 
 from .grid import Grid, PlannedRun
-from .inputs import is_file_name
+from .inputs import is_file_name, read_rows
 from .mesh.spec import MeshSpec, split_hosts
 from .mesh.tables import print_matrix
 from .runners import Runners
@@ -109,7 +109,18 @@ class LocalPlace:
     @contextmanager
     def open(self, spec: RunSpec, store: Store, progress: Bar, console: Console) -> Iterator[Open]:
         """See `Place.open`."""
-        yield self.runners.run_once, progress
+        if spec.input_path is None:
+            yield self.runners.run_once, progress
+            return
+        batch = spec.effective_batch_records if spec.emit == "arrow" else None
+        rows = read_rows(spec.input_path, key_column=spec.key_column, arrow_batch_records=batch)
+        told = {"record_bytes": rows.record_bytes}  # in the mean: their size is no setting
+
+        def over_rows(spec: RunSpec, /) -> dict[str, Any]:
+            document = self.runners.run_once(spec)
+            return {**document, "settings": {**document["settings"], **told}}
+
+        yield over_rows, progress
 
 
 @final

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bench.grid import Grid
+from bench.grid import Grid, with_rows
 from bench.mesh.spec import MeshSpec
 from bench.places import HostsPlace, LocalPlace, SparkPlace, place_of
 from bench.runners import Runners
 from bench.spark.spec import SparkSpec
+from bench.spec import RunSpec
 from netstack.errors import ConfigError
 
 DEFAULTS: dict[str, Any] = {
@@ -154,3 +155,17 @@ def test_announced_times_are_those_of_each_engine() -> None:
         )
     )
     assert hosts.expected_s < local.expected_s < spark.expected_s
+
+
+def test_a_sweep_over_rows_tells_how_large_they_were(tmp_path: Path) -> None:
+    class Rows:
+        def run_once(self, spec: RunSpec) -> dict[str, Any]:
+            return {"settings": spec.as_dict()}
+
+    place: Any = LocalPlace(Rows())  # type: ignore[arg-type]
+    (tmp_path / "clicks.csv").write_text("id,user\n1,abcdef\n2,xy\n")
+    spec = RunSpec(input_path=str(tmp_path / "clicks.csv"))
+    with place.open(spec, None, None, None) as (once, _):
+        assert once(spec)["settings"]["record_bytes"] == 6
+    with pytest.raises(ConfigError, match="there is no such file here; a table or a URL goes with --engine spark"):
+        place.on(with_rows(Grid(), "clicks", None))
