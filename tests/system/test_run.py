@@ -26,6 +26,7 @@ from netstack.jobmanager.children import (
 from netstack.jobmanager.config import JobManagerConfig
 from netstack.jobmanager.service import open_jobmanager
 from netstack.runtime.authentication import Secret
+from netstack.web.recording import read_recording
 
 pytestmark = pytest.mark.slow
 PATIENCE_S = 120.0
@@ -70,12 +71,14 @@ def wait_until_gone(pids: list[int]) -> None:
 
 def test_a_job_runs_and_leaves_nothing(tmp_path: Path) -> None:
     words = ("cluster_jobs:word_count", "-p", "parallelism=2", "--taskmanagers", "2", "--slots", "1", "--json")
-    out, err = finished(start(tmp_path, *words), 0)
+    recording = tmp_path / "recording"
+    out, err = finished(start(tmp_path, *words, "--record", str(recording), "--web", "127.0.0.1:0"), 0)
     document = json.loads(out)
     assert document["results"]["result"] == {"0": cluster_jobs.expected_counts()}
     assert (document["state"], document["taskmanagers"], document["slots"]) == ("finished", 2, 1)
-    assert err == ""
-    assert [*tmp_path.iterdir()] == []
+    assert re.fullmatch(r"the page is http://127\.0\.0\.1:\d+\n", err)
+    assert json.loads(read_recording(recording).last)["jobs"][0]["state"] == "finished"
+    assert [*tmp_path.iterdir()] == [recording]
 
 
 def test_an_operator_that_prints_and_exits_is_named_with_its_exit_code(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+import trio
 from page_jobs import cluster
 from trio_runs import real
 
@@ -77,7 +78,7 @@ async def test_a_cluster_is_recorded_down_to_its_channels(tmp_path: Path) -> Non
 
         async with open_job_client(manager.address) as client, recorded(tmp_path / "file", client.look):
             while not (await client.look())["jobs"][0]["edges"][0].get("channels"):
-                pass
+                await trio.sleep(0.05)
     last = json.loads(read_recording(tmp_path / "file").last)
     assert last["jobs"][0]["job_id"] == job_id
     assert len(last["jobs"][0]["edges"][0]["channels"]) == 4
