@@ -77,7 +77,7 @@ async def test_a_cluster_is_recorded_down_to_its_channels(tmp_path: Path) -> Non
         from netstack.jobmanager.client import open_job_client
 
         async with open_job_client(manager.address) as client, recorded(tmp_path / "file", client.look):
-            while not (await client.look())["jobs"][0]["edges"][0].get("channels"):
+            while not (await client.look())["jobs"][0]["edges"][0].get("channels"):  # noqa: ASYNC110
                 await trio.sleep(0.05)
     last = json.loads(read_recording(tmp_path / "file").last)
     assert last["jobs"][0]["job_id"] == job_id
