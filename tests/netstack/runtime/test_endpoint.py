@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from contextlib import suppress
 
 import pytest
@@ -205,6 +206,13 @@ async def test_a_peer_that_leaves_at_once_is_a_lost_connection_and_no_endless_se
         await trio.sleep_forever()
 
     async with peer(leave) as (address, streams), open_task_manager(url(), CONFIG) as consumer:
+
+        async def open_and_read() -> None:
+            gate = await consumer.open_gate([ChannelDescriptor(address, "p")])
+            # A turn that took its time ended between hello and goodbye: then whoever reads is told.
+            with contextlib.closing(RecordReader(gate, format="bytes")) as reader:
+                await reader.__anext__()
+
         with trio.CancelScope() as scope:
 
             async def lose_patience() -> None:
@@ -215,7 +223,7 @@ async def test_a_peer_that_leaves_at_once_is_a_lost_connection_and_no_endless_se
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(lose_patience)
                 with pytest.raises((ConnectionLost, trio.Cancelled)) as caught:
-                    await consumer.open_gate([ChannelDescriptor(address, "p")])
+                    await open_and_read()
                 nursery.cancel_scope.cancel()
         assert isinstance(caught.value, ConnectionLost), "it goes on looking for a connection"
         assert address in str(caught.value)
