@@ -13,7 +13,8 @@ Laws:
 - state too old: who is restored gets its snapshot of the newest checkpoint that any operator was told to be complete.
 - overtaken: in a complete checkpoint a sink has nothing that its sources sent behind the barrier; and everything
   that they sent before it, if the checkpoint is an aligned one (else the rest is in the channel's state).
-- stale: an attempt of a sink reads from one attempt of each source.
+- stale: an attempt of a sink reads from one attempt of each source; unless checkpoints are aligned, first what was in
+  flight and is of older ones, to which it never comes back.
 - disorder: in each lineage the records of a source are in the order in which it made them.
 """
 
@@ -184,11 +185,15 @@ class _Checker:
 
     def _stale(self) -> Iterator[Anomaly]:
         for life in self._of(SINK):
-            first: dict[int, Event] = {}
+            last: dict[int, Event] = {}
+            makers: set[str] = set()
             for event in life.events:
                 if event.what == APPLIED:
-                    other = first.setdefault(event.split, event)
-                    if other.of_life != event.of_life:
+                    other = last.get(event.split, event)
+                    last[event.split] = event
+                    is_known = event.of_life in makers
+                    makers.add(event.of_life)
+                    if other.of_life != event.of_life and (self._aligned or is_known):
                         yield Anomaly(
                             "stale",
                             f"sink-{life.begun.subtask} read split {event.split} from two attempts of its source",
