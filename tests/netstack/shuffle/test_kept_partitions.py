@@ -220,7 +220,7 @@ async def test_a_hybrid_one_is_read_while_it_is_written_and_by_who_is_slow(
             assert stored > mine + others
             assert (await read_all(consumer, [ChannelDescriptor(producer.address, "p", 0)]))[0] == records[::2]
         else:
-            assert stored < 1.5 * others  # what was read at once was not written
+            assert stored < mine + others  # what was read at once was not written
             with pytest.raises(ChannelFailed, match="read once"):
                 await read_all(consumer, [ChannelDescriptor(producer.address, "p", 0)])
 
