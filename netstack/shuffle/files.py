@@ -182,9 +182,16 @@ class PartitionFiles:
         with _missing(path), open(path, "rb") as file:
             head = file.read(HEAD.size)
             _, regions = decode_head(head, path)
-            head += file.read(regions)
             step = row_bytes(regions)
-            file.seek(head_bytes(regions) + first * step)
+            start = head_bytes(regions) + first * step
+            size = os.fstat(file.fileno()).st_size
+            if start + count * step > size:  # before so much is asked for: a damaged number may be any
+                raise PartitionDamaged(
+                    f"{path} has {size} bytes, too few for the {regions} regions that it speaks of: it was damaged;"
+                    " its producer has to run again"
+                )
+            head += file.read(regions)
+            file.seek(start)
             rows = file.read(count * step)
         return decode_rows(head, rows, first, count, path, own_files=self.own_files)
 

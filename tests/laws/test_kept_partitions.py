@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from netstack.buffer.buffer import Buffer
@@ -401,6 +401,9 @@ def test_what_is_read_is_what_was_written(
     ),
     st.booleans(),
 )
+@example(
+    8, [(0, 0, b"a")], "lz4", 1, [("cut", 503, 1), ("flip", 89, 10)], True
+)  # a number of regions beyond all memory
 def test_what_was_damaged_is_never_taken_for_what_was_written(
     subpartitions: int,
     records: list[tuple[int, int, bytes]],
