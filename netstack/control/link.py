@@ -82,11 +82,17 @@ class MessageLink(Protocol):
 
 @final
 class ControlLink:
-    """One end: `greet`, then `run` beside `receive`."""
+    """One end: `greet`, then `run` beside `receive`.
+
+    Attributes:
+        peer: who is at the other end, for messages; once it has greeted, with its name.
+        place: where the other end is, `host:port`.
+        heartbeat_timeout_s: silence for so long is a lost peer.
+    """
 
     def __init__(self, stream: ByteStream, *, heartbeat_timeout_s: float) -> None:
         self._frames = FrameStream(stream, limit_bytes=GREETING_BYTES)
-        self.peer = stream.peer
+        self.peer = self.place = stream.peer
         self.heartbeat_timeout_s = heartbeat_timeout_s
         self.pongs: dict[int, _Awaited] = {}
         self.heard_s = -math.inf

@@ -1,22 +1,16 @@
 """What clients ask a JobManager, and the answers.
 
-Takes: `Ask`s. Gives: `Answer`s, or `Refusal`s of one sentence.
-
-Rules: every question is answered exactly once, unless its client has gone. What a client sends wrongly is refused, and
-its connection goes on; nothing that it sends ends anything but its own question.
+Takes: the documents of questions. Gives: those of answers, or an error whose text the client is told
+(`control_port.answer_questions`).
 """
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
-from ..control.link import ControlLink
-from ..control.messages import Answer, Ask, Refusal
-from ..errors import ConfigError, NetstackError
-from ..runtime.causes import root_cause, told
+from ..errors import ConfigError
+from ..runtime.control_port import Answers
 from ..shown import shown
 from .packages import Uploads
 from .view import job_document, summary, taskmanagers_document
@@ -24,8 +18,6 @@ from .view import job_document, summary, taskmanagers_document
 if TYPE_CHECKING:
     from .jobs import JobRecord
     from .service import JobManager
-
-LOGGER: Final = logging.getLogger("netstack.jobmanager")
 
 Document: TypeAlias = dict[str, Any]
 
@@ -35,12 +27,16 @@ SUBTASKS_TOLD: Final = 16_000
 
 @final
 class Asks:
-    """Answers the questions of all clients."""
+    """Answers the questions of all clients.
+
+    Attributes:
+        answers: by the question's name.
+    """
 
     def __init__(self, manager: JobManager) -> None:
         self._manager = manager
         self._uploads = Uploads(manager.store, manager.in_thread)
-        self._answers: Mapping[str, Callable[[Document], Awaitable[Document]]] = {
+        self.answers: Answers = {
             "code": self._code,
             "submit": self._submit,
             "jobs": self._jobs,
@@ -53,33 +49,6 @@ class Asks:
             "datasets": self._datasets,
             "release_dataset": self._release_dataset,
         }
-
-    async def answer(self, link: ControlLink, ask: Ask, done: Callable[[], None]) -> None:
-        """Answers one question.
-
-        Args:
-            link: to the client.
-            ask: the question.
-            done: called when it is answered, or given up.
-        """
-        try:
-            answer = self._answers.get(ask.what)
-            if answer is None:
-                raise ConfigError(f"this JobManager knows no question {shown(ask.what)}; is it of another release?")
-            message: Answer | Refusal = Answer(ask.token, await answer(ask.document))
-        except BaseException as error:
-            root = root_cause(error)
-            if not isinstance(root, Exception):
-                raise
-            if not isinstance(root, NetstackError):
-                LOGGER.exception("a question %s of %s broke", shown(ask.what), link.peer)
-            message = Refusal(ask.token, str(root) if isinstance(root, NetstackError) else told(root))
-        finally:
-            done()
-        try:
-            link.send(message)
-        except ConfigError as error:  # more than a frame holds
-            link.send(Refusal(ask.token, f"the answer cannot be sent: {error}"))
 
     # The questions.
 

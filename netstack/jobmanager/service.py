@@ -24,10 +24,8 @@ from typing import Any, Final, final
 
 import trio
 
-from ..control.build import own_build
-from ..control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greeting, check_release, full_build
+from ..control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greeting
 from ..control.messages import (
-    Ask,
     BlobPart,
     CloseJob,
     FetchBlob,
@@ -39,23 +37,20 @@ from ..control.messages import (
     Statistics,
     blob_parts,
 )
-from ..control.routing import read_route
 from ..errors import (
-    AuthenticationFailed,
     ConnectionLost,
     ErrorCode,
-    NetstackError,
     RemoteProtocolError,
     RequestRefused,
 )
 from ..runtime.admission import Admission
 from ..runtime.background import background_tasks
-from ..runtime.causes import root_cause
+from ..runtime.control_port import ControlPort, answer_questions
 from ..runtime.threads import InThread, in_thread
 from ..schedule.descriptors.blob_store import BlobError, MemoryBlobStore
 from ..schedule.descriptors.descriptors import BlobKey
 from ..schedule.slots.slots import PhysicalSlot
-from ..transport import ByteStream, Listener, transport_for
+from ..transport import Listener, transport_for
 from ..version import __version__
 from .asks import Asks
 from .config import JobManagerConfig
@@ -114,13 +109,20 @@ class JobManager:
         self._nursery = nursery
         self.watch = ClusterWatch(self)
         self._asks = Asks(self)
-        self._build = full_build(own_build())
         self._session = secrets.token_hex(8)
-        self._admission = Admission(
-            config.secret,
-            max_connections=config.max_connections,
-            max_unproven=config.max_unproven,
-            timeout_s=config.handshake_timeout_s,
+        self._port = ControlPort(
+            Admission(
+                config.secret,
+                max_connections=config.max_connections,
+                max_unproven=config.max_unproven,
+                timeout_s=config.handshake_timeout_s,
+            ),
+            LOGGER,
+            JOBMANAGER,
+            self._facts,
+            self._talk,
+            handshake_timeout_s=config.handshake_timeout_s,
+            heartbeat_timeout_s=config.heartbeat_timeout_s,
         )
 
     # For jobs (`Cluster`).
@@ -246,57 +248,20 @@ class JobManager:
 
     async def serve(self, listener: Listener) -> None:
         """Accepts until cancelled."""
-        async with trio.open_nursery() as nursery:
-            while True:
-                nursery.start_soon(self._handle, await listener.accept())
+        await self._port.serve(listener)
 
-    async def _handle(self, stream: ByteStream) -> None:
-        """One connection, from its proof to its end; whatever it does, it does to itself."""
-        try:
-            await self._admission.admit(stream)
-        except AuthenticationFailed as error:
-            LOGGER.warning("%s was refused: %s", stream.peer, error)
-            return
-        try:
-            await self._greet(stream)
-        except trio.TooSlowError:
-            LOGGER.warning("%s did not say what it wants within %g s", stream.peer, self.config.handshake_timeout_s)
-        except BaseException as error:
-            root = root_cause(error)
-            if not isinstance(root, Exception):
-                raise
-            if isinstance(root, NetstackError):
-                LOGGER.warning("%s", root)
-            else:
-                LOGGER.exception("the connection of %s broke", stream.peer)
-        finally:
-            stream.close()
-            self._admission.left()
+    async def _talk(self, link: ControlLink, greeting: Greeting) -> None:
+        if greeting.role == TASKMANAGER:
+            await self._serve_taskmanager(link, greeting)
+        elif greeting.role == CLIENT:
+            await answer_questions(
+                link, self._asks.answers, LOGGER, who="this JobManager", max_asks=self.config.max_asks
+            )
+        else:
+            raise RequestRefused("this is a JobManager: TaskManagers and clients dial it")
 
-    async def _greet(self, stream: ByteStream) -> None:
-        link = ControlLink(stream, heartbeat_timeout_s=self.config.heartbeat_timeout_s)
-        with trio.fail_after(self.config.handshake_timeout_s):
-            if await read_route(stream) is not None:
-                raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"{stream.peer} has data for a JobManager")
-            greeting = await link.greet(self._build, socket.gethostname(), JOBMANAGER, self._facts())
-        try:
-            check_release(greeting, self._build, link.peer)
-        except RequestRefused as refusal:
-            LOGGER.warning("%s", refusal)
-            await link.refuse(str(refusal))
-            return
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(link.run)
-            if greeting.role == TASKMANAGER:
-                await self._serve_taskmanager(link, greeting, stream.peer)
-            elif greeting.role == CLIENT:
-                await self._serve_client(link)
-            else:
-                await link.refuse("this is a JobManager: TaskManagers and clients dial it")
-            nursery.cancel_scope.cancel()
-
-    async def _serve_taskmanager(self, link: ControlLink, greeting: Greeting, peer: str) -> None:
-        found = self.taskmanagers.register(link, greeting, peer)
+    async def _serve_taskmanager(self, link: ControlLink, greeting: Greeting) -> None:
+        found = self.taskmanagers.register(link, greeting)
         name = found.location.name
         self.slots.register(name, found.slots)
         self.datasets.came(found)
@@ -366,23 +331,6 @@ class JobManager:
             return await self.in_thread(partial(self.store.code, key.removeprefix(CODE_KEY)))
         job_id = key.rsplit("-", 2)[-2] if key.count("-") >= 2 else ""
         return self.blobs.get(job_id, BlobKey(key))
-
-    async def _serve_client(self, link: ControlLink) -> None:
-        """Answers questions, several at a time; what is still asked when the client goes is not answered."""
-        try:
-            async with trio.open_nursery() as nursery:
-                room = trio.Semaphore(self.config.max_asks)
-                while True:
-                    message = await link.receive()
-                    if not isinstance(message, Ask):
-                        raise RemoteProtocolError(
-                            ErrorCode.UNEXPECTED_FRAME,
-                            f"{link.peer} sent {type(message).__name__} instead of a question",
-                        )
-                    await room.acquire()
-                    nursery.start_soon(self._asks.answer, link, message, room.release)
-        except* (ConnectionLost, RemoteProtocolError) as errors:
-            LOGGER.debug("%s", errors.exceptions[0])
 
     def _facts(self) -> dict[str, Any]:
         return {

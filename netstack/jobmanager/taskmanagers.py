@@ -62,13 +62,12 @@ class TaskManagers:
         self._found: dict[str, ConnectedTaskManager] = {}
         self._registrations: dict[str, int] = {}
 
-    def register(self, link: ControlLink, greeting: Greeting, peer: str) -> ConnectedTaskManager:
+    def register(self, link: ControlLink, greeting: Greeting) -> ConnectedTaskManager:
         """A TaskManager has come.
 
         Args:
             link: to it.
             greeting: what it said of itself.
-            peer: where its connection comes from.
 
         Raises:
             RemoteProtocolError: it does not say what it has to.
@@ -81,7 +80,7 @@ class TaskManagers:
                 f"{link.peer} registers with slots={shown(slots)} and data={shown(data)}; expected are a number of"
                 " slots and the URL of its port",
             )
-        address = _reachable(data, peer)
+        address = _reachable(data, link.place)
         base = address.partition("://")[2]
         number = self._registrations[base] = self._registrations.get(base, 0) + 1
         name = base if number == 1 else f"{base}#{number}"

@@ -16,41 +16,31 @@ own answer; an attempt whose connection ends leaves nothing.
 from __future__ import annotations
 
 import logging
-import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, final
 
 import trio
 
-from ..control.build import own_build
-from ..control.link import CLIENT, HEARTBEAT_TIMEOUT_S, SUBSCRIBER, ControlLink, check_release, full_build
-from ..control.messages import Answer, Ask, Refusal
-from ..control.routing import read_route
+from ..control.codec import Plain
+from ..control.link import CLIENT, HEARTBEAT_TIMEOUT_S, SUBSCRIBER, ControlLink, Greeting
 from ..errors import (
-    AuthenticationFailed,
     ConfigError,
-    ConnectionLost,
-    ErrorCode,
-    NetstackError,
-    RemoteProtocolError,
     RequestRefused,
 )
 from ..ids import ChannelDescriptor
 from ..runtime.admission import Admission
 from ..runtime.authentication import Secret
-from ..runtime.causes import root_cause, told
+from ..runtime.control_port import Answers, ControlPort, answer_questions
 from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.record_reader import RecordReader
 from ..runtime.signal import Signal
 from ..shown import shown
-from ..transport import ByteStream, Listener
+from ..transport import Listener
 from .epoch_folder import Attempt, EpochFolder
 
 LOGGER: Final = logging.getLogger("netstack.spark")
 MAX_STAGING: Final = 64
 _HANDSHAKE_S: Final = 10.0
-
-Document = dict[str, Any]
 
 
 @final
@@ -75,15 +65,20 @@ class SubscriberPort:
         self._folder = folder
         self._network = network
         self._max_epochs = max_epochs
-        self._admission = Admission(secret, timeout_s=_HANDSHAKE_S)
         self._disk = trio.CapacityLimiter(1)
         self._staging = trio.CapacityLimiter(MAX_STAGING)
         self._under_way: dict[trio.CancelScope, Attempt] = {}
-        self._answers: Mapping[str, Callable[[Document], Awaitable[Document]]] = {
-            "stage": self._stage,
-            "commit": self._commit,
-            "abort": self._abort,
-        }
+        answers: Answers = {"stage": self._stage, "commit": self._commit, "abort": self._abort}
+        self._answers = {what: self._of_this_stream(answer) for what, answer in answers.items()}
+        self._port = ControlPort(
+            Admission(secret, timeout_s=_HANDSHAKE_S),
+            LOGGER,
+            SUBSCRIBER,
+            lambda: {"stream": name},
+            self._talk,
+            handshake_timeout_s=_HANDSHAKE_S,
+            heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
+        )
         self.changed = Signal()
 
     async def in_folder(self, action: Callable[[], Any]) -> Any:
@@ -92,77 +87,27 @@ class SubscriberPort:
 
     async def serve(self, listener: Listener) -> None:
         """Accepts until cancelled."""
-        async with trio.open_nursery() as nursery:
-            while True:
-                nursery.start_soon(self._handle, await listener.accept())
+        await self._port.serve(listener)
 
-    async def _handle(self, stream: ByteStream) -> None:
-        try:
-            await self._admission.admit(stream)
-        except AuthenticationFailed as error:
-            LOGGER.warning("%s was refused: %s", stream.peer, error)
-            return
-        try:
-            await self._greet(stream)
-        except trio.TooSlowError:
-            LOGGER.warning("%s did not say what it wants within %g s", stream.peer, _HANDSHAKE_S)
-        except BaseException as error:
-            root = root_cause(error)
-            if not isinstance(root, Exception):
-                raise
-            if not isinstance(root, ConnectionLost):  # they go when they have their answer
-                LOGGER.warning("%s: %s", stream.peer, told(root))
-        finally:
-            stream.close()
-            self._admission.left()
+    async def _talk(self, link: ControlLink, greeting: Greeting) -> None:
+        if greeting.role != CLIENT:
+            raise RequestRefused("this is a Subscriber: writers dial it")
+        await answer_questions(link, self._answers, LOGGER, who="a Subscriber", max_asks=MAX_STAGING)
 
-    async def _greet(self, stream: ByteStream) -> None:
-        link = ControlLink(stream, heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S)
-        with trio.fail_after(_HANDSHAKE_S):
-            if await read_route(stream) is not None:
-                raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"{stream.peer} has data for a Subscriber")
-            build = full_build(own_build())
-            greeting = await link.greet(build, socket.gethostname(), SUBSCRIBER, {"stream": self._name})
-        try:
-            check_release(greeting, build, link.peer)
-        except RequestRefused as refusal:
-            await link.refuse(str(refusal))
-            return
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(link.run)
-            if greeting.role != CLIENT:
-                await link.refuse("this is a Subscriber: writers dial it")
-            else:
-                while True:  # until the connection ends, and with it what it has asked for
-                    message = await link.receive()
-                    if not isinstance(message, Ask):
-                        raise RemoteProtocolError(
-                            ErrorCode.UNEXPECTED_FRAME, f"{link.peer} sent {type(message).__name__} to a Subscriber"
-                        )
-                    nursery.start_soon(self._answer, link, message)
-            nursery.cancel_scope.cancel()
-
-    async def _answer(self, link: ControlLink, ask: Ask) -> None:
-        try:
-            answer = self._answers.get(ask.what)
-            if answer is None:
-                raise ConfigError(f"a Subscriber knows no question {shown(ask.what)}")
-            if ask.document.get("stream") != self._name:
+    def _of_this_stream(self, answer: Callable[[Plain], Awaitable[Plain]]) -> Callable[[Plain], Awaitable[Plain]]:
+        async def checked(document: Plain) -> Plain:
+            if document.get("stream") != self._name:
                 raise ConfigError(
                     f"the Subscriber at {self._network.address} has the stream {self._name!r}, not"
-                    f" {shown(ask.document.get('stream'))}: correct the option partition"
+                    f" {shown(document.get('stream'))}: correct the option partition"
                 )
-            message: Answer | Refusal = Answer(ask.token, await answer(ask.document))
-        except BaseException as error:
-            root = root_cause(error)
-            if not isinstance(root, Exception):
-                raise
-            message = Refusal(ask.token, str(root) if isinstance(root, NetstackError) else told(root))
-        link.send(message)
+            return await answer(document)
+
+        return checked
 
     # The questions.
 
-    async def _stage(self, document: Document) -> Document:
+    async def _stage(self, document: Plain) -> Plain:
         writer, batch, partition, token = document["attempt"]
         attempt = Attempt(str(writer), int(batch), int(partition), str(token))
         channel = ChannelDescriptor(str(document["address"]), str(document["partition_id"]), 0)
@@ -195,14 +140,14 @@ class SubscriberPort:
         finally:
             reader.close()
 
-    async def _commit(self, document: Document) -> Document:
+    async def _commit(self, document: Plain) -> Plain:
         writer, batch = str(document["writer"]), int(document["batch"])
         attempts = [Attempt(writer, batch, int(partition), str(token)) for partition, token in document["attempts"]]
         epoch = await self.in_folder(lambda: self._folder.commit(writer, batch, attempts))
         self.changed.wake()
         return {"epoch": epoch}
 
-    async def _abort(self, document: Document) -> Document:
+    async def _abort(self, document: Plain) -> Plain:
         writer, batch = str(document["writer"]), int(document["batch"])
         for scope, attempt in self._under_way.items():
             if (attempt.writer, attempt.batch) == (writer, batch):

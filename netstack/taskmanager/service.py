@@ -32,12 +32,11 @@ import trio
 from ..config import MIB, NetworkConfig
 from ..control.build import own_build
 from ..control.codec import Plain
-from ..control.link import JOBMANAGER, TASKMANAGER, ControlLink, MessageLink, check_release, dial, full_build
+from ..control.link import JOBMANAGER, TASKMANAGER, ControlLink, Greeting, MessageLink, dial
 from ..control.messages import OpenJob
-from ..control.routing import check_job_id, read_route
+from ..control.routing import check_job_id
 from ..control.threaded import open_threaded
 from ..errors import (
-    AuthenticationFailed,
     ConfigError,
     NetstackError,
     RequestRefused,
@@ -47,12 +46,13 @@ from ..runtime.admission import Admission
 from ..runtime.authentication import Secret, prove_dialler
 from ..runtime.background import background_tasks
 from ..runtime.causes import root_cause
+from ..runtime.control_port import ControlPort
 from ..runtime.statistics import NetworkStatistics
 from ..runtime.threads import in_thread
 from ..schedule.descriptors.blob_store import MemoryBlobStore
 from ..shown import shown_error, shown_text
 from ..shuffle.files import remove_leftovers
-from ..transport import ByteStream, Listener, is_private, transport_for
+from ..transport import Listener, is_private, transport_for
 from ..version import __version__
 from .blob_reader import BlobReader
 from .blobs import BlobFetcher
@@ -182,6 +182,16 @@ class TaskManager:
             on_stream_end=self._admission.left,
         )
         self.datasets = KeptDatasets(self.environments)
+        self._port = ControlPort(
+            self._admission,
+            LOGGER,
+            TASKMANAGER,
+            self.facts,
+            self._talk,
+            name=config.name,
+            handshake_timeout_s=config.handshake_timeout_s,
+            heartbeat_timeout_s=config.heartbeat_timeout_s,
+        )
         self._log = LimitedLog(LOGGER, trio.current_time)
         self._scopes: dict[str, JobScope] = {}
         self._drivers: dict[MessageLink, None] = {}
@@ -198,9 +208,7 @@ class TaskManager:
             listener: one of its ports.
             takes_data: whether data connections may come there.
         """
-        async with trio.open_nursery() as nursery:
-            while True:
-                nursery.start_soon(self._handle, await listener.accept(), takes_data)
+        await self._port.serve(listener, self.environments.accept if takes_data else None)
 
     async def serve_jobmanager(self, address: str) -> None:
         """Registers at a JobManager and works for it; when it is lost, again, until cancelled."""
@@ -348,59 +356,11 @@ class TaskManager:
 
     # Connections.
 
-    async def _handle(self, stream: ByteStream, takes_data: bool) -> None:
-        """One connection, from its proof to its end; whatever it does, it does to itself."""
-        try:
-            await self._admission.admit(stream)
-        except AuthenticationFailed as error:
-            self._log.log(logging.WARNING, "refused", f"{shown_text(stream.peer)} was refused: {shown_error(error)}")
-            return
-        is_handed_over = False
-        try:
-            with trio.fail_after(self.config.handshake_timeout_s):
-                environment = await read_route(stream)
-            if environment is None:
-                await self._serve_driver(stream)
-            elif takes_data:
-                is_handed_over = self.environments.accept(environment, stream)
-        except BaseException as error:
-            root = root_cause(error)
-            if not isinstance(root, Exception):
-                raise
-            self._log_end(stream, root)
-        finally:
-            if not is_handed_over:
-                stream.close()
-                self._admission.left()
-
-    def _log_end(self, stream: ByteStream, root: Exception) -> None:
-        peer = shown_text(stream.peer)
-        if isinstance(root, trio.TooSlowError):
-            seconds = self.config.handshake_timeout_s
-            self._log.log(logging.WARNING, "slow", f"{peer} did not say what it wants within {seconds:g} s")
-        elif isinstance(root, NetstackError):
-            self._log.log(logging.WARNING, "ended", shown_text(str(root), 800))
-        else:
-            self._log.log(logging.ERROR, "broke", f"the connection of {peer} broke: a mistake here", error=root)
-
-    async def _serve_driver(self, stream: ByteStream) -> None:
-        link = ControlLink(stream, heartbeat_timeout_s=self.config.heartbeat_timeout_s)
-        build = full_build(self._build)
-        with trio.fail_after(self.config.handshake_timeout_s):
-            greeting = await link.greet(build, self.config.name or socket.gethostname(), TASKMANAGER, self.facts())
-        try:
-            check_release(greeting, build, link.peer)
-            if greeting.role == TASKMANAGER:
-                raise RequestRefused(f"{link.peer} is a TaskManager, and so is this: dial a JobManager")
-        except RequestRefused as error:
-            self._log.log(logging.WARNING, "release", shown_text(str(error), 800))
-            await link.refuse(str(error))
-            return
+    async def _talk(self, link: ControlLink, greeting: Greeting) -> None:
+        if greeting.role == TASKMANAGER:
+            raise RequestRefused(f"{link.peer} is a TaskManager, and so is this: dial a JobManager")
         with self._driven_by(link):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(link.run)
-                await Session(link, self).serve()
-                nursery.cancel_scope.cancel()
+            await Session(link, self).serve()
 
     @contextmanager
     def _driven_by(self, link: MessageLink) -> Iterator[None]:

@@ -257,7 +257,7 @@ async def test_being_served_is_told_when_the_last_coordinator_has_left(caplog: p
 
         async def wait() -> None:
             await daemon.wait_served()
-            assert is_empty(daemon)
+            await until(lambda: is_empty(daemon))
             served.set()
 
         nursery.start_soon(wait)

@@ -1,0 +1,216 @@
+"""A port that takes control connections: proof, route, greeting, release; then whoever serves the other end's role.
+
+Takes: accepted streams. Gives: greeted links, to `talk`; data streams, to `take_data`.
+
+Rules: what one connection says ends that connection at most. Strangers cause a few log lines a second, each bounded and
+on one line.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, final
+
+import trio
+
+from ..control.build import own_build
+from ..control.codec import Plain
+from ..control.link import ControlLink, Greeting, check_release, full_build
+from ..control.messages import Answer, Ask, Refusal
+from ..control.routing import read_route
+from ..errors import (
+    AuthenticationFailed,
+    ConfigError,
+    ConnectionLost,
+    ErrorCode,
+    NetstackError,
+    RemoteProtocolError,
+    RequestRefused,
+)
+from ..limited_log import LimitedLog
+from ..shown import shown, shown_error, shown_text
+from ..transport import ByteStream, Listener
+from .admission import Admission
+from .causes import root_cause, told
+
+ERROR_CHARACTERS: Final = 800
+"""Of what is logged of one connection: texts of ours, with words of its peer in them."""
+
+Answers = Mapping[str, Callable[[Plain], Awaitable[Plain]]]
+"""What a question by this name does: takes its document, gives the answer's."""
+
+
+@final
+class ControlPort:
+    """Takes control connections.
+
+    Args:
+        admission: the door; may be shared with data.
+        logger: of the service.
+        role: of the service, as greetings say it.
+        facts: of the service, for each greeting.
+        talk: serves a link whose greetings are exchanged and whose releases agree, until it returns or raises;
+            `RequestRefused` is told to the other end.
+        name: of the service, for people; the host's if empty.
+        handshake_timeout_s: for the proof, and for what follows it up to the greeting.
+        heartbeat_timeout_s: whoever is silent for so long is gone.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        logger: logging.Logger,
+        role: str,
+        facts: Callable[[], Plain],
+        talk: Callable[[ControlLink, Greeting], Awaitable[None]],
+        *,
+        name: str = "",
+        handshake_timeout_s: float,
+        heartbeat_timeout_s: float,
+    ) -> None:
+        self._admission = admission
+        self._role = role
+        self._facts = facts
+        self._talk = talk
+        self._name = name or socket.gethostname()
+        self._handshake_timeout_s = handshake_timeout_s
+        self._heartbeat_timeout_s = heartbeat_timeout_s
+        self._build = full_build(own_build())  # now: files may be replaced while the old code runs
+        self._log = LimitedLog(logger, trio.current_time)
+
+    async def serve(self, listener: Listener, take_data: Callable[[str, ByteStream], bool] | None = None) -> None:
+        """Accepts until cancelled.
+
+        Args:
+            listener: of the port; the caller closes it.
+            take_data: given the id of an environment and a stream with its data; returns whether it has the stream now,
+                and then calls `Admission.left` at its end. None closes such streams.
+        """
+        async with trio.open_nursery() as nursery:
+            while True:
+                nursery.start_soon(self._handle, await listener.accept(), take_data)
+
+    async def _handle(self, stream: ByteStream, take_data: Callable[[str, ByteStream], bool] | None) -> None:
+        """One connection, from its proof to its end; whatever it does, it does to itself."""
+        try:
+            await self._admission.admit(stream)
+        except AuthenticationFailed as error:
+            self._log.log(logging.WARNING, "refused", f"{shown_text(stream.peer)} was refused: {shown_error(error)}")
+            return
+        is_handed_over = False
+        try:
+            with trio.fail_after(self._handshake_timeout_s):
+                environment = await read_route(stream)
+            if environment is None:
+                await self._serve(stream)
+            elif take_data is not None:
+                is_handed_over = take_data(environment, stream)
+            else:
+                raise RemoteProtocolError(
+                    ErrorCode.UNEXPECTED_FRAME,
+                    f"{stream.peer} has data, and this port of a {self._role} takes none",
+                )
+        except BaseException as error:
+            root = root_cause(error)
+            if not isinstance(root, Exception):
+                raise
+            self._log_end(stream, root)
+        finally:
+            if not is_handed_over:
+                stream.close()
+                self._admission.left()
+
+    def _log_end(self, stream: ByteStream, root: Exception) -> None:
+        peer = shown_text(stream.peer)
+        if isinstance(root, trio.TooSlowError):
+            seconds = self._handshake_timeout_s
+            self._log.log(logging.WARNING, "slow", f"{peer} did not say what it wants within {seconds:g} s")
+        elif isinstance(root, NetstackError):
+            self._log.log(logging.WARNING, "ended", shown_text(str(root), ERROR_CHARACTERS))
+        else:
+            self._log.log(logging.ERROR, "broke", f"the connection of {peer} broke: a mistake here", error=root)
+
+    async def _serve(self, stream: ByteStream) -> None:
+        link = ControlLink(stream, heartbeat_timeout_s=self._heartbeat_timeout_s)
+        with trio.fail_after(self._handshake_timeout_s):
+            greeting = await link.greet(self._build, self._name, self._role, self._facts())
+        try:
+            check_release(greeting, self._build, link.peer)
+        except RequestRefused as refusal:
+            await self._refuse(link, refusal)
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.run)
+            try:
+                await self._talk(link, greeting)
+            except RequestRefused as refusal:
+                await self._refuse(link, refusal)
+            except ConnectionLost as error:  # clients go when they have their answer
+                self._log.log(logging.DEBUG, "gone", shown_text(str(error), ERROR_CHARACTERS))
+            nursery.cancel_scope.cancel()
+
+    async def _refuse(self, link: ControlLink, refusal: RequestRefused) -> None:
+        self._log.log(logging.WARNING, "release", shown_text(str(refusal), ERROR_CHARACTERS))
+        await link.refuse(str(refusal))
+
+
+async def answer_questions(
+    link: ControlLink, answers: Answers, logger: logging.Logger, *, who: str, max_asks: int
+) -> None:
+    """Answers a client's questions, each once, several at a time, until it goes; what is still asked then is dropped.
+
+    What a client asks wrongly is refused in one sentence, and its connection goes on.
+
+    Args:
+        link: to the client; somebody runs it.
+        answers: by the question's name.
+        logger: told of mistakes of ours.
+        who: answers, for texts: `this JobManager`.
+        max_asks: questions at a time; further ones wait unread.
+
+    Raises:
+        ConnectionLost: the client has gone.
+        RemoteProtocolError: it sent something else.
+
+    Cancellation: so are the answers.
+    """
+    room = trio.Semaphore(max_asks)
+
+    async def answer(ask: Ask) -> None:
+        try:
+            found = answers.get(ask.what)
+            if found is None:
+                raise ConfigError(f"{who} knows no question {shown(ask.what)}; is it of another release?")
+            message: Answer | Refusal = Answer(ask.token, await found(ask.document))
+        except BaseException as error:
+            root = root_cause(error)
+            if not isinstance(root, Exception):
+                raise
+            if not isinstance(root, NetstackError):
+                logger.exception("a question %s of %s broke", shown(ask.what), shown_text(link.peer))
+            message = Refusal(ask.token, str(root) if isinstance(root, NetstackError) else told(root))
+        finally:
+            room.release()
+        try:
+            link.send(message)
+        except ConfigError as error:  # more than a frame holds
+            link.send(Refusal(ask.token, f"the answer cannot be sent: {error}"))
+
+    lost: NetstackError
+    async with trio.open_nursery() as nursery:
+        try:
+            while True:
+                message = await link.receive()
+                if not isinstance(message, Ask):
+                    raise RemoteProtocolError(
+                        ErrorCode.UNEXPECTED_FRAME,
+                        f"{link.peer} sent {type(message).__name__} instead of a question",
+                    )
+                await room.acquire()
+                nursery.start_soon(answer, message)
+        except NetstackError as error:
+            lost = error
+            nursery.cancel_scope.cancel()
+    raise lost
