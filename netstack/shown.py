@@ -126,7 +126,7 @@ def _own(value: object, limit: int) -> str:
     """The object's own description; it may be of any class, so it may raise whatever it likes."""
     try:
         return shown_text(repr(value), limit)
-    except Exception:  # see above
+    except Exception:  # a mistake in its class, and no reason to fail here
         return f"<{type(value).__name__}>"
 
 

@@ -48,7 +48,7 @@ _TOLD: Final = frozenset({"failure", "taskmanager"})
 """What of a job's log its user is told."""
 
 
-class Cluster(Protocol):
+class JobCluster(Protocol):
     """What a job runs on: a `LocalCluster`, or one of `netstack.spark`."""
 
     @property
@@ -208,7 +208,7 @@ def _spark_settings(master: str | None, taskmanagers: int | None, name: str) -> 
 
 def _on_spark(
     stack: contextlib.ExitStack, settings: SparkSettings, graph: StreamGraph, sizes: dict[str, Any]
-) -> Callable[[], AbstractAsyncContextManager[Cluster]]:
+) -> Callable[[], AbstractAsyncContextManager[JobCluster]]:
     """Opens a session until `stack` ends. Returns what opens a cluster on it."""
     from ..spark.job_run import open_spark_cluster, shippable_packages
     from ..spark.session import check_spark, open_session
@@ -256,10 +256,10 @@ class _Run:
         self._record = record
         self._view = RunView(graph.name)
         self._stopped_by = ""
-        self._cluster: Cluster | None = None
+        self._cluster: JobCluster | None = None
         self._job_id = ""
 
-    async def main(self, open_cluster: Callable[[], AbstractAsyncContextManager[Cluster]]) -> JobResult:
+    async def main(self, open_cluster: Callable[[], AbstractAsyncContextManager[JobCluster]]) -> JobResult:
         """From nothing to its end, and to nothing again."""
         outcome: JobResult | NetstackError | None = None
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
@@ -280,7 +280,7 @@ class _Run:
         return outcome
 
     @asynccontextmanager
-    async def _seen(self, cluster: Cluster) -> AsyncIterator[None]:
+    async def _seen(self, cluster: JobCluster) -> AsyncIterator[None]:
         """The live page and the recording, where they were asked for."""
         async with contextlib.AsyncExitStack() as stack:
             if self._record is not None:
@@ -294,7 +294,7 @@ class _Run:
                 click.echo(f"the page is {url}", err=True)
             yield
 
-    async def _on(self, cluster: Cluster) -> JobResult:
+    async def _on(self, cluster: JobCluster) -> JobResult:
         self._cluster = cluster
         self._job_id = await cluster.client.submit(self._graph, from_savepoint=self._from_savepoint)
         master = cluster.jobmanager.jobs.find(self._job_id).master
@@ -311,7 +311,7 @@ class _Run:
         await self._look(cluster)
         return outcome
 
-    async def _watch(self, cluster: Cluster, master: JobMaster | None) -> None:
+    async def _watch(self, cluster: JobCluster, master: JobMaster | None) -> None:
         while True:
             if self._view.is_shown:
                 await self._look(cluster)
@@ -327,7 +327,7 @@ class _Run:
                 self._view.tell(f"netstack: {happening.text}")
         self._told = master.log.added
 
-    async def _look(self, cluster: Cluster) -> None:
+    async def _look(self, cluster: JobCluster) -> None:
         document = await cluster.client.job(self._job_id)
         self.restarts, self.checkpoints = document["restarts"], document["checkpoints_completed"]
         self._view.show(document, trio.current_time())

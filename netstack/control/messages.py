@@ -372,7 +372,7 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A client wants something of a JobManager, or of a Subscriber; answered by `Answer` or `Refusal`.
+    """A client wants something of a JobManager, or of a Subscriber; answered by `Answer` or `AskRefused`.
 
     Attributes:
         token: of the question, chosen by the client.
@@ -394,7 +394,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class AskRefused:
     """It cannot be; the text says why, and what to do."""
 
     token: int
@@ -462,7 +462,7 @@ Message: TypeAlias = (
     | Statistics
     | Ask
     | Answer
-    | Refusal
+    | AskRefused
     | Refused
     | Ping
     | Pong

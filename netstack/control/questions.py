@@ -13,7 +13,7 @@ import trio
 from ..errors import ConnectionLost, ErrorCode, NetstackError, RemoteProtocolError, RequestRefused
 from .codec import Plain
 from .link import MessageLink
-from .messages import Answer, Ask, Refusal, Refused
+from .messages import Answer, Ask, AskRefused, Refused
 
 _Value = TypeVar("_Value")
 
@@ -78,14 +78,14 @@ class Questions:
                 message = await self._link.receive()
                 if isinstance(message, Refused):
                     raise RequestRefused(message.text)
-                if not isinstance(message, Answer | Refusal):
+                if not isinstance(message, Answer | AskRefused):
                     raise RemoteProtocolError(
                         ErrorCode.UNEXPECTED_FRAME, f"{self._link.peer} sent {type(message).__name__} to a client"
                     )
                 asked = self._asked.get(message.token)
                 if asked is None:
                     continue
-                if isinstance(message, Refusal):
+                if isinstance(message, AskRefused):
                     asked.error = RequestRefused(message.text)
                 else:
                     asked.document = message.document

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from ..control.messages import Message
 from ..schedule.slots.slots import PhysicalSlot
-from .datasets import Dataset
+from .datasets import DatasetRecord
 
 
 class Cluster(Protocol):
@@ -40,5 +40,5 @@ class Cluster(Protocol):
     def describe_slots(self) -> str:
         """What slots there are, in words."""
 
-    async def keep_dataset(self, dataset: Dataset) -> None:
+    async def keep_dataset(self, dataset: DatasetRecord) -> None:
         """The job leaves this behind. Raises `NetstackError`: it cannot be kept, and is dropped."""

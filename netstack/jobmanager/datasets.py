@@ -49,7 +49,7 @@ class KeptPartition:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Dataset:
+class DatasetRecord:
     """One dataset.
 
     Attributes:
@@ -79,7 +79,7 @@ class Dataset:
         return sum(each.bytes for each in self.partitions)
 
     @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Dataset:
+    def of(cls, document: Mapping[str, Any]) -> DatasetRecord:
         """The other way of `asdict`.
 
         Raises:
@@ -116,21 +116,21 @@ class Datasets:
         self._in_thread = in_thread
         self._most_bytes = most_bytes
         self._log = log
-        self._found: dict[str, Dataset] = {}
+        self._found: dict[str, DatasetRecord] = {}
         self._at: dict[str, set[str]] = {}  # by key, addresses of TaskManagers that have their part of it
 
     async def recover(self) -> None:
         """Reads what another JobManager on the folder has left; where it is, TaskManagers say when they come."""
         for document in await self._in_thread(self._store.datasets):
             try:
-                dataset = Dataset.of(document)
+                dataset = DatasetRecord.of(document)
             except (KeyError, TypeError) as error:
                 self._log(f"a dataset cannot be read: {error!r}")
                 continue
             self._found[dataset.dataset_id] = dataset
             self._at[dataset.key] = set()
 
-    async def put(self, dataset: Dataset) -> None:
+    async def put(self, dataset: DatasetRecord) -> None:
         """A job has ended and left this; its TaskManagers keep it already.
 
         Raises:
@@ -153,7 +153,7 @@ class Datasets:
             self._drop(older)
         await self._make_room(dataset)
 
-    async def release(self, dataset_id: str) -> Dataset:
+    async def release(self, dataset_id: str) -> DatasetRecord:
         """Nobody wants it any more.
 
         Raises:
@@ -165,7 +165,7 @@ class Datasets:
         await self._in_thread(partial(self._store.forget_dataset, dataset_id))
         return dataset
 
-    def places(self, dataset_id: str) -> Dataset:
+    def places(self, dataset_id: str) -> DatasetRecord:
         """One that can be read now.
 
         Raises:
@@ -216,24 +216,24 @@ class Datasets:
         for found in self._at.values():
             found.discard(address)
 
-    def _find(self, dataset_id: str) -> Dataset:
+    def _find(self, dataset_id: str) -> DatasetRecord:
         dataset = self._found.get(dataset_id)
         if dataset is None:
             names = ", ".join(self._found) or "there is none"
             raise ConfigError(f"there is no dataset {shown(dataset_id, 80)}: {names}; `netstack datasets` lists them")
         return dataset
 
-    def _missing(self, dataset: Dataset) -> set[str]:
+    def _missing(self, dataset: DatasetRecord) -> set[str]:
         return {each.address for each in dataset.partitions} - self._at[dataset.key]
 
-    def _drop(self, dataset: Dataset) -> None:
+    def _drop(self, dataset: DatasetRecord) -> None:
         """Has its TaskManagers drop it; those that are away do when they come back."""
         addresses = self._at.pop(dataset.key, set())
         for found in self._taskmanagers.all():
             if found.location.address in addresses:
                 found.link.send(DropDataset(dataset.key))
 
-    async def _make_room(self, newest: Dataset) -> None:
+    async def _make_room(self, newest: DatasetRecord) -> None:
         while self._most_bytes is not None and sum(each.bytes for each in self._found.values()) > self._most_bytes:
             oldest = min(self._found.values(), key=lambda each: (each is newest, each.created_at))
             self._log(

@@ -13,7 +13,7 @@ from ..errors import NetstackError
 from ..schedule import events
 from ..schedule.scheduler import Scheduler
 from .cluster import Cluster
-from .datasets import Dataset, KeptPartition
+from .datasets import DatasetRecord, KeptPartition
 from .driver import JobDriver
 
 
@@ -61,7 +61,7 @@ class JobDatasets:
                 continue
             (edge, *_) = topology.edges_of(number)
             format, partitions = topology.job.edges[edge].format, tuple(self._partitions(number))
-            dataset = Dataset(name, self._job_id, self._name, clock(), format, partitions)
+            dataset = DatasetRecord(name, self._job_id, self._name, clock(), format, partitions)
             names: dict[str, list[str]] = {}
             for (_, _, location), partition in zip(places, partitions, strict=True):
                 names.setdefault(location.name, []).append(partition.name)

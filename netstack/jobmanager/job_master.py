@@ -344,7 +344,7 @@ class JobMaster:
                 self._require()
             case instructions.ReturnSlots():
                 self._cluster.give_back(self.job_id, instruction.slots)
-            case instructions.Blocklist():
+            case instructions.BlockTaskManagers():
                 self._note("blocklist", f"nothing new is sent to {', '.join(instruction.taskmanagers) or 'nobody'}")
                 self._cluster.block(self.job_id, instruction.taskmanagers)
             case instructions.Continue():

@@ -54,7 +54,7 @@ from ..transport import Listener, transport_for
 from ..version import __version__
 from .asks import Asks
 from .config import JobManagerConfig
-from .datasets import Dataset, Datasets
+from .datasets import DatasetRecord, Datasets
 from .job_master import JobMaster
 from .jobs import Jobs
 from .slots import ClusterSlots
@@ -164,7 +164,7 @@ class JobManager:
         for name in taskmanagers:
             self.taskmanagers.ping(name)
 
-    async def keep_dataset(self, dataset: Dataset) -> None:
+    async def keep_dataset(self, dataset: DatasetRecord) -> None:
         """See `Cluster.keep_dataset`."""
         await self.datasets.put(dataset)
 

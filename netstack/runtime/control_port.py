@@ -18,7 +18,7 @@ import trio
 from ..control.build import own_build
 from ..control.codec import Plain
 from ..control.link import ControlLink, Greeting, check_release, full_build
-from ..control.messages import Answer, Ask, Refusal
+from ..control.messages import Answer, Ask, AskRefused
 from ..control.routing import read_route
 from ..errors import (
     AuthenticationFailed,
@@ -183,20 +183,20 @@ async def answer_questions(
             found = answers.get(ask.what)
             if found is None:
                 raise ConfigError(f"{who} knows no question {shown(ask.what)}; is it of another release?")
-            message: Answer | Refusal = Answer(ask.token, await found(ask.document))
+            message: Answer | AskRefused = Answer(ask.token, await found(ask.document))
         except BaseException as error:
             root = root_cause(error)
             if not isinstance(root, Exception):
                 raise
             if not isinstance(root, NetstackError):
                 logger.exception("a question %s of %s broke", shown(ask.what), shown_text(link.peer))
-            message = Refusal(ask.token, str(root) if isinstance(root, NetstackError) else told(root))
+            message = AskRefused(ask.token, str(root) if isinstance(root, NetstackError) else told(root))
         finally:
             room.release()
         try:
             link.send(message)
         except ConfigError as error:  # more than a frame holds
-            link.send(Refusal(ask.token, f"the answer cannot be sent: {error}"))
+            link.send(AskRefused(ask.token, f"the answer cannot be sent: {error}"))
 
     lost: NetstackError
     async with trio.open_nursery() as nursery:

@@ -37,7 +37,7 @@ class ReturnSlots:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Blocklist:
+class BlockTaskManagers:
     """New slots of these TaskManagers are not wanted for now; replaces what was said before."""
 
     taskmanagers: tuple[str, ...]
@@ -157,7 +157,7 @@ class Continue:
 Instruction: TypeAlias = (
     RequireSlots
     | ReturnSlots
-    | Blocklist
+    | BlockTaskManagers
     | Deploy
     | UpdateGate
     | Cancel

@@ -38,7 +38,7 @@ from netstack.schedule.execution.execution_states import ExecutionInput, Executi
 from netstack.schedule.inbox import Inbox
 from netstack.schedule.instructions import (
     AskHeartbeats,
-    Blocklist,
+    BlockTaskManagers,
     Cancel,
     Continue,
     Deploy,
@@ -367,7 +367,7 @@ class Cluster:
                 case ReturnSlots():
                     for slot in instruction.slots:
                         self.give_again(slot.location.taskmanager, slot.index)
-                case Blocklist():
+                case BlockTaskManagers():
                     self.blocked = {*instruction.taskmanagers}
                 case Continue():
                     # A step takes time, in which other things happen.

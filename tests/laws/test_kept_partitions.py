@@ -90,7 +90,7 @@ class ByHead(ChannelSelector):
         return int(HEAD.unpack_from(record)[0])
 
     def select_batch(self, array: Any) -> int:
-        raise NotImplementedError
+        raise NotImplementedError("these laws write records of many lengths, one by one")
 
 
 class Refused(Exception):

@@ -26,8 +26,7 @@ import numpy.typing as npt
 from ..events import TasksReported
 from ..execution.execution_states import ExecutionInput, ExecutionState
 from ..graph.speculation_settings import SpeculationSettings
-from ..instructions import Blocklist as BlocklistTold
-from ..instructions import Cancel, Deploy
+from ..instructions import BlockTaskManagers, Cancel, Deploy
 from ..progress import Progress
 from ..scheduler_settings import SpeculationStatistics
 from ..slots.slots import Location, PhysicalSlot
@@ -217,7 +216,7 @@ class Speculation:
         told = tuple(sorted({*blocked, *useless}))
         if told != self._told:
             self._told = told
-            self._progress.out.append(BlocklistTold(told))
+            self._progress.out.append(BlockTaskManagers(told))
 
     # --------------------------------------------------------------------------------------------------- reports
 

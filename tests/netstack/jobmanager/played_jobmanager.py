@@ -11,7 +11,7 @@ import trio
 
 from netstack.control.build import own_build
 from netstack.control.link import JOBMANAGER, ControlLink, full_build
-from netstack.control.messages import Answer, Ask, Refusal
+from netstack.control.messages import Answer, Ask, AskRefused
 from netstack.control.routing import read_route
 from netstack.errors import ConnectionLost
 from netstack.jobmanager.client import JobClient, open_job_client
@@ -64,7 +64,7 @@ def answering(*answers: dict[str, Any] | str, asked: list[Ask] | None = None) ->
             assert isinstance(ask, Ask)
             if asked is not None:
                 asked.append(ask)
-            link.send(Refusal(ask.token, answer) if isinstance(answer, str) else Answer(ask.token, answer))
+            link.send(AskRefused(ask.token, answer) if isinstance(answer, str) else Answer(ask.token, answer))
 
     return jobmanager
 
