@@ -19,6 +19,7 @@ from netstack.control.messages import (
     AbortCheckpoint,
     Answer,
     Ask,
+    AskRefused,
     CancelTasks,
     CheckpointAcknowledged,
     CheckpointCompleted,
@@ -29,7 +30,6 @@ from netstack.control.messages import (
     JobRefused,
     Message,
     OpenJob,
-    Refusal,
     SubmitTasks,
     TaskFailed,
     TaskFinished,
@@ -185,7 +185,7 @@ class Client:
         token = next(self.tokens)
         self.link.send(Ask(token, what, document))
         answer = await self.link.receive()
-        if isinstance(answer, Refusal):
+        if isinstance(answer, AskRefused):
             raise AssertionError(answer.text)
         assert isinstance(answer, Answer)
         assert answer.token == token
