@@ -63,7 +63,7 @@ def run_flags(command: _Command) -> _Command:
         command,
         click.option("--records", type=COUNT, help="Stop after this many records."),
         click.option("--seconds", type=NUMBER, help="Stop after this long; 3 when neither is given."),
-        click.option("--record-bytes", type=SIZE, default=8, show_default=True, help="Payload of a record."),
+        record_bytes_flag(8),
         click.option(
             "--channels", type=COUNT, default=1, show_default=True, help="Logical channels on the one connection."
         ),
@@ -191,6 +191,36 @@ def engine_flags(command: _Command) -> _Command:
         click.option(
             "--node-ports", type=PORTS, metavar="FIRST-LAST", help="Ports that nodes listen on; any if not given."
         ),
+    )
+
+
+def checkpoint_flags(interval_s: float, aligned_timeout_s: float) -> Callable[[_Command], _Command]:
+    """How often checkpoints are taken, and when aligned ones turn unaligned; the arguments are the defaults."""
+    return lambda command: _with(
+        command,
+        click.option(
+            "--interval",
+            "interval_s",
+            type=LENGTH,
+            default=format_duration(interval_s),
+            show_default=True,
+            help="From one checkpoint to the next.",
+        ),
+        click.option(
+            "--aligned-timeout",
+            "aligned_timeout_s",
+            type=LENGTH,
+            default=format_duration(aligned_timeout_s),
+            show_default=True,
+            help="timed: how old a checkpoint may become before it turns unaligned.",
+        ),
+    )
+
+
+def record_bytes_flag(default: int) -> Callable[[_Command], _Command]:
+    """`--record-bytes`, the same everywhere."""
+    return click.option(
+        "--record-bytes", type=SIZE, default=format_size(default), show_default=True, help="Payload of a record."
     )
 
 

@@ -125,23 +125,26 @@ class MemoryStream(ByteStream):
             raise trio.ClosedResourceError("this end of the memory stream was closed")
 
 
-@final
-class _MemoryListener(Listener):
-    def __init__(self, transport: MemoryTransport, address: str, name: str) -> None:
+class QueueListener(Listener):
+    """A listener of this process: hands out the streams that are put into it, in their order.
+
+    Attributes:
+        address: its URL.
+    """
+
+    def __init__(self, address: str) -> None:
         self.address = address
-        self._transport = transport
-        self._name = name
-        self._waiting: deque[MemoryStream] = deque()
+        self._waiting: deque[ByteStream] = deque()
         self._arrived = trio.lowlevel.ParkingLot()
         self._closed = False
 
-    def dial(self) -> MemoryStream:
-        there, back = _Pipe(), _Pipe()
-        self._waiting.append(MemoryStream(back, there, f"a client of {self.address}"))
-        self._arrived.unpark_all()
-        return MemoryStream(there, back, self.address)
+    def put(self, stream: ByteStream) -> None:
+        """Somebody has dialled; never waits."""
+        self._waiting.append(stream)
+        self._arrived.unpark()
 
     async def accept(self) -> ByteStream:
+        """See `Listener.accept`."""
         await trio.lowlevel.checkpoint()
         while not self._waiting:
             if self._closed:
@@ -150,12 +153,29 @@ class _MemoryListener(Listener):
         return self._waiting.popleft()
 
     def close(self) -> None:
+        """Closes what was not accepted too."""
         self._closed = True
         self._arrived.unpark_all()
-        if self._transport.listeners.get(self._name) is self:
-            del self._transport.listeners[self._name]
         while self._waiting:
             self._waiting.popleft().close()
+
+
+@final
+class _MemoryListener(QueueListener):
+    def __init__(self, transport: MemoryTransport, address: str, name: str) -> None:
+        super().__init__(address)
+        self._transport = transport
+        self._name = name
+
+    def dial(self) -> MemoryStream:
+        there, back = _Pipe(), _Pipe()
+        self.put(MemoryStream(back, there, f"a client of {self.address}"))
+        return MemoryStream(there, back, self.address)
+
+    def close(self) -> None:
+        if self._transport.listeners.get(self._name) is self:
+            del self._transport.listeners[self._name]
+        super().close()
 
 
 @final

@@ -6,9 +6,7 @@ output folder, an exit code.
 
 from __future__ import annotations
 
-import json
-import shlex
-from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -16,13 +14,12 @@ import click
 from rich.markup import escape
 
 from netstack.cli.network_flags import buffer_flags
-from netstack.cli.values import COUNT, LENGTH, NUMBER, SIZE, Parsed, listed, parse_number
-from netstack.errors import ConfigError
-from netstack.units import format_duration, format_size
+from netstack.cli.values import COUNT, NUMBER, Parsed, listed, parse_number
 
 from .. import console
-from ..flags import json_flag
+from ..flags import checkpoint_flags, json_flag, record_bytes_flag
 from ..host import host_facts, version
+from ..result_folder import ResultFolder, output_flag
 from ..stopping import stopped_by
 from .measure import expected_s, jobs, measure
 from .page import build_page
@@ -42,23 +39,8 @@ _WORDS: Final = Parsed("modes", listed(str))
     show_default=True,
     help="How long checkpoints are taken in each mode at each pressure; as long again without.",
 )
-@click.option(
-    "--interval",
-    "interval_s",
-    type=LENGTH,
-    default=format_duration(_DEFAULT.interval_s),
-    show_default=True,
-    help="From one barrier to the next.",
-)
+@checkpoint_flags(_DEFAULT.interval_s, _DEFAULT.aligned_timeout_s)
 @click.option("--modes", type=_WORDS, default=",".join(MODES), show_default=True, help="What to compare.")
-@click.option(
-    "--aligned-timeout",
-    "aligned_timeout_s",
-    type=LENGTH,
-    default=format_duration(_DEFAULT.aligned_timeout_s),
-    show_default=True,
-    help="timed: how old a checkpoint may become before it turns unaligned.",
-)
 @click.option(
     "--pressure",
     "pressures",
@@ -74,24 +56,14 @@ _WORDS: Final = Parsed("modes", listed(str))
     show_default=True,
     help="Source subtasks, each with a channel to both sinks.",
 )
-@click.option(
-    "--record-bytes",
-    type=SIZE,
-    default=format_size(_DEFAULT.record_bytes),
-    show_default=True,
-    help="Payload of a record.",
-)
+@record_bytes_flag(_DEFAULT.record_bytes)
 @click.option("--keys", type=COUNT, default=_DEFAULT.keys, show_default=True, help="Keys the sink has state of.")
 @buffer_flags(
     exclusive_buffers=_DEFAULT.exclusive_buffers,
     floating_buffers=_DEFAULT.floating_buffers,
     segment_size_bytes=_DEFAULT.segment_size_bytes,
 )
-@click.option(
-    "--output",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of checkpoints.html and checkpoints.json; results/checkpoints-<date> if not given.",
-)
+@output_flag("checkpoints")
 @json_flag
 @click.pass_obj
 def checkpoints(app: Any, /, modes: tuple[str, ...], output: Path | None, as_json: bool, **settings: Any) -> int:
@@ -103,20 +75,12 @@ def checkpoints(app: Any, /, modes: tuple[str, ...], output: Path | None, as_jso
     Exit code 1 when a mode had no complete checkpoint at some pressure.
     """
     spec = CheckpointsSpec(modes=cast("tuple[Mode, ...]", modes), **settings)
-    now = datetime.now()
-    folder = output or Path("results") / f"checkpoints-{now:%Y-%m-%d-%H%M%S}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--output {folder}: {error.strerror}; name a folder that can be written") from error
+    folder = ResultFolder.open("checkpoints", output)
     errors = console.err()
     with console.RunProgress(len(jobs(spec)), expected_s(spec), errors) as progress:
         found, stopped = measure(spec, on_progress=progress)
     result = {**found, "settings": spec.as_dict(), "host": host_facts(), "version": version()}
-    page = folder / "checkpoints.html"
-    command = shlex.join(("netstack-bench", *app.arguments))
-    page.write_text(build_page(spec, result, command=command, made=f"{now:%Y-%m-%d %H:%M}"), encoding="utf-8")
-    (folder / "checkpoints.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    page = folder.write(result, partial(build_page, spec, result), app.arguments)
     if as_json:
         console.print_json(result)
     else:

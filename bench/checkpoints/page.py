@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, Final, Literal
 
-from netstack.units import format_duration, format_latency, three_digits
+from netstack.units import format_duration, format_latency
 
 from ..charts.look import Look, legend, swatch
 from ..charts.page import NARROW_PX, WIDE_PX, both_sizes, callout, document, facts, notes
 from ..charts.svg import Chart, Mark, Series, draw
+from ..result_folder import machine_facts
 from ..words import plain, setting_name, setting_text
 from .figures import GOAL_MS, Point, verdicts
 from .spec import MODES, SINKS, CheckpointsSpec
@@ -47,7 +48,7 @@ def build_page(spec: CheckpointsSpec, result: Mapping[str, Any], *, command: str
         callout("Warnings", result["warnings"]),
         _charts(spec, modes),
         _table(spec, modes),
-        f'<section class="two">{facts("Machine", _machine(host))}{facts("Settings", _settings(spec, command))}'
+        f'<section class="two">{facts("Machine", machine_facts(host))}{facts("Settings", _settings(spec, command))}'
         "</section>",
         _list("Notes", _notes(spec, result)),
         "<footer>Written by netstack-bench checkpoints · the same figures are in checkpoints.json beside this page"
@@ -142,14 +143,6 @@ def _table(spec: CheckpointsSpec, modes: _Points) -> str:
         '<section class="card"><h2>All figures</h2><div class="scroll"><table><thead><tr><th scope="col">pressure</th>'
         f'<th scope="col" class="l">mode</th>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table></div></section>'
     )
-
-
-def _machine(host: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    for name in ("cpu", "cores", "kernel", "python", "load_average"):
-        value = host.get(name)
-        if value is not None:
-            told = three_digits(value[0]) if name == "load_average" else plain(value)
-            yield name.replace("_average", " at the end"), told
 
 
 def _settings(spec: CheckpointsSpec, command: str) -> Iterable[tuple[str, str]]:

@@ -6,11 +6,9 @@ the output folder, an exit code.
 
 from __future__ import annotations
 
-import json
 import math
-import shlex
 from collections.abc import Callable
-from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,13 +16,13 @@ import click
 from rich.markup import escape
 
 from netstack.cli.network_flags import buffer_flags
-from netstack.cli.values import NUMBER, SIZE
+from netstack.cli.values import NUMBER
 from netstack.errors import ConfigError
-from netstack.units import format_size
 
 from .. import console
-from ..flags import json_flag
+from ..flags import json_flag, record_bytes_flag
 from ..host import host_facts, version
+from ..result_folder import ResultFolder, output_flag
 from ..stopping import stopped_by
 from ..sweep import unwrapped_interrupt
 from .measure import expected_s, measure
@@ -45,13 +43,7 @@ Measure = Callable[..., dict[str, Any]]
 @click.option(
     "--rate", default="5000", show_default=True, help="Records a second of each producer; none is as fast as it goes."
 )
-@click.option(
-    "--record-bytes",
-    type=SIZE,
-    default=format_size(_DEFAULT.record_bytes),
-    show_default=True,
-    help="Payload of a record.",
-)
+@record_bytes_flag(_DEFAULT.record_bytes)
 @click.option(
     "--slow-rate",
     "slow_rate_per_s",
@@ -79,11 +71,7 @@ Measure = Callable[..., dict[str, Any]]
     show_default=True,
     help="TCP on loopback, or a Unix socket.",
 )
-@click.option(
-    "--output",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of isolate.html and isolate.json; results/isolate-<date> if not given.",
-)
+@output_flag("isolate")
 @json_flag
 @click.pass_obj
 def isolate(app: Any, /, rate: str, credit: str, output: Path | None, as_json: bool, **settings: Any) -> int:
@@ -95,19 +83,11 @@ def isolate(app: Any, /, rate: str, credit: str, output: Path | None, as_json: b
     Exit code 1 when anything that was sent did not arrive whole, in order and once.
     """
     spec = IsolateSpec(rate_per_s=_rate(rate), **settings)
-    now = datetime.now()
-    folder = output or Path("results") / f"isolate-{now:%Y-%m-%d-%H%M%S}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--output {folder}: {error.strerror}; name a folder that can be written") from error
+    folder = ResultFolder.open("isolate", output)
     errors = console.err()
     found, stopped = _measure(spec, _CHOSEN[credit], measure)
     result = {**found, "settings": spec.as_dict(), "host": host_facts(), "version": version()}
-    page = folder / "isolate.html"
-    command = shlex.join(("netstack-bench", *app.arguments))
-    page.write_text(build_page(spec, result, command=command, made=f"{now:%Y-%m-%d %H:%M}"), encoding="utf-8")
-    (folder / "isolate.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    page = folder.write(result, partial(build_page, spec, result), app.arguments)
     if as_json:
         console.print_json(result)
     else:

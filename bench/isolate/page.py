@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any, Final
 
-from netstack.units import format_count, three_digits
+from netstack.units import format_count
 
 from ..charts.look import legend, swatch
 from ..charts.page import both_sizes, callout, document, facts, notes
 from ..charts.svg import nice_ticks
-from ..words import plain, setting_name, setting_text
+from ..result_folder import machine_facts
+from ..words import setting_name, setting_text
 from .chart import LOOKS, STYLE, draw
 from .spec import PHASES, PRODUCERS, SIBLING, STALLED, SUBTASKS, TICK_S, IsolateSpec
 from .text import MODES, middle_phase, percent, settings_line, top_rate, verdict
@@ -44,7 +45,7 @@ def build_page(spec: IsolateSpec, result: Mapping[str, Any], *, command: str, ma
         _warnings(modes),
         _charts(spec, modes),
         _table(modes),
-        f'<section class="two">{facts("Machine", _machine(host))}{facts("Settings", _settings(spec, command))}'
+        f'<section class="two">{facts("Machine", machine_facts(host))}{facts("Settings", _settings(spec, command))}'
         "</section>",
         _notes(spec),
         "<footer>Written by netstack-bench isolate · the same figures are in isolate.json beside this page</footer>",
@@ -117,14 +118,6 @@ def _table(modes: Mapping[str, Any]) -> str:
         f'<tr><th scope="col" class="l">mode</th><th scope="col" class="l">channel</th>{phases}{phases}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div></section>"
     )
-
-
-def _machine(host: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    for name in ("cpu", "cores", "kernel", "python", "load_average"):
-        value = host.get(name)
-        if value is not None:
-            told = three_digits(value[0]) if name == "load_average" else plain(value)
-            yield name.replace("_average", " at the end"), told
 
 
 def _settings(spec: IsolateSpec, command: str) -> Iterable[tuple[str, str]]:

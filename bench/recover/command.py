@@ -12,11 +12,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from netstack.cli.values import COUNT, LENGTH, NUMBER
-from netstack.units import format_duration, format_latency, three_digits
+from netstack.cli.values import COUNT, NUMBER
+from netstack.units import format_latency, three_digits
 
 from .. import console
-from ..flags import json_flag
+from ..flags import checkpoint_flags, json_flag
 from ..stopping import stopped_by
 from .measure import document, expected_s, measure
 from .spec import MODES, RecoverSpec
@@ -36,22 +36,7 @@ _DEFAULT: Final = RecoverSpec()
 )
 @click.option("--records", type=COUNT, default=_DEFAULT.records, show_default=True, help="Of all sources, in each run.")
 @click.option("--mode", type=click.Choice(MODES), default=_DEFAULT.mode, show_default=True, help="Of the checkpoints.")
-@click.option(
-    "--interval",
-    "interval_s",
-    type=LENGTH,
-    default=format_duration(_DEFAULT.interval_s),
-    show_default=True,
-    help="From one checkpoint to the next.",
-)
-@click.option(
-    "--aligned-timeout",
-    "aligned_timeout_s",
-    type=LENGTH,
-    default=format_duration(_DEFAULT.aligned_timeout_s),
-    show_default=True,
-    help="timed: how old a checkpoint may become before it turns unaligned.",
-)
+@checkpoint_flags(_DEFAULT.interval_s, _DEFAULT.aligned_timeout_s)
 @click.option("--change-parallelism", is_flag=True, help="Every restart has another number of sinks.")
 @click.option("--sources", type=COUNT, default=_DEFAULT.sources, show_default=True, help="Processes that make records.")
 @click.option("--sinks", type=COUNT, default=_DEFAULT.sinks, show_default=True, help="Processes that count them.")

@@ -22,6 +22,7 @@ import trio
 
 from netstack.errors import ConnectionLost
 from netstack.transport import ByteStream, Listener, Piece, Transport, url_parts
+from transports.memory import QueueListener
 
 SCHEME: Final = "simulated"
 CAPACITY_BYTES: Final = 64 * 1024
@@ -189,33 +190,15 @@ class Network(Transport):
 
 
 @final
-class _SimulatedListener(Listener):
+class _SimulatedListener(QueueListener):
     def __init__(self, network: Network, address: str, process: Process) -> None:
-        self.address = address
+        super().__init__(address)
         self.process = process
         self._network = network
-        self._waiting: deque[_SimulatedStream] = deque()
-        self._arrived = trio.lowlevel.ParkingLot()
-        self._closed = False
-
-    def put(self, stream: _SimulatedStream) -> None:
-        self._waiting.append(stream)
-        self._arrived.unpark()
-
-    async def accept(self) -> ByteStream:
-        await trio.lowlevel.checkpoint()
-        while not self._waiting:
-            if self._closed:
-                raise trio.ClosedResourceError(f"the listener at {self.address} was closed")
-            await self._arrived.park()
-        return self._waiting.popleft()
 
     def close(self) -> None:
-        self._closed = True
-        self._arrived.unpark_all()
         self._network.forget(self)
-        while self._waiting:
-            self._waiting.popleft().close()
+        super().close()
 
 
 @final

@@ -19,6 +19,7 @@ from ..graph.job_graph import DistributionPattern
 from ..structures.arrays import NOTHING, Batches, FlagArray, GrowingArray, IndexArray, index_array, one_batch
 from ..topology.regions import Regions
 from ..topology.topology import Topology
+from .strategy import taken_in_rounds
 
 _NO_BATCHES = one_batch(NOTHING)
 
@@ -86,19 +87,8 @@ class RegionScheduling:
         return self._schedule(regions)
 
     def _schedule(self, candidates: IndexArray) -> Batches:
-        """Takes those of ascending candidates that can be, then what can be because of these, and so on."""
-        is_scheduled = self._is_scheduled.view
-        taken: list[IndexArray] = []
-        while candidates.size:
-            ready = self._consumable(candidates[~is_scheduled[candidates]])
-            if not ready.size:
-                break
-            is_scheduled[ready] = True
-            taken.append(ready)
-            candidates = self._reading_early(ready)
-        if not taken:
-            return _NO_BATCHES
-        return self._regions.members_of_all(np.sort(np.concatenate(taken)))
+        taken = taken_in_rounds(candidates, self._is_scheduled.view, self._consumable, self._reading_early)
+        return self._regions.members_of_all(taken) if taken.size else _NO_BATCHES
 
     def _consumable(self, candidates: IndexArray) -> IndexArray:
         """Those of ascending candidates whose inputs from outside are all consumable."""

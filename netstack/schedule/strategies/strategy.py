@@ -8,9 +8,12 @@ Rules: a strategy names a subtask at most once until it is restarted. It looks a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
-from ..structures.arrays import Batches, IndexArray
+import numpy as np
+
+from ..structures.arrays import NOTHING, Batches, FlagArray, IndexArray
 
 
 class SchedulingStrategy(Protocol):
@@ -39,3 +42,31 @@ class SchedulingStrategy(Protocol):
         Returns:
             Those of them that can be deployed at once; the others follow when their inputs are there again.
         """
+
+
+def taken_in_rounds(
+    candidates: IndexArray,
+    is_scheduled: FlagArray,
+    consumable: Callable[[IndexArray], IndexArray],
+    reading_early: Callable[[IndexArray], IndexArray],
+) -> IndexArray:
+    """Takes those of some candidates that can be deployed, then what can be because of these, and so on.
+
+    Args:
+        candidates: ascending.
+        is_scheduled: by candidate; set for those that are taken.
+        consumable: of ascending candidates, those whose inputs are all there.
+        reading_early: of what was taken, those that may read its results while they are made, ascending.
+
+    Returns:
+        What was taken, ascending.
+    """
+    taken: list[IndexArray] = []
+    while candidates.size:
+        ready = consumable(candidates[~is_scheduled[candidates]])
+        if not ready.size:
+            break
+        is_scheduled[ready] = True
+        taken.append(ready)
+        candidates = reading_early(ready)
+    return np.sort(np.concatenate(taken)) if taken else NOTHING

@@ -25,6 +25,7 @@ from ..structures.arrays import (
     single_batches,
 )
 from ..topology.topology import Topology
+from .strategy import taken_in_rounds
 
 _NO_BATCHES = one_batch(NOTHING)
 
@@ -96,21 +97,14 @@ class VertexwiseScheduling:
         return self._hybrid if type.is_hybrid else HybridConsumption.UNFINISHED_PRODUCERS
 
     def _schedule(self, candidates: IndexArray) -> Batches:
-        """Takes those of ascending candidates that can be, then what can be because of these, and so on."""
-        is_scheduled = self._is_scheduled.view
-        taken: list[IndexArray] = []
-        while candidates.size:
-            ready = self._consumable(candidates[~is_scheduled[candidates]])
-            if not ready.size:
-                break
-            is_scheduled[ready] = True
-            taken.append(ready)
-            produced = self._topology.produced_by_all(ready)
-            early = produced[~self._topology.groups.are_blocking(produced)]
-            candidates = np.unique(self._topology.groups.consumers_of_all(early))
-        if not taken:
-            return _NO_BATCHES
-        return single_batches(np.sort(np.concatenate(taken)))
+        taken = taken_in_rounds(candidates, self._is_scheduled.view, self._consumable, self._reading_early)
+        return single_batches(taken) if taken.size else _NO_BATCHES
+
+    def _reading_early(self, subtasks: IndexArray) -> IndexArray:
+        """Those that may read results of these before they are complete."""
+        produced = self._topology.produced_by_all(subtasks)
+        early = produced[~self._topology.groups.are_blocking(produced)]
+        return np.unique(self._topology.groups.consumers_of_all(early))
 
     def _consumable(self, candidates: IndexArray) -> IndexArray:
         """Those of ascending candidates whose inputs are all consumable."""

@@ -1,0 +1,89 @@
+"""The folder of a measurement that ends in one page: what it found as a page for people and as a document.
+
+Takes: `--output`, a result. Gives: `<name>.html` and `<name>.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar, final
+
+import click
+
+from netstack.errors import ConfigError
+from netstack.units import three_digits
+
+from .words import plain
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def output_flag(name: str) -> Callable[[_Command], _Command]:
+    """`--output`: where the page of a measurement goes."""
+    return click.option(
+        "--output",
+        type=click.Path(file_okay=False, path_type=Path),
+        help=f"Folder of {name}.html and {name}.json; results/{name}-<date> if not given.",
+    )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ResultFolder:
+    """A folder that can be written to.
+
+    Attributes:
+        name: of the measurement.
+        path: of the folder.
+        began: when it was opened.
+    """
+
+    name: str
+    path: Path
+    began: datetime
+
+    @classmethod
+    def open(cls, name: str, output: Path | None) -> ResultFolder:
+        """Makes it, before anything is measured.
+
+        Raises:
+            ConfigError: it cannot be made.
+        """
+        now = datetime.now()
+        path = output or Path("results") / f"{name}-{now:%Y-%m-%d-%H%M%S}"
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--output {path}: {error.strerror}; name a folder that can be written") from error
+        return cls(name, path, now)
+
+    def write(self, result: Mapping[str, Any], build_page: Callable[..., str], arguments: Sequence[str]) -> Path:
+        """Writes both files.
+
+        Args:
+            result: what was found.
+            build_page: makes the page of `command` and `made`, when.
+            arguments: of the command line.
+
+        Returns:
+            The page.
+        """
+        page = self.path / f"{self.name}.html"
+        command = shlex.join(("netstack-bench", *arguments))
+        page.write_text(build_page(command=command, made=f"{self.began:%Y-%m-%d %H:%M}"), encoding="utf-8")
+        page.with_suffix(".json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        return page
+
+
+def machine_facts(host: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """Names and values of the machine that measured, for a page; `host` is what `host.host_facts` says."""
+    for name in ("cpu", "cores", "kernel", "python", "load_average"):
+        value = host.get(name)
+        if value is not None:
+            told = three_digits(value[0]) if name == "load_average" else plain(value)
+            yield name.replace("_average", " at the end"), told
