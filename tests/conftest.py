@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import gc
 import importlib.util
+import inspect
 import os
 import shutil
 import signal
@@ -18,6 +19,8 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from trio.testing import MockClock
+from trio_runs import run_limited, virtual_clock
 
 # The everyday profile runs the same examples each time, so that a failure is the change's fault. `thorough` searches:
 # HYPOTHESIS_PROFILE=thorough make test. `fresh` draws as many as everyday, others each time (see --hypothesis-seed).
@@ -81,12 +84,22 @@ def _no_namespaces() -> str | None:
     return f"needs network namespaces: {made.stderr.strip()}" if made.returncode else None
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-trio takes the first runner that an item has, and gives one without a limit
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            item.add_marker(pytest.mark.trio(run=run_limited))
     reasons = {marker: _missing(marker) for marker in ("browser", "java", "root")}
     for item in items:
         for marker, reason in reasons.items():
             if reason is not None and item.get_closest_marker(marker) is not None:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def autojump_clock() -> MockClock:
+    """As pytest-trio's, but that it waits for threads: who asks for it runs in virtual time."""
+    return virtual_clock()
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from task_functions import Collect, Seen, SlowNumbers, double, key_of, last_channel, twice
 from tasks import run_to_its_end, running
-from trio_runs import virtual
+from trio_runs import run_virtual
 
 from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.schedule import StreamEnvironment, StreamSettings
@@ -73,17 +73,16 @@ def job_of(folder: str, shape: Shape, sources: int, way: str) -> StreamEnvironme
 @settings(max_examples=5, deadline=None)
 @given(st.integers(1, 2), WAYS, st.lists(STEPS, min_size=1, max_size=3), SHAPES)
 def test_every_record_counts_once(sources: int, way: str, steps: list[Step], last: Shape) -> None:
-    play(sources, way, steps, last)
+    run_virtual(play, sources, way, steps, last)
 
 
 @pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 2), WAYS, st.lists(STEPS, min_size=1, max_size=4), SHAPES)
 def test_every_record_counts_once_in_many_runs(sources: int, way: str, steps: list[Step], last: Shape) -> None:
-    play(sources, way, steps, last)
+    run_virtual(play, sources, way, steps, last)
 
 
-@virtual
 async def play(sources: int, way: str, steps: list[Step], last: Shape) -> None:
     with tempfile.TemporaryDirectory() as folder:
         checkpoint_id: int | None = None

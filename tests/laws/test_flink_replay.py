@@ -28,7 +28,7 @@ from flink_peers import (
     parts_of,
 )
 from flink_vectors import CASES, Vector, channel_ids, frames_in, load, partition_requests
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack.buffer.elements import EventBuffer
 from netstack.cli.consume import ConsumePlan, Consumption
@@ -154,8 +154,7 @@ def consume_plan(vector: Vector, address: str) -> ConsumePlan:
 
 @pytest.mark.parametrize("cuts", list(CUTS))
 @pytest.mark.parametrize("case", CONSUMED)
-@virtual
-async def test_our_consumer(case: str, cuts: str) -> None:
+async def test_our_consumer(autojump_clock: MockClock, case: str, cuts: str) -> None:
     if case.endswith("zstd"):
         pytest.importorskip("pyarrow", reason="reads ZSTD")
     vector = vector_of(case)
@@ -191,8 +190,7 @@ async def test_our_consumer(case: str, cuts: str) -> None:
 
 
 @pytest.mark.parametrize("case", [case for case in CONSUMED if case not in ("every-event", "no-exclusive-buffers")])
-@virtual
-async def test_our_consumer_of_a_producer_in_a_hurry(case: str) -> None:
+async def test_our_consumer_of_a_producer_in_a_hurry(autojump_clock: MockClock, case: str) -> None:
     """In the two that are left out, more follows than a consumer has buffers for."""
     if case.endswith("zstd"):
         pytest.importorskip("pyarrow", reason="reads ZSTD")
@@ -392,8 +390,7 @@ async def produce_by_command(vector: Vector, address: str, serving: list[Serving
 
 @pytest.mark.parametrize("cuts", list(CUTS))
 @pytest.mark.parametrize("case", PRODUCED)
-@virtual
-async def test_our_producer(case: str, cuts: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_our_producer(autojump_clock: MockClock, case: str, cuts: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "in_thread", at_once)  # virtual time would not wait for a thread
     vector = vector_of(case)
     address = url()

@@ -1,18 +1,20 @@
-"""How async tests run: in virtual time that never runs ahead of a thread, or in real time; none can hang for ever.
+"""How async tests run: in real time, or in virtual time that never runs ahead of a thread; and none for ever.
 
-Takes: an async test. Gives: a plain one for pytest, which keeps the signature for fixtures and parameters.
+Takes: an async test, with a clock if it asked for `autojump_clock`. Gives: a run of trio with a limit. pytest-trio has
+neither a limit nor a clock that waits for threads, and one clock for all examples of a hypothesis test; so such a test
+is a plain one, which calls `run_virtual` for each example.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import trio
-import trio.testing
+from trio.abc import Clock, Instrument
+from trio.testing import MockClock
 
 from netstack.transport import ByteStream, transport_for
 
@@ -28,13 +30,13 @@ THREAD_TURN_S: Final = 0.0005
 _numbers = itertools.count()
 
 
-def virtual_clock(autojump_threshold_s: float = 0.0) -> trio.testing.MockClock:
+def virtual_clock(autojump_threshold_s: float = 0.0) -> MockClock:
     """A clock that jumps to the next deadline when every task waits and no thread of trio's works.
 
     Without the second condition time runs as far ahead as a thread takes on a busy machine: heartbeats are lost that
     nobody was slow to answer.
     """
-    clock = trio.testing.MockClock(autojump_threshold=autojump_threshold_s)
+    clock = MockClock(autojump_threshold=autojump_threshold_s)
     jump = clock._autojump
 
     def jump_unless_a_thread_works() -> None:
@@ -47,38 +49,21 @@ def virtual_clock(autojump_threshold_s: float = 0.0) -> trio.testing.MockClock:
     return clock
 
 
-def run_virtual(test: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
-    """Runs an async function in virtual time; returns what it does. What would hang fails."""
+def run_limited(
+    test: Callable[[], Awaitable[Any]], *, clock: Clock | None = None, instruments: Sequence[Instrument] = ()
+) -> Any:
+    """Runs a test and its fixtures as `trio.run` does; one that would hang fails, in virtual time at once."""
 
     async def main() -> Any:
-        with trio.fail_after(FOR_EVER_S):
-            return await test(*arguments)
+        with trio.fail_after(PATIENCE_S if clock is None else FOR_EVER_S):
+            return await test()
 
-    return trio.run(main, clock=virtual_clock())
-
-
-def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Runs an async test in virtual time. What would hang fails."""
-
-    @functools.wraps(test)
-    def run(*arguments: Any, **keywords: Any) -> None:
-        run_virtual(functools.partial(test, *arguments, **keywords))
-
-    return run
+    return trio.run(main, clock=clock, instruments=instruments)
 
 
-def real(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Runs an async test in real time; what would hang fails after half a minute."""
-
-    @functools.wraps(test)
-    def run(*arguments: Any, **keywords: Any) -> None:
-        async def main() -> None:
-            with trio.fail_after(PATIENCE_S):
-                await test(*arguments, **keywords)
-
-        trio.run(main)
-
-    return run
+def run_virtual(test: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
+    """Runs an async function in a virtual time of its own; returns what it does. What would hang fails."""
+    return run_limited(lambda: test(*arguments), clock=virtual_clock())
 
 
 async def streams() -> tuple[ByteStream, ByteStream]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import trio
 import trio.testing
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack import (
     ChannelDescriptor,
@@ -39,8 +39,7 @@ def assert_nothing_left(*managers: NetworkEnvironment) -> None:
         assert not any((statistics.partitions, statistics.accepted, statistics.dialled, statistics.gates))
 
 
-@virtual
-async def test_records_arrive_and_the_heartbeat_measures_the_round_trip() -> None:
+async def test_records_arrive_and_the_heartbeat_measures_the_round_trip(autojump_clock: MockClock) -> None:
     async with (
         open_task_manager(url("delay=50ms&name=heart"), replace(CONFIG, heartbeat_interval_s=2.0)) as producer,
         open_task_manager(url(), replace(CONFIG, heartbeat_interval_s=2.0)) as consumer,
@@ -66,8 +65,7 @@ async def test_records_arrive_and_the_heartbeat_measures_the_round_trip() -> Non
     assert_nothing_left(producer, consumer)
 
 
-@virtual
-async def test_a_long_slow_line_delivers_every_record() -> None:
+async def test_a_long_slow_line_delivers_every_record(autojump_clock: MockClock) -> None:
     received: list[bytes] = []
     sent = [bytes([index % 251]) * (index * 7 % 3000) for index in range(300)]
     async with (
@@ -94,8 +92,7 @@ async def test_a_long_slow_line_delivers_every_record() -> None:
 
 
 @pytest.mark.parametrize("by", ["hand", "bytes"])
-@virtual
-async def test_a_cut_in_the_middle_is_a_lost_connection_and_leaves_nothing(by: str) -> None:
+async def test_a_cut_in_the_middle_is_a_lost_connection_and_leaves_nothing(autojump_clock: MockClock, by: str) -> None:
     query = "delay=5ms&name=middle" + ("&cut=20kB" if by == "bytes" else "")
     async with open_task_manager(url(query), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         partition = producer.create_partition("p", subpartitions=1)

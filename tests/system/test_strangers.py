@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 
 import pytest
 import trio
-from trio_runs import real
 
 from netstack import (
     AuthenticationFailed,
@@ -107,7 +106,6 @@ async def with_victim(attack: Callable[[NetworkEnvironment], Awaitable[None]]) -
         await read_a_record(victim, honest, "after")
 
 
-@real
 async def test_who_knows_the_secret_gets_in_also_byte_by_byte_and_all_at_once() -> None:
     async def attack(victim: NetworkEnvironment) -> None:
         for piece in (1, 1000):
@@ -127,7 +125,6 @@ async def test_who_knows_the_secret_gets_in_also_byte_by_byte_and_all_at_once() 
     await with_victim(attack)
 
 
-@real
 async def test_nothing_but_a_greeting_is_heard_without_the_secret() -> None:
     async def attack(victim: NetworkEnvironment) -> None:
         nonce = bytes(32)
@@ -151,7 +148,6 @@ async def test_nothing_but_a_greeting_is_heard_without_the_secret() -> None:
     await with_victim(attack)
 
 
-@real
 async def test_its_own_words_and_old_ones_do_not_help() -> None:
     async def attack(victim: NetworkEnvironment) -> None:
         nonces = set()
@@ -169,7 +165,6 @@ async def test_its_own_words_and_old_ones_do_not_help() -> None:
     await with_victim(attack)
 
 
-@real
 async def test_hundreds_that_say_nothing_are_in_nobodys_way() -> None:
     async def attack(victim: NetworkEnvironment) -> None:
         silent = []
@@ -201,7 +196,6 @@ def test_a_reset_in_the_middle_is_the_strangers_own_business(said: int) -> None:
     trio.run(main)
 
 
-@real
 async def test_who_is_dialled_by_mistake_cannot_pass_the_proof_on() -> None:
     """A relay that hands every byte to and fro is neither end: it was dialled at its own address."""
 

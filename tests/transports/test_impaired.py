@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 from impaired_line import KIB, MIB, connected, dial, laboratory, listen, now, receive, take, url
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack.errors import ConfigError, ConnectionLost, LocalProtocolError
 from netstack.transport import ByteStream
@@ -28,8 +28,7 @@ async def send(stream: ByteStream, data: bytes) -> None:
 # Delay.
 
 
-@virtual
-async def test_bytes_travel_for_the_delay_each_way() -> None:
+async def test_bytes_travel_for_the_delay_each_way(autojump_clock: MockClock) -> None:
     async with connected("delay=5ms") as (near, far):
         near.try_send([b"ping"])
         began = now()
@@ -40,8 +39,7 @@ async def test_bytes_travel_for_the_delay_each_way() -> None:
         assert now() - began == pytest.approx(0.010)
 
 
-@virtual
-async def test_nothing_arrives_early() -> None:
+async def test_nothing_arrives_early(autojump_clock: MockClock) -> None:
     async with connected("delay=5ms") as (near, far):
         near.try_send([b"x"])
         assert take(far) is None
@@ -51,8 +49,7 @@ async def test_nothing_arrives_early() -> None:
         assert take(far) == b"x"
 
 
-@virtual
-async def test_what_was_sent_apart_arrives_apart() -> None:
+async def test_what_was_sent_apart_arrives_apart(autojump_clock: MockClock) -> None:
     async with connected("delay=1s") as (near, far):
         received: list[tuple[float, bytes | None]] = []
 
@@ -72,8 +69,7 @@ async def test_what_was_sent_apart_arrives_apart() -> None:
         ]
 
 
-@virtual
-async def test_a_dialler_without_the_parameters_impairs_nothing() -> None:
+async def test_a_dialler_without_the_parameters_impairs_nothing(autojump_clock: MockClock) -> None:
     listener = await listen(url("delay=1s"))
     plain, _, _ = listener.address.removeprefix("impaired+").partition("?")
     near = await dial(plain)
@@ -88,8 +84,7 @@ async def test_a_dialler_without_the_parameters_impairs_nothing() -> None:
         closable.close()
 
 
-@virtual
-async def test_the_end_travels_behind_the_bytes() -> None:
+async def test_the_end_travels_behind_the_bytes(autojump_clock: MockClock) -> None:
     async with connected("delay=1s") as (near, far):
         near.try_send([b"last"])
         assert take(far) is None
@@ -106,8 +101,9 @@ async def test_the_end_travels_behind_the_bytes() -> None:
         assert await receive(near, 10) == b"still open"
 
 
-@virtual
-async def test_a_broken_stream_underneath_breaks_behind_the_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broken_stream_underneath_breaks_behind_the_bytes(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with connected("delay=1s") as (near, far):
         near.try_send([b"last"])
         assert take(far) is None
@@ -129,8 +125,7 @@ async def test_a_broken_stream_underneath_breaks_behind_the_bytes(monkeypatch: p
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.02, 1.0])
-@virtual
-async def test_the_rate_is_exact(delay_s: float) -> None:
+async def test_the_rate_is_exact(autojump_clock: MockClock, delay_s: float) -> None:
     rate, total = 100 * KIB, 120 * KIB
     async with connected(f"rate=100KiB&delay={delay_s}s") as (near, far):
         began = now()
@@ -152,8 +147,7 @@ async def test_the_rate_is_exact(delay_s: float) -> None:
         assert now() - began == pytest.approx(total / rate + delay_s)
 
 
-@virtual
-async def test_an_idle_line_saves_nothing_up() -> None:
+async def test_an_idle_line_saves_nothing_up(autojump_clock: MockClock) -> None:
     async with connected("rate=1KiB") as (near, far):
         await trio.sleep(10)
         near.try_send([bytes(KIB)])
@@ -162,8 +156,7 @@ async def test_an_idle_line_saves_nothing_up() -> None:
         assert now() - began == pytest.approx(1)
 
 
-@virtual
-async def test_a_short_message_waits_behind_a_long_one() -> None:
+async def test_a_short_message_waits_behind_a_long_one(autojump_clock: MockClock) -> None:
     async with connected("rate=100KiB&delay=1s") as (near, far):
         near.try_send([bytes(50 * KIB)])
         near.try_send([b"x"])
@@ -178,8 +171,7 @@ async def test_a_short_message_waits_behind_a_long_one() -> None:
 @pytest.mark.parametrize(
     ("query", "bound"), [("queue=64KiB", 64 * KIB), ("queue=64KiB&rate=100KiB&delay=2s", 264 * KIB)]
 )
-@virtual
-async def test_a_full_line_takes_nothing_more(query: str, bound: int) -> None:
+async def test_a_full_line_takes_nothing_more(autojump_clock: MockClock, query: str, bound: int) -> None:
     data = bytes(range(251)) * (4 * KIB)
     async with laboratory(query) as (near, far, lab):
         lab.stall()
@@ -198,8 +190,7 @@ async def test_a_full_line_takes_nothing_more(query: str, bound: int) -> None:
         assert lab.statistics() == ImpairmentStatistics(bytes_delivered=sent, bytes_held=0, streams=2)
 
 
-@virtual
-async def test_without_a_rate_the_queue_bounds_the_throughput() -> None:
+async def test_without_a_rate_the_queue_bounds_the_throughput(autojump_clock: MockClock) -> None:
     async with connected("queue=64KiB&delay=1s") as (near, far):
         began = now()
         async with trio.open_nursery() as nursery:
@@ -229,16 +220,14 @@ def test_the_address_of_a_listener_is_to_be_dialled_as_it_is() -> None:
     trio.run(test)
 
 
-@virtual
-async def test_no_parameters_at_all(tmp_path: Path) -> None:
+async def test_no_parameters_at_all(autojump_clock: MockClock, tmp_path: Path) -> None:
     address = f"impaired+unix://{tmp_path}/socket"
     listener = await listen(address)
     assert listener.address == address
     listener.close()
 
 
-@virtual
-async def test_errors_name_the_whole_address() -> None:
+async def test_errors_name_the_whole_address(autojump_clock: MockClock) -> None:
     address = url("delay=1ms&name=errors")
     with pytest.raises(ConnectionLost) as lost:
         await dial(address)
@@ -253,8 +242,7 @@ async def test_errors_name_the_whole_address() -> None:
         impairment("errors")
 
 
-@virtual
-async def test_a_name_lasts_as_long_as_something_is_open() -> None:
+async def test_a_name_lasts_as_long_as_something_is_open(autojump_clock: MockClock) -> None:
     listener = await listen(url("name=life&delay=1s"))
     lab = impairment("life")
     near = await dial(listener.address)
@@ -273,8 +261,7 @@ async def test_a_name_lasts_as_long_as_something_is_open() -> None:
     listener.close()
 
 
-@virtual
-async def test_a_name_has_one_set_of_parameters() -> None:
+async def test_a_name_has_one_set_of_parameters(autojump_clock: MockClock) -> None:
     listener = await listen(url("name=one&delay=1s"))
     for attempt in (listen, dial):
         with pytest.raises(ConfigError, match="name=one is open with other parameters; give the same, or another name"):
@@ -285,8 +272,7 @@ async def test_a_name_has_one_set_of_parameters() -> None:
     other.close()
 
 
-@virtual
-async def test_cancelled_calls_leave_no_name_behind() -> None:
+async def test_cancelled_calls_leave_no_name_behind(autojump_clock: MockClock) -> None:
     listener = await listen(url())
     for attempt, address in ((listen, url("name=cancelled")), (dial, f"{listener.address}?name=cancelled")):
         with trio.CancelScope() as scope:

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 from impaired_line import KIB, connected, dial, laboratory, listen, now, receive, take, url
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack.errors import ConfigError, ConnectionLost
 from transports.impaired import ImpairmentStatistics, impairment
@@ -15,8 +15,7 @@ from transports.memory import CAPACITY_BYTES
 # Cuts.
 
 
-@virtual
-async def test_a_stream_breaks_after_so_many_bytes() -> None:
+async def test_a_stream_breaks_after_so_many_bytes(autojump_clock: MockClock) -> None:
     async with connected("cut=10B&delay=1s") as (near, far):
         near.try_send([b"0123456789abc"])
         assert await receive(far, 8) == b"01234567"
@@ -34,8 +33,7 @@ async def test_a_stream_breaks_after_so_many_bytes() -> None:
             near.try_send([b"x"])
 
 
-@virtual
-async def test_each_stream_is_cut_for_itself() -> None:
+async def test_each_stream_is_cut_for_itself(autojump_clock: MockClock) -> None:
     listener = await listen(url("cut=2B"))
     for _ in range(2):
         near = await dial(listener.address)
@@ -49,8 +47,7 @@ async def test_each_stream_is_cut_for_itself() -> None:
     listener.close()
 
 
-@virtual
-async def test_cut_breaks_both_ends_at_once_and_wakes_who_waits() -> None:
+async def test_cut_breaks_both_ends_at_once_and_wakes_who_waits(autojump_clock: MockClock) -> None:
     async with laboratory("delay=1h") as (near, far, lab):
         far.try_send([bytes(CAPACITY_BYTES)])
         near.try_send([b"never seen"])
@@ -73,8 +70,7 @@ async def test_cut_breaks_both_ends_at_once_and_wakes_who_waits() -> None:
         lab.cut()
 
 
-@virtual
-async def test_a_cut_in_the_turn_in_which_bytes_came_is_no_closed_resource() -> None:
+async def test_a_cut_in_the_turn_in_which_bytes_came_is_no_closed_resource(autojump_clock: MockClock) -> None:
     async with laboratory() as (near, far, lab), trio.open_nursery() as nursery:
         nursery.start_soon(far.wait_readable)
         await trio.testing.wait_all_tasks_blocked()
@@ -82,8 +78,7 @@ async def test_a_cut_in_the_turn_in_which_bytes_came_is_no_closed_resource() -> 
         lab.cut()
 
 
-@virtual
-async def test_streams_after_a_cut_are_sound() -> None:
+async def test_streams_after_a_cut_are_sound(autojump_clock: MockClock) -> None:
     listener = await listen(url("name=again"))
     first = await dial(listener.address), await listener.accept()
     impairment("again").cut()
@@ -98,8 +93,7 @@ async def test_streams_after_a_cut_are_sound() -> None:
 # Stalls, and changes at run time.
 
 
-@virtual
-async def test_nothing_arrives_while_stalled_and_nothing_is_lost() -> None:
+async def test_nothing_arrives_while_stalled_and_nothing_is_lost(autojump_clock: MockClock) -> None:
     async with laboratory("delay=1s") as (near, far, lab):
         near.try_send([b"before "])
         assert take(far) is None
@@ -124,8 +118,7 @@ async def test_nothing_arrives_while_stalled_and_nothing_is_lost() -> None:
         assert now() - began == pytest.approx(101)
 
 
-@virtual
-async def test_a_stall_holds_back_what_was_due_already() -> None:
+async def test_a_stall_holds_back_what_was_due_already(autojump_clock: MockClock) -> None:
     async with laboratory() as (near, far, lab):
         near.try_send([b"ab"])
         assert take(far, 1) == b"a"
@@ -135,8 +128,7 @@ async def test_a_stall_holds_back_what_was_due_already() -> None:
         assert take(far, 1) == b"b"
 
 
-@virtual
-async def test_a_stalled_end_is_read_when_healed() -> None:
+async def test_a_stalled_end_is_read_when_healed(autojump_clock: MockClock) -> None:
     async with laboratory() as (near, far, lab):
         lab.stall()
         near.send_eof()
@@ -150,8 +142,9 @@ async def test_a_stalled_end_is_read_when_healed() -> None:
 
 
 @pytest.mark.parametrize(("delay_s", "arrives_s"), [(0.0, 1.0), (2.0, 2.0), (20.0, 20.0)])
-@virtual
-async def test_a_changed_delay_holds_for_what_is_under_way(delay_s: float, arrives_s: float) -> None:
+async def test_a_changed_delay_holds_for_what_is_under_way(
+    autojump_clock: MockClock, delay_s: float, arrives_s: float
+) -> None:
     async with laboratory("delay=10s") as (near, far, lab):
         near.try_send([b"x"])
         began = now()
@@ -167,8 +160,7 @@ async def test_a_changed_delay_holds_for_what_is_under_way(delay_s: float, arriv
         assert now() - began == pytest.approx(arrives_s)
 
 
-@virtual
-async def test_what_has_arrived_does_not_go_away_again() -> None:
+async def test_what_has_arrived_does_not_go_away_again(autojump_clock: MockClock) -> None:
     async with laboratory("delay=1s") as (near, far, lab):
         near.try_send([b"ab"])
         assert take(far) is None
@@ -182,8 +174,9 @@ async def test_what_has_arrived_does_not_go_away_again() -> None:
 
 
 @pytest.mark.parametrize(("rate", "ends_s"), [(200 * KIB, 2.0), (50 * KIB, 5.0), (None, 1.0)])
-@virtual
-async def test_a_changed_rate_holds_for_what_has_not_left(rate: int | None, ends_s: float) -> None:
+async def test_a_changed_rate_holds_for_what_has_not_left(
+    autojump_clock: MockClock, rate: int | None, ends_s: float
+) -> None:
     async with laboratory("rate=100KiB&delay=1s") as (near, far, lab):
         near.try_send([bytes(200 * KIB)])
         began = now()
@@ -225,8 +218,7 @@ def test_a_rate_that_cannot_be(rate: float) -> None:
 # Waiting.
 
 
-@virtual
-async def test_who_waits_learns_of_bytes_that_somebody_else_took_in() -> None:
+async def test_who_waits_learns_of_bytes_that_somebody_else_took_in(autojump_clock: MockClock) -> None:
     """A reader's task waits for the stream underneath, and another task polls: then nothing is to be seen there."""
     async with connected("delay=1s") as (near, far):
         began = now()
@@ -239,8 +231,7 @@ async def test_who_waits_learns_of_bytes_that_somebody_else_took_in() -> None:
         assert take(far) == b"xy"
 
 
-@virtual
-async def test_who_waits_learns_of_bytes_that_somebody_else_left_behind() -> None:
+async def test_who_waits_learns_of_bytes_that_somebody_else_left_behind(autojump_clock: MockClock) -> None:
     async with connected("") as (near, far):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(far.wait_readable)
@@ -250,8 +241,7 @@ async def test_who_waits_learns_of_bytes_that_somebody_else_left_behind() -> Non
         assert take(far) == b"y"
 
 
-@virtual
-async def test_who_waits_on_a_full_line_learns_that_somebody_else_made_room() -> None:
+async def test_who_waits_on_a_full_line_learns_that_somebody_else_made_room(autojump_clock: MockClock) -> None:
     clock = trio.lowlevel.current_clock()
     assert isinstance(clock, trio.testing.MockClock)
     async with connected("queue=2B&delay=1s") as (near, far):
@@ -266,8 +256,7 @@ async def test_who_waits_on_a_full_line_learns_that_somebody_else_made_room() ->
         assert take(far) == b"cd"
 
 
-@virtual
-async def test_closing_wakes_who_waits_on_a_full_line() -> None:
+async def test_closing_wakes_who_waits_on_a_full_line(autojump_clock: MockClock) -> None:
     async with laboratory("queue=1B") as (near, far, lab):
         near.try_send([b"xy"])
         lab.stall()
@@ -285,8 +274,7 @@ async def test_closing_wakes_who_waits_on_a_full_line() -> None:
         await near.wait_writable()
 
 
-@virtual
-async def test_a_closed_stream_that_was_cut_is_closed() -> None:
+async def test_a_closed_stream_that_was_cut_is_closed(autojump_clock: MockClock) -> None:
     async with laboratory() as (near, _, lab):
         lab.cut()
         near.close()
@@ -294,8 +282,7 @@ async def test_a_closed_stream_that_was_cut_is_closed() -> None:
             await near.wait_readable()
 
 
-@virtual
-async def test_facts_are_those_underneath() -> None:
+async def test_facts_are_those_underneath(autojump_clock: MockClock) -> None:
     async with connected("") as (near, _):
         assert near.tcp_facts() == {}
     listener = await listen("impaired+tcp://127.0.0.1:0?delay=1ms")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack import ChannelDescriptor, NetworkConfig, open_task_manager
 from netstack.buffer.requirements import (
@@ -102,8 +102,7 @@ def test_a_partition_that_cannot_be_is_named() -> None:
         required_buffers(connections=-1)
 
 
-@virtual
-async def test_what_is_computed_is_what_is_promised() -> None:
+async def test_what_is_computed_is_what_is_promised(autojump_clock: MockClock) -> None:
     config = NetworkConfig(memory_bytes=200 * 32 * 1024, max_required_buffers_per_gate=40)
     async with open_task_manager("memory://a", config) as producer, open_task_manager("memory://b", config) as consumer:
         producer.create_partition("p", subpartitions=30)

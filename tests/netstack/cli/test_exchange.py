@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack.cli import main
 from netstack.cli.consume import ConsumePlan, Consumption
@@ -120,8 +120,7 @@ async def both(serving: Serving, consumption: Consumption) -> None:
 
 @pytest.mark.parametrize("dialect", ["flink-2.3.0", "netstack"])
 @pytest.mark.parametrize("exclusive", [0, 2])
-@virtual
-async def test_what_is_served_is_consumed(dialect: str, exclusive: int) -> None:
+async def test_what_is_served_is_consumed(autojump_clock: MockClock, dialect: str, exclusive: int) -> None:
     config = NetworkConfig(
         segment_size_bytes=256,
         memory_bytes=256 * 256,
@@ -146,8 +145,7 @@ async def test_what_is_served_is_consumed(dialect: str, exclusive: int) -> None:
     )
 
 
-@virtual
-async def test_a_consumer_that_leaves_early_ends_the_serving() -> None:
+async def test_a_consumer_that_leaves_early_ends_the_serving(autojump_clock: MockClock) -> None:
     serving = Serving(serve_plan("memory://early", records=100_000), lambda address: None)
     consumption = Consumption(consume_plan("memory://early", limit=7))
     await both(serving, consumption)
@@ -155,8 +153,7 @@ async def test_a_consumer_that_leaves_early_ends_the_serving() -> None:
     assert (serving.outcome, serving.accounts[0].records, serving.is_released) == ("finished", 100_000, True)
 
 
-@virtual
-async def test_time_is_up() -> None:
+async def test_time_is_up(autojump_clock: MockClock) -> None:
     serving = Serving(serve_plan("memory://late", subpartitions=2, timeout_s=3), lambda address: None)
     other = PARTITION[:-1] + "1"
     consumption = Consumption(ConsumePlan("memory://late", other, range(1), CONFIG, timeout_s=2))
@@ -166,8 +163,7 @@ async def test_time_is_up() -> None:
     assert "not consumed within 3 s" in str(serving.error)
 
 
-@virtual
-async def test_subpartitions_that_are_not_there() -> None:
+async def test_subpartitions_that_are_not_there(autojump_clock: MockClock) -> None:
     serving = Serving(serve_plan("memory://two"), lambda address: None)
     consumption = Consumption(consume_plan("memory://two", subpartitions=2))
     await both(serving, consumption)
@@ -176,8 +172,7 @@ async def test_subpartitions_that_are_not_there() -> None:
     assert "has subpartitions 0 to 0) for the whole connection" in str(consumption.error)
 
 
-@virtual
-async def test_a_producer_that_fails_is_told_with_its_reason(tmp_path: Path) -> None:
+async def test_a_producer_that_fails_is_told_with_its_reason(autojump_clock: MockClock, tmp_path: Path) -> None:
     lines = tmp_path / "numbers"
     lines.write_text("1\n" * 100_000 + "two\n")
     serving = Serving(serve_plan("memory://fails", input_path=lines), lambda address: None)
@@ -190,8 +185,7 @@ async def test_a_producer_that_fails_is_told_with_its_reason(tmp_path: Path) -> 
     assert "line 100001" in document["error"]
 
 
-@virtual
-async def test_two_consumers_of_one_partition() -> None:
+async def test_two_consumers_of_one_partition(autojump_clock: MockClock) -> None:
     serving = Serving(serve_plan("memory://shared", subpartitions=3, records=3000), lambda address: None)
     consumptions = [
         Consumption(ConsumePlan("memory://shared", PARTITION, subpartitions, CONFIG))

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import trio
 from page_jobs import cluster
-from trio_runs import real
 
 from netstack.cli import main
 from netstack.errors import ConfigError
@@ -71,7 +70,6 @@ def test_what_belongs_to_a_job_is_refused_for_a_jobmanager(capsys: pytest.Captur
     assert "no JobManager answers at 127.0.0.1:1" in capsys.readouterr().err
 
 
-@real
 async def test_a_cluster_is_recorded_down_to_its_channels(tmp_path: Path) -> None:
     async with cluster() as (manager, _, job_id):
         from netstack.jobmanager.client import open_job_client

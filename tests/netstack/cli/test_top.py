@@ -20,7 +20,6 @@ import pytest
 import trio
 from page_jobs import cluster
 from rich.console import Console
-from trio_runs import real
 
 from netstack.cli import main
 from netstack.cli import top as _command  # noqa: F401
@@ -261,7 +260,6 @@ def test_jobs_of_a_jobmanager_have_titles_rates_and_hosts() -> None:
     assert "gone, trying again" in "\n".join(shown([history], 120))
 
 
-@real
 async def test_a_jobmanager_is_told_from_a_taskmanager(capsys: pytest.CaptureFixture[str]) -> None:
     async with cluster() as (manager, taskmanagers, job_id):
         histories = {address: TaskManagerHistory(address) for address in (manager.address, taskmanagers[0].address)}

@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 import trio.testing
-from trio_runs import streams, virtual
+from trio.testing import MockClock
+from trio_runs import streams
 
 from netstack.control.build import own_build
 from netstack.control.frames import FrameStream, pack
@@ -40,8 +41,7 @@ async def drain(link: ControlLink, into: list[Message]) -> None:
             into.append(await link.receive())
 
 
-@virtual
-async def test_greetings_tell_who_is_there() -> None:
+async def test_greetings_tell_who_is_there(autojump_clock: MockClock) -> None:
     one, other = (ControlLink(stream, heartbeat_timeout_s=TIMEOUT_S) for stream in await streams())
     found = []
 
@@ -69,8 +69,7 @@ async def test_greetings_tell_who_is_there() -> None:
         ([GREETING, VERSION, "a", "b", "c", {"x": b"x" * (1 << 16)}], "FRAME_TOO_LARGE"),
     ],
 )
-@virtual
-async def test_a_greeting_that_is_none_is_refused(greeting: list[object], said: str) -> None:
+async def test_a_greeting_that_is_none_is_refused(autojump_clock: MockClock, greeting: list[object], said: str) -> None:
     stream, mine = await streams()
     peer = FrameStream(stream)
     peer.send(greeting)
@@ -81,8 +80,7 @@ async def test_a_greeting_that_is_none_is_refused(greeting: list[object], said: 
             await link.greet("a", "one", CLIENT, {})
 
 
-@virtual
-async def test_another_version_may_greet_in_another_way() -> None:
+async def test_another_version_may_greet_in_another_way(autojump_clock: MockClock) -> None:
     stream, mine = await streams()
     peer = FrameStream(stream)
     peer.send([GREETING, VERSION + 1, "9.9+abc", "and", "more", "of", "it"])
@@ -91,8 +89,7 @@ async def test_another_version_may_greet_in_another_way() -> None:
     assert (greeting.version, greeting.build) == (VERSION + 1, "9.9+abc")
 
 
-@virtual
-async def test_two_idle_ends_hear_each_other_for_hours() -> None:
+async def test_two_idle_ends_hear_each_other_for_hours(autojump_clock: MockClock) -> None:
     async with links() as (one, other, nursery):
         heard: list[Message] = []
         for link in (one, other):
@@ -104,8 +101,7 @@ async def test_two_idle_ends_hear_each_other_for_hours() -> None:
         assert heard == [CloseJob("still there")]
 
 
-@virtual
-async def test_silence_is_a_lost_peer_with_a_name() -> None:
+async def test_silence_is_a_lost_peer_with_a_name(autojump_clock: MockClock) -> None:
     async with links() as (one, _, nursery):  # the other end neither writes nor reads, as a host that was cut off
         nursery.start_soon(one.run)
         began = trio.current_time()
@@ -116,8 +112,7 @@ async def test_silence_is_a_lost_peer_with_a_name() -> None:
         assert trio.current_time() - began == TIMEOUT_S
 
 
-@virtual
-async def test_a_long_message_that_takes_its_time_is_no_silence() -> None:
+async def test_a_long_message_that_takes_its_time_is_no_silence(autojump_clock: MockClock) -> None:
     stream, mine = await streams()
     link = ControlLink(mine, heartbeat_timeout_s=TIMEOUT_S)
     peer = FrameStream(stream)
@@ -140,8 +135,7 @@ async def test_a_long_message_that_takes_its_time_is_no_silence() -> None:
         assert trio.current_time() - began > heard_s + TIMEOUT_S
 
 
-@virtual
-async def test_a_pong_tells_the_clock_and_a_lost_peer_ends_the_wait() -> None:
+async def test_a_pong_tells_the_clock_and_a_lost_peer_ends_the_wait(autojump_clock: MockClock) -> None:
     async with links() as (one, other, nursery):
         nursery.start_soon(other.run)
         nursery.start_soon(drain, other, [])
@@ -166,8 +160,7 @@ async def _expect_gone(link: ControlLink) -> None:
         await link.ping()
 
 
-@virtual
-async def test_a_refusal_arrives_though_the_connection_ends() -> None:
+async def test_a_refusal_arrives_though_the_connection_ends(autojump_clock: MockClock) -> None:
     async with links() as (one, other, _):
         await other.refuse("too old")
         other.close()
@@ -177,8 +170,7 @@ async def test_a_refusal_arrives_though_the_connection_ends() -> None:
         await one.refuse("nobody hears this")
 
 
-@virtual
-async def test_receive_may_be_cancelled_at_any_byte() -> None:
+async def test_receive_may_be_cancelled_at_any_byte(autojump_clock: MockClock) -> None:
     async with links() as (one, other, nursery):
         heard: list[Message] = []
         for _ in range(20):
@@ -200,8 +192,7 @@ async def _cancel_soon(scope: trio.CancelScope) -> None:
 
 
 @pytest.mark.parametrize("told_s", [1e-9, 0.0, -1.0, float("nan"), float("inf"), "1", None, True])
-@virtual
-async def test_a_peer_cannot_make_us_send_without_end(told_s: object) -> None:
+async def test_a_peer_cannot_make_us_send_without_end(autojump_clock: MockClock, told_s: object) -> None:
     one, other = (ControlLink(stream, heartbeat_timeout_s=TIMEOUT_S) for stream in await streams())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(other.greet, "b", "other", CLIENT, {"heartbeat_timeout_s": told_s})
@@ -210,8 +201,7 @@ async def test_a_peer_cannot_make_us_send_without_end(told_s: object) -> None:
     assert other.heartbeat_timeout_s == 3
 
 
-@virtual
-async def test_a_flood_of_documents_leaves_everybody_else_their_turns() -> None:
+async def test_a_flood_of_documents_leaves_everybody_else_their_turns(autojump_clock: MockClock) -> None:
     """By class: whoever reads a link passes through the scheduler at every document."""
     stream, mine = await streams()
     link = ControlLink(mine, heartbeat_timeout_s=TIMEOUT_S)
@@ -235,8 +225,7 @@ async def test_a_flood_of_documents_leaves_everybody_else_their_turns() -> None:
     assert turns >= 1000
 
 
-@virtual
-async def test_who_sends_much_waits_for_room_and_for_nobody_who_is_gone() -> None:
+async def test_who_sends_much_waits_for_room_and_for_nobody_who_is_gone(autojump_clock: MockClock) -> None:
     async with links() as (one, other, nursery):
         large = TaskSaid("j", (0, 0, 0), {"x": b"x" * (1 << 20)})
         heard: list[Message] = []
@@ -260,8 +249,7 @@ async def test_who_sends_much_waits_for_room_and_for_nobody_who_is_gone() -> Non
 # ------------------------------------------------------------------------------------------------------------- dialling
 
 
-@virtual
-async def test_dialling_greets_and_compares_releases() -> None:
+async def test_dialling_greets_and_compares_releases(autojump_clock: MockClock) -> None:
     listener = await transport_for("memory://dialled").listen("memory://dialled")
     found: list[Greeting] = []
 
@@ -282,8 +270,7 @@ async def test_dialling_greets_and_compares_releases() -> None:
     listener.close()
 
 
-@virtual
-async def test_nobody_there_or_nobody_who_answers() -> None:
+async def test_nobody_there_or_nobody_who_answers(autojump_clock: MockClock) -> None:
     with pytest.raises(ConnectionLost):
         await dial("memory://nobody", role=CLIENT, name="a", facts={})
     listener = await transport_for("memory://mute").listen("memory://mute")

@@ -7,7 +7,8 @@ import trio
 import trio.testing
 from hypothesis import example, given
 from hypothesis import strategies as st
-from trio_runs import streams, virtual
+from trio.testing import MockClock
+from trio_runs import run_virtual, streams
 
 from netstack.control.routing import (
     CONTROL,
@@ -25,8 +26,7 @@ JOB_ID = "0123456789abcdef"
 
 
 @pytest.mark.parametrize("environment", [None, JOB_ID, SHARED])
-@virtual
-async def test_not_one_byte_more_is_read(environment: str | None) -> None:
+async def test_not_one_byte_more_is_read(autojump_clock: MockClock, environment: str | None) -> None:
     dialled, accepted = await streams()
     await write_route(dialled, environment)
     dialled.try_send([b"what follows"])
@@ -41,7 +41,6 @@ async def test_not_one_byte_more_is_read(environment: str | None) -> None:
 @example(DATA + "é".encode() * 8)
 @example(CONTROL + b"x" * 16)
 def test_any_twenty_bytes_are_a_route_or_refused(route: bytes) -> None:
-    @virtual
     async def main() -> None:
         dialled, accepted = await streams()
         dialled.try_send([route])
@@ -53,11 +52,10 @@ def test_any_twenty_bytes_are_a_route_or_refused(route: bytes) -> None:
             with pytest.raises(RemoteProtocolError, match="that is no netstack command or service; or it has a secret"):
                 await read_route(accepted)
 
-    main()
+    run_virtual(main)
 
 
-@virtual
-async def test_a_peer_that_goes_in_the_middle() -> None:
+async def test_a_peer_that_goes_in_the_middle(autojump_clock: MockClock) -> None:
     dialled, accepted = await streams()
     dialled.try_send([DATA + b"0123"])
     dialled.close()
@@ -73,8 +71,7 @@ def test_an_id_that_is_none(environment: str) -> None:
         check_job_id(environment)
 
 
-@virtual
-async def test_a_listener_closes_what_nobody_accepts_and_tells_of_each_once() -> None:
+async def test_a_listener_closes_what_nobody_accepts_and_tells_of_each_once(autojump_clock: MockClock) -> None:
     dropped: list[None] = []
     listener = RoutedListener("tcp://here:1", lambda: dropped.append(None))
     peers = []
@@ -97,8 +94,7 @@ async def test_a_listener_closes_what_nobody_accepts_and_tells_of_each_once() ->
     taken.close()
 
 
-@virtual
-async def test_whoever_waits_for_a_stream_learns_that_the_run_closes() -> None:
+async def test_whoever_waits_for_a_stream_learns_that_the_run_closes(autojump_clock: MockClock) -> None:
     listener = RoutedListener("tcp://here:1", lambda: None)
     async with trio.open_nursery() as nursery:
 
@@ -111,8 +107,7 @@ async def test_whoever_waits_for_a_stream_learns_that_the_run_closes() -> None:
         listener.close()
 
 
-@virtual
-async def test_a_flood_is_dropped_not_kept() -> None:
+async def test_a_flood_is_dropped_not_kept(autojump_clock: MockClock) -> None:
     dropped: list[None] = []
     listener = RoutedListener("tcp://here:1", lambda: dropped.append(None))
     for _ in range(1030):

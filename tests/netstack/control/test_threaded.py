@@ -11,7 +11,6 @@ from functools import partial
 
 import pytest
 import trio
-from trio_runs import real
 
 from netstack.control import threaded
 from netstack.control.build import own_build
@@ -52,7 +51,6 @@ async def _accept(listener: Listener, into: list[ControlLink], timeout_s: float)
     into.append(link)
 
 
-@real
 async def test_messages_cross_both_ways_in_order() -> None:
     async with ends() as (link, other, _):
         assert (link.greeting.role, link.greeting.name) == (JOBMANAGER, "jm")
@@ -67,7 +65,6 @@ async def test_messages_cross_both_ways_in_order() -> None:
 
 
 @pytest.mark.slow
-@real
 async def test_who_computes_for_long_is_heard_all_the_while() -> None:
     """This loop stands still for three heartbeat timeouts, in Python that lets go of nothing by itself."""
     address: queue.Queue[str] = queue.Queue()
@@ -104,7 +101,6 @@ async def _echo(address: queue.Queue[str]) -> None:
         nursery.cancel_scope.cancel()
 
 
-@real
 async def test_what_is_not_taken_is_bounded_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threaded, "INBOX_BYTES", 1 << 16)
     async with ends(timeout_s=5.0) as (link, other, nursery):
@@ -124,7 +120,6 @@ async def test_what_is_not_taken_is_bounded_and_nothing_is_lost(monkeypatch: pyt
         assert [await other.receive() for _ in range(1000)] == [large] * 1000
 
 
-@real
 async def test_a_peer_that_goes_is_told_after_what_it_said() -> None:
     async with ends() as (link, other, _):
         other.send(CloseJob("the last word"))
@@ -138,7 +133,6 @@ async def test_a_peer_that_goes_is_told_after_what_it_said() -> None:
         await link.wait_room()
 
 
-@real
 async def test_nobody_there_and_a_dialling_that_is_cancelled() -> None:
     listener = await transport_for("tcp://127.0.0.1:0").listen("tcp://127.0.0.1:0")
     connect = partial(dial, listener.address, role=TASKMANAGER, name="tm", facts={})
@@ -153,7 +147,6 @@ async def test_nobody_there_and_a_dialling_that_is_cancelled() -> None:
     assert time.monotonic() - began_s < 5
 
 
-@real
 async def test_the_block_s_own_error_leaves_as_it_is() -> None:
     with pytest.raises(ZeroDivisionError):
         async with ends() as (_, _, _):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack.control.frames import pack, unpack
 from netstack.control.link import CLIENT, TASKMANAGER, ControlLink
@@ -48,8 +48,7 @@ def test_every_document_is_what_the_page_says(frame: bytes, document: list[Any])
             config_of(message.network)
 
 
-@virtual
-async def test_a_connection_begins_as_the_page_says() -> None:
+async def test_a_connection_begins_as_the_page_says(autojump_clock: MockClock) -> None:
     (route,) = (data for who, data, _ in lines() if who == "route")
     listener = await transport_for("memory://vectors").listen("memory://vectors")
     mine = await transport_for("memory://vectors").connect("memory://vectors")

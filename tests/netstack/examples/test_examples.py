@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 from tasks import run_to_its_end, running
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack.examples import keyed_join, two_pipelines, word_count
 from netstack.schedule import StreamEnvironment, make_plan, plan_text
@@ -42,15 +42,15 @@ def top(path: Path, most: int = 10) -> list[list[Any]]:
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 5])
-@virtual
-async def test_words_are_counted(text: Path, parallelism: int, tmp_path: Path) -> None:
+async def test_words_are_counted(autojump_clock: MockClock, text: Path, parallelism: int, tmp_path: Path) -> None:
     run = await run_to_its_end(in_folder(word_count.job(str(text), parallelism), tmp_path))
     assert run.result("top") == [top(text)]
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 2), (3, 1), (1, 4)])
-@virtual
-async def test_words_are_counted_once_through_a_restart(text: Path, before: int, after: int, tmp_path: Path) -> None:
+async def test_words_are_counted_once_through_a_restart(
+    autojump_clock: MockClock, text: Path, before: int, after: int, tmp_path: Path
+) -> None:
     async with running(in_folder(word_count.job(str(text), before), tmp_path)) as run:
         await run.checkpoint(1, unaligned=before == after)
         before_end = len(run.outcomes) < len(run.tasks)
@@ -75,8 +75,7 @@ def test_a_position_in_a_file_is_the_first_line_that_was_not_sent(text: Path) ->
         assert rest == lines[256 - unsent :]
 
 
-@virtual
-async def test_two_pipelines_lose_and_repeat_nothing(tmp_path: Path) -> None:
+async def test_two_pipelines_lose_and_repeat_nothing(autojump_clock: MockClock, tmp_path: Path) -> None:
     def job() -> StreamEnvironment:
         return in_folder(two_pipelines.job(seconds=3), tmp_path)
 
@@ -90,8 +89,7 @@ async def test_two_pipelines_lose_and_repeat_nothing(tmp_path: Path) -> None:
         assert run.result(f"{side} sum") == [{"count": 3000, "sum": sum(range(3000))}]
 
 
-@virtual
-async def test_orders_meet_their_customers(tmp_path: Path) -> None:
+async def test_orders_meet_their_customers(autojump_clock: MockClock, tmp_path: Path) -> None:
     run = await run_to_its_end(in_folder(keyed_join.job(orders=2000, customers=50), tmp_path))
     homes = dict(map(tuple, keyed_join.customers(50)))
     expected: Counter[str] = Counter()

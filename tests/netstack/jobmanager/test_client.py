@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 from played_jobmanager import answering, client_of, goes
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack.control.link import TASKMANAGER, ControlLink
 from netstack.control.messages import SLICE_BYTES, Answer, Ask, JobClosed, Refused
@@ -20,8 +20,7 @@ from netstack.jobmanager.shipping import zip_package
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 
 
-@virtual
-async def test_answers_find_their_questions_in_any_order() -> None:
+async def test_answers_find_their_questions_in_any_order(autojump_clock: MockClock) -> None:
     async def backwards(link: ControlLink) -> None:
         asked = [await link.receive() for _ in range(3)]
         for ask in reversed(asked):
@@ -40,16 +39,14 @@ async def test_answers_find_their_questions_in_any_order() -> None:
     assert sorted(found) == [("a", "a"), ("b", "b"), ("c", "c")]
 
 
-@virtual
-async def test_a_refusal_is_that_question_s_alone() -> None:
+async def test_a_refusal_is_that_question_s_alone(autojump_clock: MockClock) -> None:
     async with client_of(answering("there is no job 'x'; `netstack jobs` lists them", {"jobs": []})) as client:
         with pytest.raises(RequestRefused, match=r"^there is no job 'x'; `netstack jobs` lists them$"):
             await client.job("x")
         assert await client.jobs() == []
 
 
-@virtual
-async def test_a_job_that_failed_raises_its_root_cause() -> None:
+async def test_a_job_that_failed_raises_its_root_cause(autojump_clock: MockClock) -> None:
     failed = {"state": "failed", "reason": "task split (2/4): ValueError: no", "results": {}}
     finished = {"state": "finished", "reason": "", "results": {"show": {"0": [1], "10": None}}}
     async with client_of(answering(failed, finished)) as client:
@@ -59,8 +56,7 @@ async def test_a_job_that_failed_raises_its_root_cause() -> None:
         assert (await client.wait("ab")).results == {"show": {0: [1], 10: None}}
 
 
-@virtual
-async def test_whoever_waits_learns_that_the_jobmanager_has_gone() -> None:
+async def test_whoever_waits_learns_that_the_jobmanager_has_gone(autojump_clock: MockClock) -> None:
     async with client_of(goes) as client:
         with pytest.raises(ConnectionLost):
             await client.wait("a")
@@ -68,8 +64,7 @@ async def test_whoever_waits_learns_that_the_jobmanager_has_gone() -> None:
             await client.jobs()
 
 
-@virtual
-async def test_a_silent_jobmanager_is_lost_too() -> None:
+async def test_a_silent_jobmanager_is_lost_too(autojump_clock: MockClock) -> None:
     async def silent(link: ControlLink) -> None:
         await link.receive()
         link.send = lambda message: None  # type: ignore[method-assign]
@@ -84,8 +79,9 @@ async def test_a_silent_jobmanager_is_lost_too() -> None:
     ("message", "error"),
     [(Refused("there are too many of you"), RequestRefused), (JobClosed("0" * 15 + "1", ""), RemoteProtocolError)],
 )
-@virtual
-async def test_what_is_no_answer_ends_the_connection(message: Any, error: type[Exception]) -> None:
+async def test_what_is_no_answer_ends_the_connection(
+    autojump_clock: MockClock, message: Any, error: type[Exception]
+) -> None:
     async def wrong(link: ControlLink) -> None:
         await link.receive()
         link.send(message)
@@ -97,15 +93,13 @@ async def test_what_is_no_answer_ends_the_connection(message: Any, error: type[E
                 await client.jobs()
 
 
-@virtual
-async def test_an_answer_without_what_was_asked_for() -> None:
+async def test_an_answer_without_what_was_asked_for(autojump_clock: MockClock) -> None:
     async with client_of(answering({"jobs": 1})) as client:
         with pytest.raises(RemoteProtocolError, match="answered without jobs"):
             await client.jobs()
 
 
-@virtual
-async def test_a_cancelled_question_leaves_the_others() -> None:
+async def test_a_cancelled_question_leaves_the_others(autojump_clock: MockClock) -> None:
     async def late(link: ControlLink) -> None:
         first, second = await link.receive(), await link.receive()
         assert isinstance(first, Ask)
@@ -121,15 +115,13 @@ async def test_a_cancelled_question_leaves_the_others() -> None:
         assert await client.cancel("b") == "second"
 
 
-@virtual
-async def test_a_taskmanager_is_no_jobmanager() -> None:
+async def test_a_taskmanager_is_no_jobmanager(autojump_clock: MockClock) -> None:
     with pytest.raises(RequestRefused, match="is a taskmanager, no JobManager"):
         async with client_of(answering(), TASKMANAGER):
             pass
 
 
-@virtual
-async def test_nobody_there() -> None:
+async def test_nobody_there(autojump_clock: MockClock) -> None:
     with pytest.raises(ConnectionLost):
         async with open_job_client("memory://nobody"):
             pass
@@ -151,8 +143,9 @@ def package_at(folder: Path, name: str, size: int = 0) -> str:
     return str(place)
 
 
-@virtual
-async def test_a_submission_names_the_code_that_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_submission_names_the_code_that_is_meant(
+    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     package_at(tmp_path, "submitted_job")
     monkeypatch.syspath_prepend(str(tmp_path))
     asked: list[Ask] = []
@@ -166,8 +159,7 @@ async def test_a_submission_names_the_code_that_is_meant(tmp_path: Path, monkeyp
     assert [each["name"] for each in submitted.document["document"]["operators"]] == ["source", "sink"]
 
 
-@virtual
-async def test_a_package_is_sent_in_parts_before_its_job(tmp_path: Path) -> None:
+async def test_a_package_is_sent_in_parts_before_its_job(autojump_clock: MockClock, tmp_path: Path) -> None:
     asked: list[Ask] = []
     path = package_at(tmp_path, "shipped_job", 3 * SLICE_BYTES)
     async with client_of(answering(*[{"received": 0}] * 20, asked=asked)) as client:

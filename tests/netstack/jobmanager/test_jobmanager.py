@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 from scripted_taskmanager import ScriptedTaskManager, client, document, jobmanager, taskmanager
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack.checkpoint.coordinator import CheckpointSettings
 from netstack.control.messages import CloseJob
@@ -37,8 +37,7 @@ def two_pipelines(**settings: Any) -> StreamEnvironment:
 FIXED = RestartSettings(kind="fixed_delay", delay_s=0.5, attempts=3)
 
 
-@virtual
-async def test_from_submit_to_end() -> None:
+async def test_from_submit_to_end(autojump_clock: MockClock) -> None:
     async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
         tm.finishes = True
         job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
@@ -51,8 +50,7 @@ async def test_from_submit_to_end() -> None:
         assert manager.slots.free == 2
 
 
-@virtual
-async def test_tasks_wait_for_slots_and_say_so() -> None:
+async def test_tasks_wait_for_slots_and_say_so(autojump_clock: MockClock) -> None:
     async with jobmanager() as manager, client(manager) as user, taskmanager(manager, slots=1) as first:
         job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
         await trio.sleep(1.0)
@@ -66,8 +64,7 @@ async def test_tasks_wait_for_slots_and_say_so() -> None:
             assert (await user.ask("wait", job_id=job_id[:6]))["state"] == "finished"
 
 
-@virtual
-async def test_a_job_that_gets_no_slots_fails_and_says_what_there_was() -> None:
+async def test_a_job_that_gets_no_slots_fails_and_says_what_there_was(autojump_clock: MockClock) -> None:
     async with (
         jobmanager(slot_timeout_s=5.0) as manager,
         taskmanager(manager, slots=1, name="small"),
@@ -82,8 +79,7 @@ async def test_a_job_that_gets_no_slots_fails_and_says_what_there_was() -> None:
         )
 
 
-@virtual
-async def test_a_slot_that_a_running_job_does_not_need_any_more_is_another_job_s() -> None:
+async def test_a_slot_that_a_running_job_does_not_need_any_more_is_another_job_s(autojump_clock: MockClock) -> None:
     async with jobmanager(slot_idle_timeout_s=5.0) as manager, taskmanager(manager) as tm, client(manager) as user:
         first = (await user.ask("submit", document=document(pipeline())))["job_id"]
         await tm.until(lambda: len(tm.tasks) == 4)
@@ -94,8 +90,7 @@ async def test_a_slot_that_a_running_job_does_not_need_any_more_is_another_job_s
         assert (await user.ask("job", job_id=first))["tasks"] == {"running": 2, "finished": 2}
 
 
-@virtual
-async def test_a_failed_task_restarts_its_region_and_no_other() -> None:
+async def test_a_failed_task_restarts_its_region_and_no_other(autojump_clock: MockClock) -> None:
     async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
         job_id = (await user.ask("submit", document=document(two_pipelines(restart=FIXED))))["job_id"]
         await tm.until(lambda: len(tm.tasks) == 4)
@@ -111,8 +106,7 @@ async def test_a_failed_task_restarts_its_region_and_no_other() -> None:
         assert (await user.ask("wait", job_id=job_id))["state"] == "finished"
 
 
-@virtual
-async def test_the_root_is_blamed_and_counted_once() -> None:
+async def test_the_root_is_blamed_and_counted_once(autojump_clock: MockClock) -> None:
     async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
         job_id = (await user.ask("submit", document=document(pipeline(restart=FIXED))))["job_id"]
         await tm.until(lambda: len(tm.tasks) == 4)
@@ -126,8 +120,7 @@ async def test_the_root_is_blamed_and_counted_once() -> None:
         assert "the disk broke" in failures[0]
 
 
-@virtual
-async def test_a_lost_taskmanager_is_the_root_and_its_tasks_run_elsewhere() -> None:
+async def test_a_lost_taskmanager_is_the_root_and_its_tasks_run_elsewhere(autojump_clock: MockClock) -> None:
     async with jobmanager() as manager, client(manager) as user, taskmanager(manager, slots=1, name="goes") as goes:
         job = pipeline(parallelism=2, restart=FIXED)
         job_id = (await user.ask("submit", document=document(job)))["job_id"]
@@ -143,8 +136,7 @@ async def test_a_lost_taskmanager_is_the_root_and_its_tasks_run_elsewhere() -> N
                 assert {task["attempt"] for vertex in found["vertices"] for task in vertex["subtasks"]} == {1}
 
 
-@virtual
-async def test_without_a_restart_strategy_the_root_is_the_reason() -> None:
+async def test_without_a_restart_strategy_the_root_is_the_reason(autojump_clock: MockClock) -> None:
     async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
         job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
         await tm.until(lambda: len(tm.tasks) == 4)
@@ -155,8 +147,7 @@ async def test_without_a_restart_strategy_the_root_is_the_reason() -> None:
         assert (await user.ask("job", job_id=job_id))["restarts"] == 0
 
 
-@virtual
-async def test_a_taskmanager_that_refuses_a_job_is_no_failure_and_is_asked_again() -> None:
+async def test_a_taskmanager_that_refuses_a_job_is_no_failure_and_is_asked_again(autojump_clock: MockClock) -> None:
     async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
         tm.refuses, tm.finishes = "no memory", True
         job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
@@ -169,8 +160,7 @@ async def test_a_taskmanager_that_refuses_a_job_is_no_failure_and_is_asked_again
         assert (await user.ask("wait", job_id=job_id))["state"] == "finished"
 
 
-@virtual
-async def test_cancel() -> None:
+async def test_cancel(autojump_clock: MockClock) -> None:
     async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
         job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
         await tm.until(lambda: len(tm.tasks) == 4)
@@ -179,8 +169,7 @@ async def test_cancel() -> None:
         assert await user.ask("cancel", job_id=job_id) == {"state": "canceled"}
 
 
-@virtual
-async def test_checkpoints_pause_while_a_region_restarts(tmp_path: Path) -> None:
+async def test_checkpoints_pause_while_a_region_restarts(autojump_clock: MockClock, tmp_path: Path) -> None:
     settings = CheckpointSettings(interval_s=10.0)
     job = two_pipelines(checkpoints=settings, restart=FIXED, checkpoint_folder=str(tmp_path))
     async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
@@ -194,8 +183,9 @@ async def test_checkpoints_pause_while_a_region_restarts(tmp_path: Path) -> None
         assert [report["reason"] for report in found["checkpoints"]] == ["task failed: not all tasks run"]
 
 
-@virtual
-async def test_tasks_hear_of_a_complete_checkpoint_and_a_restart_goes_on_from_it(tmp_path: Path) -> None:
+async def test_tasks_hear_of_a_complete_checkpoint_and_a_restart_goes_on_from_it(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
     settings = CheckpointSettings(interval_s=10.0)
     job = pipeline(1, checkpoints=settings, restart=FIXED, checkpoint_folder=str(tmp_path))
     async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
@@ -211,8 +201,9 @@ async def test_tasks_hear_of_a_complete_checkpoint_and_a_restart_goes_on_from_it
         assert {descriptor.restore for descriptor in tm.tasks.values()} == {1}
 
 
-@virtual
-async def test_a_job_without_checkpoints_for_too_long_is_restarted_and_takes_them_again(tmp_path: Path) -> None:
+async def test_a_job_without_checkpoints_for_too_long_is_restarted_and_takes_them_again(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
     settings = CheckpointSettings(interval_s=10.0)
     job = pipeline(1, checkpoints=settings, restart=FIXED, checkpoint_folder=str(tmp_path))
     async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
@@ -233,8 +224,7 @@ async def test_a_job_without_checkpoints_for_too_long_is_restarted_and_takes_the
         assert not [name for name in os.listdir(tmp_path) if name.startswith("chk-")]
 
 
-@virtual
-async def test_a_job_that_ends_at_once_takes_its_last_checkpoint(tmp_path: Path) -> None:
+async def test_a_job_that_ends_at_once_takes_its_last_checkpoint(autojump_clock: MockClock, tmp_path: Path) -> None:
     job = pipeline(checkpoints=CheckpointSettings(interval_s=10.0), checkpoint_folder=str(tmp_path))
     async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
         tm.finishes, tm.leaves_finals = True, tmp_path
@@ -246,8 +236,9 @@ async def test_a_job_that_ends_at_once_takes_its_last_checkpoint(tmp_path: Path)
         assert report["is_complete"]
 
 
-@virtual
-async def test_of_a_wide_job_an_answer_tells_what_a_frame_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_a_wide_job_an_answer_tells_what_a_frame_holds(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(asks, "SUBTASKS_TOLD", 7)
     job = StreamEnvironment("wide")
     for name, parallelism in (("a", 1), ("b", 9), ("c", 4)):
@@ -267,8 +258,7 @@ async def test_of_a_wide_job_an_answer_tells_what_a_frame_holds(monkeypatch: pyt
         assert vertices["b"]["left_out"] == {"scheduled": left_out["b"]}
 
 
-@virtual
-async def test_questions_that_make_no_sense_are_refused() -> None:
+async def test_questions_that_make_no_sense_are_refused(autojump_clock: MockClock) -> None:
     async with jobmanager() as manager, client(manager) as user:
         for what, arguments, text in (
             ("sing", {}, "knows no question 'sing'"),
@@ -289,8 +279,7 @@ def partitions_of(tm: ScriptedTaskManager) -> tuple[set[str], set[str]]:
     return written, {channel.partition_id for task in tasks for gate in task.gates for channel in gate.gate().channels}
 
 
-@virtual
-async def test_jobs_go_on_after_the_jobmanager_died(tmp_path: Path) -> None:
+async def test_jobs_go_on_after_the_jobmanager_died(autojump_clock: MockClock, tmp_path: Path) -> None:
     folder = str(tmp_path)
     async with jobmanager(folder=folder) as manager, taskmanager(manager) as tm, client(manager) as user:
         job_id = (await user.ask("submit", document=document(pipeline(restart=FIXED))))["job_id"]
@@ -309,8 +298,7 @@ async def test_jobs_go_on_after_the_jobmanager_died(tmp_path: Path) -> None:
         assert (job["job_id"], job["state"]) == (job_id, "finished")
 
 
-@virtual
-async def test_one_jobmanager_a_folder(tmp_path: Path) -> None:
+async def test_one_jobmanager_a_folder(autojump_clock: MockClock, tmp_path: Path) -> None:
     async with jobmanager(folder=str(tmp_path)):
         with pytest.raises(ConfigError, match="in use by another JobManager"):
             async with jobmanager(folder=str(tmp_path)):

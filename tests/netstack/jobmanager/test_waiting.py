@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 from played_jobmanager import JobManager, an_address, answering, goes, play
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack.errors import ConnectionLost, JobFailed, RequestRefused
 from netstack.jobmanager.client import JobResult
@@ -21,8 +21,7 @@ async def lives(url: str, *jobmanagers: JobManager, pause_s: float = 20) -> None
         await trio.sleep(pause_s)
 
 
-@virtual
-async def test_a_jobmanager_that_dies_twice_and_comes_back_is_asked_again() -> None:
+async def test_a_jobmanager_that_dies_twice_and_comes_back_is_asked_again(autojump_clock: MockClock) -> None:
     url, told = an_address(), list[str]()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lives, url, goes, goes, answering(FINISHED))
@@ -36,8 +35,7 @@ async def test_a_jobmanager_that_dies_twice_and_comes_back_is_asked_again() -> N
     assert 40 <= trio.current_time() < 45
 
 
-@virtual
-async def test_the_job_fails_under_the_second_one() -> None:
+async def test_the_job_fails_under_the_second_one(autojump_clock: MockClock) -> None:
     url = an_address()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lives, url, goes, answering({"state": "failed", "reason": "no", "results": {}}))
@@ -46,8 +44,7 @@ async def test_the_job_fails_under_the_second_one() -> None:
         nursery.cancel_scope.cancel()
 
 
-@virtual
-async def test_patience_ends_with_a_sentence_that_says_what_to_do() -> None:
+async def test_patience_ends_with_a_sentence_that_says_what_to_do(autojump_clock: MockClock) -> None:
     url = an_address()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(play, url, goes)
@@ -60,8 +57,7 @@ async def test_patience_ends_with_a_sentence_that_says_what_to_do() -> None:
         assert 30 <= trio.current_time() - began_s < 33
 
 
-@virtual
-async def test_each_loss_has_patience_of_its_own() -> None:
+async def test_each_loss_has_patience_of_its_own(autojump_clock: MockClock) -> None:
     url = an_address()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lives, url, goes, goes, goes, answering(FINISHED))
@@ -69,8 +65,7 @@ async def test_each_loss_has_patience_of_its_own() -> None:
         nursery.cancel_scope.cancel()
 
 
-@virtual
-async def test_one_that_comes_back_on_another_folder_does_not_know_the_job() -> None:
+async def test_one_that_comes_back_on_another_folder_does_not_know_the_job(autojump_clock: MockClock) -> None:
     url = an_address()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lives, url, goes, answering("there is no job 'ab'"))
@@ -79,8 +74,7 @@ async def test_one_that_comes_back_on_another_folder_does_not_know_the_job() -> 
         nursery.cancel_scope.cancel()
 
 
-@virtual
-async def test_a_job_that_never_was_is_the_caller_s_mistake() -> None:
+async def test_a_job_that_never_was_is_the_caller_s_mistake(autojump_clock: MockClock) -> None:
     url = an_address()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(play, url, answering("there is no job 'ab'"))
@@ -89,8 +83,7 @@ async def test_a_job_that_never_was_is_the_caller_s_mistake() -> None:
             await wait_for_job("ab", url)
 
 
-@virtual
-async def test_who_waits_may_give_up_at_any_time() -> None:
+async def test_who_waits_may_give_up_at_any_time(autojump_clock: MockClock) -> None:
     url = an_address()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lives, url, goes, goes)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack.errors import AuthenticationFailed, ConfigError, Refusal
 from netstack.runtime.admission import Admission
@@ -105,8 +105,7 @@ async def is_closed(stream: ByteStream) -> bool:
     return False
 
 
-@virtual
-async def test_who_proves_the_secret_is_in_until_it_leaves() -> None:
+async def test_who_proves_the_secret_is_in_until_it_leaves(autojump_clock: MockClock) -> None:
     async with door() as at:
         await at.enter()
         await at.enter()
@@ -115,8 +114,7 @@ async def test_who_proves_the_secret_is_in_until_it_leaves() -> None:
         assert at.counts() == (1, 0, 2)
 
 
-@virtual
-async def test_who_does_not_is_out_and_counted() -> None:
+async def test_who_does_not_is_out_and_counted(autojump_clock: MockClock) -> None:
     async with door() as at:
         with pytest.raises(AuthenticationFailed, match="another one"):
             await at.enter(OTHER)
@@ -133,8 +131,7 @@ async def test_who_does_not_is_out_and_counted() -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"NSA2", b"NSA2" + bytes(32 + 31)])
-@virtual
-async def test_a_peer_that_is_silent_or_slow_is_out_in_time(said: bytes) -> None:
+async def test_a_peer_that_is_silent_or_slow_is_out_in_time(autojump_clock: MockClock, said: bytes) -> None:
     async with door() as at:
         stream = await at.dial()
         for byte in said:
@@ -151,8 +148,7 @@ async def test_a_peer_that_is_silent_or_slow_is_out_in_time(said: bytes) -> None
         assert await is_closed(stream)
 
 
-@virtual
-async def test_a_flood_of_the_silent_keeps_nobody_out() -> None:
+async def test_a_flood_of_the_silent_keeps_nobody_out(autojump_clock: MockClock) -> None:
     async with door(max_unproven=4) as at:
         silent: list[ByteStream] = []
         for _ in range(50):
@@ -168,8 +164,7 @@ async def test_a_flood_of_the_silent_keeps_nobody_out() -> None:
         assert at.counts() == (1, 0, 1)
 
 
-@virtual
-async def test_a_flood_that_goes_on_while_the_good_prove_themselves() -> None:
+async def test_a_flood_that_goes_on_while_the_good_prove_themselves(autojump_clock: MockClock) -> None:
     async with door(max_unproven=4) as at:
 
         async def flood() -> None:
@@ -183,8 +178,7 @@ async def test_a_flood_that_goes_on_while_the_good_prove_themselves() -> None:
         assert at.counts()[0] == 20
 
 
-@virtual
-async def test_there_is_a_most_of_connections_and_room_again_when_one_leaves() -> None:
+async def test_there_is_a_most_of_connections_and_room_again_when_one_leaves(autojump_clock: MockClock) -> None:
     async with door(max_connections=2) as at:
         await at.enter()
         await at.enter()
@@ -197,8 +191,7 @@ async def test_there_is_a_most_of_connections_and_room_again_when_one_leaves() -
         assert at.counts() == (2, 0, 3)
 
 
-@virtual
-async def test_of_two_that_prove_themselves_at_once_the_last_place_takes_one() -> None:
+async def test_of_two_that_prove_themselves_at_once_the_last_place_takes_one(autojump_clock: MockClock) -> None:
     async with door(max_connections=1) as at:
         async with trio.open_nursery() as nursery:
             for _ in range(2):
@@ -207,8 +200,7 @@ async def test_of_two_that_prove_themselves_at_once_the_last_place_takes_one() -
         assert at.reasons() == [Refusal.FULL]
 
 
-@virtual
-async def test_without_a_secret_only_the_most_of_connections_counts() -> None:
+async def test_without_a_secret_only_the_most_of_connections_counts(autojump_clock: MockClock) -> None:
     async with door(None, max_connections=2) as at:
         streams = [await at.dial() for _ in range(3)]
         await settle()
@@ -217,8 +209,7 @@ async def test_without_a_secret_only_the_most_of_connections_counts() -> None:
         assert [await is_closed(stream) for stream in streams].count(True) == 1
 
 
-@virtual
-async def test_cancellation_closes_the_stream_and_frees_the_place() -> None:
+async def test_cancellation_closes_the_stream_and_frees_the_place(autojump_clock: MockClock) -> None:
     async with door() as at:
         stream = await at.dial()
         await settle()
@@ -243,8 +234,7 @@ def test_bounds_that_let_nobody_in_are_refused(limits: dict[str, Any], text: str
         Admission(SECRET, **{"timeout_s": 1.0, **limits})
 
 
-@virtual
-async def test_a_host_that_floods_pushes_out_its_own() -> None:
+async def test_a_host_that_floods_pushes_out_its_own(autojump_clock: MockClock) -> None:
     """Silent peers of one source, any number of them; those of others keep their time, and so does an honest one."""
     address = f"memory://admission-{next(numbers)}"
     listener = await transport_for(address).listen(address)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 import trio
 import trio.testing
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack.errors import AuthenticationFailed, ConnectionLost, Refusal
 from netstack.runtime.authentication import Secret, prove_acceptor, prove_dialler
@@ -135,21 +135,20 @@ def everything_of(stream: ByteStream) -> bytes:
 # The proof.
 
 
-@virtual
-async def test_both_ends_with_the_same_secret_are_content() -> None:
+async def test_both_ends_with_the_same_secret_are_content(autojump_clock: MockClock) -> None:
     assert await meet(*await pair()) == (None, None)
 
 
-@virtual
-async def test_other_secrets_are_noticed_by_both_and_only_the_dialler_has_said_anything_of_its_own() -> None:
+async def test_other_secrets_are_noticed_by_both_and_only_the_dialler_has_said_anything_of_its_own(
+    autojump_clock: MockClock,
+) -> None:
     dialler, acceptor = await pair()
     taken = Narrow(acceptor)
     assert await meet(dialler, taken, theirs=OTHER) == (Refusal.SECRETS_DIFFER, Refusal.SECRETS_DIFFER)
     assert len(taken.sent) == GREETING_BYTES
 
 
-@virtual
-async def test_an_acceptor_that_does_not_know_the_secret_is_noticed() -> None:
+async def test_an_acceptor_that_does_not_know_the_secret_is_noticed(autojump_clock: MockClock) -> None:
     dialler, acceptor = await pair()
     acceptor.try_send([PROOF_MAGIC + bytes(32) + bytes(32)])
     with pytest.raises(AuthenticationFailed, match="knows another shared secret") as caught:
@@ -157,8 +156,7 @@ async def test_an_acceptor_that_does_not_know_the_secret_is_noticed() -> None:
     assert caught.value.reason is Refusal.SECRETS_DIFFER
 
 
-@virtual
-async def test_the_bytes_that_follow_stay_in_the_stream() -> None:
+async def test_the_bytes_that_follow_stay_in_the_stream(autojump_clock: MockClock) -> None:
     dialler, acceptor = await pair()
 
     async def dial() -> None:
@@ -176,8 +174,7 @@ async def test_the_bytes_that_follow_stay_in_the_stream() -> None:
     assert everything_of(acceptor) == b"the dialler's first frame"
 
 
-@virtual
-async def test_bytes_that_come_right_behind_a_proof_stay_in_the_stream() -> None:
+async def test_bytes_that_come_right_behind_a_proof_stay_in_the_stream(autojump_clock: MockClock) -> None:
     """In the same write: an acceptor that is fast, a dialler that does not wait."""
     dialler, acceptor = await pair()
     mine, theirs = bytes([1]) * 32, bytes([2]) * 32
@@ -192,8 +189,7 @@ async def test_bytes_that_come_right_behind_a_proof_stay_in_the_stream() -> None
     assert everything_of(acceptor) == b"hello"
 
 
-@virtual
-async def test_one_byte_at_a_time() -> None:
+async def test_one_byte_at_a_time(autojump_clock: MockClock) -> None:
     dialler, acceptor = await pair()
     dials, accepts = Narrow(dialler), Narrow(acceptor)
     assert await meet(dials, accepts) == (None, None)
@@ -215,8 +211,7 @@ async def overhear() -> tuple[bytes, bytes]:
     return bytes(dials.sent), bytes(dials.received)
 
 
-@virtual
-async def test_a_replay_convinces_nobody() -> None:
+async def test_a_replay_convinces_nobody(autojump_clock: MockClock) -> None:
     dialled, accepted = await overhear()
     dialler, acceptor = await pair()
     dialler.try_send([dialled])
@@ -229,8 +224,7 @@ async def test_a_replay_convinces_nobody() -> None:
         await prove_dialler(dialler, SECRET)
 
 
-@virtual
-async def test_a_mirror_convinces_nobody() -> None:
+async def test_a_mirror_convinces_nobody(autojump_clock: MockClock) -> None:
     """Everything that is said comes back."""
     for prove in (prove_dialler, prove_acceptor):
         stream, mirror = await pair()
@@ -245,8 +239,7 @@ async def test_a_mirror_convinces_nobody() -> None:
         assert found == [Refusal.SECRETS_DIFFER]
 
 
-@virtual
-async def test_two_ends_that_both_dialled_convince_nobody() -> None:
+async def test_two_ends_that_both_dialled_convince_nobody(autojump_clock: MockClock) -> None:
     """A dialler is played off against another: neither's proof is one of an acceptor."""
     one, other = await pair()
     found: list[Refusal | None] = []
@@ -276,8 +269,8 @@ async def test_two_ends_that_both_dialled_convince_nobody() -> None:
 )
 @pytest.mark.parametrize("prove", [prove_dialler, prove_acceptor])
 @pytest.mark.parametrize("narrow", [False, True], ids=["whole", "bytes"])
-@virtual
 async def test_a_peer_of_another_kind_is_recognised_before_it_ends(
+    autojump_clock: MockClock,
     said: bytes,
     reason: Refusal,
     text: str,
@@ -293,9 +286,8 @@ async def test_a_peer_of_another_kind_is_recognised_before_it_ends(
 
 @pytest.mark.parametrize("said", [0, 3, 4, 35, 36, 50])
 @pytest.mark.parametrize("prove", [prove_dialler, prove_acceptor])
-@virtual
 async def test_a_peer_that_leaves_is_told_apart(
-    said: int, prove: Callable[[ByteStream, Secret], Awaitable[None]]
+    autojump_clock: MockClock, said: int, prove: Callable[[ByteStream, Secret], Awaitable[None]]
 ) -> None:
     stream, peer = await pair()
     peer.try_send([(PROOF_MAGIC + bytes(64))[:said]])
@@ -308,8 +300,9 @@ async def test_a_peer_that_leaves_is_told_apart(
 
 
 @pytest.mark.parametrize("prove", [prove_dialler, prove_acceptor])
-@virtual
-async def test_a_stream_that_breaks_is_a_closed_one(prove: Callable[[ByteStream, Secret], Awaitable[None]]) -> None:
+async def test_a_stream_that_breaks_is_a_closed_one(
+    autojump_clock: MockClock, prove: Callable[[ByteStream, Secret], Awaitable[None]]
+) -> None:
     stream, peer = await pair()
     peer.close()  # writing fails
     with pytest.raises(AuthenticationFailed, match="closed the connection before") as caught:
@@ -328,8 +321,8 @@ async def test_a_stream_that_breaks_is_a_closed_one(prove: Callable[[ByteStream,
 @pytest.mark.parametrize(
     ("prove", "prove_other"), [(prove_dialler, prove_acceptor), (prove_acceptor, prove_dialler)], ids=["dial", "accept"]
 )
-@virtual
 async def test_cancelled_at_any_wait_it_ends_there_and_the_peer_hears_of_it(
+    autojump_clock: MockClock,
     prove: Callable[[ByteStream, Secret], Awaitable[None]],
     prove_other: Callable[[ByteStream, Secret], Awaitable[None]],
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 import trio.testing
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.buffer.segment import Segment
@@ -15,23 +15,20 @@ from netstack.runtime.buffers import wait_unpooled
 SIZE = 32
 
 
-@virtual
-async def test_what_is_free_is_had_at_once() -> None:
+async def test_what_is_free_is_had_at_once(autojump_clock: MockClock) -> None:
     pool = NetworkBufferPool(4, SIZE)
     assert len(await wait_unpooled(pool, 3, "a gate", timeout_s=1)) == 3
     assert pool.free_segments == 1
 
 
-@virtual
-async def test_a_hopeless_wish_is_refused_at_once() -> None:
+async def test_a_hopeless_wish_is_refused_at_once(autojump_clock: MockClock) -> None:
     pool = NetworkBufferPool(4, SIZE)
     with pytest.raises(InsufficientBuffers, match="a gate requires 5 network buffers, but only 4 of 4"):
         await wait_unpooled(pool, 5, "a gate", timeout_s=1)
     assert pool.statistics().required_segments == 0
 
 
-@virtual
-async def test_waits_for_a_pool_that_has_to_shrink() -> None:
+async def test_waits_for_a_pool_that_has_to_shrink(autojump_clock: MockClock) -> None:
     pool = NetworkBufferPool(6, SIZE)
     local = pool.create_pool(1, 6)
     held = [local.try_acquire() for _ in range(6)]
@@ -52,8 +49,7 @@ async def test_waits_for_a_pool_that_has_to_shrink() -> None:
     assert trio.current_time() < 1  # nobody polled a clock
 
 
-@virtual
-async def test_requests_are_served_in_order_and_before_local_pools() -> None:
+async def test_requests_are_served_in_order_and_before_local_pools(autojump_clock: MockClock) -> None:
     pool = NetworkBufferPool(6, SIZE)
     local = pool.create_pool(1, 6)
     held = [local.try_acquire() for _ in range(6)]
@@ -75,8 +71,7 @@ async def test_requests_are_served_in_order_and_before_local_pools() -> None:
             assert order == {1: [], 2: ["first"], 3: ["first", "second"]}[count]
 
 
-@virtual
-async def test_gives_up_after_the_timeout_and_says_what_to_raise() -> None:
+async def test_gives_up_after_the_timeout_and_says_what_to_raise(autojump_clock: MockClock) -> None:
     pool = NetworkBufferPool(4, SIZE)
     local = pool.create_pool(1, 4)
     held = [local.try_acquire() for _ in range(4)]
@@ -90,8 +85,7 @@ async def test_gives_up_after_the_timeout_and_says_what_to_raise() -> None:
     assert local.statistics().size == 4
 
 
-@virtual
-async def test_cancellation_gives_back_what_had_come() -> None:
+async def test_cancellation_gives_back_what_had_come(autojump_clock: MockClock) -> None:
     pool = NetworkBufferPool(4, SIZE)
     local = pool.create_pool(1, 4)
     held = [local.try_acquire() for _ in range(3)]
@@ -106,8 +100,7 @@ async def test_cancellation_gives_back_what_had_come() -> None:
     assert pool.statistics().required_segments == 0
 
 
-@virtual
-async def test_a_closed_task_manager_ends_the_wait() -> None:
+async def test_a_closed_task_manager_ends_the_wait(autojump_clock: MockClock) -> None:
     pool = NetworkBufferPool(4, SIZE)
     local = pool.create_pool(1, 4)
     held = [local.try_acquire() for _ in range(4)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 import trio
 import trio.testing
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack.buffer.buffer import Buffer
 from netstack.config import NetworkConfig
@@ -272,8 +272,9 @@ async def produce(writer: RecordWriter) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("local", [True, False])
-@virtual
-async def test_a_slow_consumer_has_little_under_way_and_a_fast_one_whole_buffers(local: bool) -> None:
+async def test_a_slow_consumer_has_little_under_way_and_a_fast_one_whole_buffers(
+    autojump_clock: MockClock, local: bool
+) -> None:
     rate = 20_000.0
     async with (
         open_task_manager(f"memory://debloating-{next(names)}", PLAIN if not local else DEBLOATED) as producer,
@@ -308,8 +309,7 @@ async def test_a_slow_consumer_has_little_under_way_and_a_fast_one_whole_buffers
         nursery.cancel_scope.cancel()
 
 
-@virtual
-async def test_a_start_size_is_told_with_the_channel_local_or_not() -> None:
+async def test_a_start_size_is_told_with_the_channel_local_or_not(autojump_clock: MockClock) -> None:
     config = replace(DEBLOATED, debloat_start_buffer_bytes=KIB)
     async with (
         open_task_manager(f"memory://debloating-{next(names)}", PLAIN) as producer,
@@ -330,8 +330,7 @@ async def test_a_start_size_is_told_with_the_channel_local_or_not() -> None:
         assert gate.statistics().estimated_time_to_consume_s is None
 
 
-@virtual
-async def test_without_a_target_nothing_is_measured_or_told() -> None:
+async def test_without_a_target_nothing_is_measured_or_told(autojump_clock: MockClock) -> None:
     config = replace(PLAIN, debloat_start_buffer_bytes=KIB)
     async with open_task_manager(f"memory://debloating-{next(names)}", config) as manager:
         partition = manager.create_partition("p", subpartitions=1)

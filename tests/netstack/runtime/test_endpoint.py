@@ -10,7 +10,7 @@ import trio
 import trio.lowlevel
 import trio.testing
 from endpoint_peers import CONFIG, assert_nothing_left, is_closed, peer, settle, url
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack.config import NetworkConfig
 from netstack.errors import (
@@ -39,8 +39,7 @@ def frames(*said: Frame) -> bytes:
 # Shared connections.
 
 
-@virtual
-async def test_all_channels_to_one_address_share_a_connection() -> None:
+async def test_all_channels_to_one_address_share_a_connection(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         for name in ("a", "b"):
             producer.create_partition(name, subpartitions=2)
@@ -68,8 +67,7 @@ async def test_all_channels_to_one_address_share_a_connection() -> None:
         assert producer.statistics().accepted == ()
 
 
-@virtual
-async def test_an_address_is_dialled_again_after_the_last_channel_left() -> None:
+async def test_an_address_is_dialled_again_after_the_last_channel_left(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         for name in ("a", "b"):
             partition = producer.create_partition(name, subpartitions=1)
@@ -84,8 +82,7 @@ async def test_an_address_is_dialled_again_after_the_last_channel_left() -> None
         assert consumer.statistics().bytes_received > 0  # those of connections that are gone
 
 
-@virtual
-async def test_a_gate_opened_while_the_last_channel_leaves_gets_a_connection() -> None:
+async def test_a_gate_opened_while_the_last_channel_leaves_gets_a_connection(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         for name in ("a", "b"):
             producer.create_partition(name, subpartitions=1)
@@ -106,8 +103,9 @@ async def test_a_gate_opened_while_the_last_channel_leaves_gets_a_connection() -
         assert_nothing_left(consumer)
 
 
-@virtual
-async def test_a_manager_that_only_consumes_remembers_a_connection_once_however_much_it_says() -> None:
+async def test_a_manager_that_only_consumes_remembers_a_connection_once_however_much_it_says(
+    autojump_clock: MockClock,
+) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         partition = producer.create_partition("p", subpartitions=1)
         writer = RecordWriter(partition, buffer_timeout_s=0)
@@ -125,8 +123,7 @@ async def test_a_manager_that_only_consumes_remembers_a_connection_once_however_
 # Peers that do not behave.
 
 
-@virtual
-async def test_a_failed_attempt_is_not_remembered() -> None:
+async def test_a_failed_attempt_is_not_remembered(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as consumer:
         address = url()
         for _ in range(2):
@@ -139,8 +136,7 @@ async def test_a_failed_attempt_is_not_remembered() -> None:
             gate.close()
 
 
-@virtual
-async def test_a_bad_partition_name_leaves_no_connection_behind() -> None:
+async def test_a_bad_partition_name_leaves_no_connection_behind(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         with pytest.raises(ConfigError, match="partition id"):
             await consumer.open_gate([ChannelDescriptor(producer.address, "")])
@@ -148,8 +144,7 @@ async def test_a_bad_partition_name_leaves_no_connection_behind() -> None:
         assert_nothing_left(consumer)
 
 
-@virtual
-async def test_everybody_who_waits_for_an_attempt_hears_of_its_failure() -> None:
+async def test_everybody_who_waits_for_an_attempt_hears_of_its_failure(autojump_clock: MockClock) -> None:
     address = url()
     heard: list[str] = []
     async with open_task_manager(url(), CONFIG) as consumer:
@@ -167,8 +162,7 @@ async def test_everybody_who_waits_for_an_attempt_hears_of_its_failure() -> None
         assert_nothing_left(consumer)
 
 
-@virtual
-async def test_a_peer_that_says_nothing_is_given_up_in_time() -> None:
+async def test_a_peer_that_says_nothing_is_given_up_in_time(autojump_clock: MockClock) -> None:
     async def silent(stream: ByteStream) -> None:
         await trio.sleep_forever()
 
@@ -182,8 +176,7 @@ async def test_a_peer_that_says_nothing_is_given_up_in_time() -> None:
         assert await is_closed(streams[0])
 
 
-@virtual
-async def test_a_hello_that_comes_after_the_timeout_finds_nobody() -> None:
+async def test_a_hello_that_comes_after_the_timeout_finds_nobody(autojump_clock: MockClock) -> None:
     async def late(stream: ByteStream) -> None:
         await trio.sleep(6)
         with suppress(ConnectionLost):
@@ -196,8 +189,7 @@ async def test_a_hello_that_comes_after_the_timeout_finds_nobody() -> None:
         assert_nothing_left(consumer)
 
 
-@virtual
-async def test_a_peer_that_leaves_at_once_is_a_lost_connection_and_no_endless_search() -> None:
+async def test_a_peer_that_leaves_at_once_is_a_lost_connection_and_no_endless_search(autojump_clock: MockClock) -> None:
     """A producer that is closing says hello and goodbye in one breath."""
 
     async def leave(stream: ByteStream) -> None:
@@ -241,8 +233,9 @@ async def test_a_peer_that_leaves_at_once_is_a_lost_connection_and_no_endless_se
         (frames(Goodbye()), "NOT_NETSTACK|UNEXPECTED_FRAME"),
     ],
 )
-@virtual
-async def test_a_peer_of_another_kind_is_refused_with_the_reason(said: bytes, reason: str) -> None:
+async def test_a_peer_of_another_kind_is_refused_with_the_reason(
+    autojump_clock: MockClock, said: bytes, reason: str
+) -> None:
     async def say(stream: ByteStream) -> None:
         stream.try_send([said])
         await trio.sleep_forever()
@@ -256,8 +249,7 @@ async def test_a_peer_of_another_kind_is_refused_with_the_reason(said: bytes, re
         assert await is_closed(streams[0])
 
 
-@virtual
-async def test_a_stream_that_ends_in_the_middle_of_the_hello_is_a_typed_error() -> None:
+async def test_a_stream_that_ends_in_the_middle_of_the_hello_is_a_typed_error(autojump_clock: MockClock) -> None:
     async def stop_short(stream: ByteStream) -> None:
         stream.try_send([frames(HELLO)[:20]])
         stream.send_eof()
@@ -270,8 +262,7 @@ async def test_a_stream_that_ends_in_the_middle_of_the_hello_is_a_typed_error() 
         assert_nothing_left(consumer)
 
 
-@virtual
-async def test_an_accepted_stream_that_says_nothing_is_closed_in_time() -> None:
+async def test_an_accepted_stream_that_says_nothing_is_closed_in_time(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as producer:
         stream = await transport_for(producer.address).connect(producer.address)
         await settle()
@@ -282,8 +273,7 @@ async def test_an_accepted_stream_that_says_nothing_is_closed_in_time() -> None:
         stream.close()
 
 
-@virtual
-async def test_a_bad_peer_does_not_disturb_a_good_one() -> None:
+async def test_a_bad_peer_does_not_disturb_a_good_one(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         partition = producer.create_partition("p", subpartitions=1)
         writer = RecordWriter(partition, buffer_timeout_s=0)
@@ -302,8 +292,7 @@ async def test_a_bad_peer_does_not_disturb_a_good_one() -> None:
 # Memory.
 
 
-@virtual
-async def test_without_buffers_for_a_connection_nothing_stays_open() -> None:
+async def test_without_buffers_for_a_connection_nothing_stays_open(autojump_clock: MockClock) -> None:
     small = NetworkConfig(segment_size_bytes=256, memory_bytes=10 * 256, heartbeat_interval_s=None)
     async with open_task_manager(url(), small) as producer, open_task_manager(url(), small) as consumer:
         producer.create_partition("p", subpartitions=1)

@@ -9,7 +9,7 @@ import trio
 import trio.lowlevel
 import trio.testing
 from endpoint_peers import CONFIG, assert_nothing_left, is_closed, peer, settle, url
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack.errors import (
     AuthenticationFailed,
@@ -128,8 +128,7 @@ def test_who_asks_for_no_secret_gets_nothing_from_who_has_one(address: str) -> N
     trio.run(main)
 
 
-@virtual
-async def test_everybody_who_waits_for_an_attempt_hears_why_it_was_refused() -> None:
+async def test_everybody_who_waits_for_an_attempt_hears_why_it_was_refused(autojump_clock: MockClock) -> None:
     heard: list[Refusal] = []
     async with (
         open_task_manager(url(), CONFIG, secret=SECRET) as producer,
@@ -149,8 +148,7 @@ async def test_everybody_who_waits_for_an_attempt_hears_why_it_was_refused() -> 
         assert_nothing_left(consumer)
 
 
-@virtual
-async def test_a_peer_that_never_proves_itself_is_given_up_in_time() -> None:
+async def test_a_peer_that_never_proves_itself_is_given_up_in_time(autojump_clock: MockClock) -> None:
     async def silent(stream: ByteStream) -> None:
         await trio.sleep_forever()
 
@@ -162,8 +160,7 @@ async def test_a_peer_that_never_proves_itself_is_given_up_in_time() -> None:
         assert await is_closed(streams[0])
 
 
-@virtual
-async def test_a_flood_of_the_silent_keeps_no_good_peer_out() -> None:
+async def test_a_flood_of_the_silent_keeps_no_good_peer_out(autojump_clock: MockClock) -> None:
     async with (
         open_task_manager(url(), CONFIG, secret=SECRET) as producer,
         open_task_manager(url(), CONFIG, secret=SECRET) as consumer,
@@ -179,8 +176,7 @@ async def test_a_flood_of_the_silent_keeps_no_good_peer_out() -> None:
         assert all([await is_closed(stream) for stream in silent])
 
 
-@virtual
-async def test_a_manager_that_closes_waits_for_nobody_who_has_not_proven_himself() -> None:
+async def test_a_manager_that_closes_waits_for_nobody_who_has_not_proven_himself(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG, secret=SECRET) as producer:
         stream = await transport_for(producer.address).connect(producer.address)
         await settle()
@@ -195,8 +191,7 @@ async def cancel_after(turns: int, scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-@virtual
-async def test_cancelled_at_any_turn_a_proof_leaves_nothing_behind() -> None:
+async def test_cancelled_at_any_turn_a_proof_leaves_nothing_behind(autojump_clock: MockClock) -> None:
     for turns in itertools.count(1):
         async with (
             open_task_manager(url(), CONFIG, secret=SECRET) as producer,
@@ -218,8 +213,9 @@ async def test_cancelled_at_any_turn_a_proof_leaves_nothing_behind() -> None:
                 return
 
 
-@virtual
-async def test_streams_that_somebody_else_has_admitted_prove_nothing_and_their_end_is_told() -> None:
+async def test_streams_that_somebody_else_has_admitted_prove_nothing_and_their_end_is_told(
+    autojump_clock: MockClock,
+) -> None:
     """What a daemon does: one door for many TaskManagers, and a word of its own before the protocol."""
     ended: list[None] = []
     greeted: list[str] = []
@@ -268,8 +264,7 @@ async def test_streams_that_somebody_else_has_admitted_prove_nothing_and_their_e
         assert routed.admission.statistics().connections == 0
 
 
-@virtual
-async def test_a_greeting_that_fails_closes_the_stream_and_is_told() -> None:
+async def test_a_greeting_that_fails_closes_the_stream_and_is_told(autojump_clock: MockClock) -> None:
     async def greet(stream: ByteStream) -> None:
         raise ConnectionLost("no such run")
 

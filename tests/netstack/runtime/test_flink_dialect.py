@@ -8,7 +8,7 @@ import itertools
 import pytest
 import trio
 import trio.testing
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack.config import NetworkConfig
 from netstack.errors import ChannelFailed, ConfigError, ConnectionLost, ErrorCode, PartitionNotFound
@@ -61,8 +61,7 @@ async def answer(stream: ByteStream) -> bytes:
 
 
 @pytest.mark.parametrize("exclusive", [0, 2])
-@virtual
-async def test_records_and_events_arrive_in_order(exclusive: int) -> None:
+async def test_records_and_events_arrive_in_order(autojump_clock: MockClock, exclusive: int) -> None:
     config = NetworkConfig(
         segment_size_bytes=256, memory_bytes=256 * 256, dialect="flink-2.3.0", exclusive_buffers_per_channel=exclusive
     )
@@ -97,8 +96,7 @@ async def test_records_and_events_arrive_in_order(exclusive: int) -> None:
     assert producer.statistics().accepted == ()
 
 
-@virtual
-async def test_a_missing_partition_is_named_so() -> None:
+async def test_a_missing_partition_is_named_so(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         gate = await consumer.open_gate([ChannelDescriptor(producer.address, PARTITION)])
         with pytest.raises(PartitionNotFound, match="PartitionNotFoundException"):
@@ -106,8 +104,7 @@ async def test_a_missing_partition_is_named_so() -> None:
         gate.close()
 
 
-@virtual
-async def test_a_producer_that_fails_is_an_io_exception() -> None:
+async def test_a_producer_that_fails_is_an_io_exception(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         partition = producer.create_partition(PARTITION, subpartitions=1)
         gate = await consumer.open_gate([ChannelDescriptor(producer.address, PARTITION)])
@@ -119,8 +116,7 @@ async def test_a_producer_that_fails_is_an_io_exception() -> None:
         gate.close()
 
 
-@virtual
-async def test_a_hand_made_consumer_gets_flinks_bytes() -> None:
+async def test_a_hand_made_consumer_gets_flinks_bytes(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as producer:
         writer = RecordWriter(producer.create_partition(PARTITION, subpartitions=1), format=LongFormat())
         await writer.emit(5)
@@ -145,8 +141,7 @@ async def test_a_hand_made_consumer_gets_flinks_bytes() -> None:
         assert_nothing_left(producer)
 
 
-@virtual
-async def test_a_hand_made_consumer_that_is_wrong_is_told_with_flags() -> None:
+async def test_a_hand_made_consumer_that_is_wrong_is_told_with_flags(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as producer:
         stream = await transport_for(producer.address).connect(producer.address)
         stream.try_send([bytes.fromhex("0000001dbadc0ffe0600000001" + "22" * 16)])
@@ -160,8 +155,7 @@ async def test_a_hand_made_consumer_that_is_wrong_is_told_with_flags() -> None:
         assert_nothing_left(producer)
 
 
-@virtual
-async def test_mistakes_are_told_once_each_and_the_connection_goes_on() -> None:
+async def test_mistakes_are_told_once_each_and_the_connection_goes_on(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as producer:
         writer = RecordWriter(producer.create_partition(PARTITION, subpartitions=2), format=LongFormat())
         stream = await transport_for(producer.address).connect(producer.address)
@@ -195,8 +189,7 @@ def error_for(channel: bytes) -> bytes:
     return (9 + len(body)).to_bytes(4, "big") + bytes.fromhex("badc0ffe01") + body
 
 
-@virtual
-async def test_a_partition_that_is_not_found_is_asked_for_again() -> None:
+async def test_a_partition_that_is_not_found_is_asked_for_again(autojump_clock: MockClock) -> None:
     address = url()
     listener = await transport_for(address).listen(address)
     async with open_task_manager(url(), CONFIG) as consumer:
@@ -220,8 +213,7 @@ async def test_a_partition_that_is_not_found_is_asked_for_again() -> None:
     listener.close()
 
 
-@virtual
-async def test_an_answer_given_twice_is_one_request_and_two_tries() -> None:
+async def test_an_answer_given_twice_is_one_request_and_two_tries(autojump_clock: MockClock) -> None:
     address = url()
     listener = await transport_for(address).listen(address)
     config = dataclasses.replace(CONFIG, partition_request_retries=2)
@@ -240,8 +232,7 @@ async def test_an_answer_given_twice_is_one_request_and_two_tries() -> None:
     listener.close()
 
 
-@virtual
-async def test_a_partition_that_comes_late_is_found_by_who_asks_again() -> None:
+async def test_a_partition_that_comes_late_is_found_by_who_asks_again(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         gate = await consumer.open_gate([ChannelDescriptor(producer.address, PARTITION)])
         await trio.sleep(5 * CONFIG.partition_request_timeout_s)
@@ -251,8 +242,7 @@ async def test_a_partition_that_comes_late_is_found_by_who_asks_again() -> None:
         assert [record async for record in RecordReader(gate, format=LongFormat())] == [7]
 
 
-@virtual
-async def test_a_partition_that_is_gone_is_not_asked_for_again() -> None:
+async def test_a_partition_that_is_gone_is_not_asked_for_again(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         gate = await consumer.open_gate([ChannelDescriptor(producer.address, PARTITION)])
         reader = RecordReader(gate, format=LongFormat())
@@ -268,8 +258,7 @@ async def test_a_partition_that_is_gone_is_not_asked_for_again() -> None:
         gate.close()
 
 
-@virtual
-async def test_a_producer_that_ends_in_the_middle_is_lost() -> None:
+async def test_a_producer_that_ends_in_the_middle_is_lost(autojump_clock: MockClock) -> None:
     address = url()
     listener = await transport_for(address).listen(address)
     async with open_task_manager(url(), CONFIG) as consumer:
@@ -284,14 +273,12 @@ async def test_a_producer_that_ends_in_the_middle_is_lost() -> None:
     listener.close()
 
 
-@virtual
-async def test_a_secret_cannot_be_proven() -> None:
+async def test_a_secret_cannot_be_proven(autojump_clock: MockClock) -> None:
     with pytest.raises(ConfigError, match="its peers cannot prove one"):
         await open_task_manager(url(), CONFIG, secret=Secret(b"x" * 16)).__aenter__()
 
 
-@virtual
-async def test_a_task_event_reaches_whoever_listens_and_is_refused_otherwise() -> None:
+async def test_a_task_event_reaches_whoever_listens_and_is_refused_otherwise(autojump_clock: MockClock) -> None:
     event = bytes.fromhex("00000003 0004") + b"Ping" + b"\7"
     body = len(event).to_bytes(4, "big") + event + bytes.fromhex(PARTITION + "11" * 16)
     frame = (9 + len(body)).to_bytes(4, "big") + bytes.fromhex("badc0ffe03") + body

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 from network_environments import CONFIG, SCHEMES, assert_nothing_left, channels, read_all, settle, url
-from trio_runs import real, virtual
+from trio.testing import MockClock
 
 from netstack.config import NetworkConfig
 from netstack.errors import (
@@ -30,7 +30,6 @@ from netstack.runtime.record_writer import RecordWriter
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@real
 async def test_records_and_arrays_arrive_in_order(scheme: str, tmp_path: Path) -> None:
     received: list[list[Any]] = [[], []]
     async with (
@@ -57,8 +56,7 @@ async def test_records_and_arrays_arrive_in_order(scheme: str, tmp_path: Path) -
     assert_nothing_left(producer, consumer)
 
 
-@virtual
-async def test_a_local_channel_gives_the_same_and_touches_no_stream() -> None:
+async def test_a_local_channel_gives_the_same_and_touches_no_stream(autojump_clock: MockClock) -> None:
     outcomes = []
     for local in (True, False):
         received: list[list[Any]] = [[], [], []]
@@ -82,8 +80,7 @@ async def test_a_local_channel_gives_the_same_and_touches_no_stream() -> None:
     assert outcomes[0] == outcomes[1]
 
 
-@virtual
-async def test_one_gate_over_local_and_remote_channels() -> None:
+async def test_one_gate_over_local_and_remote_channels(autojump_clock: MockClock) -> None:
     received: list[list[Any]] = [[], []]
     async with open_task_manager(url(), CONFIG) as there, open_task_manager(url(), CONFIG) as here:
         writers = [RecordWriter(manager.create_partition("p", subpartitions=1)) for manager in (here, there)]
@@ -101,8 +98,7 @@ async def test_one_gate_over_local_and_remote_channels() -> None:
     assert_nothing_left(here, there)
 
 
-@virtual
-async def test_a_union_of_two_gates_on_one_connection() -> None:
+async def test_a_union_of_two_gates_on_one_connection(autojump_clock: MockClock) -> None:
     received: list[list[Any]] = [[], [], []]
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         one = RecordWriter(producer.create_partition("one", subpartitions=1))
@@ -129,8 +125,7 @@ async def test_a_union_of_two_gates_on_one_connection() -> None:
 
 
 @pytest.mark.parametrize("local", [True, False])
-@virtual
-async def test_channels_with_data_take_turns(local: bool) -> None:
+async def test_channels_with_data_take_turns(autojump_clock: MockClock, local: bool) -> None:
     """Ten full buffers wait on each of four channels: no channel ever gets two ahead of another."""
     config = replace(CONFIG, exclusive_buffers_per_channel=10, memory_bytes=128 * 1024)
     async with open_task_manager(url(), config) as producer, open_task_manager(url(), config) as consumer:
@@ -151,8 +146,7 @@ async def test_channels_with_data_take_turns(local: bool) -> None:
         gate.close()
 
 
-@virtual
-async def test_broadcast_shares_its_buffers_among_remote_and_local_consumers() -> None:
+async def test_broadcast_shares_its_buffers_among_remote_and_local_consumers(autojump_clock: MockClock) -> None:
     received: list[list[Any]] = [[], []]
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         partition = producer.create_partition("p", subpartitions=2)
@@ -176,8 +170,7 @@ async def test_broadcast_shares_its_buffers_among_remote_and_local_consumers() -
 # Wrong arguments, and too little memory.
 
 
-@virtual
-async def test_wrong_arguments_name_what_is_wrong() -> None:
+async def test_wrong_arguments_name_what_is_wrong(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as manager:
         manager.create_partition("p", subpartitions=1)
         with pytest.raises(LocalProtocolError, match="partition 'p' exists already"):
@@ -195,8 +188,7 @@ async def test_wrong_arguments_name_what_is_wrong() -> None:
         manager.release_partition("never was")
 
 
-@virtual
-async def test_too_little_memory_says_what_to_raise_and_takes_nothing() -> None:
+async def test_too_little_memory_says_what_to_raise_and_takes_nothing(autojump_clock: MockClock) -> None:
     small = NetworkConfig(segment_size_bytes=1024, memory_bytes=6 * 1024, heartbeat_interval_s=None)
     async with open_task_manager(url(), small) as manager, open_task_manager(url(), small) as other:
         with pytest.raises(InsufficientBuffers, match=r"'p' with 9 subpartitions requires 10 .* raise memory_bytes"):
@@ -207,8 +199,7 @@ async def test_too_little_memory_says_what_to_raise_and_takes_nothing() -> None:
         manager.create_partition("p", subpartitions=5)
 
 
-@virtual
-async def test_an_address_in_use_is_named() -> None:
+async def test_an_address_in_use_is_named(autojump_clock: MockClock) -> None:
     address = url()
     async with open_task_manager(address, CONFIG):
         with pytest.raises(OSError, match=address):
@@ -219,8 +210,7 @@ async def test_an_address_in_use_is_named() -> None:
 # Many small things at once.
 
 
-@virtual
-async def test_a_shuffle_of_three_by_three() -> None:
+async def test_a_shuffle_of_three_by_three(autojump_clock: MockClock) -> None:
     """Three producers with three subpartitions each, three consumers that read one of each: every record once."""
     async with (
         open_task_manager(url(), CONFIG) as one,
@@ -267,8 +257,7 @@ async def test_a_shuffle_of_three_by_three() -> None:
 # What statistics and the log say.
 
 
-@virtual
-async def test_gates_are_named_by_what_they_read_each_once() -> None:
+async def test_gates_are_named_by_what_they_read_each_once(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as manager:
         assert manager.metrics_address is None
         for name, count in (("p", 3), ("q", 1), ("r", 1), ("s", 1), ("t", 1)):
@@ -282,8 +271,7 @@ async def test_gates_are_named_by_what_they_read_each_once() -> None:
         assert [gate.name for gate in manager.statistics().gates] == ["p#2", "q,r,s+1", "p"]
 
 
-@virtual
-async def test_a_shortage_of_memory_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_shortage_of_memory_is_logged_once(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="netstack")
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         for number in range(6):

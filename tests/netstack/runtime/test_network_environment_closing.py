@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 from network_environments import CONFIG, SCHEMES, assert_nothing_left, channels, settle, url
-from trio_runs import real, virtual
+from trio.testing import MockClock
 
 from netstack.errors import (
     ConnectionLost,
@@ -43,7 +43,6 @@ async def hold(address: str, leave: trio.Event, *, task_status: trio.TaskStatus[
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("order", ["producer", "consumer", "both"])
-@real
 async def test_task_managers_close_in_any_order_while_records_flow(scheme: str, order: str, tmp_path: Path) -> None:
     gc.collect()
     descriptors = len(os.listdir("/proc/self/fd"))
@@ -96,8 +95,7 @@ async def test_task_managers_close_in_any_order_while_records_flow(scheme: str, 
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
-@virtual
-async def test_leaving_waits_no_longer_than_the_grace_for_a_peer_that_hangs() -> None:
+async def test_leaving_waits_no_longer_than_the_grace_for_a_peer_that_hangs(autojump_clock: MockClock) -> None:
     """The producer here is a hello, and nothing else ever."""
     address = url()
     listener = await transport_for(address).listen(address)
@@ -119,8 +117,7 @@ async def test_leaving_waits_no_longer_than_the_grace_for_a_peer_that_hangs() ->
     listener.close()
 
 
-@virtual
-async def test_leaving_does_not_wait_for_a_peer_that_answers() -> None:
+async def test_leaving_does_not_wait_for_a_peer_that_answers(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as producer:
         producer.create_partition("p", subpartitions=1)
         async with open_task_manager(url(), CONFIG) as consumer:
@@ -130,8 +127,7 @@ async def test_leaving_does_not_wait_for_a_peer_that_answers() -> None:
         assert_nothing_left(consumer)
 
 
-@virtual
-async def test_the_callers_own_error_leaves_as_it_is() -> None:
+async def test_the_callers_own_error_leaves_as_it_is(autojump_clock: MockClock) -> None:
     managers: list[NetworkEnvironment] = []
 
     async def program() -> None:
@@ -145,8 +141,7 @@ async def test_the_callers_own_error_leaves_as_it_is() -> None:
     assert_nothing_left(*managers)
 
 
-@virtual
-async def test_a_closed_manager_says_so() -> None:
+async def test_a_closed_manager_says_so(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as manager:
         pass
     with pytest.raises(LocalProtocolError, match="the TaskManager is closed"):
@@ -155,7 +150,6 @@ async def test_a_closed_manager_says_so() -> None:
         await manager.open_gate([ChannelDescriptor("memory://nowhere", "p")])
 
 
-@real
 async def test_failed_dials_leave_no_descriptor_behind() -> None:
     gc.collect()
     descriptors = len(os.listdir("/proc/self/fd"))
@@ -185,8 +179,9 @@ async def test_failed_dials_leave_no_descriptor_behind() -> None:
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
-@virtual
-async def test_more_channels_than_may_be_queued_close_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_more_channels_than_may_be_queued_close_all_the_same(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever closes thousands of channels at once ends the connection at most, and every segment is back."""
     async with (
         open_task_manager("memory://wide", replace(CONFIG, memory_bytes=1 << 20)) as producer,

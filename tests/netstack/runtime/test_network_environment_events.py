@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 from network_environments import CONFIG, channels, settle, url
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack.errors import (
     ChannelFailed,
@@ -23,8 +23,9 @@ from netstack.runtime.record_writer import RecordWriter
 
 
 @pytest.mark.parametrize("local", [True, False])
-@virtual
-async def test_consumed_means_that_the_consumer_has_processed_every_record(local: bool) -> None:
+async def test_consumed_means_that_the_consumer_has_processed_every_record(
+    autojump_clock: MockClock, local: bool
+) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         writer = RecordWriter(producer.create_partition("p", subpartitions=1))
         gate = await (producer if local else consumer).open_gate(channels(producer))
@@ -49,8 +50,7 @@ async def test_consumed_means_that_the_consumer_has_processed_every_record(local
         gate.close()
 
 
-@virtual
-async def test_a_stop_without_drain_is_told() -> None:
+async def test_a_stop_without_drain_is_told(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         writer = RecordWriter(producer.create_partition("p", subpartitions=1))
         gate = await consumer.open_gate(channels(producer))
@@ -64,8 +64,9 @@ async def test_a_stop_without_drain_is_told() -> None:
 
 
 @pytest.mark.parametrize("local", [True, False])
-@virtual
-async def test_an_aligned_barrier_blocks_its_channel_until_the_next_element_is_asked_for(local: bool) -> None:
+async def test_an_aligned_barrier_blocks_its_channel_until_the_next_element_is_asked_for(
+    autojump_clock: MockClock, local: bool
+) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         partition = producer.create_partition("p", subpartitions=1)
         writer = RecordWriter(partition, buffer_timeout_s=0)
@@ -85,8 +86,7 @@ async def test_an_aligned_barrier_blocks_its_channel_until_the_next_element_is_a
         gate.close()
 
 
-@virtual
-async def test_an_unaligned_barrier_overtakes_what_waits_at_the_producer() -> None:
+async def test_an_unaligned_barrier_overtakes_what_waits_at_the_producer(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         writer = RecordWriter(producer.create_partition("p", subpartitions=1), buffer_timeout_s=None)
         gate = await consumer.open_gate(channels(producer))
@@ -101,8 +101,7 @@ async def test_an_unaligned_barrier_overtakes_what_waits_at_the_producer() -> No
         gate.close()
 
 
-@virtual
-async def test_a_resume_out_of_turn_fails_that_channel_and_no_other() -> None:
+async def test_a_resume_out_of_turn_fails_that_channel_and_no_other(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         partition = producer.create_partition("p", subpartitions=2)
         writer = RecordWriter(partition, buffer_timeout_s=0)
@@ -118,8 +117,7 @@ async def test_a_resume_out_of_turn_fails_that_channel_and_no_other() -> None:
         gate.close()
 
 
-@virtual
-async def test_arrays_and_their_events() -> None:
+async def test_arrays_and_their_events(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         writer = RecordWriter(producer.create_partition("p", subpartitions=2), format="int64")
         gate = await consumer.open_gate(channels(producer, count=2))

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 from network_environments import CONFIG, assert_nothing_left, channels, read_all, settle, url
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack.errors import (
     ChannelFailed,
@@ -29,8 +29,7 @@ from netstack.runtime.record_writer import RecordWriter
 
 
 @pytest.mark.parametrize("local", [True, False])
-@virtual
-async def test_a_producers_failure_reaches_its_consumers_with_the_cause(local: bool) -> None:
+async def test_a_producers_failure_reaches_its_consumers_with_the_cause(autojump_clock: MockClock, local: bool) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         partition = producer.create_partition("p", subpartitions=1)
         writer = RecordWriter(partition, buffer_timeout_s=None)
@@ -48,8 +47,7 @@ async def test_a_producers_failure_reaches_its_consumers_with_the_cause(local: b
         assert_nothing_left(producer, consumer)
 
 
-@virtual
-async def test_a_writer_that_waits_for_a_buffer_is_woken_by_the_failure() -> None:
+async def test_a_writer_that_waits_for_a_buffer_is_woken_by_the_failure(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as producer:
         partition = producer.create_partition("p", subpartitions=1)
         writer = RecordWriter(partition)
@@ -72,8 +70,7 @@ async def test_a_writer_that_waits_for_a_buffer_is_woken_by_the_failure() -> Non
         assert_nothing_left(producer)
 
 
-@virtual
-async def test_one_channels_failure_leaves_the_others_on_the_connection_going() -> None:
+async def test_one_channels_failure_leaves_the_others_on_the_connection_going(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         bad = producer.create_partition("bad", subpartitions=1)
         good = RecordWriter(producer.create_partition("good", subpartitions=1), buffer_timeout_s=0)
@@ -92,8 +89,7 @@ async def test_one_channels_failure_leaves_the_others_on_the_connection_going() 
         gates["good"].close()
 
 
-@virtual
-async def test_in_one_gate_too_the_other_channels_go_on() -> None:
+async def test_in_one_gate_too_the_other_channels_go_on(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         bad = producer.create_partition("bad", subpartitions=1)
         good = RecordWriter(producer.create_partition("good", subpartitions=1), buffer_timeout_s=0)
@@ -108,8 +104,7 @@ async def test_in_one_gate_too_the_other_channels_go_on() -> None:
         gate.close()
 
 
-@virtual
-async def test_a_reader_that_goes_on_after_a_failure_still_comes_to_an_end() -> None:
+async def test_a_reader_that_goes_on_after_a_failure_still_comes_to_an_end(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         bad = producer.create_partition("bad", subpartitions=1)
         good = RecordWriter(producer.create_partition("good", subpartitions=1))
@@ -127,8 +122,9 @@ async def test_a_reader_that_goes_on_after_a_failure_still_comes_to_an_end() -> 
 
 
 @pytest.mark.parametrize("buffer_timeout_s", [None, 0.1, 0.0])
-@virtual
-async def test_the_smallest_quota_that_is_accepted_does_not_stop_a_writer(buffer_timeout_s: float | None) -> None:
+async def test_the_smallest_quota_that_is_accepted_does_not_stop_a_writer(
+    autojump_clock: MockClock, buffer_timeout_s: float | None
+) -> None:
     """Every subpartition may hold an open buffer for good: that alone must not keep the others from theirs."""
     quota = 1
     try:
@@ -149,8 +145,7 @@ async def test_the_smallest_quota_that_is_accepted_does_not_stop_a_writer(buffer
     assert received == [[b"%d" % number * 100 for number in range(index, 60, 3)] for index in range(3)]
 
 
-@virtual
-async def test_a_record_larger_than_the_quota_goes_through_whole() -> None:
+async def test_a_record_larger_than_the_quota_goes_through_whole(autojump_clock: MockClock) -> None:
     """The quota is asked between records: one that was begun is written to its end."""
     config = replace(CONFIG, max_buffers_per_channel=2, memory_bytes=256 * 1024)
     received: list[list[Any]] = [[], []]
@@ -168,8 +163,7 @@ async def test_a_record_larger_than_the_quota_goes_through_whole() -> None:
     assert received == [records[0::2], records[1::2]]
 
 
-@virtual
-async def test_an_idle_channel_hears_of_a_release() -> None:
+async def test_an_idle_channel_hears_of_a_release(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         producer.create_partition("p", subpartitions=2)
         gates = [
@@ -191,8 +185,7 @@ async def test_an_idle_channel_hears_of_a_release() -> None:
 
 
 @pytest.mark.parametrize("local", [True, False])
-@virtual
-async def test_a_partition_created_late_is_served(local: bool) -> None:
+async def test_a_partition_created_late_is_served(autojump_clock: MockClock, local: bool) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         gate = await (producer if local else consumer).open_gate(channels(producer))
         await trio.sleep(9)
@@ -204,8 +197,9 @@ async def test_a_partition_created_late_is_served(local: bool) -> None:
 
 
 @pytest.mark.parametrize("local", [True, False])
-@virtual
-async def test_a_partition_that_never_comes_fails_its_channel_after_the_timeout(local: bool) -> None:
+async def test_a_partition_that_never_comes_fails_its_channel_after_the_timeout(
+    autojump_clock: MockClock, local: bool
+) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         producer.create_partition("q", subpartitions=1)
         gate = await (producer if local else consumer).open_gate(channels(producer))
@@ -220,8 +214,9 @@ async def test_a_partition_that_never_comes_fails_its_channel_after_the_timeout(
 
 
 @pytest.mark.parametrize("local", [True, False])
-@virtual
-async def test_a_gate_closed_while_it_waits_does_not_take_the_partition_from_the_next(local: bool) -> None:
+async def test_a_gate_closed_while_it_waits_does_not_take_the_partition_from_the_next(
+    autojump_clock: MockClock, local: bool
+) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         at = producer if local else consumer
         (await at.open_gate(channels(producer))).close()
@@ -235,8 +230,7 @@ async def test_a_gate_closed_while_it_waits_does_not_take_the_partition_from_the
 
 
 @pytest.mark.parametrize("local", [True, False])
-@virtual
-async def test_a_subpartition_is_consumed_once(local: bool) -> None:
+async def test_a_subpartition_is_consumed_once(autojump_clock: MockClock, local: bool) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         producer.create_partition("p", subpartitions=1)
         at = producer if local else consumer
@@ -252,8 +246,7 @@ async def test_a_subpartition_is_consumed_once(local: bool) -> None:
 
 
 @pytest.mark.parametrize("local", [True, False])
-@virtual
-async def test_a_subpartition_out_of_range(local: bool) -> None:
+async def test_a_subpartition_out_of_range(autojump_clock: MockClock, local: bool) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         producer.create_partition("p", subpartitions=2)
         at = producer if local else consumer
@@ -271,8 +264,9 @@ async def test_a_subpartition_out_of_range(local: bool) -> None:
 
 
 @pytest.mark.parametrize("local", [True, False])
-@virtual
-async def test_a_consumer_that_leaves_does_not_let_the_producer_run_away(local: bool) -> None:
+async def test_a_consumer_that_leaves_does_not_let_the_producer_run_away(
+    autojump_clock: MockClock, local: bool
+) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         partition = producer.create_partition("p", subpartitions=1)
         writer = RecordWriter(partition, buffer_timeout_s=None)
@@ -292,8 +286,7 @@ async def test_a_consumer_that_leaves_does_not_let_the_producer_run_away(local: 
         assert_nothing_left(producer, consumer)
 
 
-@virtual
-async def test_a_gate_closed_while_its_reader_waits_ends_the_reader() -> None:
+async def test_a_gate_closed_while_its_reader_waits_ends_the_reader(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         producer.create_partition("p", subpartitions=1)
         gate = await consumer.open_gate(channels(producer))
@@ -314,8 +307,7 @@ async def test_a_gate_closed_while_its_reader_waits_ends_the_reader() -> None:
         assert consumer.statistics().pool.lent_segments == 0
 
 
-@virtual
-async def test_a_slow_channel_does_not_slow_another_on_its_connection() -> None:
+async def test_a_slow_channel_does_not_slow_another_on_its_connection(autojump_clock: MockClock) -> None:
     """The consumer of one channel never reads; the other gets thousands of buffers through."""
     async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
         slow = RecordWriter(producer.create_partition("slow", subpartitions=1), buffer_timeout_s=None)

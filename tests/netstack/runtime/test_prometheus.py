@@ -15,7 +15,6 @@ import threading
 import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
-from trio_runs import real
 
 from netstack.config import NetworkConfig
 from netstack.errors import ConfigError
@@ -57,7 +56,6 @@ async def scrape(manager: NetworkEnvironment) -> dict[tuple[str, ...], float]:
 
 
 @pytest.mark.parametrize("detailed", [False, True])
-@real
 async def test_a_scrape_gets_every_value(detailed: bool) -> None:
     async with open_task_manager(url(), CONFIG, metrics_address="127.0.0.1:0", detailed_metrics=detailed) as manager:
         writer = RecordWriter(manager.create_partition('say "p"', subpartitions=1))
@@ -80,7 +78,6 @@ async def test_a_scrape_gets_every_value(detailed: bool) -> None:
     assert found["netstack_memory_total_segments",] == 64
 
 
-@real
 async def test_the_help_is_the_definition_and_the_type_the_kind() -> None:
     async with open_task_manager(url(), CONFIG, metrics_address="127.0.0.1:0") as manager:
         assert manager.metrics_address is not None
@@ -92,7 +89,6 @@ async def test_the_help_is_the_definition_and_the_type_the_kind() -> None:
             assert (family.documentation, family.type) == (metric.definition, metric.kind)
 
 
-@real
 async def test_the_server_stops_when_the_block_is_left() -> None:
     async with open_task_manager(url(), CONFIG, metrics_address="127.0.0.1:0") as manager:
         address = manager.metrics_address
@@ -105,7 +101,6 @@ async def test_the_server_stops_when_the_block_is_left() -> None:
         await scrape(manager)
 
 
-@real
 async def test_ipv6() -> None:
     try:
         async with open_task_manager(url(), CONFIG, metrics_address="[::1]:0") as manager:
@@ -119,7 +114,6 @@ async def test_ipv6() -> None:
 # Closing.
 
 
-@real
 async def test_scrapes_while_the_block_is_left_are_answered_or_refused() -> None:
     stop = threading.Event()
     answers = []
@@ -172,7 +166,6 @@ def test_a_scrape_that_is_late_for_the_event_loop_is_answered_without_values(
     assert answers == [""]
 
 
-@real
 async def test_a_scraper_that_says_nothing_keeps_nobody(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,7 +185,6 @@ async def test_a_scraper_that_says_nothing_keeps_nobody(
 # What cannot be served.
 
 
-@real
 async def test_an_address_in_use_is_named_and_nothing_stays_open() -> None:
     async with open_task_manager(url(), CONFIG, metrics_address="127.0.0.1:0") as manager:
         taken = manager.metrics_address
@@ -204,7 +196,6 @@ async def test_an_address_in_use_is_named_and_nothing_stays_open() -> None:
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "x" * 70])
-@real
 async def test_a_host_that_is_none(host: str) -> None:
     with pytest.raises(OSError, match=f"cannot serve metrics at {host}:9249: "):
         async with open_task_manager(url(), CONFIG, metrics_address=f"{host}:9249"):
@@ -212,7 +203,6 @@ async def test_a_host_that_is_none(host: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["", "9249", "127.0.0.1", ":9249", "127.0.0.1:x", "127.0.0.1:99999", "a:1/metrics"])
-@real
 async def test_an_address_that_is_none(address: str) -> None:
     with pytest.raises(ConfigError, match="metrics_address"):
         async with open_task_manager(url(), CONFIG, metrics_address=address):
@@ -261,7 +251,6 @@ def status(address: str, **headers: str) -> int:
             return response.status
 
 
-@real
 async def test_beyond_this_host_a_scraper_shows_the_token_of_the_secret() -> None:
     secret = Secret.generate()
     async with open_task_manager(url(), CONFIG, secret=secret, metrics_address="0.0.0.0:0") as manager:
@@ -278,7 +267,6 @@ async def test_beyond_this_host_a_scraper_shows_the_token_of_the_secret() -> Non
         assert await trio.to_thread.run_sync(status, manager.metrics_address) == 200
 
 
-@real
 async def test_slow_scrapers_use_up_neither_threads_nor_descriptors_and_keep_nobody_out() -> None:
     async with open_task_manager(url(), CONFIG, metrics_address="127.0.0.1:0") as manager:
         assert manager.metrics_address is not None

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
-from trio_runs import run_virtual, virtual
+from trio.testing import MockClock
+from trio_runs import run_virtual
 
 from netstack.buffer.elements import EventBuffer
 from netstack.buffer.lent import LentBuffer
@@ -70,8 +71,7 @@ class Stage:
 # One by one.
 
 
-@virtual
-async def test_elements_come_in_order_with_their_channel() -> None:
+async def test_elements_come_in_order_with_their_channel(autojump_clock: MockClock) -> None:
     stage = Stage(2)
     stage.put(frame(b"a") + frame(b"b"), 0)
     stage.put(frame(b"c")[:3], 1)
@@ -90,8 +90,7 @@ async def test_elements_come_in_order_with_their_channel() -> None:
     assert await reader.next_records() is None
 
 
-@virtual
-async def test_next_records_gives_a_buffer_at_a_time_and_never_nothing() -> None:
+async def test_next_records_gives_a_buffer_at_a_time_and_never_nothing(autojump_clock: MockClock) -> None:
     stage = Stage()
     stage.put(frame(b"abc")[:5])
     stage.put(frame(b"abc")[5:] + frame(b"d"))
@@ -103,8 +102,7 @@ async def test_next_records_gives_a_buffer_at_a_time_and_never_nothing() -> None
     assert await reader.next_records() is None
 
 
-@virtual
-async def test_a_reader_waits_and_is_woken() -> None:
+async def test_a_reader_waits_and_is_woken(autojump_clock: MockClock) -> None:
     stage = Stage()
     reader = RecordReader(stage.gate)
     got: list[Any] = []
@@ -124,8 +122,7 @@ async def test_a_reader_waits_and_is_woken() -> None:
     assert got == [b"0", b"1", b"2"]
 
 
-@virtual
-async def test_a_reader_that_never_waits_lets_others_run() -> None:
+async def test_a_reader_that_never_waits_lets_others_run(autojump_clock: MockClock) -> None:
     stage = Stage()
     for _ in range(2 * TURN_BUFFERS):
         stage.put(frame(b""))
@@ -143,8 +140,7 @@ async def test_a_reader_that_never_waits_lets_others_run() -> None:
         assert ran
 
 
-@virtual
-async def test_a_barrier_holds_its_channel_until_the_next_element_is_asked_for() -> None:
+async def test_a_barrier_holds_its_channel_until_the_next_element_is_asked_for(autojump_clock: MockClock) -> None:
     stage = Stage()
     barrier = CheckpointBarrier(1)
     stage.put_event(barrier)
@@ -156,8 +152,7 @@ async def test_a_barrier_holds_its_channel_until_the_next_element_is_asked_for()
     assert not stage.subpartitions[0].is_blocked
 
 
-@virtual
-async def test_a_stream_that_ends_in_a_record_is_told_apart_from_one_that_ends() -> None:
+async def test_a_stream_that_ends_in_a_record_is_told_apart_from_one_that_ends(autojump_clock: MockClock) -> None:
     stage = Stage(2)
     stage.put(frame(b"whole"), 0)
     stage.put(frame(b"torn")[:6], 1)
@@ -170,8 +165,7 @@ async def test_a_stream_that_ends_in_a_record_is_told_apart_from_one_that_ends()
     stage.assert_all_home()
 
 
-@virtual
-async def test_bytes_that_are_no_record_give_their_buffer_back() -> None:
+async def test_bytes_that_are_no_record_give_their_buffer_back(autojump_clock: MockClock) -> None:
     stage = Stage()
     stage.put(frame(b"seven"))
     reader = RecordReader(stage.gate, format="int64")
@@ -180,8 +174,7 @@ async def test_bytes_that_are_no_record_give_their_buffer_back() -> None:
     stage.assert_all_home()
 
 
-@virtual
-async def test_a_closed_gate_ends_the_reader() -> None:
+async def test_a_closed_gate_ends_the_reader(autojump_clock: MockClock) -> None:
     stage = Stage()
     reader = RecordReader(stage.gate)
     reader.close()
@@ -214,8 +207,7 @@ def test_a_large_record_goes_through_a_file_that_does_not_outlive_the_reader(tmp
 # Tasks.
 
 
-@virtual
-async def test_next_records_is_a_checkpoint_whether_it_waits_or_not() -> None:
+async def test_next_records_is_a_checkpoint_whether_it_waits_or_not(autojump_clock: MockClock) -> None:
     stage = Stage()
     reader = RecordReader(stage.gate)
     stage.put(frame(b"a"))
@@ -232,8 +224,7 @@ async def test_next_records_is_a_checkpoint_whether_it_waits_or_not() -> None:
         assert await reader.next_records() is None
 
 
-@virtual
-async def test_next_records_nowait_gives_what_has_come() -> None:
+async def test_next_records_nowait_gives_what_has_come(autojump_clock: MockClock) -> None:
     stage = Stage()
     reader = RecordReader(stage.gate)
     with trio.testing.assert_no_checkpoints():
@@ -254,8 +245,7 @@ async def test_next_records_nowait_gives_what_has_come() -> None:
 
 
 @pytest.mark.parametrize("arrays", [False, True])
-@virtual
-async def test_two_tasks_on_one_reader_are_told_so(arrays: bool) -> None:
+async def test_two_tasks_on_one_reader_are_told_so(autojump_clock: MockClock, arrays: bool) -> None:
     stage = Stage()
     reader: Any = ArrayReader(stage.gate, "<i8") if arrays else RecordReader(stage.gate, format="int64")
     got: list[Any] = []
@@ -285,8 +275,7 @@ async def test_two_tasks_on_one_reader_are_told_so(arrays: bool) -> None:
 # Arrays.
 
 
-@virtual
-async def test_arrays_hold_whole_records_of_one_channel() -> None:
+async def test_arrays_hold_whole_records_of_one_channel(autojump_clock: MockClock) -> None:
     stage = Stage(2)
     values = [np.arange(5, dtype="<i4"), np.arange(10, 17, dtype="<i4")]
     for index in (0, 1):
@@ -304,8 +293,7 @@ async def test_arrays_hold_whole_records_of_one_channel() -> None:
     stage.assert_all_home()
 
 
-@virtual
-async def test_an_array_belongs_to_whoever_got_it() -> None:
+async def test_an_array_belongs_to_whoever_got_it(autojump_clock: MockClock) -> None:
     stage = Stage()
     reader = ArrayReader(stage.gate, record_bytes=2)
     kept = []
@@ -315,8 +303,7 @@ async def test_an_array_belongs_to_whoever_got_it() -> None:
     assert all(array.shape == (20, 2) and (array == number).all() for number, array in enumerate(kept))
 
 
-@virtual
-async def test_events_are_kept_aside_and_the_end_is_the_end() -> None:
+async def test_events_are_kept_aside_and_the_end_is_the_end(autojump_clock: MockClock) -> None:
     stage = Stage()
     stage.put(frame(b"ab"))
     stage.put_event(UserEvent("x"))
@@ -328,8 +315,7 @@ async def test_events_are_kept_aside_and_the_end_is_the_end() -> None:
     assert stage.log == ["acknowledged 0", "consumed 0"]
 
 
-@virtual
-async def test_what_came_before_a_record_of_another_width_is_still_handed_out() -> None:
+async def test_what_came_before_a_record_of_another_width_is_still_handed_out(autojump_clock: MockClock) -> None:
     stage = Stage()
     stage.put(frame(b"ab") + frame(b"cd") + frame(b"wide"))
     reader = ArrayReader(stage.gate, record_bytes=2)
@@ -339,8 +325,7 @@ async def test_what_came_before_a_record_of_another_width_is_still_handed_out() 
     stage.assert_all_home()
 
 
-@virtual
-async def test_arrays_of_a_stream_that_ends_in_a_record() -> None:
+async def test_arrays_of_a_stream_that_ends_in_a_record(autojump_clock: MockClock) -> None:
     stage = Stage()
     stage.put(frame(b"ab") + frame(b"cd")[:5])
     stage.end()
@@ -370,8 +355,7 @@ def test_settings_of_arrays_that_cannot_work() -> None:
 # How long a reader waits, and what it has decoded.
 
 
-@virtual
-async def test_a_reader_is_idle_while_its_gate_is_empty() -> None:
+async def test_a_reader_is_idle_while_its_gate_is_empty(autojump_clock: MockClock) -> None:
     stage = Stage()
     reader = RecordReader(stage.gate)
     async with trio.open_nursery() as nursery:
@@ -392,8 +376,7 @@ async def test_a_reader_is_idle_while_its_gate_is_empty() -> None:
     assert statistics.records == 15
 
 
-@virtual
-async def test_a_cancelled_wait_is_over() -> None:
+async def test_a_cancelled_wait_is_over(autojump_clock: MockClock) -> None:
     stage = Stage()
     with trio.move_on_after(3):
         await RecordReader(stage.gate).next_records()
@@ -401,8 +384,7 @@ async def test_a_cancelled_wait_is_over() -> None:
     assert stage.gate.statistics().idle.total_s == pytest.approx(3)
 
 
-@virtual
-async def test_the_gates_of_a_union_are_idle_together() -> None:
+async def test_the_gates_of_a_union_are_idle_together(autojump_clock: MockClock) -> None:
     stages = [Stage(), Stage(2)]
     union = UnionInputGate([stage.gate for stage in stages])
     reader = ArrayReader(union, record_bytes=1)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.errors import ConfigError, LocalProtocolError, PoolDestroyed, RecordError
@@ -70,8 +70,7 @@ async def settle() -> None:
     await trio.testing.wait_all_tasks_blocked()
 
 
-@virtual
-async def test_emit_waits_for_a_buffer_and_goes_on_when_one_is_back() -> None:
+async def test_emit_waits_for_a_buffer_and_goes_on_when_one_is_back(autojump_clock: MockClock) -> None:
     stage = Stage(buffer_timeout_s=None)
     written = 0
 
@@ -94,8 +93,7 @@ async def test_emit_waits_for_a_buffer_and_goes_on_when_one_is_back() -> None:
     assert stage.partition.statistics().records == 8
 
 
-@virtual
-async def test_emit_nowait_refuses_what_has_no_buffer_and_writes_nothing_of_it() -> None:
+async def test_emit_nowait_refuses_what_has_no_buffer_and_writes_nothing_of_it(autojump_clock: MockClock) -> None:
     stage = Stage(buffer_timeout_s=None)
     stage.writer.emit_nowait(bytes(100))
     with pytest.raises(trio.WouldBlock):
@@ -105,8 +103,7 @@ async def test_emit_nowait_refuses_what_has_no_buffer_and_writes_nothing_of_it()
     assert stage.read() == frame(bytes(100)) + frame(b"fits")
 
 
-@virtual
-async def test_a_record_larger_than_all_buffers_goes_through_them() -> None:
+async def test_a_record_larger_than_all_buffers_goes_through_them(autojump_clock: MockClock) -> None:
     stage = Stage(buffer_timeout_s=None)
     record = bytes(range(256)) * 10
     received = bytearray()
@@ -123,8 +120,7 @@ async def test_a_record_larger_than_all_buffers_goes_through_them() -> None:
     assert received == frame(record)
 
 
-@virtual
-async def test_two_tasks_cannot_emit_at_once() -> None:
+async def test_two_tasks_cannot_emit_at_once(autojump_clock: MockClock) -> None:
     stage = Stage(buffer_timeout_s=None)
 
     async def write() -> None:
@@ -149,8 +145,7 @@ async def test_two_tasks_cannot_emit_at_once() -> None:
     assert received == frame(bytes(1000))
 
 
-@virtual
-async def test_the_buffer_timeout_by_the_clock() -> None:
+async def test_the_buffer_timeout_by_the_clock(autojump_clock: MockClock) -> None:
     stage = Stage(subpartitions=2, segments=8, buffer_timeout_s=0.5)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.host.flusher.run)
@@ -167,8 +162,7 @@ async def test_the_buffer_timeout_by_the_clock() -> None:
     assert stage.partition.statistics().flushes_timeout == 2
 
 
-@virtual
-async def test_lent_memory_is_waited_for_a_moment_and_then_copied() -> None:
+async def test_lent_memory_is_waited_for_a_moment_and_then_copied(autojump_clock: MockClock) -> None:
     stage = Stage(segments=30, segment_bytes=8192, buffer_timeout_s=None)
     array = np.ones((2, 20_000), np.uint8)
     start = trio.current_time()
@@ -179,8 +173,7 @@ async def test_lent_memory_is_waited_for_a_moment_and_then_copied() -> None:
     assert stage.read() == frame(b"\1" * 20_000) * 2
 
 
-@virtual
-async def test_lent_memory_that_was_sent_is_not_waited_for() -> None:
+async def test_lent_memory_that_was_sent_is_not_waited_for(autojump_clock: MockClock) -> None:
     stage = Stage(segments=30, segment_bytes=8192, buffer_timeout_s=None)
     received = bytearray()
     start = trio.current_time()
@@ -197,8 +190,7 @@ async def test_lent_memory_that_was_sent_is_not_waited_for() -> None:
     assert bytes(received) + stage.read() == frame(b"\1" * 20_000) * 2
 
 
-@virtual
-async def test_finish_says_whether_the_job_drains_and_comes_once() -> None:
+async def test_finish_says_whether_the_job_drains_and_comes_once(autojump_clock: MockClock) -> None:
     stage = Stage()
     await stage.writer.finish(drain=False)
     buffer = stage.views[0].poll()
@@ -210,8 +202,9 @@ async def test_finish_says_whether_the_job_drains_and_comes_once() -> None:
         await stage.writer.broadcast_event(UserEvent("late"))
 
 
-@virtual
-async def test_waiting_for_consumers_ends_when_they_acknowledge_leave_or_the_partition_goes() -> None:
+async def test_waiting_for_consumers_ends_when_they_acknowledge_leave_or_the_partition_goes(
+    autojump_clock: MockClock,
+) -> None:
     for end in ("acknowledge", "leave", "release"):
         stage = Stage()
         await stage.writer.finish()
@@ -234,8 +227,7 @@ async def test_waiting_for_consumers_ends_when_they_acknowledge_leave_or_the_par
                 stage.partition.release()
 
 
-@virtual
-async def test_calls_that_may_wait_are_checkpoints() -> None:
+async def test_calls_that_may_wait_are_checkpoints(autojump_clock: MockClock) -> None:
     stage = Stage(segments=20)
     with trio.testing.assert_checkpoints():
         await stage.writer.flush()
@@ -252,8 +244,7 @@ async def test_calls_that_may_wait_are_checkpoints() -> None:
         await stage.writer.wait_consumed()
 
 
-@virtual
-async def test_a_release_takes_the_open_buffers_from_the_writer() -> None:
+async def test_a_release_takes_the_open_buffers_from_the_writer(autojump_clock: MockClock) -> None:
     for end in ("release", "fail"):
         stage = Stage(subpartitions=2, segments=8)
         await stage.writer.emit(b"a")
@@ -273,8 +264,7 @@ async def test_a_release_takes_the_open_buffers_from_the_writer() -> None:
         assert stage.network.statistics().lent_segments == 0
 
 
-@virtual
-async def test_what_is_no_batch_is_refused_and_nothing_of_it_written() -> None:
+async def test_what_is_no_batch_is_refused_and_nothing_of_it_written(autojump_clock: MockClock) -> None:
     stage = Stage()
     for batch in (np.zeros((2, 2)), np.array([None, "x"], object)):
         with pytest.raises(RecordError, match="array of"):
@@ -287,16 +277,14 @@ async def test_what_is_no_batch_is_refused_and_nothing_of_it_written() -> None:
     assert stage.read() == b""
 
 
-@virtual
-async def test_settings_that_cannot_work() -> None:
+async def test_settings_that_cannot_work(autojump_clock: MockClock) -> None:
     with pytest.raises(ConfigError, match=r"buffer_timeout_s=-1; give 0"):
         Stage(buffer_timeout_s=-1)
     with pytest.raises(ConfigError, match="no record format 'xml'"):
         Stage(format="xml")
 
 
-@virtual
-async def test_the_writer_knows_its_partition() -> None:
+async def test_the_writer_knows_its_partition(autojump_clock: MockClock) -> None:
     stage = Stage()
     assert stage.writer.partition is stage.partition
 
@@ -326,8 +314,7 @@ async def pressed(stage: Stage, write: Callable[[], Awaitable[None]]) -> tuple[f
     return statistics.soft_backpressured.total_s, statistics.hard_backpressured.total_s
 
 
-@virtual
-async def test_waiting_for_the_first_buffer_of_a_record_is_soft() -> None:
+async def test_waiting_for_the_first_buffer_of_a_record_is_soft(autojump_clock: MockClock) -> None:
     stage = Stage(buffer_timeout_s=None)
 
     async def write() -> None:
@@ -341,8 +328,9 @@ async def test_waiting_for_the_first_buffer_of_a_record_is_soft() -> None:
     assert statistics.backpressured_ms_per_s == statistics.soft_backpressured.ms_per_s
 
 
-@virtual
-async def test_a_record_that_only_filled_an_open_buffer_still_waits_for_its_first_one() -> None:
+async def test_a_record_that_only_filled_an_open_buffer_still_waits_for_its_first_one(
+    autojump_clock: MockClock,
+) -> None:
     stage = Stage(buffer_timeout_s=None)
 
     async def write() -> None:
@@ -360,8 +348,7 @@ async def test_a_record_that_only_filled_an_open_buffer_still_waits_for_its_firs
     assert hard == 0
 
 
-@virtual
-async def test_waiting_inside_a_record_is_hard() -> None:
+async def test_waiting_inside_a_record_is_hard(autojump_clock: MockClock) -> None:
     stage = Stage(buffer_timeout_s=None)
 
     async def write() -> None:
@@ -371,8 +358,7 @@ async def test_waiting_inside_a_record_is_hard() -> None:
     assert await pressed(stage, write) == pytest.approx((1, 3 + 5))
 
 
-@virtual
-async def test_a_batch_is_pressed_by_where_it_stands() -> None:
+async def test_a_batch_is_pressed_by_where_it_stands(autojump_clock: MockClock) -> None:
     stage = Stage(buffer_timeout_s=None)
 
     async def write_whole() -> None:
@@ -385,8 +371,7 @@ async def test_a_batch_is_pressed_by_where_it_stands() -> None:
     assert await pressed(stage, write_spanning) == pytest.approx((3 + 2, 4))
 
 
-@virtual
-async def test_completing_a_torn_record_is_hard_and_cancelled_waits_end() -> None:
+async def test_completing_a_torn_record_is_hard_and_cancelled_waits_end(autojump_clock: MockClock) -> None:
     stage = Stage(buffer_timeout_s=None)
     with trio.move_on_after(2):
         await stage.writer.emit(bytes(6 * SIZE - 4))
@@ -398,8 +383,7 @@ async def test_completing_a_torn_record_is_hard_and_cancelled_waits_end() -> Non
     assert statistics.soft_backpressured.total_s == 0
 
 
-@virtual
-async def test_waiting_for_lent_memory_to_be_sent_is_soft() -> None:
+async def test_waiting_for_lent_memory_to_be_sent_is_soft(autojump_clock: MockClock) -> None:
     stage = Stage(segments=30, segment_bytes=8192, buffer_timeout_s=None)
     await stage.writer.emit_batch(np.ones((2, 20_000), np.uint8))
     statistics = stage.partition.statistics()

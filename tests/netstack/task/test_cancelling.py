@@ -9,7 +9,7 @@ import task_functions
 import trio
 from task_functions import Closes, Collect, SlowNumbers, double, key_of
 from tasks import running
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.schedule import StreamEnvironment, StreamSettings
@@ -26,8 +26,9 @@ def job_of(folder: Path) -> StreamEnvironment:
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233])
-@virtual
-async def test_cancelled_after_so_many_rounds_of_the_scheduler(tmp_path: Path, rounds: int) -> None:
+async def test_cancelled_after_so_many_rounds_of_the_scheduler(
+    autojump_clock: MockClock, tmp_path: Path, rounds: int
+) -> None:
     task_functions.OPEN[0] = 0
     with trio.move_on_after(3600) as scope:
         async with trio.open_nursery() as nursery:

@@ -28,7 +28,7 @@ from task_functions import (
     where,
 )
 from tasks import Run, run_to_its_end, running
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack.errors import ConfigError, OperatorFailed, RecordError
 from netstack.keygroups import key_group, operator_index
@@ -48,8 +48,7 @@ def flat(found: list[list[Any]]) -> list[Any]:
 
 
 @CHAINED
-@virtual
-async def test_map_filter_flat_map_sink(is_chained: bool) -> None:
+async def test_map_filter_flat_map_sink(autojump_clock: MockClock, is_chained: bool) -> None:
     job = environment(is_chained=is_chained)
     job.source(numbers).map(plus, addend=3).map(double).filter(is_even).flat_map(twice).sink(Collect, name="sink")
     run = await run_to_its_end(job)
@@ -57,8 +56,7 @@ async def test_map_filter_flat_map_sink(is_chained: bool) -> None:
     assert len(run.tasks) == (1 if is_chained else 6)
 
 
-@virtual
-async def test_a_type_is_a_function_too() -> None:
+async def test_a_type_is_a_function_too(autojump_clock: MockClock) -> None:
     job = environment()
     job.source(numbers, parameters={"count": 3}).map(str).map(float, name="float").filter(bool).sink(
         Collect, name="sink"
@@ -68,8 +66,7 @@ async def test_a_type_is_a_function_too() -> None:
 
 
 @CHAINED
-@virtual
-async def test_records_are_counted_for_every_operator(is_chained: bool) -> None:
+async def test_records_are_counted_for_every_operator(autojump_clock: MockClock, is_chained: bool) -> None:
     job = environment(is_chained=is_chained)
     evens = job.source(numbers).filter(is_even)
     evens.sink(Collect, name="even")
@@ -92,8 +89,7 @@ async def test_records_are_counted_for_every_operator(is_chained: bool) -> None:
 
 
 @CHAINED
-@virtual
-async def test_async_operators_keep_the_order(is_chained: bool) -> None:
+async def test_async_operators_keep_the_order(autojump_clock: MockClock, is_chained: bool) -> None:
     job = environment(is_chained=is_chained)
     job.source(numbers, parameters={"count": 200}).process(DoubleAsync).map(double).process(
         DoubleAsync, name="again"
@@ -103,8 +99,7 @@ async def test_async_operators_keep_the_order(is_chained: bool) -> None:
 
 
 @CHAINED
-@virtual
-async def test_arrays_stay_arrays(is_chained: bool) -> None:
+async def test_arrays_stay_arrays(autojump_clock: MockClock, is_chained: bool) -> None:
     job = environment(is_chained=is_chained)
     doubled = job.source(Arrays).with_format("int64").process(DoubleBatch).with_format("int64")
     doubled.sink(CollectBatches, name="sink")
@@ -117,8 +112,7 @@ async def test_arrays_stay_arrays(is_chained: bool) -> None:
 
 
 @CHAINED
-@virtual
-async def test_side_outputs_and_records_that_nobody_reads(is_chained: bool) -> None:
+async def test_side_outputs_and_records_that_nobody_reads(autojump_clock: MockClock, is_chained: bool) -> None:
     job = environment(is_chained=is_chained)
     split = job.source(numbers).process(split_by_size)
     split.sink(Collect, name="small")
@@ -129,8 +123,7 @@ async def test_side_outputs_and_records_that_nobody_reads(is_chained: bool) -> N
 
 
 @pytest.mark.parametrize("operator", [Join, JoinByContext])
-@virtual
-async def test_two_inputs_are_told_apart(operator: type) -> None:
+async def test_two_inputs_are_told_apart(autojump_clock: MockClock, operator: type) -> None:
     job = environment(parallelism=2)
     left = job.source(numbers_of_subtask, name="left")
     right = job.source(numbers_of_subtask, name="right").map(double)
@@ -142,8 +135,7 @@ async def test_two_inputs_are_told_apart(operator: type) -> None:
     )
 
 
-@virtual
-async def test_a_union_has_all_records() -> None:
+async def test_a_union_has_all_records(autojump_clock: MockClock) -> None:
     job = environment(parallelism=2)
     first, second = (job.source(numbers_of_subtask, name=name) for name in ("first", "second"))
     first.union(second.map(double)).map(double, name="all").sink(Collect, name="sink")
@@ -167,53 +159,44 @@ class TestPartitioners:
             shares[subtask].append(number)
         return shares
 
-    @virtual
-    async def test_forward(self) -> None:
+    async def test_forward(self, autojump_clock: MockClock) -> None:
         assert await self.shares("forward", consumers=2) == [[*range(200)], [*range(200, 400)]]
 
-    @virtual
-    async def test_rebalance(self) -> None:
+    async def test_rebalance(self, autojump_clock: MockClock) -> None:
         shares = await self.shares("rebalance")
         assert [len(share) for share in shares] == [100] * 4
         assert sorted(flat(shares)) == [*range(400)]
 
-    @virtual
-    async def test_rescale(self) -> None:
+    async def test_rescale(self, autojump_clock: MockClock) -> None:
         shares = await self.shares("rescale")
         assert sorted(shares[0] + shares[1]) == [*range(200)]
         assert sorted(shares[2] + shares[3]) == [*range(200, 400)]
         assert [len(share) for share in shares] == [100] * 4
 
-    @virtual
-    async def test_shuffle(self) -> None:
+    async def test_shuffle(self, autojump_clock: MockClock) -> None:
         shares = await self.shares("shuffle")
         assert sorted(flat(shares)) == [*range(400)]
         assert all(len(share) > 50 for share in shares)
 
-    @virtual
-    async def test_global(self) -> None:
+    async def test_global(self, autojump_clock: MockClock) -> None:
         shares = await self.shares("global_")
         assert sorted(shares[0]) == [*range(400)]
         assert shares[1:] == [[], [], []]
 
-    @virtual
-    async def test_broadcast(self) -> None:
+    async def test_broadcast(self, autojump_clock: MockClock) -> None:
         assert [sorted(share) for share in await self.shares("broadcast")] == [[*range(400)]] * 4
 
-    @virtual
-    async def test_hash(self) -> None:
+    async def test_hash(self, autojump_clock: MockClock) -> None:
         for subtask, share in enumerate(await self.shares("key_by", key_of)):
             assert all(operator_index(key_group(key_of(number), 128), 4, 128) == subtask for number in share)
 
-    @virtual
-    async def test_custom(self) -> None:
+    async def test_custom(self, autojump_clock: MockClock) -> None:
         shares = await self.shares("partition_custom", last_channel)
         assert sorted(shares[0]) == [number for number in range(400) if number % 3 == 0]
         assert sorted(shares[3]) == [number for number in range(400) if number % 3]
 
 
-@virtual
-async def test_keyed_state_counts_every_key_once() -> None:
+async def test_keyed_state_counts_every_key_once(autojump_clock: MockClock) -> None:
     job = environment(parallelism=3)
     job.source(numbers_of_subtask).key_by(key_of).process(CountAtEnd, name="count")
     run = await run_to_its_end(job)
@@ -221,8 +204,7 @@ async def test_keyed_state_counts_every_key_once() -> None:
 
 
 @pytest.mark.parametrize("operator", ["Join", "JoinByContext"])
-@virtual
-async def test_sources_that_are_inputs_of_a_chain(operator: str) -> None:
+async def test_sources_that_are_inputs_of_a_chain(autojump_clock: MockClock, operator: str) -> None:
 
     job = environment()
     first, second = (job.source(numbers, name=name) for name in ("first", "second"))
@@ -238,8 +220,7 @@ async def test_sources_that_are_inputs_of_a_chain(operator: str) -> None:
     assert Counter(side for side, _ in flat(run.result("sink"))) == {"left": 1000, "right": 1000}
 
 
-@virtual
-async def test_the_seeds_example_runs_as_three_tasks_and_as_four_with_a_new_chain() -> None:
+async def test_the_seeds_example_runs_as_three_tasks_and_as_four_with_a_new_chain(autojump_clock: MockClock) -> None:
     for starts_chain, tasks in ((False, 3), (True, 4)):
         job = environment()
         first = job.source(numbers, name="source").map(double, name="map 1")
@@ -262,22 +243,21 @@ class TestRefusals:
             ("task_functions:Count", {}, "Count has no method map or __call__"),
         ],
     )
-    @virtual
-    async def test_an_operator_that_cannot_be_made(self, function: str, parameters: Any, says: str) -> None:
+    async def test_an_operator_that_cannot_be_made(
+        self, autojump_clock: MockClock, function: str, parameters: Any, says: str
+    ) -> None:
         job = environment()
         job.source(numbers).map(function, **parameters)
         with pytest.raises(ConfigError, match=says):
             await run_to_its_end(job)
 
-    @virtual
-    async def test_keyed_state_without_keys(self) -> None:
+    async def test_keyed_state_without_keys(self, autojump_clock: MockClock) -> None:
         job = environment()
         job.source(numbers).process(CountAtEnd)
         with pytest.raises(ConfigError, match="put key_by in front of it"):
             await run_to_its_end(job)
 
-    @virtual
-    async def test_keyed_state_of_somebody_else_s_keys(self) -> None:
+    async def test_keyed_state_of_somebody_else_s_keys(self, autojump_clock: MockClock) -> None:
         job = environment(parallelism=3)
         job.source(numbers_of_subtask).key_by("task_functions:modulo").process(CountAtEnd, name="count")
         await run_to_its_end(job)  # the same keys, by another function
@@ -286,8 +266,7 @@ class TestRefusals:
         with pytest.raises(ConfigError, match=r"come to subtask ., not to .: use what the function of key_by gives"):
             await run_to_its_end(job)
 
-    @virtual
-    async def test_a_record_that_does_not_fit_its_format(self) -> None:
+    async def test_a_record_that_does_not_fit_its_format(self, autojump_clock: MockClock) -> None:
         job = environment(is_chained=False)
         job.source(numbers).with_format("str").sink(Collect)
         with pytest.raises(RecordError, match="edge source -> sink: record 0 of type int does not fit format str"):
@@ -295,8 +274,9 @@ class TestRefusals:
 
     @CHAINED
     @pytest.mark.parametrize("kind", ["map", "filter", "flat_map", "process", "sink"])
-    @virtual
-    async def test_an_operator_that_raises_is_named(self, is_chained: bool, kind: str) -> None:
+    async def test_an_operator_that_raises_is_named(
+        self, autojump_clock: MockClock, is_chained: bool, kind: str
+    ) -> None:
         job = environment(is_chained=is_chained)
         stream = job.source(numbers).map(double).flat_map(twice)
         function = "task_functions:fail_with_output" if kind == "process" else "task_functions:fail"
@@ -306,30 +286,26 @@ class TestRefusals:
         assert isinstance(caught.value.cause, ZeroDivisionError)
 
     @pytest.mark.parametrize("where", ["made", "open", "finish", "read"])
-    @virtual
-    async def test_a_method_that_raises_is_its_operators(self, where: str) -> None:
+    async def test_a_method_that_raises_is_its_operators(self, autojump_clock: MockClock, where: str) -> None:
         job = environment()
         job.source("task_functions:Fails", name="bad", parameters={"where": where})
         with pytest.raises(OperatorFailed, match=f"operator 'bad': RuntimeError: in {where}"):
             await run_to_its_end(job)
 
-    @virtual
-    async def test_a_function_that_runs_out_of_something_ends_no_stream(self) -> None:
+    async def test_a_function_that_runs_out_of_something_ends_no_stream(self, autojump_clock: MockClock) -> None:
         job = environment()
         job.source(Arrays).map("task_functions:stop_in_the_middle", name="bad").sink(Collect)
         with pytest.raises(OperatorFailed, match="operator 'bad': StopIteration"):
             await run_to_its_end(job)
 
-    @virtual
-    async def test_a_function_that_exits_ends_its_task_only(self) -> None:
+    async def test_a_function_that_exits_ends_its_task_only(self, autojump_clock: MockClock) -> None:
         job = environment()
         job.source(numbers).map("sys:exit", name="bad").sink(Collect)
         with pytest.raises(OperatorFailed, match="operator 'bad': SystemExit: 0"):
             await run_to_its_end(job)
 
 
-@virtual
-async def test_a_cancelled_task_gives_everything_back() -> None:
+async def test_a_cancelled_task_gives_everything_back(autojump_clock: MockClock) -> None:
     job = environment(is_chained=False, parallelism=2)
     job.source("task_functions:SlowNumbers").rebalance().map(double).rebalance().sink(Collect)
     async with running(job) as run:
@@ -337,8 +313,7 @@ async def test_a_cancelled_task_gives_everything_back() -> None:
 
 
 @pytest.mark.parametrize("source", ["numbers", "Arrays", "AllAtTheEnd"])
-@virtual
-async def test_the_next_stage_comes_with_the_first_output(source: str) -> None:
+async def test_the_next_stage_comes_with_the_first_output(autojump_clock: MockClock, source: str) -> None:
     settings = StreamSettings(scheduling="next_stage_on_first_output")
     job = StreamEnvironment("job", settings=settings)
     made = job.source(f"task_functions:{source}", parameters={"count": 5000}).with_format("int64")

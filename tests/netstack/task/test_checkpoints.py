@@ -11,7 +11,7 @@ import pytest
 import trio
 from task_functions import Collect, CountAtEnd, Join, SlowNumbers, Unstorable, double, is_even, key_of, numbers
 from tasks import Run, run_to_its_end, running
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.checkpoint.storage import CheckpointStorage
@@ -62,8 +62,9 @@ def counts(run: Run) -> Counter[int]:
 
 @MODES
 @pytest.mark.parametrize("counters", [1, 2, 3])
-@virtual
-async def test_a_restart_counts_every_record_once(tmp_path: Path, unaligned: bool, counters: int) -> None:
+async def test_a_restart_counts_every_record_once(
+    autojump_clock: MockClock, tmp_path: Path, unaligned: bool, counters: int
+) -> None:
     async with running(counting(tmp_path, unaligned=unaligned)) as run:
         await trio.sleep(0.01)
         await run.checkpoint(1, unaligned=unaligned)
@@ -72,8 +73,7 @@ async def test_a_restart_counts_every_record_once(tmp_path: Path, unaligned: boo
     assert counts(run) == expected()
 
 
-@virtual
-async def test_many_checkpoints_and_restarts(tmp_path: Path) -> None:
+async def test_many_checkpoints_and_restarts(autojump_clock: MockClock, tmp_path: Path) -> None:
     last = None
     for checkpoint_id in itertools.count(1):
         async with running(counting(tmp_path, unaligned=True, counters=1 + checkpoint_id % 3), restore=last) as run:
@@ -87,8 +87,9 @@ async def test_many_checkpoints_and_restarts(tmp_path: Path) -> None:
     assert counts(run) == expected()
 
 
-@virtual
-async def test_a_savepoint_survives_other_chains_and_another_parallelism(tmp_path: Path) -> None:
+async def test_a_savepoint_survives_other_chains_and_another_parallelism(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
     async with running(counting(tmp_path, is_chained=True)) as run:
         await trio.sleep(0.006)
         await run.checkpoint(1)
@@ -100,8 +101,9 @@ async def test_a_savepoint_survives_other_chains_and_another_parallelism(tmp_pat
     assert counts(run) == expected()
 
 
-@virtual
-async def test_stop_with_savepoint_ends_without_finish_and_goes_on_elsewhere(tmp_path: Path) -> None:
+async def test_stop_with_savepoint_ends_without_finish_and_goes_on_elsewhere(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
     async with running(counting(tmp_path)) as run:
         await trio.sleep(0.02)
         await run.checkpoint(1, stops=True)
@@ -112,8 +114,7 @@ async def test_stop_with_savepoint_ends_without_finish_and_goes_on_elsewhere(tmp
     assert counts(run) == expected()
 
 
-@virtual
-async def test_a_failed_stop_goes_on(tmp_path: Path) -> None:
+async def test_a_failed_stop_goes_on(autojump_clock: MockClock, tmp_path: Path) -> None:
     async with running(counting(tmp_path)) as run:
         await trio.sleep(0.02)
         run.trigger(1, stops=True)
@@ -128,8 +129,9 @@ async def test_a_failed_stop_goes_on(tmp_path: Path) -> None:
 
 
 @MODES
-@virtual
-async def test_a_task_that_has_ended_leaves_its_last_state(tmp_path: Path, unaligned: bool) -> None:
+async def test_a_task_that_has_ended_leaves_its_last_state(
+    autojump_clock: MockClock, tmp_path: Path, unaligned: bool
+) -> None:
     def two(folder: Path) -> StreamEnvironment:
         job = environment(folder, unaligned=unaligned)
         short = job.source(SlowNumbers, name="short", parameters={"count": 5})
@@ -147,8 +149,9 @@ async def test_a_task_that_has_ended_leaves_its_last_state(tmp_path: Path, unali
     assert found == {"left": 10, "right": 2 * COUNT}
 
 
-@virtual
-async def test_state_that_cannot_be_stored_fails_the_task_with_its_path(tmp_path: Path) -> None:
+async def test_state_that_cannot_be_stored_fails_the_task_with_its_path(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
     job = environment(tmp_path, parallelism=1)
     job.source(SlowNumbers).process(Unstorable, name="odd")
     async with running(job) as run:
@@ -158,8 +161,7 @@ async def test_state_that_cannot_be_stored_fails_the_task_with_its_path(tmp_path
             await run.wait()
 
 
-@virtual
-async def test_operators_hear_that_a_checkpoint_is_complete(tmp_path: Path) -> None:
+async def test_operators_hear_that_a_checkpoint_is_complete(autojump_clock: MockClock, tmp_path: Path) -> None:
     job = environment(tmp_path, parallelism=1)
     job.source(SlowNumbers).sink("task_functions:Committed", name="sink")
     async with running(job) as run:
@@ -170,8 +172,9 @@ async def test_operators_hear_that_a_checkpoint_is_complete(tmp_path: Path) -> N
         assert run.result("sink") == [[1, 2]]
 
 
-@virtual
-async def test_in_flight_records_on_an_edge_that_is_chained_now_are_refused(tmp_path: Path) -> None:
+async def test_in_flight_records_on_an_edge_that_is_chained_now_are_refused(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
     def slow(*, is_chained: bool) -> StreamEnvironment:
         job = environment(tmp_path, parallelism=1, is_chained=is_chained, unaligned=True)
         source = job.source(SlowNumbers, name="source", parameters={"pause_s": 0.0001, "at_once": 100})
@@ -186,8 +189,7 @@ async def test_in_flight_records_on_an_edge_that_is_chained_now_are_refused(tmp_
         await run_to_its_end(slow(is_chained=True), restore=1)
 
 
-@virtual
-async def test_a_function_source_keeps_its_place_and_its_parallelism(tmp_path: Path) -> None:
+async def test_a_function_source_keeps_its_place_and_its_parallelism(autojump_clock: MockClock, tmp_path: Path) -> None:
     def job_of(parallelism: int) -> StreamEnvironment:
         job = environment(tmp_path, parallelism=parallelism)
         source = job.source(numbers, name="source", parameters={"count": 300}).filter(is_even)
@@ -203,8 +205,7 @@ async def test_a_function_source_keeps_its_place_and_its_parallelism(tmp_path: P
         await run_to_its_end(job_of(2), restore=1)
 
 
-@virtual
-async def test_state_of_an_operator_that_is_gone_is_refused(tmp_path: Path) -> None:
+async def test_state_of_an_operator_that_is_gone_is_refused(autojump_clock: MockClock, tmp_path: Path) -> None:
     async with running(counting(tmp_path)) as run:
         await run.checkpoint(1)
     job = environment(tmp_path)
@@ -213,8 +214,9 @@ async def test_state_of_an_operator_that_is_gone_is_refused(tmp_path: Path) -> N
         await run_to_its_end(job, restore=1)
 
 
-@virtual
-async def test_new_subtasks_of_an_operator_with_state_are_told_that_there_is_nothing_for_them(tmp_path: Path) -> None:
+async def test_new_subtasks_of_an_operator_with_state_are_told_that_there_is_nothing_for_them(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
     async with running(told_states(tmp_path, 1)) as run:
         await trio.sleep(0.01)
         await run.checkpoint(1)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import trio
 import trio.testing
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack.task.mailbox import Mailbox
 
 
-@virtual
-async def test_what_was_posted_runs_once_in_order_when_the_task_looks() -> None:
+async def test_what_was_posted_runs_once_in_order_when_the_task_looks(autojump_clock: MockClock) -> None:
     mailbox = Mailbox()
     seen: list[str] = []
     mailbox.post(lambda: seen.append("a"))
@@ -26,8 +25,7 @@ async def test_what_was_posted_runs_once_in_order_when_the_task_looks() -> None:
     assert not mailbox.is_urgent
 
 
-@virtual
-async def test_waking_is_not_urgent_and_an_alert_is() -> None:
+async def test_waking_is_not_urgent_and_an_alert_is(autojump_clock: MockClock) -> None:
     mailbox = Mailbox()
     for tell, is_urgent in ((mailbox.wake, False), (mailbox.alert, True)):
         async with trio.open_nursery() as nursery:
@@ -38,8 +36,7 @@ async def test_waking_is_not_urgent_and_an_alert_is() -> None:
         mailbox.open()
 
 
-@virtual
-async def test_reading_is_cancelled_by_what_is_urgent_only() -> None:
+async def test_reading_is_cancelled_by_what_is_urgent_only(autojump_clock: MockClock) -> None:
     mailbox = Mailbox()
 
     async def read() -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack.config import NetworkConfig
 from netstack.errors import LocalProtocolError
@@ -60,8 +60,7 @@ def fill(output: TaskOutput) -> int:
     return number
 
 
-@virtual
-async def test_what_finds_no_buffer_is_kept_and_written_in_order() -> None:
+async def test_what_finds_no_buffer_is_kept_and_written_in_order(autojump_clock: MockClock) -> None:
     async with outputs(1) as (manager, output, mailbox):
         number = fill(output)
         assert number > 10 * FITS  # with the overdraft
@@ -86,8 +85,7 @@ async def test_what_finds_no_buffer_is_kept_and_written_in_order() -> None:
         assert found == [[*range(number + 500)]]
 
 
-@virtual
-async def test_every_consumer_gets_every_record_and_the_slowest_holds_back() -> None:
+async def test_every_consumer_gets_every_record_and_the_slowest_holds_back(autojump_clock: MockClock) -> None:
     async with outputs(2) as (manager, output, mailbox):
         found: dict[str, list[int]] = {}
 
@@ -124,8 +122,7 @@ async def test_every_consumer_gets_every_record_and_the_slowest_holds_back() -> 
         assert found == {"p0": [*range(number)], "p1": [*range(number)]}
 
 
-@virtual
-async def test_a_sink_has_always_room() -> None:
+async def test_a_sink_has_always_room(autojump_clock: MockClock) -> None:
     async with outputs(0) as (_, output, _mailbox):
         assert output.is_sink
         assert output.is_available
@@ -134,8 +131,7 @@ async def test_a_sink_has_always_room() -> None:
         output.finish()
 
 
-@virtual
-async def test_consumers_hear_why_a_task_failed() -> None:
+async def test_consumers_hear_why_a_task_failed(autojump_clock: MockClock) -> None:
     async with outputs(1) as (manager, output, _):
         gate = await manager.open_gate([ChannelDescriptor(manager.address, "p0")])
         output.fail("ValueError: no")

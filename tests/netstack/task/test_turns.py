@@ -10,7 +10,7 @@ import task_functions
 import trio
 from task_functions import Bursts, BusySink, Everything, SlowSink, numbers
 from tasks import running
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack.schedule import StreamEnvironment, StreamSettings
 from netstack.task.chain_loop import TURN_S
@@ -22,8 +22,9 @@ def unchained() -> StreamEnvironment:
 
 @pytest.mark.parametrize("is_chained", [True, False])
 @pytest.mark.parametrize("record_s", [1e-5, 2e-4, 3e-3, 1.0])
-@virtual
-async def test_an_operator_that_never_waits_leaves_turns_to_others(is_chained: bool, record_s: float) -> None:
+async def test_an_operator_that_never_waits_leaves_turns_to_others(
+    autojump_clock: MockClock, is_chained: bool, record_s: float
+) -> None:
     clock = task_functions.CLOCK
     clock[0] = 0.0
     turns: list[float] = []
@@ -46,8 +47,7 @@ async def test_an_operator_that_never_waits_leaves_turns_to_others(is_chained: b
     assert longest_s <= 2 * max(TURN_S + 0.002, record_s)
 
 
-@virtual
-async def test_waits_between_records_are_soft_and_within_one_hard() -> None:
+async def test_waits_between_records_are_soft_and_within_one_hard(autojump_clock: MockClock) -> None:
     job = unchained()
     job.source(numbers, name="source").with_format("int64").process(Bursts, name="burst").with_format("int64").sink(
         SlowSink
@@ -70,8 +70,7 @@ async def test_waits_between_records_are_soft_and_within_one_hard() -> None:
     assert waits["burst.0", 12.0][1] > 2
 
 
-@virtual
-async def test_whatever_a_method_returns_is_awaited_if_it_wants_that() -> None:
+async def test_whatever_a_method_returns_is_awaited_if_it_wants_that(autojump_clock: MockClock) -> None:
     task_functions.LOG.clear()
     job = unchained()
     job.source(numbers).sink(Everything, name="sink")

@@ -8,7 +8,7 @@ import pytest
 import trio
 from driverworld import JOB, Driver, listening, task
 from taskmanagerworld import taskmanager_open
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.checkpoint.storage import CheckpointStorage
@@ -45,8 +45,9 @@ async def stopping(driver: Driver, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("is_complete", [True, False])
-@virtual
-async def test_a_source_that_is_stopped_waits_for_the_savepoint(tmp_path: Path, is_complete: bool) -> None:
+async def test_a_source_that_is_stopped_waits_for_the_savepoint(
+    autojump_clock: MockClock, tmp_path: Path, is_complete: bool
+) -> None:
     async with listening() as (address, accept), taskmanager_open(jobmanager=address, link_in_thread=False):
         driver = await accept()
         await stopping(driver, tmp_path)

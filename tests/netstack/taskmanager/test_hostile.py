@@ -11,7 +11,8 @@ from driverworld import task as described
 from hypothesis import given
 from hypothesis import strategies as st
 from taskmanagerworld import is_empty, open_job, task, taskmanager_open, until
-from trio_runs import real, virtual
+from trio.testing import MockClock
+from trio_runs import run_virtual
 
 from netstack import __version__
 from netstack.config import NetworkConfig
@@ -85,8 +86,7 @@ async def works(daemon: TaskManager) -> None:
         DATA + b"0123456789abcde\n",
     ],
 )
-@virtual
-async def test_bytes_that_end_the_connection_and_nothing_else(data: bytes) -> None:
+async def test_bytes_that_end_the_connection_and_nothing_else(autojump_clock: MockClock, data: bytes) -> None:
     async with taskmanager_open() as daemon:
         await end_of(await dial(daemon, data))
         await until(lambda: is_empty(daemon))
@@ -95,7 +95,6 @@ async def test_bytes_that_end_the_connection_and_nothing_else(data: bytes) -> No
 
 @given(st.binary(max_size=100), st.booleans(), st.booleans())
 def test_whatever_comes_the_daemon_goes_on(data: bytes, has_route: bool, has_hello: bool) -> None:
-    @virtual
     async def main() -> None:
         async with taskmanager_open() as daemon:
             stream = await dial(daemon, ROUTE * has_route + HELLO * has_hello + data)
@@ -103,11 +102,10 @@ def test_whatever_comes_the_daemon_goes_on(data: bytes, has_route: bool, has_hel
             stream.close()
             await until(lambda: is_empty(daemon))
 
-    main()
+    run_virtual(main)
 
 
-@virtual
-async def test_half_of_anything_is_given_up_after_a_while() -> None:
+async def test_half_of_anything_is_given_up_after_a_while(autojump_clock: MockClock) -> None:
     async with taskmanager_open() as daemon:
         began = trio.current_time()
         for data in (b"", ROUTE[:10], ROUTE, ROUTE + HELLO[:20]):
@@ -120,8 +118,7 @@ async def test_half_of_anything_is_given_up_after_a_while() -> None:
         await until(lambda: is_empty(daemon))
 
 
-@virtual
-async def test_silent_strangers_keep_nobody_out() -> None:
+async def test_silent_strangers_keep_nobody_out(autojump_clock: MockClock) -> None:
     secret = Secret(b"a secret of all who belong")
     async with taskmanager_open(secret=secret, max_unproven=4, max_connections=8) as daemon:
         strangers = []
@@ -136,8 +133,7 @@ async def test_silent_strangers_keep_nobody_out() -> None:
             stream.close()
 
 
-@virtual
-async def test_no_more_connections_than_allowed() -> None:
+async def test_no_more_connections_than_allowed(autojump_clock: MockClock) -> None:
     # Nobody is given up meanwhile, however far the clock jumps.
     async with taskmanager_open(max_connections=3, handshake_timeout_s=1e6, heartbeat_timeout_s=1e6) as daemon:
         held = [await dial(daemon, ROUTE + HELLO) for _ in range(3)]
@@ -166,8 +162,7 @@ async def test_no_more_connections_than_allowed() -> None:
         {"heartbeat_interval_s": []},
     ],
 )
-@virtual
-async def test_settings_of_a_stranger_end_that_run_at_most(config: dict[str, Any]) -> None:
+async def test_settings_of_a_stranger_end_that_run_at_most(autojump_clock: MockClock, config: dict[str, Any]) -> None:
     async with taskmanager_open() as daemon:
         stream = await transport_for(daemon.address).connect(daemon.address)
         await write_route(stream, None)
@@ -189,8 +184,7 @@ async def test_settings_of_a_stranger_end_that_run_at_most(config: dict[str, Any
         await works(daemon)
 
 
-@virtual
-async def test_a_deployment_before_its_run_is_open_waits_for_that() -> None:
+async def test_a_deployment_before_its_run_is_open_waits_for_that(autojump_clock: MockClock) -> None:
     async with taskmanager_open(slots=1) as daemon, open_client(daemon.address) as client:
         before = await open_job(client)
         descriptor = described("echo", job_id=OPEN[1]).pack()
@@ -212,8 +206,7 @@ async def test_a_deployment_before_its_run_is_open_waits_for_that() -> None:
 
 
 @pytest.mark.slow
-@virtual
-async def test_deployments_before_their_run_is_open_are_bounded() -> None:
+async def test_deployments_before_their_run_is_open_are_bounded(autojump_clock: MockClock) -> None:
     async with taskmanager_open(slots=1) as daemon, open_client(daemon.address) as client:
         await open_job(client)
         stream = await dial(daemon, ROUTE + HELLO + pack(OPEN))
@@ -234,8 +227,7 @@ async def test_deployments_before_their_run_is_open_are_bounded() -> None:
 
 
 @pytest.mark.slow
-@virtual
-async def test_a_peer_that_does_not_read_is_given_up() -> None:
+async def test_a_peer_that_does_not_read_is_given_up(autojump_clock: MockClock) -> None:
     async with taskmanager_open() as daemon:
         stream = await dial(daemon, ROUTE + HELLO)
         ask = pack(["AskStatistics", 1]) * 1000
@@ -253,7 +245,6 @@ async def _ask_without_end(stream: ByteStream, ask: bytes) -> None:
             await stream.wait_writable()
 
 
-@real
 async def test_nonsense_in_the_middle_of_a_run_closes_it() -> None:
     async with taskmanager_open() as daemon:
         stream = await dial(daemon, ROUTE + HELLO + pack(OPEN))

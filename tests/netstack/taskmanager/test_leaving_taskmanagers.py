@@ -20,7 +20,7 @@ from taskmanagerworld import (
     taskmanager_open,
     until,
 )
-from trio_runs import real, virtual
+from trio.testing import MockClock
 
 from netstack.errors import (
     ConnectionLost,
@@ -36,7 +36,6 @@ from transports.impaired import impairment
 
 
 @pytest.mark.parametrize("phase", ["connected", "waiting", "open", "deploying", "running"])
-@real
 async def test_a_coordinator_that_dies_leaves_nothing_behind(phase: str) -> None:
     async with taskmanager_open(slots=1) as daemon, pair_open() as (_, reader):
         number = job_id()
@@ -73,7 +72,6 @@ async def _reach(
         await other.next_event()  # data connections are there
 
 
-@real
 async def test_a_daemon_that_dies_is_told_to_its_coordinator_and_to_its_peers() -> None:
     async with pair_open() as (survivor, client), trio.open_nursery() as nursery:
         number = job_id()
@@ -115,8 +113,7 @@ async def test_a_daemon_that_dies_is_told_to_its_coordinator_and_to_its_peers() 
         await count_words(await open_job(client))
 
 
-@virtual
-async def test_a_silent_daemon_is_lost_within_the_heartbeat_timeout() -> None:
+async def test_a_silent_daemon_is_lost_within_the_heartbeat_timeout(autojump_clock: MockClock) -> None:
     """A host that is cut off: the stream stays, nothing comes."""
     async with (
         taskmanager_open(listen="impaired+memory://cut?name=daemon", heartbeat_timeout_s=3.0) as daemon,
@@ -132,7 +129,6 @@ async def test_a_silent_daemon_is_lost_within_the_heartbeat_timeout() -> None:
         await until(lambda: is_empty(daemon))
 
 
-@real
 async def test_a_run_may_be_cancelled_in_every_phase() -> None:
     """Every public await of a coordinator, cancelled at its first, second, ... step."""
     async with pair_open() as (daemon, client):
@@ -165,7 +161,6 @@ async def _cancel_after(scope: trio.CancelScope, steps: int) -> None:
     scope.cancel()
 
 
-@real
 async def test_closing_while_a_deployment_is_under_way() -> None:
     async with pair_open() as (daemon, client), trio.open_nursery() as nursery:
         run = await open_job(client)
@@ -189,7 +184,6 @@ async def test_closing_while_a_deployment_is_under_way() -> None:
     [(INBOX_MESSAGES + 1, {"number": 7}), (5, {"bytes": bytes(1 << 18)})],
     ids=["many", "large"],
 )
-@real
 async def test_who_does_not_listen_fails_alone(
     messages: int, message: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,7 +204,6 @@ async def test_who_does_not_listen_fails_alone(
         assert is_empty(daemon)
 
 
-@real
 async def test_a_coordinator_that_takes_no_events_loses_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_job, "EVENTS_AT_MOST", 100)
     async with pair_open() as (daemon, client):
@@ -228,7 +221,6 @@ async def _all_events(run: RemoteJob) -> None:
         await run.next_event()
 
 
-@real
 async def test_a_daemon_that_stops_ends_the_runs_of_everybody() -> None:
     async with trio.open_nursery() as nursery:
         async with taskmanager_open() as daemon:
@@ -249,7 +241,6 @@ async def test_a_daemon_that_stops_ends_the_runs_of_everybody() -> None:
         assert daemon.slots.free_slots == 4
 
 
-@real
 async def test_being_served_is_told_when_the_last_coordinator_has_left(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "netstack.taskmanager")
     async with taskmanager_open() as daemon, trio.open_nursery() as nursery:

@@ -23,7 +23,7 @@ from taskmanagerworld import (
     taskmanager_open,
     until,
 )
-from trio_runs import real, virtual
+from trio.testing import MockClock
 
 from netstack.config import NetworkConfig
 from netstack.control import link as link_module
@@ -64,7 +64,6 @@ from netstack.transport import is_private, transport_for
         (task("hold", name="x" * 2000, subpartitions=1), "partition id"),
     ],
 )
-@real
 async def test_a_task_that_cannot_be_fails_alone_and_says_why(bad: RemoteTask, said: str) -> None:
     async with pair_open() as (daemon, client):
         run = await open_job(client, slots=2)
@@ -81,7 +80,6 @@ async def test_a_task_that_cannot_be_fails_alone_and_says_why(bad: RemoteTask, s
         assert is_empty(daemon)
 
 
-@real
 async def test_another_build_of_the_invokables_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async with pair_open() as (_, client):
         run = await open_job(client)
@@ -101,7 +99,6 @@ async def test_another_build_of_the_invokables_package_is_refused(monkeypatch: p
         (CONFIG, 5, "5 slots were asked for, and this TaskManager has 4: start it with --slots 5"),
     ],
 )
-@real
 async def test_a_run_that_cannot_be_is_refused_at_once(config: NetworkConfig, slots: int, said: str) -> None:
     async with pair_open() as (daemon, client):
         with pytest.raises(RequestRefused, match=said):
@@ -110,7 +107,6 @@ async def test_a_run_that_cannot_be_is_refused_at_once(config: NetworkConfig, sl
         await (await open_job(client)).close()
 
 
-@real
 async def test_settings_unknown_or_impossible_there_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async with pair_open() as (daemon, client):
         for wrong, said in (
@@ -124,7 +120,6 @@ async def test_settings_unknown_or_impossible_there_are_refused(monkeypatch: pyt
         assert is_empty(daemon)
 
 
-@real
 async def test_a_run_that_breaks_while_it_opens_is_refused_and_the_daemon_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -142,7 +137,6 @@ def _no_memory(*_: Any, **__: Any) -> Any:
     raise MemoryError("none left")
 
 
-@real
 async def test_no_more_runs_than_the_daemon_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("netstack.taskmanager.service.JOBS_AT_MOST", 1)
     async with pair_open() as (_, client):
@@ -153,7 +147,6 @@ async def test_no_more_runs_than_the_daemon_remembers(monkeypatch: pytest.Monkey
         await open_job(client)
 
 
-@real
 async def test_a_module_that_is_imported_for_ever_holds_nobody_up() -> None:
     async with pair_open() as (daemon, client), trio.open_nursery() as nursery:
         run = await open_job(client)
@@ -172,7 +165,6 @@ async def test_a_module_that_is_imported_for_ever_holds_nobody_up() -> None:
             SLOW_IMPORT_MAY_END.set()
 
 
-@real
 async def test_an_id_is_one_run_s_at_a_time() -> None:
     async with pair_open() as (daemon, client), open_client(daemon.address) as other:
         run = await open_job(client)
@@ -229,7 +221,6 @@ def test_numbers_that_cannot_be(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["memory", "tcp"])
-@real
 async def test_the_wrong_secret_or_none(scheme: str, caplog: pytest.LogCaptureFixture) -> None:
     listen = {"memory": "memory://secret", "tcp": "tcp://127.0.0.1:0"}[scheme]
     async with taskmanager_open(listen=listen, secret=SECRET) as daemon:
@@ -247,7 +238,6 @@ async def test_the_wrong_secret_or_none(scheme: str, caplog: pytest.LogCaptureFi
         await until(lambda: "or it has a secret (--secret-file) and this process has none" in caplog.text)
 
 
-@real
 async def test_another_release_is_refused_on_both_sides(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -259,7 +249,6 @@ async def test_another_release_is_refused_on_both_sides(
         await until(lambda: not daemon.statistics()["connections"])
 
 
-@real
 async def test_another_version_of_the_protocol_is_refused_on_both_sides() -> None:
     newer = [GREETING, VERSION + 1, "9.9+abc", "and", "more", "of", "it"]
     async with taskmanager_open() as daemon:
@@ -290,8 +279,7 @@ async def test_another_version_of_the_protocol_is_refused_on_both_sides() -> Non
     listener.close()
 
 
-@virtual
-async def test_nobody_there_or_nobody_who_answers() -> None:
+async def test_nobody_there_or_nobody_who_answers(autojump_clock: MockClock) -> None:
     with pytest.raises(ConnectionLost):
         await connect("memory://nobody")
     listener = await transport_for("memory://mute").listen("memory://mute")
@@ -312,7 +300,6 @@ def scraped(address: str, token: str | None) -> int:
             return error.code
 
 
-@real
 async def test_metrics_beyond_this_host_want_the_token_of_the_secret() -> None:
     config = TaskManagerConfig(listen="tcp://127.0.0.1:0", memory_bytes=1 << 20, secret=SECRET)
     async with open_taskmanager(config, metrics_address="0.0.0.0:0") as manager:

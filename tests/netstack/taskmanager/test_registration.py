@@ -13,7 +13,7 @@ import trio
 import trio.testing
 from driverworld import JOB, Driver, information_of, listening, produces, reads, task
 from taskmanagerworld import taskmanager_open, until
-from trio_runs import real, virtual
+from trio.testing import MockClock
 
 from netstack.control.link import TASKMANAGER
 from netstack.control.messages import (
@@ -57,8 +57,7 @@ async def echoed(driver: Driver, attempt: tuple[int, int, int]) -> None:
 # --------------------------------------------------------------------------------------------- there, gone, there again
 
 
-@virtual
-async def test_it_registers_and_registers_again_whenever_the_jobmanager_was_lost() -> None:
+async def test_it_registers_and_registers_again_whenever_the_jobmanager_was_lost(autojump_clock: MockClock) -> None:
     async with listening() as (address, accept), settings(jobmanager=address, slots=3) as manager:
         sessions = set()
         for number in range(3):
@@ -76,8 +75,7 @@ async def test_it_registers_and_registers_again_whenever_the_jobmanager_was_lost
         assert len(sessions) == 1, "the same process"
 
 
-@virtual
-async def test_memory_that_the_system_does_not_give_refuses_the_job_and_ends_nobody() -> None:
+async def test_memory_that_the_system_does_not_give_refuses_the_job_and_ends_nobody(autojump_clock: MockClock) -> None:
     async with listening() as (address, accept), settings(jobmanager=address, memory_bytes=1 << 60) as manager:
         driver = await accept()
         for _ in range(5):  # also while the failure before is being forgotten
@@ -88,8 +86,7 @@ async def test_memory_that_the_system_does_not_give_refuses_the_job_and_ends_nob
         assert manager.statistics()["registrations"] == 1
 
 
-@virtual
-async def test_it_dials_for_ever_with_patience() -> None:
+async def test_it_dials_for_ever_with_patience(autojump_clock: MockClock) -> None:
     async with settings(jobmanager="memory://late") as manager:
         await trio.sleep(3600)
         assert manager.statistics()["registrations"] == 0
@@ -99,8 +96,7 @@ async def test_it_dials_for_ever_with_patience() -> None:
             assert trio.current_time() - began_s < 7
 
 
-@virtual
-async def test_a_silent_jobmanager_is_lost() -> None:
+async def test_a_silent_jobmanager_is_lost(autojump_clock: MockClock) -> None:
     async with listening() as (address, accept), settings(jobmanager=address) as manager:
         driver = await accept()
         await driver.open_job()
@@ -112,7 +108,6 @@ async def test_a_silent_jobmanager_is_lost() -> None:
 
 
 @pytest.mark.slow
-@real
 async def test_a_task_that_computes_for_three_heartbeat_timeouts_loses_nothing() -> None:
     """The TaskManager and its task live in a loop of their own, as in a process; only its link answers meanwhile."""
     async with listening("tcp://127.0.0.1:0") as (address, accept):
@@ -148,8 +143,7 @@ async def test_a_task_that_computes_for_three_heartbeat_timeouts_loses_nothing()
 # -------------------------------------------------------------------------------------------------------- by attempt
 
 
-@virtual
-async def test_a_second_attempt_is_ordinary_and_none_is_carried_out_twice() -> None:
+async def test_a_second_attempt_is_ordinary_and_none_is_carried_out_twice(autojump_clock: MockClock) -> None:
     async with listening() as (address, accept), settings(jobmanager=address) as manager:
         driver = await accept()
         await driver.open_job()
@@ -166,8 +160,7 @@ async def test_a_second_attempt_is_ordinary_and_none_is_carried_out_twice() -> N
         assert not manager.statistics()["jobs"]
 
 
-@virtual
-async def test_a_cancel_that_comes_first_holds() -> None:
+async def test_a_cancel_that_comes_first_holds(autojump_clock: MockClock) -> None:
     async with listening() as (address, accept), settings(jobmanager=address):
         driver = await accept()
         await driver.open_job()
@@ -181,7 +174,6 @@ async def test_a_cancel_that_comes_first_holds() -> None:
         await echoed(driver, (0, 0, 1))
 
 
-@real
 async def test_what_is_said_of_a_task_before_it_is_there_is_not_lost() -> None:
     """Its module is imported, its blobs are fetched, its job waits for memory: it hears all of it afterwards."""
     async with listening() as (address, accept), settings(jobmanager=address):
@@ -200,8 +192,7 @@ async def test_what_is_said_of_a_task_before_it_is_there_is_not_lost() -> None:
         assert [each.checkpoint_id for each in declined] == [7]
 
 
-@virtual
-async def test_states_of_many_come_in_few_messages() -> None:
+async def test_states_of_many_come_in_few_messages(autojump_clock: MockClock) -> None:
     async with listening() as (address, accept), settings(jobmanager=address):
         driver = await accept()
         await driver.open_job()
@@ -216,8 +207,7 @@ async def test_states_of_many_come_in_few_messages() -> None:
         assert len(told) < 100
 
 
-@virtual
-async def test_words_about_jobs_and_attempts_that_are_not_there_are_ignored() -> None:
+async def test_words_about_jobs_and_attempts_that_are_not_there_are_ignored(autojump_clock: MockClock) -> None:
     async with listening() as (address, accept), settings(jobmanager=address):
         driver = await accept()
         driver.link.send(CancelTasks(JOB, ((0, 0, 0),)))
@@ -232,8 +222,7 @@ async def test_words_about_jobs_and_attempts_that_are_not_there_are_ignored() ->
 # ----------------------------------------------------------------------------------------------------------- failures
 
 
-@virtual
-async def test_a_bad_task_fails_alone_and_says_whether_another_attempt_may_help() -> None:
+async def test_a_bad_task_fails_alone_and_says_whether_another_attempt_may_help(autojump_clock: MockClock) -> None:
     async with listening() as (address, accept), settings(jobmanager=address):
         driver = await accept()
         await driver.open_job()
@@ -255,8 +244,9 @@ async def test_a_bad_task_fails_alone_and_says_whether_another_attempt_may_help(
         await echoed(driver, (0, 0, 0))
 
 
-@virtual
-async def test_a_partition_that_is_not_there_is_named_and_a_lost_producer_is_not_the_consumers_fault() -> None:
+async def test_a_partition_that_is_not_there_is_named_and_a_lost_producer_is_not_the_consumers_fault(
+    autojump_clock: MockClock,
+) -> None:
     async with listening() as (address, accept), settings(jobmanager=address) as manager:
         driver = await accept()
         await driver.open_job(address=manager.address)
@@ -278,8 +268,7 @@ async def test_a_partition_that_is_not_there_is_named_and_a_lost_producer_is_not
         assert failures[1].missing_partition == ""
 
 
-@virtual
-async def test_a_finished_task_has_given_back_what_it_held_when_that_is_told() -> None:
+async def test_a_finished_task_has_given_back_what_it_held_when_that_is_told(autojump_clock: MockClock) -> None:
     async with listening() as (address, accept), settings(jobmanager=address) as manager:
         driver = await accept()
         await driver.open_job(address=manager.address)
@@ -297,8 +286,7 @@ async def test_a_finished_task_has_given_back_what_it_held_when_that_is_told() -
         assert {each.attempt: each.produced_bytes for each in finished}[producer] == ((130,),)
 
 
-@virtual
-async def test_a_kept_partition_is_there_until_it_is_released() -> None:
+async def test_a_kept_partition_is_there_until_it_is_released(autojump_clock: MockClock) -> None:
     async with listening() as (address, accept), settings(jobmanager=address) as manager:
         driver = await accept()
         await driver.open_job(address=manager.address)
@@ -316,8 +304,7 @@ async def test_a_kept_partition_is_there_until_it_is_released() -> None:
 # --------------------------------------------------------------------------------------------------- blobs and code
 
 
-@virtual
-async def test_what_was_offloaded_is_fetched_once_for_all() -> None:
+async def test_what_was_offloaded_is_fetched_once_for_all(autojump_clock: MockClock) -> None:
     store = MemoryBlobStore()
     data = information_of("echo")
     key = store.new_key(BlobKind.TASK_INFORMATION, data, "jm")
@@ -336,7 +323,6 @@ async def test_what_was_offloaded_is_fetched_once_for_all() -> None:
         assert sum(isinstance(each, FetchBlob) for each in driver.heard) == 1
 
 
-@real
 async def test_a_package_that_a_job_brings_along_runs_only_where_that_is_allowed() -> None:
     into = io.BytesIO()
     with zipfile.ZipFile(into, "w") as archive:
@@ -358,8 +344,7 @@ async def test_a_package_that_a_job_brings_along_runs_only_where_that_is_allowed
                 assert "start it with --allow-submitted" in found[0, 0, 0]
 
 
-@virtual
-async def test_progress_is_told_while_something_changes() -> None:
+async def test_progress_is_told_while_something_changes(autojump_clock: MockClock) -> None:
     async with listening() as (address, accept), settings(jobmanager=address) as manager:
         driver = await accept()
         await driver.open_job(address=manager.address)

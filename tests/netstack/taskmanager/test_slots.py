@@ -11,7 +11,8 @@ import trio
 import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
-from trio_runs import virtual
+from trio.testing import MockClock
+from trio_runs import run_virtual
 
 from netstack.errors import ConfigError, RequestRefused
 from netstack.taskmanager.slots import TaskSlotTable
@@ -30,7 +31,6 @@ WANTS = st.tuples(
 
 @given(st.lists(WANTS, max_size=12))
 def test_never_more_lent_than_there_is_in_order_and_all_back_at_the_end(wants: list[Any]) -> None:
-    @virtual
     async def main() -> None:
         pool = TaskSlotTable(SLOTS, MEMORY)
         held: dict[int, tuple[int, int]] = {}
@@ -75,11 +75,10 @@ def test_never_more_lent_than_there_is_in_order_and_all_back_at_the_end(wants: l
         moments = [served[number] for number in asked if number in served]
         assert moments == sorted(moments), "first come, first served"
 
-    main()
+    run_virtual(main)
 
 
-@virtual
-async def test_a_large_request_is_not_overtaken_by_small_ones() -> None:
+async def test_a_large_request_is_not_overtaken_by_small_ones(autojump_clock: MockClock) -> None:
     pool = TaskSlotTable(2, 10)
     await pool.acquire(1, 0, timeout_s=0)
     order: list[int] = []
@@ -99,8 +98,7 @@ async def test_a_large_request_is_not_overtaken_by_small_ones() -> None:
     assert order == [2, 1]
 
 
-@virtual
-async def test_one_that_gives_up_lets_the_next_one_in() -> None:
+async def test_one_that_gives_up_lets_the_next_one_in(autojump_clock: MockClock) -> None:
     pool = TaskSlotTable(2, 10)
     await pool.acquire(1, 0, timeout_s=0)
     async with trio.open_nursery() as nursery:
@@ -116,8 +114,7 @@ async def test_one_that_gives_up_lets_the_next_one_in() -> None:
         assert trio.current_time() - began == 5
 
 
-@virtual
-async def test_what_can_never_be_is_refused_at_once() -> None:
+async def test_what_can_never_be_is_refused_at_once(autojump_clock: MockClock) -> None:
     pool = TaskSlotTable(2, 1 << 20)
     with pytest.raises(RequestRefused, match="3 slots were asked for, and this TaskManager has 2: start it"):
         await pool.acquire(3, 0, timeout_s=0)
@@ -130,8 +127,7 @@ async def test_what_can_never_be_is_refused_at_once() -> None:
     assert (pool.free_slots, pool.free_memory_bytes) == (2, 1 << 20)
 
 
-@virtual
-async def test_cancelled_at_the_very_moment_it_is_served() -> None:
+async def test_cancelled_at_the_very_moment_it_is_served(autojump_clock: MockClock) -> None:
     for order in itertools.permutations(["cancel", "release"]):
         pool = TaskSlotTable(1, 10)
         await pool.acquire(1, 5, timeout_s=0)
@@ -154,8 +150,7 @@ async def test_cancelled_at_the_very_moment_it_is_served() -> None:
         assert (pool.free_slots, pool.free_memory_bytes) == (1, 10)
 
 
-@virtual
-async def test_the_rest_is_all_that_is_free_when_there_is_enough() -> None:
+async def test_the_rest_is_all_that_is_free_when_there_is_enough(autojump_clock: MockClock) -> None:
     pool = TaskSlotTable(2, 1 << 20)
     await pool.acquire(1, 1 << 19, timeout_s=0)
     assert await pool.acquire_rest(1 << 18) == 1 << 19

@@ -19,7 +19,7 @@ from taskmanagerworld import (
     task,
     until,
 )
-from trio_runs import real, virtual
+from trio.testing import MockClock
 
 from netstack.config import NetworkConfig
 from netstack.errors import (
@@ -32,7 +32,6 @@ from netstack.taskmanager.remote_job import Ended, Failed, RemoteJob
 # ------------------------------------------------------------------------------------------------------- what works
 
 
-@real
 async def test_a_run_over_two_daemons_and_another_one_after_it() -> None:
     async with pair_open() as (one, client), pair_open() as (two, other):
         for _ in range(2):
@@ -48,7 +47,6 @@ async def test_a_run_over_two_daemons_and_another_one_after_it() -> None:
         assert one.statistics()["jobs_ended"] == 2
 
 
-@real
 async def test_over_tcp_with_a_secret_and_a_port_of_its_own_for_control() -> None:
     settings = {"listen": "tcp://127.0.0.1:0", "control": "tcp://127.0.0.1:0", "secret": SECRET}
     async with pair_open(**settings) as (one, client), pair_open(**settings) as (two, other):
@@ -64,7 +62,6 @@ async def test_over_tcp_with_a_secret_and_a_port_of_its_own_for_control() -> Non
             await connect(one.control_address)
 
 
-@real
 async def test_several_runs_at_once_each_with_settings_of_its_own() -> None:
     async with pair_open() as (daemon, client):
         configs = [NetworkConfig(segment_size_bytes=size, memory_bytes=1 << 20) for size in (512, 1024, 4096, 8192)]
@@ -80,8 +77,7 @@ async def test_several_runs_at_once_each_with_settings_of_its_own() -> None:
         await until(lambda: is_empty(daemon))
 
 
-@virtual
-async def test_a_run_waits_for_the_slots_of_another_one() -> None:
+async def test_a_run_waits_for_the_slots_of_another_one(autojump_clock: MockClock) -> None:
     async with pair_open() as (daemon, client):
         first = await open_job(client, slots=4)
         with pytest.raises(RequestRefused, match="1 slots and 1MiB were not free within 5 s: 0 of 4 slots"):
@@ -102,7 +98,6 @@ async def test_a_run_waits_for_the_slots_of_another_one() -> None:
         assert is_empty(daemon)
 
 
-@real
 async def test_tasks_and_the_coordinator_talk() -> None:
     async with pair_open() as (_, client):
         run = await open_job(client, slots=2)
@@ -125,7 +120,6 @@ async def test_tasks_and_the_coordinator_talk() -> None:
         assert (await ended(run)).subtask == 1
 
 
-@real
 async def test_the_clock_is_measured() -> None:
     async with pair_open() as (_, client):
         sample = await client.measure_clock(samples=5)
@@ -134,7 +128,6 @@ async def test_the_clock_is_measured() -> None:
             await client.measure_clock(samples=0)
 
 
-@real
 async def test_statistics_of_a_daemon_and_its_runs() -> None:
     async with pair_open() as (daemon, client):
         run = await open_job(client, "holding")
@@ -164,7 +157,6 @@ async def test_statistics_of_a_daemon_and_its_runs() -> None:
         assert names == {out, f"holding#{second.job_id}/{second.job_id}/hold/0.0"}
 
 
-@real
 async def test_statistics_that_do_not_fit_a_frame_come_without_details(monkeypatch: pytest.MonkeyPatch) -> None:
     async with pair_open() as (daemon, client):
         await open_job(client)
@@ -196,7 +188,6 @@ async def test_statistics_that_do_not_fit_a_frame_come_without_details(monkeypat
         ("cancelled", "Cancelled", ""),
     ],
 )
-@real
 async def test_a_task_that_raises_is_told_and_nothing_else_ends(how: str, kind: str, text: str) -> None:
     async with pair_open() as (daemon, client):
         run = await open_job(client)
@@ -222,7 +213,6 @@ async def test_a_task_that_raises_is_told_and_nothing_else_ends(how: str, kind: 
         ("number", "cannot be sent to another process"),
     ],
 )
-@real
 async def test_a_result_that_cannot_travel_is_a_failure(what: str, said: str) -> None:
     async with pair_open() as (_, client):
         run = await open_job(client, slots=2)
@@ -235,7 +225,6 @@ async def test_a_result_that_cannot_travel_is_a_failure(what: str, said: str) ->
         assert events[1] == Ended("result", 1, {"a": [1, 2.5, None, True, b"bytes", {"b": {}}]})
 
 
-@real
 async def test_what_a_task_cannot_say_is_its_own_error() -> None:
     async with pair_open() as (_, client):
         run = await open_job(client)
@@ -247,7 +236,6 @@ async def test_what_a_task_cannot_say_is_its_own_error() -> None:
         assert isinstance(said[5], Ended)
 
 
-@real
 async def test_consumers_learn_of_a_producer_that_fails_or_leaves_its_partition_unfinished() -> None:
     for attribute, said in (("fail", "no more paper"), ("leave_open", "ended and left it unfinished")):
         async with pair_open() as (_, client), pair_open() as (_, other):

@@ -9,7 +9,6 @@ import pytest
 import trio
 from browser import Browser, Page, open_browser
 from page_jobs import cluster
-from trio_runs import real
 
 from netstack.cli import main
 from netstack.jobmanager.children import TaskManagerSettings, open_local_taskmanagers
@@ -200,7 +199,6 @@ async def a_recording_opens_alone(browser: Browser, manager: JobManager, job_id:
     assert await page.value("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)", "dark"
 
 
-@real
 async def test_nobody_is_asked_while_nobody_looks() -> None:
     async with cluster() as (manager, taskmanagers, _):
         await at_rest(taskmanagers)
