@@ -11,18 +11,15 @@ import trio
 from bench.alarm import Alarm
 
 
-def test_it_wakes_not_before_its_time_and_at_once_after_it() -> None:
-    async def main() -> None:
-        alarm = Alarm()
-        for wait_ns in (300_000, 20_000, 0, -5_000_000):
-            at_ns = time.monotonic_ns() + wait_ns
-            await alarm.wait_until(at_ns)
-            assert time.monotonic_ns() >= at_ns
-        await alarm.wait_until(0)
-        alarm.close()
-        alarm.close()
-
-    trio.run(main)
+async def test_it_wakes_not_before_its_time_and_at_once_after_it() -> None:
+    alarm = Alarm()
+    for wait_ns in (300_000, 20_000, 0, -5_000_000):
+        at_ns = time.monotonic_ns() + wait_ns
+        await alarm.wait_until(at_ns)
+        assert time.monotonic_ns() >= at_ns
+    await alarm.wait_until(0)
+    alarm.close()
+    alarm.close()
 
 
 def test_a_cancelled_wait_changes_nothing_and_no_file_is_left() -> None:

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 import trio
 import trio.lowlevel
 import trio.testing
-from trio_runs import run_virtual
+from trio.testing import MockClock
 
 from bench import observed
 from bench.observed import PERIOD_S, Observation, observing
@@ -17,16 +17,16 @@ from netstack import ChannelDescriptor, NetworkConfig, NetworkEnvironment, Recor
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=64 * 1024, heartbeat_interval_s=None)
 
 
-async def pair(work: Callable[[NetworkEnvironment, NetworkEnvironment], Awaitable[None]]) -> None:
-    async with (
-        open_task_manager("memory://observed-producer", CONFIG) as producer,
-        open_task_manager("memory://observed-consumer", CONFIG) as consumer,
-    ):
-        await work(producer, consumer)
+@pytest.fixture
+async def producer() -> AsyncIterator[NetworkEnvironment]:
+    async with open_task_manager("memory://observed-producer", CONFIG) as manager:
+        yield manager
 
 
-def run(work: Callable[[NetworkEnvironment, NetworkEnvironment], Awaitable[None]]) -> None:
-    run_virtual(pair, work)
+@pytest.fixture
+async def consumer(producer: NetworkEnvironment) -> AsyncIterator[NetworkEnvironment]:
+    async with open_task_manager("memory://observed-consumer", CONFIG) as manager:
+        yield manager
 
 
 async def converse(
@@ -54,77 +54,72 @@ async def converse(
     return seen[0], seen[1]
 
 
-def test_a_slow_consumer_shows_as_back_pressure() -> None:
-    async def work(producer: NetworkEnvironment, consumer: NetworkEnvironment) -> None:
-        produced, consumed = (each.result() for each in await converse(producer, consumer, 0.1))
-        assert produced["netstack_output_records_total"] == consumed["netstack_input_records_total"] == 200
-        soft, hard = (produced[f"netstack_output_{kind}_backpressured_ms_per_second"] for kind in ("soft", "hard"))
-        assert produced["netstack_output_backpressured_ms_per_second"] == soft + hard
-        assert 900 < soft + hard <= 1000
-        assert consumed["netstack_input_idle_ms_per_second"] < 50
-        assert produced["netstack_output_pool_usage_ratio"] > 0.5, "the mean, not the empty pool of the end"
-        assert not any(name.startswith("netstack_input") for name in produced)
-        assert not any(name.startswith("netstack_output") for name in consumed)
-
-    run(work)
-
-
-def test_waits_are_counted_from_the_start_to_the_stop() -> None:
-    async def work(producer: NetworkEnvironment, consumer: NetworkEnvironment) -> None:
-        gate = await consumer.open_gate([ChannelDescriptor(producer.address, "later")])
-        await trio.sleep(5)
-        async with observing(consumer, clock_ns()) as observation:
-            with trio.move_on_after(1):
-                await RecordReader(gate).__anext__()
-            await trio.sleep(3)
-        await trio.sleep(7)
-        found = observation.result()
-        assert found["netstack_input_idle_ms_per_second"] == pytest.approx(250, rel=0.02)
-        gate.close()
-
-    run(work)
+async def test_a_slow_consumer_shows_as_back_pressure(
+    autojump_clock: MockClock, producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
+    produced, consumed = (each.result() for each in await converse(producer, consumer, 0.1))
+    assert produced["netstack_output_records_total"] == consumed["netstack_input_records_total"] == 200
+    soft, hard = (produced[f"netstack_output_{kind}_backpressured_ms_per_second"] for kind in ("soft", "hard"))
+    assert produced["netstack_output_backpressured_ms_per_second"] == soft + hard
+    assert 900 < soft + hard <= 1000
+    assert consumed["netstack_input_idle_ms_per_second"] < 50
+    assert produced["netstack_output_pool_usage_ratio"] > 0.5, "the mean, not the empty pool of the end"
+    assert not any(name.startswith("netstack_input") for name in produced)
+    assert not any(name.startswith("netstack_output") for name in consumed)
 
 
-def test_counts_go_on_after_the_stop() -> None:
-    async def work(producer: NetworkEnvironment, consumer: NetworkEnvironment) -> None:
-        writer = RecordWriter(producer.create_partition("p", subpartitions=1))
-        async with observing(producer, clock_ns()) as observation:
-            await trio.lowlevel.checkpoint()
-        await writer.emit(b"one")
-        assert observation.result()["netstack_output_records_total"] == 1
-
-    run(work)
-
-
-def test_the_timeline_tells_stretch_by_stretch() -> None:
-    async def work(producer: NetworkEnvironment, consumer: NetworkEnvironment) -> None:
-        produced, consumed = (each.timeline() for each in await converse(producer, consumer, 0.1))
-        assert [sample["t_s"] for sample in produced] == sorted({sample["t_s"] for sample in produced})
-        assert produced[-1]["records"] == consumed[-1]["records"] == 200
-        assert all(
-            sample.keys() == {"t_s", "records", "pool_usage", "backpressured_ms_per_s"} for sample in produced
-        ), "a source is never idle for want of input"
-        assert all(
-            sample.keys() == {"t_s", "records", "pool_usage", "idle_ms_per_s", "busy_ms_per_s"} for sample in consumed
-        )
-        waited = [sample["backpressured_ms_per_s"] for sample in produced]
-        assert min(waited[1:]) > 900
-        assert max(waited) <= 1000
-
-    run(work)
+async def test_waits_are_counted_from_the_start_to_the_stop(
+    autojump_clock: MockClock, producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
+    gate = await consumer.open_gate([ChannelDescriptor(producer.address, "later")])
+    await trio.sleep(5)
+    async with observing(consumer, clock_ns()) as observation:
+        with trio.move_on_after(1):
+            await RecordReader(gate).__anext__()
+        await trio.sleep(3)
+    await trio.sleep(7)
+    found = observation.result()
+    assert found["netstack_input_idle_ms_per_second"] == pytest.approx(250, rel=0.02)
+    gate.close()
 
 
-def test_a_long_timeline_keeps_every_second_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_counts_go_on_after_the_stop(
+    autojump_clock: MockClock, producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
+    writer = RecordWriter(producer.create_partition("p", subpartitions=1))
+    async with observing(producer, clock_ns()) as observation:
+        await trio.lowlevel.checkpoint()
+    await writer.emit(b"one")
+    assert observation.result()["netstack_output_records_total"] == 1
+
+
+async def test_the_timeline_tells_stretch_by_stretch(
+    autojump_clock: MockClock, producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
+    produced, consumed = (each.timeline() for each in await converse(producer, consumer, 0.1))
+    assert [sample["t_s"] for sample in produced] == sorted({sample["t_s"] for sample in produced})
+    assert produced[-1]["records"] == consumed[-1]["records"] == 200
+    assert all(sample.keys() == {"t_s", "records", "pool_usage", "backpressured_ms_per_s"} for sample in produced), (
+        "a source is never idle for want of input"
+    )
+    assert all(
+        sample.keys() == {"t_s", "records", "pool_usage", "idle_ms_per_s", "busy_ms_per_s"} for sample in consumed
+    )
+    waited = [sample["backpressured_ms_per_s"] for sample in produced]
+    assert min(waited[1:]) > 900
+    assert max(waited) <= 1000
+
+
+async def test_a_long_timeline_keeps_every_second_sample(
+    autojump_clock: MockClock, producer: NetworkEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(observed, "_COST", 1e9)  # a busy machine must not make the samples rarer
 
-    async def work(producer: NetworkEnvironment, _consumer: NetworkEnvironment) -> None:
-        producer.create_partition("p", subpartitions=1)
-        async with observing(producer, clock_ns()) as observation:
-            await trio.sleep(1000 * PERIOD_S)
-        found = [sample["t_s"] for sample in observation.timeline()]
-        assert 100 < len(found) <= 240
-        steps = [after - before for before, after in itertools.pairwise(found)]
-        assert max(steps) == pytest.approx(8 * PERIOD_S)
-        assert found[-1] == pytest.approx(1000 * PERIOD_S, rel=0.01)
-
-    run(work)
+    producer.create_partition("p", subpartitions=1)
+    async with observing(producer, clock_ns()) as observation:
+        await trio.sleep(1000 * PERIOD_S)
+    found = [sample["t_s"] for sample in observation.timeline()]
+    assert 100 < len(found) <= 240
+    steps = [after - before for before, after in itertools.pairwise(found)]
+    assert max(steps) == pytest.approx(8 * PERIOD_S)
+    assert found[-1] == pytest.approx(1000 * PERIOD_S, rel=0.01)

@@ -22,7 +22,7 @@ from netstack.transport import ByteStream, transport_for
 FOR_EVER_S: Final = 1e9
 """Of virtual time: who waits longer waits for nothing."""
 
-PATIENCE_S: Final = 30
+PATIENCE_S: Final = 60
 """Of real time."""
 
 THREAD_TURN_S: Final = 0.0005

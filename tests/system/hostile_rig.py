@@ -8,14 +8,13 @@ and that buffers and file descriptors are all back afterwards.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import random
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import NamedTuple, ParamSpec
+from typing import NamedTuple
 
 import trio
 import trio.testing
@@ -39,7 +38,6 @@ CONFIG = NetworkConfig(
     heartbeat_interval_s=None,
 )
 ANY_PORT = "tcp://127.0.0.1:0"
-LIMIT_S = 10  # for a test that hangs; they take milliseconds
 SHORT_S = 0.2  # timeouts that have to pass here, and still suffice for the honest on a busy machine
 # The wire, once more.
 
@@ -153,24 +151,6 @@ class Raw:
 
 
 # The rig.
-
-P = ParamSpec("P")
-
-
-def attack(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
-    """Runs an async test, which leaves as many descriptors as it found."""
-
-    @functools.wraps(test)
-    def run(*args: P.args, **options: P.kwargs) -> None:
-        async def limited() -> None:
-            with trio.fail_after(LIMIT_S):
-                await test(*args, **options)
-
-        before = descriptors()
-        trio.run(limited)
-        assert descriptors() == before
-
-    return run
 
 
 def descriptors() -> int:

@@ -20,7 +20,6 @@ from hostile_rig import (
     RECORDS,
     SHORT_S,
     Raw,
-    attack,
     frame,
     hello,
     lent,
@@ -43,6 +42,8 @@ from netstack import (
 )
 from netstack.buffer.requirements import LANDING_SEGMENTS
 
+pytestmark = pytest.mark.usefixtures("every_descriptor_back")
+
 Failure = TypeVar("Failure", ConnectionLost, RemoteProtocolError)
 
 
@@ -54,7 +55,6 @@ async def fails_to_open(manager: NetworkEnvironment, address: str, kind: type[Fa
 
 
 @pytest.mark.parametrize("protocol", [*FOREIGN, "SMTP"])
-@attack
 async def test_dialling_another_protocol(protocol: str) -> None:
     greeting = FOREIGN.get(protocol, b"220 mail.example ESMTP\r\n")
     async with victim() as manager, server() as hostile, trio.open_nursery() as nursery:
@@ -85,7 +85,6 @@ async def test_dialling_another_protocol(protocol: str) -> None:
         ),
     ],
 )
-@attack
 async def test_dialling_who_does_not_fit(first: bytes, expected: ErrorCode, hint: str) -> None:
     async with victim() as manager, server() as hostile, trio.open_nursery() as nursery:
 
@@ -102,7 +101,6 @@ async def test_dialling_who_does_not_fit(first: bytes, expected: ErrorCode, hint
 
 
 @pytest.mark.parametrize("setting", ["connect_timeout_s", "handshake_timeout_s"])
-@attack
 async def test_dialling_who_says_nothing(setting: str) -> None:
     config = replace(CONFIG, **{setting: SHORT_S})
     async with victim(config) as manager, server() as hostile:
@@ -116,7 +114,6 @@ async def test_dialling_who_says_nothing(setting: str) -> None:
         await raw.stream.aclose()
 
 
-@attack
 async def test_dialling_nobody() -> None:
     async with victim() as manager:
         async with server() as hostile:
@@ -125,7 +122,6 @@ async def test_dialling_nobody() -> None:
         assert "Connection refused; is a TaskManager listening there?" in str(error)
 
 
-@attack
 async def test_a_port_in_use() -> None:
     async with victim() as manager:
         with pytest.raises(OSError, match="choose another port") as caught:
@@ -135,7 +131,6 @@ async def test_a_port_in_use() -> None:
         assert manager.address in str(caught.value)
 
 
-@attack
 async def test_a_path_that_is_too_long(tmp_path: Path) -> None:
     url = f"unix://{tmp_path}/{'x' * 200}"
     with pytest.raises(ConfigError, match="longer than 107 bytes"):
@@ -147,7 +142,6 @@ async def test_a_path_that_is_too_long(tmp_path: Path) -> None:
         assert lent(manager) == 0
 
 
-@attack
 async def test_a_stale_unix_socket(tmp_path: Path) -> None:
     url = f"unix://{tmp_path}/s"
     with socket.socket(socket.AF_UNIX) as dead:
@@ -162,7 +156,6 @@ async def test_a_stale_unix_socket(tmp_path: Path) -> None:
     assert not (tmp_path / "s").exists()
 
 
-@attack
 async def test_a_gate_that_cannot_be_opened_leaves_nothing_behind() -> None:
     async with victim() as manager, open_task_manager(ANY_PORT, CONFIG) as other:
         before = lent(manager)
@@ -180,7 +173,6 @@ async def test_a_gate_that_cannot_be_opened_leaves_nothing_behind() -> None:
         await until(lambda: lent(manager) == before)
 
 
-@attack
 async def test_no_buffers_left_to_receive_with() -> None:
     """Refused before anybody is dialled, and nothing is kept."""
     async with victim() as manager, server() as hostile:

@@ -35,7 +35,6 @@ from hostile_rig import (
     SEGMENT,
     SHORT_S,
     Raw,
-    attack,
     buffer,
     credit,
     dialled,
@@ -55,6 +54,8 @@ from netstack import (
     NetworkEnvironment,
     RecordWriter,
 )
+
+pytestmark = pytest.mark.usefixtures("every_descriptor_back")
 
 
 @asynccontextmanager
@@ -79,7 +80,6 @@ async def two_channels(manager: NetworkEnvironment) -> AsyncIterator[tuple[Raw, 
 
 
 @pytest.mark.parametrize("protocol", FOREIGN)
-@attack
 async def test_another_protocol(protocol: str) -> None:
     async with victim() as manager, dialled(manager, FOREIGN[protocol]) as raw:
         code, text = await raw.connection_error()
@@ -89,7 +89,6 @@ async def test_another_protocol(protocol: str) -> None:
         assert "check the address and port" in text
 
 
-@attack
 async def test_random_bytes_after_the_hello() -> None:
     chance = random.Random(11)
     async with victim() as manager:
@@ -106,7 +105,6 @@ async def test_random_bytes_after_the_hello() -> None:
                 }
 
 
-@attack
 async def test_another_version() -> None:
     async with victim() as manager, dialled(manager, hello(version=1)) as raw:
         code, text = await raw.connection_error()
@@ -115,7 +113,6 @@ async def test_another_version() -> None:
         assert "(raw) speaks protocol version 1, we speak 3; run the same netstack release on both sides" in text
 
 
-@attack
 async def test_another_segment_size() -> None:
     async with victim() as manager, dialled(manager, hello(segment=2 * SEGMENT)) as raw:
         code, text = await raw.connection_error()
@@ -124,7 +121,6 @@ async def test_another_segment_size() -> None:
 
 
 @pytest.mark.parametrize("first", [b"", hello()[:40]], ids=["nothing", "half a hello"])
-@attack
 async def test_a_peer_that_says_no_hello(first: bytes) -> None:
     async with victim(replace(CONFIG, handshake_timeout_s=SHORT_S)) as manager, dialled(manager, first) as raw:
         assert (await raw.expect(HELLO)).kind == HELLO
@@ -132,7 +128,6 @@ async def test_a_peer_that_says_no_hello(first: bytes) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 3, 24, len(hello()) - 1, len(hello()), len(hello()) + 30])
-@attack
 async def test_a_stream_that_ends_too_early(length: int) -> None:
     async with victim() as manager, dialled(manager, (hello() + opening(0, "p"))[:length]) as raw:
         await raw.stream.send_eof()
@@ -177,7 +172,6 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-@attack
 async def test_what_breaks_the_stream_ends_this_connection_only(name: str) -> None:
     data, expected, hint = WRONG[name]
     async with victim() as manager, dialled(manager, hello()) as raw:
@@ -195,7 +189,6 @@ async def test_what_breaks_the_stream_ends_this_connection_only(name: str) -> No
         ("p1", 0, ErrorCode.SUBPARTITION_CONSUMED, "pipelined data is read once"),
     ],
 )
-@attack
 async def test_what_is_not_there_fails_one_channel(
     name: str, subpartition: int, expected: ErrorCode, hint: str
 ) -> None:
@@ -225,7 +218,6 @@ MISUSE = {
 
 
 @pytest.mark.parametrize("name", MISUSE)
-@attack
 async def test_misuse_of_a_channel_fails_this_channel_only(name: str) -> None:
     data, expected, hint = MISUSE[name]
     async with victim() as manager, two_channels(manager) as (raw, first, _):
@@ -245,7 +237,6 @@ async def test_misuse_of_a_channel_fails_this_channel_only(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [CREDIT, RESUME, ACKNOWLEDGE, CANCEL])
-@attack
 async def test_a_channel_number_that_was_never_opened(kind: int) -> None:
     async with victim() as manager, two_channels(manager) as (raw, _, _):
         await raw.send(credit(99, 1) if kind == CREDIT else frame(kind, channel=99))
@@ -255,7 +246,6 @@ async def test_a_channel_number_that_was_never_opened(kind: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [CREDIT, RESUME, ACKNOWLEDGE, CANCEL])
-@attack
 async def test_frames_that_crossed_a_cancel_are_ignored(kind: int) -> None:
     async with victim() as manager, two_channels(manager) as (raw, _, _):
         late = credit(0, 1) if kind == CREDIT else frame(kind, channel=0)
@@ -265,7 +255,6 @@ async def test_frames_that_crossed_a_cancel_are_ignored(kind: int) -> None:
         assert got is not None
 
 
-@attack
 async def test_more_channels_than_allowed() -> None:
     config = replace(CONFIG, max_channels_per_connection=2)
     async with victim(config) as manager, two_channels(manager) as (raw, _, _):
@@ -275,7 +264,6 @@ async def test_more_channels_than_allowed() -> None:
         assert "more than 2 channels" in text
 
 
-@attack
 async def test_nothing_is_sent_without_credit() -> None:
     async with victim() as manager:
         writer = RecordWriter(manager.create_partition("p", subpartitions=1), buffer_timeout_s=0)
@@ -293,7 +281,6 @@ async def test_nothing_is_sent_without_credit() -> None:
         writer.close()
 
 
-@attack
 async def test_a_blocked_channel_goes_on_when_resumed() -> None:
     """The honest counterpart of a resume out of place."""
     async with victim() as manager, two_channels(manager) as (raw, first, _):
@@ -307,7 +294,6 @@ async def test_a_blocked_channel_goes_on_when_resumed() -> None:
         assert (got.payload, got.sequence) == (record(b"behind"), 2)
 
 
-@attack
 async def test_a_peer_that_asks_and_never_reads() -> None:
     """A flood of pings, and of frames for channels nobody opened, while nothing is read: bounded, and others go on."""
     async with victim() as manager, two_channels(manager) as (raw, first, _):
@@ -324,7 +310,6 @@ async def test_a_peer_that_asks_and_never_reads() -> None:
 
 
 @pytest.mark.parametrize("how", ["reset", "close"])
-@attack
 async def test_a_peer_that_is_gone_in_the_middle_of_data(how: str) -> None:
     """Buffers on their way to a peer that vanishes come back."""
     async with victim() as manager:
@@ -344,7 +329,6 @@ async def test_a_peer_that_is_gone_in_the_middle_of_data(how: str) -> None:
         await until(lambda: lent(manager) == before)
 
 
-@attack
 async def test_a_peer_that_stops_reading_holds_its_own_partition_only() -> None:
     async with victim(replace(CONFIG, memory_bytes=1024 * SEGMENT)) as manager:
         before = lent(manager)
@@ -367,7 +351,6 @@ async def test_a_peer_that_stops_reading_holds_its_own_partition_only() -> None:
         await until(lambda: lent(manager) == before)
 
 
-@attack
 async def test_a_peer_that_closes_with_an_error() -> None:
     async with victim() as manager, dialled(manager, hello(), opening(0, "nowhere")) as raw:
         await raw.send(frame(CONNECTION_ERROR, b"\x00\x13on purpose"))
@@ -375,7 +358,6 @@ async def test_a_peer_that_closes_with_an_error() -> None:
         await until(lambda: len(manager.statistics().accepted) == 1)
 
 
-@attack
 async def test_a_goodbye_is_answered() -> None:
     """The victim ends its direction too, also when the other one stays open."""
     async with victim() as manager, dialled(manager, hello(), frame(GOODBYE)) as raw:
@@ -383,7 +365,6 @@ async def test_a_goodbye_is_answered() -> None:
         await raw.stream.send_eof()
 
 
-@attack
 async def test_many_connections_that_say_nothing() -> None:
     async with victim(replace(CONFIG, handshake_timeout_s=SHORT_S)) as manager, contextlib.AsyncExitStack() as stack:
         before = lent(manager)

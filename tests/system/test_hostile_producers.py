@@ -35,7 +35,6 @@ from hostile_rig import (
     RECORDS,
     SEGMENT,
     Raw,
-    attack,
     buffer,
     dialled,
     frame,
@@ -69,6 +68,8 @@ from netstack import (
 from netstack.events import encode_event
 from netstack.inbound.channel import EVENT_OVERHEAD_BYTES, MAX_WAITING_EVENT_BYTES
 from netstack.inbound.gate import SingleInputGate
+
+pytestmark = pytest.mark.usefixtures("every_descriptor_back")
 
 
 class Attacked(NamedTuple):
@@ -123,7 +124,6 @@ async def attacked(config: NetworkConfig = CONFIG, features: int = 1) -> AsyncIt
         await until(lambda: lent(manager) == before)
 
 
-@attack
 async def test_data_without_credit() -> None:
     async with attacked() as rig:
         # More than there are buffers: exclusive ones, floating ones, and those read meanwhile.
@@ -147,7 +147,6 @@ async def test_data_without_credit() -> None:
 
 @pytest.mark.parametrize("second", [0, 2, 2**32 - 1], ids=["repeated", "skipped", "far off"])
 @pytest.mark.parametrize("data_type", [DATA, EVENT], ids=["data", "event"])
-@attack
 async def test_a_sequence_gap(second: int, data_type: int) -> None:
     async with attacked() as rig:
         payload = record(b"x") if data_type == DATA else encode_event(UserEvent("x"))
@@ -160,7 +159,6 @@ async def test_a_sequence_gap(second: int, data_type: int) -> None:
         await rig.other_channel_goes_on()
 
 
-@attack
 async def test_sequence_numbers_wrap() -> None:
     async with attacked() as rig:
         rig.gate.channels[0]._expected_sequence = 2**32 - 1  # type: ignore[attr-defined]  # 4 billion buffers later
@@ -173,7 +171,6 @@ async def test_sequence_numbers_wrap() -> None:
 
 
 @pytest.mark.parametrize("asks", ["consumer", "producer"])
-@attack
 async def test_a_wrong_checksum(asks: str) -> None:
     config = replace(CONFIG, checksum=asks == "consumer")
     async with attacked(config, features=1 if asks == "consumer" else 0x0001_0001) as rig:
@@ -189,7 +186,6 @@ async def test_a_wrong_checksum(asks: str) -> None:
         assert await rig.record_of(1) == b"good"
 
 
-@attack
 async def test_checksums_are_not_looked_at_unless_both_know_them() -> None:
     async with attacked(replace(CONFIG, checksum=True), features=0) as rig:
         await rig.raw.send(buffer(0, 0, record(b"x"), checksum=1234))
@@ -212,7 +208,6 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("name", GARBAGE)
-@attack
 async def test_garbage_events(name: str) -> None:
     payload, data_type, hint = GARBAGE[name]
     async with attacked() as rig:
@@ -225,7 +220,6 @@ async def test_garbage_events(name: str) -> None:
         await rig.other_channel_goes_on()
 
 
-@attack
 async def test_a_flood_of_events_that_nobody_reads() -> None:
     """Events cost no credit: a bound of their own stands between a producer and the consumer's memory."""
     large = UserEvent("x", bytes(16_000))
@@ -255,7 +249,6 @@ async def test_a_flood_of_events_that_nobody_reads() -> None:
         (999, ChannelFailed),
     ],
 )
-@attack
 async def test_the_producer_s_error_reaches_its_reader(code: int, kind: type[ChannelFailed]) -> None:
     async with attacked() as rig:
         await rig.raw.send(frame(CHANNEL_ERROR, code.to_bytes(2, "big") + b"division by zero", channel=0))
@@ -265,7 +258,6 @@ async def test_the_producer_s_error_reaches_its_reader(code: int, kind: type[Cha
         await rig.other_channel_goes_on()
 
 
-@attack
 async def test_frames_for_channels_that_are_gone_or_never_were() -> None:
     """Errors and backlogs of nobody's channel change nothing."""
     async with attacked() as rig:
@@ -286,7 +278,6 @@ async def granted(raw: Raw) -> int:
 
 
 @pytest.mark.parametrize("backlog", [1000, 2**32 - 1])
-@attack
 async def test_a_promise_that_is_too_large_gets_what_there_is(backlog: int) -> None:
     async with attacked() as rig:
         await rig.raw.send(buffer(0, 0, record(b"x"), backlog=backlog), frame(BACKLOG, b"\xff" * 4, channel=0))
@@ -295,7 +286,6 @@ async def test_a_promise_that_is_too_large_gets_what_there_is(backlog: int) -> N
         await rig.other_channel_goes_on()
 
 
-@attack
 async def test_empty_buffers_return_their_credit() -> None:
     """Nobody reads them, and still a producer that keeps to its credit is never stuck."""
     async with attacked() as rig:
@@ -321,7 +311,6 @@ BROKEN = {
 
 @pytest.mark.parametrize("before", [[], [bytes(SEGMENT)]], ids=["small", "bulk"])
 @pytest.mark.parametrize("name", BROKEN)
-@attack
 async def test_a_broken_stream_fails_every_channel_on_it(name: str, before: list[bytes]) -> None:
     data, expected = BROKEN[name]
     async with attacked() as rig:
@@ -340,7 +329,6 @@ async def test_a_broken_stream_fails_every_channel_on_it(name: str, before: list
 
 @pytest.mark.parametrize("cut", [1, 24, 25, 24 + SEGMENT - 1, 24 + SEGMENT, 24 + SEGMENT + 1, 2 * (24 + SEGMENT) - 1])
 @pytest.mark.parametrize("how", ["end", "reset"])
-@attack
 async def test_a_producer_that_vanishes(cut: int, how: str) -> None:
     stream = buffer(0, 0, record(bytes(2 * SEGMENT))[:SEGMENT]) + buffer(1, 0, bytes(SEGMENT))
     async with attacked() as rig:
@@ -357,7 +345,6 @@ async def test_a_producer_that_vanishes(cut: int, how: str) -> None:
             rig.raw.stream.socket.close()
 
 
-@attack
 async def test_a_producer_that_leaves_properly_without_ending_its_channels() -> None:
     async with attacked() as rig:
         await rig.raw.send(buffer(0, 0, record(b"x")), frame(GOODBYE))
@@ -369,14 +356,12 @@ async def test_a_producer_that_leaves_properly_without_ending_its_channels() -> 
         assert (await rig.raw.expect(GOODBYE)).payload == b""
 
 
-@attack
 async def test_a_producer_s_goodbye_is_answered() -> None:
     async with attacked() as rig:
         await rig.raw.send(frame(GOODBYE))
         assert [got.kind for got in await rig.raw.until_closed()] == [GOODBYE]
 
 
-@attack
 async def test_a_producer_that_shuts_down_says_what_became_of_its_channels() -> None:
     """The last frames of a closing TaskManager come before its goodbye."""
     async with victim() as manager:
@@ -388,7 +373,6 @@ async def test_a_producer_that_shuts_down_says_what_became_of_its_channels() -> 
             await anext(RecordReader(gate))
 
 
-@attack
 async def test_reading_and_writing_in_the_same_instant_as_an_attack() -> None:
     """A flood of rubbish from ten peers while honest data flows through the same TaskManager."""
     async with victim() as manager, open_task_manager(ANY_PORT, CONFIG) as honest, trio.open_nursery() as nursery:

@@ -202,22 +202,19 @@ async def test_without_a_rate_the_queue_bounds_the_throughput(autojump_clock: Mo
 # Addresses and names.
 
 
-def test_the_address_of_a_listener_is_to_be_dialled_as_it_is() -> None:
-    async def test() -> None:
-        listener = await listen("impaired+tcp://127.0.0.1:0?delay=5ms&rate=1MiB&name=address")
-        base, query = listener.address.split("?")
-        assert base.startswith("impaired+tcp://127.0.0.1:")
-        assert not base.endswith(":0")
-        assert query == "delay=5ms&rate=1MiB&name=address"
-        near = await dial(listener.address)
-        far = await listener.accept()
-        assert impairment("address").statistics().streams == 2
-        assert impairment("address").delay_s == 0.005
-        assert impairment("address").rate_bytes_per_s == MIB
-        for closable in (near, far, listener):
-            closable.close()
-
-    trio.run(test)
+async def test_the_address_of_a_listener_is_to_be_dialled_as_it_is() -> None:
+    listener = await listen("impaired+tcp://127.0.0.1:0?delay=5ms&rate=1MiB&name=address")
+    base, query = listener.address.split("?")
+    assert base.startswith("impaired+tcp://127.0.0.1:")
+    assert not base.endswith(":0")
+    assert query == "delay=5ms&rate=1MiB&name=address"
+    near = await dial(listener.address)
+    far = await listener.accept()
+    assert impairment("address").statistics().streams == 2
+    assert impairment("address").delay_s == 0.005
+    assert impairment("address").rate_bytes_per_s == MIB
+    for closable in (near, far, listener):
+        closable.close()
 
 
 async def test_no_parameters_at_all(autojump_clock: MockClock, tmp_path: Path) -> None:

@@ -194,25 +194,19 @@ async def test_a_changed_rate_holds_for_what_has_not_left(
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("inf"), float("nan")])
-def test_a_delay_that_cannot_be(seconds: float) -> None:
-    async def test() -> None:
-        async with laboratory() as (_, _, lab):
-            with pytest.raises(ConfigError, match=r"delay_s=.*; give 0 or more seconds"):
-                lab.delay_s = seconds
-            assert lab.delay_s == 0
-
-    trio.run(test)
+async def test_a_delay_that_cannot_be(seconds: float) -> None:
+    async with laboratory() as (_, _, lab):
+        with pytest.raises(ConfigError, match=r"delay_s=.*; give 0 or more seconds"):
+            lab.delay_s = seconds
+        assert lab.delay_s == 0
 
 
 @pytest.mark.parametrize("rate", [0, -1.0, float("inf"), float("nan")])
-def test_a_rate_that_cannot_be(rate: float) -> None:
-    async def test() -> None:
-        async with laboratory() as (_, _, lab):
-            with pytest.raises(ConfigError, match=r"rate_bytes_per_s=.*; give more than 0 bytes a second, or None"):
-                lab.rate_bytes_per_s = rate
-            assert lab.rate_bytes_per_s is None
-
-    trio.run(test)
+async def test_a_rate_that_cannot_be(rate: float) -> None:
+    async with laboratory() as (_, _, lab):
+        with pytest.raises(ConfigError, match=r"rate_bytes_per_s=.*; give more than 0 bytes a second, or None"):
+            lab.rate_bytes_per_s = rate
+        assert lab.rate_bytes_per_s is None
 
 
 # Waiting.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import socket
 import struct
-from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
@@ -18,14 +17,6 @@ from transports.tcp import TcpTransport, split_host_port
 
 TCP = TcpTransport()
 ANY_PORT = "tcp://127.0.0.1:0"
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def limited() -> None:
-        with trio.fail_after(5):
-            await test()
-
-    trio.run(limited)
 
 
 async def connected(listener: Listener) -> tuple[ByteStream, ByteStream]:
@@ -54,128 +45,101 @@ def test_host_and_port() -> None:
     assert split_host_port("tcp://[::1]:1") == ("::1", 1)
 
 
-def test_port_0_picks_one_and_says_which() -> None:
-    async def test() -> None:
-        first, second = await TCP.listen(ANY_PORT), await TCP.listen(ANY_PORT)
-        ports = {split_host_port(listener.address)[1] for listener in (first, second)}
-        assert len(ports - {0}) == 2
-        first.close()
-        second.close()
-
-    run(test)
+async def test_port_0_picks_one_and_says_which() -> None:
+    first, second = await TCP.listen(ANY_PORT), await TCP.listen(ANY_PORT)
+    ports = {split_host_port(listener.address)[1] for listener in (first, second)}
+    assert len(ports - {0}) == 2
+    first.close()
+    second.close()
 
 
-def test_ipv6() -> None:
-    async def test() -> None:
-        try:
-            listener = await TCP.listen("tcp://[::1]:0")
-        except OSError:
-            pytest.skip("this host has no IPv6")
-        assert listener.address.startswith("tcp://[::1]:")
-        near, far = await connected(listener)
-        assert far.peer.startswith("tcp://[::1]:")
-        for closable in (near, far, listener):
-            closable.close()
-
-    run(test)
+async def test_ipv6() -> None:
+    try:
+        listener = await TCP.listen("tcp://[::1]:0")
+    except OSError:
+        pytest.skip("this host has no IPv6")
+    assert listener.address.startswith("tcp://[::1]:")
+    near, far = await connected(listener)
+    assert far.peer.startswith("tcp://[::1]:")
+    for closable in (near, far, listener):
+        closable.close()
 
 
-def test_options_on_both_ends() -> None:
-    async def test() -> None:
-        listener = await TCP.listen(ANY_PORT)
-        for stream in (pair := await connected(listener)):
-            sock: socket.socket = stream._socket  # type: ignore[attr-defined]
-            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
-            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-            assert not sock.getblocking()
-            facts = stream.tcp_facts()
-            assert facts["congestion_control"]
-            assert int(facts["send_buffer_bytes"]) > 0
-            assert int(facts["receive_buffer_bytes"]) > 0
-        for closable in (*pair, listener):
-            closable.close()
-
-    run(test)
+async def test_options_on_both_ends() -> None:
+    listener = await TCP.listen(ANY_PORT)
+    for stream in (pair := await connected(listener)):
+        sock: socket.socket = stream._socket  # type: ignore[attr-defined]
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert not sock.getblocking()
+        facts = stream.tcp_facts()
+        assert facts["congestion_control"]
+        assert int(facts["send_buffer_bytes"]) > 0
+        assert int(facts["receive_buffer_bytes"]) > 0
+    for closable in (*pair, listener):
+        closable.close()
 
 
-def test_a_port_in_use_says_what_to_do() -> None:
-    async def test() -> None:
-        listener = await TCP.listen(ANY_PORT)
-        with pytest.raises(OSError, match="in use; choose another port, or 0 for a free one") as caught:
-            await TCP.listen(listener.address)
-        assert caught.value.errno == errno.EADDRINUSE
-        assert listener.address in str(caught.value)
-        listener.close()
-
-    run(test)
+async def test_a_port_in_use_says_what_to_do() -> None:
+    listener = await TCP.listen(ANY_PORT)
+    with pytest.raises(OSError, match="in use; choose another port, or 0 for a free one") as caught:
+        await TCP.listen(listener.address)
+    assert caught.value.errno == errno.EADDRINUSE
+    assert listener.address in str(caught.value)
+    listener.close()
 
 
 @pytest.mark.parametrize("url", ["tcp://192.0.2.1:0", "tcp://a..b:0"])
-def test_an_address_that_is_not_ours_cannot_be_listened_at(url: str) -> None:
-    async def test() -> None:
-        with pytest.raises(OSError, match="cannot listen at") as caught:
-            await TCP.listen(url)
-        assert caught.value.errno == errno.EADDRNOTAVAIL
-        assert url in str(caught.value)
-
-    run(test)
+async def test_an_address_that_is_not_ours_cannot_be_listened_at(url: str) -> None:
+    with pytest.raises(OSError, match="cannot listen at") as caught:
+        await TCP.listen(url)
+    assert caught.value.errno == errno.EADDRNOTAVAIL
+    assert url in str(caught.value)
 
 
-def test_nobody_there_says_what_to_check() -> None:
-    async def test() -> None:
-        with pytest.raises(ConnectionLost, match=r"cannot reach tcp://127.0.0.1:1: .*is a TaskManager listening there"):
-            await TCP.connect("tcp://127.0.0.1:1")
-
-    run(test)
+async def test_nobody_there_says_what_to_check() -> None:
+    with pytest.raises(ConnectionLost, match=r"cannot reach tcp://127.0.0.1:1: .*is a TaskManager listening there"):
+        await TCP.connect("tcp://127.0.0.1:1")
 
 
-def test_a_host_without_address(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_host_without_address(monkeypatch: pytest.MonkeyPatch) -> None:
     async def unknown(*args: object, **options: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(trio.socket, "getaddrinfo", unknown)
 
-    async def test() -> None:
-        with pytest.raises(ConnectionLost, match="cannot resolve tcp://nowhere:1: Name or service not known; check"):
-            await TCP.connect("tcp://nowhere:1")
-        with pytest.raises(OSError, match="cannot listen at tcp://nowhere:1: Name or service not known; name"):
-            await TCP.listen("tcp://nowhere:1")
-
-    run(test)
+    with pytest.raises(ConnectionLost, match="cannot resolve tcp://nowhere:1: Name or service not known; check"):
+        await TCP.connect("tcp://nowhere:1")
+    with pytest.raises(OSError, match="cannot listen at tcp://nowhere:1: Name or service not known; name"):
+        await TCP.listen("tcp://nowhere:1")
 
 
-def test_every_address_of_a_host_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        listener = await TCP.listen(ANY_PORT)
-        host, port = split_host_port(listener.address)
-        entry = (socket.AF_INET, socket.SOCK_STREAM, 0, "")
+async def test_every_address_of_a_host_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = await TCP.listen(ANY_PORT)
+    host, port = split_host_port(listener.address)
+    entry = (socket.AF_INET, socket.SOCK_STREAM, 0, "")
 
-        async def two(*args: object, **options: object) -> list[object]:
-            return [(*entry, ("127.0.0.1", 1)), (*entry, (host, port))]
+    async def two(*args: object, **options: object) -> list[object]:
+        return [(*entry, ("127.0.0.1", 1)), (*entry, (host, port))]
 
-        monkeypatch.setattr(trio.socket, "getaddrinfo", two)
-        near = await TCP.connect("tcp://two-addresses:1")
-        assert near.peer == "tcp://two-addresses:1"
-        for closable in (near, await listener.accept(), listener):
-            closable.close()
-
-    run(test)
+    monkeypatch.setattr(trio.socket, "getaddrinfo", two)
+    near = await TCP.connect("tcp://two-addresses:1")
+    assert near.peer == "tcp://two-addresses:1"
+    for closable in (near, await listener.accept(), listener):
+        closable.close()
 
 
-def test_a_reset_is_a_lost_connection() -> None:
-    async def test() -> None:
-        listener = await TCP.listen(ANY_PORT)
-        with socket.create_connection(split_host_port(listener.address)) as raw:
-            stream = await listener.accept()
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        await stream.wait_readable()
-        with pytest.raises(ConnectionLost, match="Connection reset by peer") as caught:
-            stream.try_receive_into([memoryview(bytearray(1))])
-        assert stream.peer in str(caught.value)
-        stream.close()
-        listener.close()
-
-    run(test)
+async def test_a_reset_is_a_lost_connection() -> None:
+    listener = await TCP.listen(ANY_PORT)
+    with socket.create_connection(split_host_port(listener.address)) as raw:
+        stream = await listener.accept()
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    await stream.wait_readable()
+    with pytest.raises(ConnectionLost, match="Connection reset by peer") as caught:
+        stream.try_receive_into([memoryview(bytearray(1))])
+    assert stream.peer in str(caught.value)
+    stream.close()
+    listener.close()
 
 
 class Faulty:
@@ -210,36 +174,30 @@ def test_accepting_goes_on_after_trouble_that_passes() -> None:
     trio.run(test, clock=virtual_clock(0.01))
 
 
-def test_accepting_reports_trouble_that_stays() -> None:
-    async def test() -> None:
-        listener = await TCP.listen(ANY_PORT)
-        listener._socket = Faulty(listener._socket, [OSError(errno.EINVAL, "broken")])  # type: ignore[attr-defined]
-        near = await TCP.connect(listener.address)
-        with pytest.raises(OSError, match="broken"):
-            await listener.accept()
-        near.close()
-        listener.close()
-
-    run(test)
+async def test_accepting_reports_trouble_that_stays() -> None:
+    listener = await TCP.listen(ANY_PORT)
+    listener._socket = Faulty(listener._socket, [OSError(errno.EINVAL, "broken")])  # type: ignore[attr-defined]
+    near = await TCP.connect(listener.address)
+    with pytest.raises(OSError, match="broken"):
+        await listener.accept()
+    near.close()
+    listener.close()
 
 
-def test_a_peer_that_was_gone_before_it_was_accepted() -> None:
-    async def test() -> None:
-        listener = await TCP.listen(ANY_PORT)
-        with socket.create_connection(split_host_port(listener.address)) as raw:
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        near = await TCP.connect(listener.address)
-        streams = [await listener.accept()]
-        if streams[0].peer == "a peer that is gone":
-            streams.append(await listener.accept())
-        near.close()
-        for closable in (*streams, listener):
-            closable.close()
-
-    run(test)
+async def test_a_peer_that_was_gone_before_it_was_accepted() -> None:
+    listener = await TCP.listen(ANY_PORT)
+    with socket.create_connection(split_host_port(listener.address)) as raw:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    near = await TCP.connect(listener.address)
+    streams = [await listener.accept()]
+    if streams[0].peer == "a peer that is gone":
+        streams.append(await listener.accept())
+    near.close()
+    for closable in (*streams, listener):
+        closable.close()
 
 
-def test_cancelled_dialling_closes_its_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelled_dialling_closes_its_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[socket.socket] = []
 
     async def never(sock: socket.socket, target: object) -> None:
@@ -248,11 +206,8 @@ def test_cancelled_dialling_closes_its_socket(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("transports.tcp.connect_socket", never)
 
-    async def test() -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(TCP.connect, "tcp://127.0.0.1:1")
-            await trio.testing.wait_all_tasks_blocked()
-            nursery.cancel_scope.cancel()
-        assert [sock.fileno() for sock in made] == [-1]
-
-    run(test)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(TCP.connect, "tcp://127.0.0.1:1")
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert [sock.fileno() for sock in made] == [-1]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,14 +41,6 @@ def url(folder: Path, port: int | str = 0, more: str = "") -> str:
     return f"tls+tcp://127.0.0.1:{port}?folder={folder}{more}"
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def limited() -> None:
-        with trio.fail_after(20):
-            await test()
-
-    trio.run(limited)
-
-
 async def talk(server: str, client: Callable[[str], str]) -> tuple[str, str]:
     """What both ends meet: the error of each, or what it read."""
     listener = await transport_for(server).listen(server)
@@ -71,176 +64,155 @@ async def talk(server: str, client: Callable[[str], str]) -> tuple[str, str]:
     return met["near"], met["far."]
 
 
-def test_both_ends_know_each_other(host: Path, authority: Path, tmp_path: Path) -> None:
+async def test_both_ends_know_each_other(host: Path, authority: Path, tmp_path: Path) -> None:
     make_host(tmp_path / "other", authority, ["somewhere.else"])
 
-    async def main() -> None:
-        assert await talk(url(host), lambda port: url(host, port)) == ("far.", "near")
-        # Who dials is known by the authority alone: it may come from anywhere.
-        assert await talk(url(host), lambda port: url(tmp_path / "other", port)) == ("far.", "near")
-
-    run(main)
+    assert await talk(url(host), lambda port: url(host, port)) == ("far.", "near")
+    # Who dials is known by the authority alone: it may come from anywhere.
+    assert await talk(url(host), lambda port: url(tmp_path / "other", port)) == ("far.", "near")
 
 
-def test_a_certificate_for_another_name_is_refused_unless_told_otherwise(
+async def test_a_certificate_for_another_name_is_refused_unless_told_otherwise(
     host: Path, authority: Path, tmp_path: Path
 ) -> None:
     make_host(tmp_path / "other", authority, ["10.9.9.9", "somewhere.else"])
 
-    async def main() -> None:
-        near, far = await talk(url(tmp_path / "other"), lambda port: url(host, port))
-        assert "is refused: IP address mismatch, certificate is not valid for '127.0.0.1'" in near
-        assert "tls+tcp://127.0.0.1" in near
-        assert "near" not in far
-        assert await talk(url(tmp_path / "other"), lambda port: url(host, port, "&names=off")) == ("far.", "near")
-
-    run(main)
+    near, far = await talk(url(tmp_path / "other"), lambda port: url(host, port))
+    assert "is refused: IP address mismatch, certificate is not valid for '127.0.0.1'" in near
+    assert "tls+tcp://127.0.0.1" in near
+    assert "near" not in far
+    assert await talk(url(tmp_path / "other"), lambda port: url(host, port, "&names=off")) == ("far.", "near")
 
 
-def test_a_stranger_s_authority_is_refused_by_either_end(host: Path, tmp_path: Path) -> None:
+async def test_a_stranger_s_authority_is_refused_by_either_end(host: Path, tmp_path: Path) -> None:
     make_authority(tmp_path / "strange")
     make_host(tmp_path / "stranger", tmp_path / "strange", HOST)
     shutil.copytree(tmp_path / "stranger", tmp_path / "believer")
     shutil.copy(host / "ca.pem", tmp_path / "believer" / "ca.pem")
 
-    async def main() -> None:
-        near, _ = await talk(url(tmp_path / "stranger"), lambda port: url(host, port))
-        assert "certificate of tls+tcp://127.0.0.1" in near
-        assert "is refused" in near
-        # It believes us, and we do not believe it.
-        near, far = await talk(url(host), lambda port: url(tmp_path / "believer", port))
-        assert "is refused" in far
-        assert "refuses our certificate" in near or "ended" in near or "broke" in near
-
-    run(main)
+    near, _ = await talk(url(tmp_path / "stranger"), lambda port: url(host, port))
+    assert "certificate of tls+tcp://127.0.0.1" in near
+    assert "is refused" in near
+    # It believes us, and we do not believe it.
+    near, far = await talk(url(host), lambda port: url(tmp_path / "believer", port))
+    assert "is refused" in far
+    assert "refuses our certificate" in near or "ended" in near or "broke" in near
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize("shows", [False, True])
-def test_what_others_speak(host: Path, version: ssl.TLSVersion, shows: bool) -> None:
+async def test_what_others_speak(host: Path, version: ssl.TLSVersion, shows: bool) -> None:
     """A client of trio's own, of a version and with or without a certificate."""
     context = ssl.create_default_context(cafile=str(host / "ca.pem"))
     context.maximum_version = version
     if shows:
         context.load_cert_chain(host / "certificate.pem", host / "key.pem")
 
-    async def main() -> None:
-        for lowest in ("1.2", "1.3"):
-            address = url(host, 0, f"&tls={lowest}")
-            listener = await transport_for(address).listen(address)
-            port = int(listener.address.partition("?")[0].rpartition(":")[2])
-            outcome = "nothing"
-
-            async def dial(port: int = port) -> None:
-                nonlocal outcome
-                raw = await trio.open_tcp_stream("127.0.0.1", port)
-                try:
-                    stream = trio.SSLStream(raw, context, server_hostname="127.0.0.1", https_compatible=True)
-                    await stream.send_all(b"hello")
-                    outcome = (await stream.receive_some(10)).decode()
-                    await stream.aclose()
-                except (trio.BrokenResourceError, ssl.SSLError):
-                    outcome = "refused"
-                finally:
-                    await trio.aclose_forcefully(raw)
-
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(dial)
-                stream = await listener.accept()
-                try:
-                    assert await receive(stream, 5) == b"hello"
-                    await send_all(stream, [b"welcome"])
-                except ConnectionLost:
-                    pass
-                else:
-                    assert await stream.wait_readable() is None
-                    assert stream.try_receive_into([memoryview(bytearray(1))]) == 0
-                stream.close()
-            listener.close()
-            fits = shows and (lowest == "1.2" or version is ssl.TLSVersion.TLSv1_3)
-            assert outcome == ("welcome" if fits else "refused"), (lowest, version, shows)
-
-    run(main)
-
-
-def test_a_peer_without_tls_and_a_silent_one_keep_nobody_out(host: Path) -> None:
-    async def main() -> None:
-        listener = await transport_for(url(host)).listen(url(host))
+    for lowest in ("1.2", "1.3"):
+        address = url(host, 0, f"&tls={lowest}")
+        listener = await transport_for(address).listen(address)
         port = int(listener.address.partition("?")[0].rpartition(":")[2])
-        silent = await trio.open_tcp_stream("127.0.0.1", port)
-        plain = await trio.open_tcp_stream("127.0.0.1", port)
-        await plain.send_all(b"GET / HTTP/1.1\r\n\r\n")
-        first, second = await listener.accept(), await listener.accept()
-        near = await transport_for(url(host)).connect(url(host, port))
-        third = await listener.accept()
-        await send_all(near, [b"hello"])
-        assert await receive(third, 5) == b"hello"
-        assert first.try_receive_into([memoryview(bytearray(1))]) is None
-        await second.wait_readable()
-        with pytest.raises(ConnectionLost, match="does it speak TLS"):
-            second.try_receive_into([memoryview(bytearray(1))])
-        for stream in (first, second, third, near, listener):
+        outcome = "nothing"
+
+        async def dial(port: int = port) -> None:
+            nonlocal outcome
+            raw = await trio.open_tcp_stream("127.0.0.1", port)
+            try:
+                stream = trio.SSLStream(raw, context, server_hostname="127.0.0.1", https_compatible=True)
+                await stream.send_all(b"hello")
+                outcome = (await stream.receive_some(10)).decode()
+                await stream.aclose()
+            except (trio.BrokenResourceError, ssl.SSLError):
+                outcome = "refused"
+            finally:
+                await trio.aclose_forcefully(raw)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(dial)
+            stream = await listener.accept()
+            try:
+                assert await receive(stream, 5) == b"hello"
+                await send_all(stream, [b"welcome"])
+            except ConnectionLost:
+                pass
+            else:
+                assert await stream.wait_readable() is None
+                assert stream.try_receive_into([memoryview(bytearray(1))]) == 0
             stream.close()
-        assert await silent.receive_some() == b""
-        await silent.aclose()
-        await plain.aclose()
-
-    run(main)
+        listener.close()
+        fits = shows and (lowest == "1.2" or version is ssl.TLSVersion.TLSv1_3)
+        assert outcome == ("welcome" if fits else "refused"), (lowest, version, shows)
 
 
-def test_renewed_certificates_are_used_from_the_next_connection_on(
+async def test_a_peer_without_tls_and_a_silent_one_keep_nobody_out(host: Path) -> None:
+    listener = await transport_for(url(host)).listen(url(host))
+    port = int(listener.address.partition("?")[0].rpartition(":")[2])
+    silent = await trio.open_tcp_stream("127.0.0.1", port)
+    plain = await trio.open_tcp_stream("127.0.0.1", port)
+    await plain.send_all(b"GET / HTTP/1.1\r\n\r\n")
+    first, second = await listener.accept(), await listener.accept()
+    near = await transport_for(url(host)).connect(url(host, port))
+    third = await listener.accept()
+    await send_all(near, [b"hello"])
+    assert await receive(third, 5) == b"hello"
+    assert first.try_receive_into([memoryview(bytearray(1))]) is None
+    await second.wait_readable()
+    with pytest.raises(ConnectionLost, match="does it speak TLS"):
+        second.try_receive_into([memoryview(bytearray(1))])
+    for stream in (first, second, third, near, listener):
+        stream.close()
+    assert await silent.receive_some() == b""
+    await silent.aclose()
+    await plain.aclose()
+
+
+async def test_renewed_certificates_are_used_from_the_next_connection_on(
     host: Path, authority: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     make_host(tmp_path / "peer", authority, HOST)
 
-    async def main() -> None:
-        listener = await transport_for(url(host)).listen(url(host))
-        port = listener.address.partition("?")[0].rpartition(":")[2]
+    listener = await transport_for(url(host)).listen(url(host))
+    port = listener.address.partition("?")[0].rpartition(":")[2]
 
-        async def seen() -> bytes:
-            near = await transport_for(url(host)).connect(url(tmp_path / "peer", port))
-            far = await listener.accept()
-            await send_all(near, [b"x"])
-            await receive(far, 1)
-            binding = far.channel_binding()
-            assert binding == near.channel_binding()
-            assert len(binding) == 64
-            near.close()
-            far.close()
-            return binding[:32]
+    async def seen() -> bytes:
+        near = await transport_for(url(host)).connect(url(tmp_path / "peer", port))
+        far = await listener.accept()
+        await send_all(near, [b"x"])
+        await receive(far, 1)
+        binding = far.channel_binding()
+        assert binding == near.channel_binding()
+        assert len(binding) == 64
+        near.close()
+        far.close()
+        return binding[:32]
 
-        before = await seen()
-        assert await seen() == before
-        (host / "key.pem").rename(tmp_path / "gone")  # in the middle of a renewal
-        assert await seen() == before
-        assert "renewed certificates are not used yet" in caplog.text
-        make_host(host, authority, HOST)
-        assert await seen() != before
-        listener.close()
-
-    run(main)
+    before = await seen()
+    assert await seen() == before
+    (host / "key.pem").rename(tmp_path / "gone")  # in the middle of a renewal
+    assert await seen() == before
+    assert "renewed certificates are not used yet" in caplog.text
+    make_host(host, authority, HOST)
+    assert await seen() != before
+    listener.close()
 
 
-def test_what_is_wrong_with_the_files_is_said_at_once(host: Path, tmp_path: Path) -> None:
+async def test_what_is_wrong_with_the_files_is_said_at_once(host: Path, tmp_path: Path) -> None:
     async def refused(address: str) -> str:
         with pytest.raises(ConfigError) as caught:
             await transport_for(address).listen(address)
         return str(caught.value)
 
-    async def main() -> None:
-        assert "netstack certificate" in await refused(url(tmp_path / "nowhere"))
-        assert "known are folder=PATH" in await refused(url(host, 0, "&x=1"))
-        (host / "key.pem").chmod(0o644)
-        assert "chmod 600" in await refused(url(host))
-        (host / "key.pem").chmod(0o600)
-        make_authority(tmp_path / "another")
-        make_host(tmp_path / "mixed", tmp_path / "another", HOST)
-        shutil.copy(host / "key.pem", tmp_path / "mixed" / "key.pem")
-        assert "cannot be used: KEY_VALUES_MISMATCH" in await refused(url(tmp_path / "mixed"))
-        (host / "ca.pem").write_text("nothing")
-        assert "cannot be used" in await refused(url(host))
-
-    run(main)
+    assert "netstack certificate" in await refused(url(tmp_path / "nowhere"))
+    assert "known are folder=PATH" in await refused(url(host, 0, "&x=1"))
+    (host / "key.pem").chmod(0o644)
+    assert "chmod 600" in await refused(url(host))
+    (host / "key.pem").chmod(0o600)
+    make_authority(tmp_path / "another")
+    make_host(tmp_path / "mixed", tmp_path / "another", HOST)
+    shutil.copy(host / "key.pem", tmp_path / "mixed" / "key.pem")
+    assert "cannot be used: KEY_VALUES_MISMATCH" in await refused(url(tmp_path / "mixed"))
+    (host / "ca.pem").write_text("nothing")
+    assert "cannot be used" in await refused(url(host))
 
 
 def test_where_the_files_are_must_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,44 +222,38 @@ def test_where_the_files_are_must_be_said(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("dialect", ["netstack", "flink-2.3.0"])
-def test_records_over_tls(host: Path, dialect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_records_over_tls(host: Path, dialect: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NETSTACK_TLS", str(host))
     config = NetworkConfig(segment_size_bytes=1024, memory_bytes=256 * 1024, dialect=dialect)
     name = "p" if dialect == "netstack" else "ab" * 60
     records = [b"%d" % number for number in range(5000)]
 
-    async def main() -> None:
-        async with open_task_manager("tls+tcp://127.0.0.1:0", config) as producer:
-            assert producer.address.startswith("tls+tcp://127.0.0.1:")
-            writer = RecordWriter(producer.create_partition(name, subpartitions=1))
-            async with open_task_manager("tls+tcp://127.0.0.1:0", config) as consumer, trio.open_nursery() as nursery:
+    async with open_task_manager("tls+tcp://127.0.0.1:0", config) as producer:
+        assert producer.address.startswith("tls+tcp://127.0.0.1:")
+        writer = RecordWriter(producer.create_partition(name, subpartitions=1))
+        async with open_task_manager("tls+tcp://127.0.0.1:0", config) as consumer, trio.open_nursery() as nursery:
 
-                async def produce() -> None:
-                    for record in records:
-                        await writer.emit(record)
-                    await writer.finish()
+            async def produce() -> None:
+                for record in records:
+                    await writer.emit(record)
+                await writer.finish()
 
-                nursery.start_soon(produce)
-                gate = await consumer.open_gate([ChannelDescriptor(producer.address, name)])
-                assert [record async for record in RecordReader(gate)] == records
-                await writer.wait_consumed()
-
-    run(main)
+            nursery.start_soon(produce)
+            gate = await consumer.open_gate([ChannelDescriptor(producer.address, name)])
+            assert [record async for record in RecordReader(gate)] == records
+            await writer.wait_consumed()
 
 
-def test_the_command_makes_what_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_command_makes_what_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ca, host = str(tmp_path / "ca"), str(tmp_path / "host")
     assert netstack(["certificate", "authority", ca]) == 0
     assert netstack(["certificate", "authority", ca]) == 2
     assert "exists" in capsys.readouterr().err
     assert netstack(["certificate", "host", host, "127.0.0.1", "--authority", ca]) == 0
-    assert sorted(path.name for path in Path(host).iterdir()) == ["ca.pem", "certificate.pem", "key.pem"]
+    assert sorted(os.listdir(host)) == ["ca.pem", "certificate.pem", "key.pem"]
     assert (Path(host) / "key.pem").stat().st_mode & 0o777 == 0o600
     assert (Path(ca) / "ca-key.pem").stat().st_mode & 0o777 == 0o600
     assert netstack(["certificate", "host", host, "not a name ü", "--authority", ca]) == 2
     assert netstack(["certificate", "host", host, "x", "--authority", host]) == 2
 
-    async def main() -> None:
-        assert await talk(url(Path(host)), lambda port: url(Path(host), port)) == ("far.", "near")
-
-    run(main)
+    assert await talk(url(Path(host)), lambda port: url(Path(host), port)) == ("far.", "near")

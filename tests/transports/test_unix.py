@@ -6,11 +6,9 @@ import errno
 import socket
 import stat
 import tempfile
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-import trio
 
 from netstack.errors import ConfigError, ConnectionLost
 from netstack.transport import ByteStream
@@ -19,151 +17,113 @@ from transports.unix import MAX_PATH_BYTES, UnixTransport
 UNIX = UnixTransport()
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def limited() -> None:
-        with trio.fail_after(5):
-            await test()
-
-    trio.run(limited)
-
-
 @pytest.mark.parametrize("url", ["unix://relative/path", "unix://", "unix:relative"])
-def test_a_path_is_absolute(url: str) -> None:
-    async def test() -> None:
-        for attempt in (UNIX.listen, UNIX.connect):
-            with pytest.raises(ConfigError, match="needs an absolute path, such as unix:///"):
-                await attempt(url)
-
-    run(test)
+async def test_a_path_is_absolute(url: str) -> None:
+    for attempt in (UNIX.listen, UNIX.connect):
+        with pytest.raises(ConfigError, match="needs an absolute path, such as unix:///"):
+            await attempt(url)
 
 
-def test_the_longest_path() -> None:
-    async def test() -> None:
-        long = "/" + "x" * MAX_PATH_BYTES
-        for attempt in (UNIX.listen, UNIX.connect):
-            with pytest.raises(ConfigError, match="longer than 107 bytes, the limit of unix sockets") as caught:
-                await attempt(f"unix://{long}")
-            assert long in str(caught.value)
-        with tempfile.TemporaryDirectory() as folder:
-            url = f"unix://{folder}/".ljust(MAX_PATH_BYTES + len("unix://"), "y")
-            listener = await UNIX.listen(url)
-            (await UNIX.connect(url)).close()
-            listener.close()
-
-    run(test)
-
-
-def test_closing_removes_the_path(tmp_path: Path) -> None:
-    async def test() -> None:
-        path = tmp_path / "s"
-        listener = await UNIX.listen(f"unix://{path}")
-        assert stat.S_ISSOCK(path.stat().st_mode)
-        listener.close()
-        assert not path.exists()
-        listener.close()
-
-    run(test)
-
-
-def test_closing_leaves_the_path_of_another_alone(tmp_path: Path) -> None:
-    async def test() -> None:
-        path = tmp_path / "s"
-        first = await UNIX.listen(f"unix://{path}")
-        path.rename(tmp_path / "elsewhere")
-        second = await UNIX.listen(f"unix://{path}")
-        first.close()
-        (await UNIX.connect(f"unix://{path}")).close()
-        path.unlink()
-        second.close()
-
-    run(test)
-
-
-def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
-    async def test() -> None:
-        path = tmp_path / "s"
-        with socket.socket(socket.AF_UNIX) as dead:
-            dead.bind(str(path))
-        assert path.exists()
-        with pytest.raises(ConnectionLost, match=f"cannot reach unix://{path}: Connection refused"):
-            await UNIX.connect(f"unix://{path}")
-        listener = await UNIX.listen(f"unix://{path}")
-        (await UNIX.connect(f"unix://{path}")).close()
-        listener.close()
-
-    run(test)
-
-
-def test_a_live_socket_is_not_replaced(tmp_path: Path) -> None:
-    async def test() -> None:
-        url = f"unix://{tmp_path}/s"
+async def test_the_longest_path() -> None:
+    long = "/" + "x" * MAX_PATH_BYTES
+    for attempt in (UNIX.listen, UNIX.connect):
+        with pytest.raises(ConfigError, match="longer than 107 bytes, the limit of unix sockets") as caught:
+            await attempt(f"unix://{long}")
+        assert long in str(caught.value)
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"unix://{folder}/".ljust(MAX_PATH_BYTES + len("unix://"), "y")
         listener = await UNIX.listen(url)
-        with pytest.raises(OSError, match="in use; choose another path") as caught:
-            await UNIX.listen(url)
-        assert caught.value.errno == errno.EADDRINUSE
-        assert url in str(caught.value)
         (await UNIX.connect(url)).close()
         listener.close()
 
-    run(test)
+
+async def test_closing_removes_the_path(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    listener = await UNIX.listen(f"unix://{path}")
+    assert stat.S_ISSOCK(path.stat().st_mode)
+    listener.close()
+    assert not path.exists()
+    listener.close()
 
 
-def test_a_file_is_not_replaced(tmp_path: Path) -> None:
-    async def test() -> None:
-        path = tmp_path / "s"
-        path.write_text("precious")
-        with pytest.raises(OSError, match="in use"):
-            await UNIX.listen(f"unix://{path}")
-        assert path.read_text() == "precious"
-
-    run(test)
-
-
-def test_no_such_folder(tmp_path: Path) -> None:
-    async def test() -> None:
-        url = f"unix://{tmp_path}/no/s"
-        with pytest.raises(OSError, match="No such file") as caught:
-            await UNIX.listen(url)
-        assert url in str(caught.value)
-        with pytest.raises(ConnectionLost, match=r"No such file.*is a TaskManager listening there"):
-            await UNIX.connect(url)
-
-    run(test)
+async def test_closing_leaves_the_path_of_another_alone(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    first = await UNIX.listen(f"unix://{path}")
+    path.rename(tmp_path / "elsewhere")
+    second = await UNIX.listen(f"unix://{path}")
+    first.close()
+    (await UNIX.connect(f"unix://{path}")).close()
+    path.unlink()
+    second.close()
 
 
-def test_a_full_queue_refuses_instead_of_pretending(tmp_path: Path) -> None:
+async def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    assert path.exists()
+    with pytest.raises(ConnectionLost, match=f"cannot reach unix://{path}: Connection refused"):
+        await UNIX.connect(f"unix://{path}")
+    listener = await UNIX.listen(f"unix://{path}")
+    (await UNIX.connect(f"unix://{path}")).close()
+    listener.close()
+
+
+async def test_a_live_socket_is_not_replaced(tmp_path: Path) -> None:
+    url = f"unix://{tmp_path}/s"
+    listener = await UNIX.listen(url)
+    with pytest.raises(OSError, match="in use; choose another path") as caught:
+        await UNIX.listen(url)
+    assert caught.value.errno == errno.EADDRINUSE
+    assert url in str(caught.value)
+    (await UNIX.connect(url)).close()
+    listener.close()
+
+
+async def test_a_file_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    path.write_text("precious")
+    with pytest.raises(OSError, match="in use"):
+        await UNIX.listen(f"unix://{path}")
+    assert path.read_text() == "precious"
+
+
+async def test_no_such_folder(tmp_path: Path) -> None:
+    url = f"unix://{tmp_path}/no/s"
+    with pytest.raises(OSError, match="No such file") as caught:
+        await UNIX.listen(url)
+    assert url in str(caught.value)
+    with pytest.raises(ConnectionLost, match=r"No such file.*is a TaskManager listening there"):
+        await UNIX.connect(url)
+
+
+async def test_a_full_queue_refuses_instead_of_pretending(tmp_path: Path) -> None:
     """The system says "try again" and begins nothing; waiting for the socket would return at once, unconnected."""
 
-    async def test() -> None:
-        path = tmp_path / "s"
-        with socket.socket(socket.AF_UNIX) as busy:
-            busy.bind(str(path))
-            busy.listen(0)
-            streams: list[ByteStream] = []
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as busy:
+        busy.bind(str(path))
+        busy.listen(0)
+        streams: list[ByteStream] = []
 
-            async def fill() -> None:
-                while True:
-                    streams.append(await UNIX.connect(f"unix://{path}"))
+        async def fill() -> None:
+            while True:
+                streams.append(await UNIX.connect(f"unix://{path}"))
 
-            with pytest.raises(ConnectionLost, match="temporarily unavailable"):
-                await fill()
-            with pytest.raises(OSError, match="in use"):  # and who wants to listen there is not made to wait
-                await UNIX.listen(f"unix://{path}")
-            for stream in streams:
-                assert stream.try_send([b"x"]) == 1
-                stream.close()
-
-    run(test)
+        with pytest.raises(ConnectionLost, match="temporarily unavailable"):
+            await fill()
+        with pytest.raises(OSError, match="in use"):  # and who wants to listen there is not made to wait
+            await UNIX.listen(f"unix://{path}")
+        for stream in streams:
+            assert stream.try_send([b"x"]) == 1
+            stream.close()
 
 
-def test_who_the_peer_is(tmp_path: Path) -> None:
-    async def test() -> None:
-        url = f"unix://{tmp_path}/s"
-        listener = await UNIX.listen(url)
-        near = await UNIX.connect(url)
-        far = await listener.accept()
-        assert (near.peer, far.peer, near.tcp_facts()) == (url, f"a client of {url}", {})
-        for closable in (near, far, listener):
-            closable.close()
-
-    run(test)
+async def test_who_the_peer_is(tmp_path: Path) -> None:
+    url = f"unix://{tmp_path}/s"
+    listener = await UNIX.listen(url)
+    near = await UNIX.connect(url)
+    far = await listener.accept()
+    assert (near.peer, far.peer, near.tcp_facts()) == (url, f"a client of {url}", {})
+    for closable in (near, far, listener):
+        closable.close()

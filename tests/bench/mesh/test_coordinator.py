@@ -256,38 +256,35 @@ def test_a_task_that_never_gets_ready_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.slow
-def test_a_daemon_that_vanishes_is_named() -> None:
-    async def main() -> None:
-        config = TaskManagerConfig(listen="tcp://127.0.0.1:0", slots=4, allow=("tests.",))
-        places: list[str] = []
-        async with hosts_open(2) as hosts, trio.open_nursery() as nursery:
-            doomed = trio.CancelScope()
-            listening = trio.Event()
+async def test_a_daemon_that_vanishes_is_named() -> None:
+    config = TaskManagerConfig(listen="tcp://127.0.0.1:0", slots=4, allow=("tests.",))
+    places: list[str] = []
+    async with hosts_open(2) as hosts, trio.open_nursery() as nursery:
+        doomed = trio.CancelScope()
+        listening = trio.Event()
 
-            async def daemon() -> None:
-                with doomed:
-                    async with open_taskmanager(config) as made:
-                        places.append(made.address.partition("://")[2])
-                        listening.set()
-                        await trio.sleep_forever()
+        async def daemon() -> None:
+            with doomed:
+                async with open_taskmanager(config) as made:
+                    places.append(made.address.partition("://")[2])
+                    listening.set()
+                    await trio.sleep_forever()
 
-            nursery.start_soon(daemon)
-            await listening.wait()
-            async with open_client(places[0]) as client:
-                hosts.clients.append(client)
+        nursery.start_soon(daemon)
+        await listening.wait()
+        async with open_client(places[0]) as client:
+            hosts.clients.append(client)
 
-                def kill_it(progress: Progress) -> None:
-                    if progress.records:
-                        doomed.cancel()
+            def kill_it(progress: Progress) -> None:
+                if progress.records:
+                    doomed.cancel()
 
-                with pytest.raises(MeasurementFailed, match=f"measuring over 3 hosts failed: {places[0]}"):
-                    await run_mesh(hosts.spec(seconds=5), hosts.clients, kill_it, deadlines=FAST)
-                hosts.clients.pop()
-            hosts.check_released()
-            assert (await hosts.run(records=100))["delivered"], "the others serve the next run"
-            nursery.cancel_scope.cancel()
-
-    trio.run(main)
+            with pytest.raises(MeasurementFailed, match=f"measuring over 3 hosts failed: {places[0]}"):
+                await run_mesh(hosts.spec(seconds=5), hosts.clients, kill_it, deadlines=FAST)
+            hosts.clients.pop()
+        hosts.check_released()
+        assert (await hosts.run(records=100))["delivered"], "the others serve the next run"
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.slow

@@ -77,20 +77,17 @@ def test_two_nodes_on_one_host_are_an_error_where_hosts_are_measured() -> None:
     assert "--shared-hosts" in rows[0]["error"]
 
 
-def test_ports_come_from_the_range_that_was_given() -> None:
-    async def main() -> None:
-        from transports.tcp import TcpTransport
+async def test_ports_come_from_the_range_that_was_given() -> None:
+    from transports.tcp import TcpTransport
 
-        taken = await TcpTransport().listen("tcp://127.0.0.1:0")
-        port = int(taken.address.rpartition(":")[2])
-        try:
-            rows = await run_nodes(job_of(records=10, ports=(port, port)))
-        finally:
-            taken.close()
-        assert {row["kind"] for row in rows} == {SETUP}
-        assert f"no port of --node-ports {port}-{port} is free" in rows[0]["error"]
-
-    trio.run(main)
+    taken = await TcpTransport().listen("tcp://127.0.0.1:0")
+    port = int(taken.address.rpartition(":")[2])
+    try:
+        rows = await run_nodes(job_of(records=10, ports=(port, port)))
+    finally:
+        taken.close()
+    assert {row["kind"] for row in rows} == {SETUP}
+    assert f"no port of --node-ports {port}-{port} is free" in rows[0]["error"]
 
 
 @pytest.mark.slow
@@ -145,19 +142,16 @@ def test_a_peer_that_never_arrives_is_said_in_words() -> None:
         trio.run(Node(job_of(records=10), 0, "127.0.0.1", broken).work)
 
 
-def test_a_port_that_is_taken_is_passed_over() -> None:
-    async def main() -> None:
-        from transports.tcp import TcpTransport
+async def test_a_port_that_is_taken_is_passed_over() -> None:
+    from transports.tcp import TcpTransport
 
-        taken = await TcpTransport().listen("tcp://127.0.0.1:0")
-        port = int(taken.address.rpartition(":")[2])
-        try:
-            rows = await run_nodes(job_of(records=10, ports=(port, port + 20)))
-        finally:
-            taken.close()
-        assert {row["kind"] for row in rows} == {OK}
-
-    trio.run(main)
+    taken = await TcpTransport().listen("tcp://127.0.0.1:0")
+    port = int(taken.address.rpartition(":")[2])
+    try:
+        rows = await run_nodes(job_of(records=10, ports=(port, port + 20)))
+    finally:
+        taken.close()
+    assert {row["kind"] for row in rows} == {OK}
 
 
 def test_nodes_with_other_code_than_the_driver_are_refused() -> None:

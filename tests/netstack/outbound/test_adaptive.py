@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
-from trio_runs import run_virtual
+from trio.testing import MockClock
 
 from netstack import (
     AdaptiveRebalanceSelector,
@@ -95,7 +95,7 @@ def test_an_array_is_dealt_in_shares_to_the_least_loaded(loads: list[int], count
 
 
 @pytest.mark.parametrize("batches", [False, True])
-def test_a_slow_consumer_gets_less_and_nothing_is_lost(batches: bool) -> None:
+async def test_a_slow_consumer_gets_less_and_nothing_is_lost(autojump_clock: MockClock, batches: bool) -> None:
     got: Counter[int] = Counter()
     counts = [0, 0]
 
@@ -111,30 +111,25 @@ def test_a_slow_consumer_gets_less_and_nothing_is_lost(batches: bool) -> None:
                 counts[index] += 1
                 await trio.sleep(pause_s)
 
-    async def main() -> None:
-        async with (
-            open_task_manager("memory://p") as producer,
-            open_task_manager("memory://c") as consumer,
-            trio.open_nursery() as nursery,
-        ):
-            partition = producer.create_partition("p", subpartitions=2)
-            writer = RecordWriter(
-                partition, selector=AdaptiveRebalanceSelector(), format="int64", buffer_timeout_s=0.001
-            )
-            for index, pause_s in enumerate((0.5, 0.0)):
-                gate = await consumer.open_gate([ChannelDescriptor(producer.address, "p", index)])
-                nursery.start_soon(functools.partial(read, gate, index, pause_s))
-            total = 400_000 if batches else 2000
-            step = 20_000 if batches else 1
-            for start in range(0, total, step):
-                if batches:
-                    await writer.emit_batch(np.arange(start, start + step))
-                else:
-                    await writer.emit(start)
-                await trio.sleep(0.01)
-            await writer.finish()
-            await writer.wait_consumed()
-            assert got == Counter(range(total))
-            assert counts[0] < counts[1] / 2
-
-    run_virtual(main)
+    async with (
+        open_task_manager("memory://p") as producer,
+        open_task_manager("memory://c") as consumer,
+        trio.open_nursery() as nursery,
+    ):
+        partition = producer.create_partition("p", subpartitions=2)
+        writer = RecordWriter(partition, selector=AdaptiveRebalanceSelector(), format="int64", buffer_timeout_s=0.001)
+        for index, pause_s in enumerate((0.5, 0.0)):
+            gate = await consumer.open_gate([ChannelDescriptor(producer.address, "p", index)])
+            nursery.start_soon(functools.partial(read, gate, index, pause_s))
+        total = 400_000 if batches else 2000
+        step = 20_000 if batches else 1
+        for start in range(0, total, step):
+            if batches:
+                await writer.emit_batch(np.arange(start, start + step))
+            else:
+                await writer.emit(start)
+            await trio.sleep(0.01)
+        await writer.finish()
+        await writer.wait_consumed()
+        assert got == Counter(range(total))
+        assert counts[0] < counts[1] / 2

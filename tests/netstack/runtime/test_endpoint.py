@@ -21,7 +21,7 @@ from netstack.errors import (
 )
 from netstack.ids import ChannelDescriptor
 from netstack.inbound.gate import SingleInputGate
-from netstack.runtime.network_environment import open_task_manager
+from netstack.runtime.network_environment import NetworkEnvironment, open_task_manager
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 from netstack.transport import ByteStream, transport_for
@@ -39,85 +39,87 @@ def frames(*said: Frame) -> bytes:
 # Shared connections.
 
 
-async def test_all_channels_to_one_address_share_a_connection(autojump_clock: MockClock) -> None:
-    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
-        for name in ("a", "b"):
-            producer.create_partition(name, subpartitions=2)
-        gates: list[SingleInputGate] = []
+async def test_all_channels_to_one_address_share_a_connection(
+    autojump_clock: MockClock, producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
+    for name in ("a", "b"):
+        producer.create_partition(name, subpartitions=2)
+    gates: list[SingleInputGate] = []
 
-        async def open_one(name: str) -> None:
-            gates.append(
-                await consumer.open_gate([ChannelDescriptor(producer.address, name, index) for index in (0, 1)])
-            )
+    async def open_one(name: str) -> None:
+        gates.append(await consumer.open_gate([ChannelDescriptor(producer.address, name, index) for index in (0, 1)]))
 
-        async with trio.open_nursery() as nursery:  # at the same time: they share the attempt too
-            nursery.start_soon(open_one, "a")
-            nursery.start_soon(open_one, "b")
-        (dialled,) = consumer.statistics().dialled
-        assert (dialled.address, dialled.channels) == (producer.address, 4)
-        await settle()
-        (accepted,) = producer.statistics().accepted
-        assert len(accepted.channels) == 4
-        gates[0].close()
-        await settle()
-        assert consumer.statistics().dialled[0].channels == 2
-        gates[1].close()
-        await settle()
-        assert_nothing_left(consumer)
-        assert producer.statistics().accepted == ()
-
-
-async def test_an_address_is_dialled_again_after_the_last_channel_left(autojump_clock: MockClock) -> None:
-    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
-        for name in ("a", "b"):
-            partition = producer.create_partition(name, subpartitions=1)
-            writer = RecordWriter(partition)
-            gate = await consumer.open_gate([ChannelDescriptor(producer.address, name)])
-            await writer.emit(b"x")
-            await writer.finish()
-            assert [record async for record in RecordReader(gate)] == [b"x"]
-            gate.close()
-            await settle()
-            assert_nothing_left(consumer)
-        assert consumer.statistics().bytes_received > 0  # those of connections that are gone
+    async with trio.open_nursery() as nursery:  # at the same time: they share the attempt too
+        nursery.start_soon(open_one, "a")
+        nursery.start_soon(open_one, "b")
+    (dialled,) = consumer.statistics().dialled
+    assert (dialled.address, dialled.channels) == (producer.address, 4)
+    await settle()
+    (accepted,) = producer.statistics().accepted
+    assert len(accepted.channels) == 4
+    gates[0].close()
+    await settle()
+    assert consumer.statistics().dialled[0].channels == 2
+    gates[1].close()
+    await settle()
+    assert_nothing_left(consumer)
+    assert producer.statistics().accepted == ()
 
 
-async def test_a_gate_opened_while_the_last_channel_leaves_gets_a_connection(autojump_clock: MockClock) -> None:
-    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
-        for name in ("a", "b"):
-            producer.create_partition(name, subpartitions=1)
-        first = await consumer.open_gate([ChannelDescriptor(producer.address, "a")])
-        second: list[SingleInputGate] = []
-
-        async def open_second() -> None:
-            second.append(await consumer.open_gate([ChannelDescriptor(producer.address, "b")]))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(open_second)
-            first.close()
-        await settle()
-        (dialled,) = consumer.statistics().dialled
-        assert dialled.channels == 1
-        second[0].close()
+async def test_an_address_is_dialled_again_after_the_last_channel_left(
+    autojump_clock: MockClock, producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
+    for name in ("a", "b"):
+        partition = producer.create_partition(name, subpartitions=1)
+        writer = RecordWriter(partition)
+        gate = await consumer.open_gate([ChannelDescriptor(producer.address, name)])
+        await writer.emit(b"x")
+        await writer.finish()
+        assert [record async for record in RecordReader(gate)] == [b"x"]
+        gate.close()
         await settle()
         assert_nothing_left(consumer)
+    assert consumer.statistics().bytes_received > 0  # those of connections that are gone
+
+
+async def test_a_gate_opened_while_the_last_channel_leaves_gets_a_connection(
+    autojump_clock: MockClock, producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
+    for name in ("a", "b"):
+        producer.create_partition(name, subpartitions=1)
+    first = await consumer.open_gate([ChannelDescriptor(producer.address, "a")])
+    second: list[SingleInputGate] = []
+
+    async def open_second() -> None:
+        second.append(await consumer.open_gate([ChannelDescriptor(producer.address, "b")]))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(open_second)
+        first.close()
+    await settle()
+    (dialled,) = consumer.statistics().dialled
+    assert dialled.channels == 1
+    second[0].close()
+    await settle()
+    assert_nothing_left(consumer)
 
 
 async def test_a_manager_that_only_consumes_remembers_a_connection_once_however_much_it_says(
     autojump_clock: MockClock,
+    producer: NetworkEnvironment,
+    consumer: NetworkEnvironment,
 ) -> None:
-    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
-        partition = producer.create_partition("p", subpartitions=1)
-        writer = RecordWriter(partition, buffer_timeout_s=0)
-        gate = await consumer.open_gate([ChannelDescriptor(producer.address, "p")])
-        reader = RecordReader(gate)
-        for number in range(100):
-            await writer.emit(b"%d" % number)
-            assert await reader.__anext__() == b"%d" % number
-            await settle()
-        (dialled,) = consumer.statistics().dialled
-        assert dialled.connection.sends > 20
-        assert len(consumer._endpoint._dirty) <= 1
+    partition = producer.create_partition("p", subpartitions=1)
+    writer = RecordWriter(partition, buffer_timeout_s=0)
+    gate = await consumer.open_gate([ChannelDescriptor(producer.address, "p")])
+    reader = RecordReader(gate)
+    for number in range(100):
+        await writer.emit(b"%d" % number)
+        assert await reader.__anext__() == b"%d" % number
+        await settle()
+    (dialled,) = consumer.statistics().dialled
+    assert dialled.connection.sends > 20
+    assert len(consumer._endpoint._dirty) <= 1
 
 
 # Peers that do not behave.
@@ -136,12 +138,13 @@ async def test_a_failed_attempt_is_not_remembered(autojump_clock: MockClock) -> 
             gate.close()
 
 
-async def test_a_bad_partition_name_leaves_no_connection_behind(autojump_clock: MockClock) -> None:
-    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
-        with pytest.raises(ConfigError, match="partition id"):
-            await consumer.open_gate([ChannelDescriptor(producer.address, "")])
-        await settle()
-        assert_nothing_left(consumer)
+async def test_a_bad_partition_name_leaves_no_connection_behind(
+    autojump_clock: MockClock, producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
+    with pytest.raises(ConfigError, match="partition id"):
+        await consumer.open_gate([ChannelDescriptor(producer.address, "")])
+    await settle()
+    assert_nothing_left(consumer)
 
 
 async def test_everybody_who_waits_for_an_attempt_hears_of_its_failure(autojump_clock: MockClock) -> None:
@@ -273,20 +276,21 @@ async def test_an_accepted_stream_that_says_nothing_is_closed_in_time(autojump_c
         stream.close()
 
 
-async def test_a_bad_peer_does_not_disturb_a_good_one(autojump_clock: MockClock) -> None:
-    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
-        partition = producer.create_partition("p", subpartitions=1)
-        writer = RecordWriter(partition, buffer_timeout_s=0)
-        gate = await consumer.open_gate([ChannelDescriptor(producer.address, "p")])
-        bad = await transport_for(producer.address).connect(producer.address)
-        bad.try_send([b"\xff" * 500])
-        await settle()
-        assert len(producer.statistics().accepted) == 1
-        assert await is_closed(bad)
-        bad.close()
-        await writer.emit(b"x")
-        await writer.finish()
-        assert [record async for record in RecordReader(gate)] == [b"x"]
+async def test_a_bad_peer_does_not_disturb_a_good_one(
+    autojump_clock: MockClock, producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
+    partition = producer.create_partition("p", subpartitions=1)
+    writer = RecordWriter(partition, buffer_timeout_s=0)
+    gate = await consumer.open_gate([ChannelDescriptor(producer.address, "p")])
+    bad = await transport_for(producer.address).connect(producer.address)
+    bad.try_send([b"\xff" * 500])
+    await settle()
+    assert len(producer.statistics().accepted) == 1
+    assert await is_closed(bad)
+    bad.close()
+    await writer.emit(b"x")
+    await writer.finish()
+    assert [record async for record in RecordReader(gate)] == [b"x"]
 
 
 # Memory.

@@ -52,42 +52,36 @@ def refusals(manager: NetworkEnvironment) -> dict[Refusal, int]:
 
 
 @pytest.mark.parametrize("address", ["memory://secret-ok", "tcp://127.0.0.1:0"])
-def test_with_the_same_secret_records_come_through(address: str) -> None:
-    async def main() -> None:
-        async with (
-            open_task_manager(address, CONFIG, secret=SECRET) as producer,
-            open_task_manager(url(), CONFIG, secret=Secret(SECRET.reveal())) as consumer,
-        ):
-            gate = await read_one(producer, consumer)
-            assert admissions(producer).connections == 1
-            gate.close()
-            with trio.fail_after(5):
-                while admissions(producer).connections or consumer.statistics().dialled:
-                    await trio.lowlevel.checkpoint()
-            await settle()
-            assert (admissions(producer).admitted, refusals(producer)) == (1, {})
-            assert_nothing_left(consumer)
-
-    trio.run(main)
+async def test_with_the_same_secret_records_come_through(address: str) -> None:
+    async with (
+        open_task_manager(address, CONFIG, secret=SECRET) as producer,
+        open_task_manager(url(), CONFIG, secret=Secret(SECRET.reveal())) as consumer,
+    ):
+        gate = await read_one(producer, consumer)
+        assert admissions(producer).connections == 1
+        gate.close()
+        with trio.fail_after(5):
+            while admissions(producer).connections or consumer.statistics().dialled:
+                await trio.lowlevel.checkpoint()
+        await settle()
+        assert (admissions(producer).admitted, refusals(producer)) == (1, {})
+        assert_nothing_left(consumer)
 
 
 @pytest.mark.parametrize("address", ["memory://secret-bad", "tcp://127.0.0.1:0"])
-def test_with_another_secret_both_are_told(address: str) -> None:
-    async def main() -> None:
-        async with (
-            open_task_manager(address, CONFIG, secret=SECRET) as producer,
-            open_task_manager(url(), CONFIG, secret=OTHER) as consumer,
-        ):
-            producer.create_partition("p", subpartitions=1)
-            with pytest.raises(AuthenticationFailed, match="its shared secret is another one") as caught:
-                await consumer.open_gate([ChannelDescriptor(producer.address, "p")])
-            assert producer.address in str(caught.value)
-            assert caught.value.reason is Refusal.SECRETS_DIFFER
-            assert refusals(producer) == {Refusal.SECRETS_DIFFER: 1}
-            assert_nothing_left(consumer)
-            assert_nothing_left_of_connections(producer)
-
-    trio.run(main)
+async def test_with_another_secret_both_are_told(address: str) -> None:
+    async with (
+        open_task_manager(address, CONFIG, secret=SECRET) as producer,
+        open_task_manager(url(), CONFIG, secret=OTHER) as consumer,
+    ):
+        producer.create_partition("p", subpartitions=1)
+        with pytest.raises(AuthenticationFailed, match="its shared secret is another one") as caught:
+            await consumer.open_gate([ChannelDescriptor(producer.address, "p")])
+        assert producer.address in str(caught.value)
+        assert caught.value.reason is Refusal.SECRETS_DIFFER
+        assert refusals(producer) == {Refusal.SECRETS_DIFFER: 1}
+        assert_nothing_left(consumer)
+        assert_nothing_left_of_connections(producer)
 
 
 def assert_nothing_left_of_connections(manager: NetworkEnvironment) -> None:
@@ -95,37 +89,31 @@ def assert_nothing_left_of_connections(manager: NetworkEnvironment) -> None:
 
 
 @pytest.mark.parametrize("address", ["memory://secret-none", "tcp://127.0.0.1:0"])
-def test_who_has_no_secret_is_told_that_one_is_wanted(address: str) -> None:
-    async def main() -> None:
-        async with (
-            open_task_manager(address, CONFIG, secret=SECRET) as producer,
-            open_task_manager(url(), CONFIG) as consumer,
-        ):
-            with pytest.raises(RemoteProtocolError, match="wants a shared secret to be proven first; give this side"):
-                await consumer.open_gate([ChannelDescriptor(producer.address, "p")])
-            with trio.fail_after(5):
-                while not refusals(producer):
-                    await trio.lowlevel.checkpoint()
-            assert refusals(producer) == {Refusal.NO_SECRET: 1}
-            assert_nothing_left(consumer)
-
-    trio.run(main)
+async def test_who_has_no_secret_is_told_that_one_is_wanted(address: str) -> None:
+    async with (
+        open_task_manager(address, CONFIG, secret=SECRET) as producer,
+        open_task_manager(url(), CONFIG) as consumer,
+    ):
+        with pytest.raises(RemoteProtocolError, match="wants a shared secret to be proven first; give this side"):
+            await consumer.open_gate([ChannelDescriptor(producer.address, "p")])
+        with trio.fail_after(5):
+            while not refusals(producer):
+                await trio.lowlevel.checkpoint()
+        assert refusals(producer) == {Refusal.NO_SECRET: 1}
+        assert_nothing_left(consumer)
 
 
 @pytest.mark.parametrize("address", ["memory://secret-alone", "tcp://127.0.0.1:0"])
-def test_who_asks_for_no_secret_gets_nothing_from_who_has_one(address: str) -> None:
-    async def main() -> None:
-        async with (
-            open_task_manager(address, CONFIG) as producer,
-            open_task_manager(url(), CONFIG, secret=SECRET) as consumer,
-        ):
-            with pytest.raises(AuthenticationFailed, match="proves no shared secret") as caught:
-                await consumer.open_gate([ChannelDescriptor(producer.address, "p")])
-            assert caught.value.reason is Refusal.NO_SECRET
-            assert_nothing_left(consumer)
-            assert producer.statistics().admission is None
-
-    trio.run(main)
+async def test_who_asks_for_no_secret_gets_nothing_from_who_has_one(address: str) -> None:
+    async with (
+        open_task_manager(address, CONFIG) as producer,
+        open_task_manager(url(), CONFIG, secret=SECRET) as consumer,
+    ):
+        with pytest.raises(AuthenticationFailed, match="proves no shared secret") as caught:
+            await consumer.open_gate([ChannelDescriptor(producer.address, "p")])
+        assert caught.value.reason is Refusal.NO_SECRET
+        assert_nothing_left(consumer)
+        assert producer.statistics().admission is None
 
 
 async def test_everybody_who_waits_for_an_attempt_hears_why_it_was_refused(autojump_clock: MockClock) -> None:

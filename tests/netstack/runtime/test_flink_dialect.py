@@ -96,24 +96,26 @@ async def test_records_and_events_arrive_in_order(autojump_clock: MockClock, exc
     assert producer.statistics().accepted == ()
 
 
-async def test_a_missing_partition_is_named_so(autojump_clock: MockClock) -> None:
-    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
-        gate = await consumer.open_gate([ChannelDescriptor(producer.address, PARTITION)])
-        with pytest.raises(PartitionNotFound, match="PartitionNotFoundException"):
-            await anext(RecordReader(gate))
-        gate.close()
+async def test_a_missing_partition_is_named_so(
+    autojump_clock: MockClock, producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
+    gate = await consumer.open_gate([ChannelDescriptor(producer.address, PARTITION)])
+    with pytest.raises(PartitionNotFound, match="PartitionNotFoundException"):
+        await anext(RecordReader(gate))
+    gate.close()
 
 
-async def test_a_producer_that_fails_is_an_io_exception(autojump_clock: MockClock) -> None:
-    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
-        partition = producer.create_partition(PARTITION, subpartitions=1)
-        gate = await consumer.open_gate([ChannelDescriptor(producer.address, PARTITION)])
-        await trio.testing.wait_all_tasks_blocked()
-        partition.fail("out of luck")
-        with pytest.raises(ChannelFailed, match=r"java\.io\.IOException") as caught:
-            await anext(RecordReader(gate))
-        assert caught.value.code is ErrorCode.PRODUCER_FAILED
-        gate.close()
+async def test_a_producer_that_fails_is_an_io_exception(
+    autojump_clock: MockClock, producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
+    partition = producer.create_partition(PARTITION, subpartitions=1)
+    gate = await consumer.open_gate([ChannelDescriptor(producer.address, PARTITION)])
+    await trio.testing.wait_all_tasks_blocked()
+    partition.fail("out of luck")
+    with pytest.raises(ChannelFailed, match=r"java\.io\.IOException") as caught:
+        await anext(RecordReader(gate))
+    assert caught.value.code is ErrorCode.PRODUCER_FAILED
+    gate.close()
 
 
 async def test_a_hand_made_consumer_gets_flinks_bytes(autojump_clock: MockClock) -> None:
@@ -232,30 +234,32 @@ async def test_an_answer_given_twice_is_one_request_and_two_tries(autojump_clock
     listener.close()
 
 
-async def test_a_partition_that_comes_late_is_found_by_who_asks_again(autojump_clock: MockClock) -> None:
-    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
-        gate = await consumer.open_gate([ChannelDescriptor(producer.address, PARTITION)])
-        await trio.sleep(5 * CONFIG.partition_request_timeout_s)
-        writer = RecordWriter(producer.create_partition(PARTITION, subpartitions=1), format=LongFormat())
-        await writer.emit(7)
-        await writer.finish()
-        assert [record async for record in RecordReader(gate, format=LongFormat())] == [7]
+async def test_a_partition_that_comes_late_is_found_by_who_asks_again(
+    autojump_clock: MockClock, producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
+    gate = await consumer.open_gate([ChannelDescriptor(producer.address, PARTITION)])
+    await trio.sleep(5 * CONFIG.partition_request_timeout_s)
+    writer = RecordWriter(producer.create_partition(PARTITION, subpartitions=1), format=LongFormat())
+    await writer.emit(7)
+    await writer.finish()
+    assert [record async for record in RecordReader(gate, format=LongFormat())] == [7]
 
 
-async def test_a_partition_that_is_gone_is_not_asked_for_again(autojump_clock: MockClock) -> None:
-    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
-        gate = await consumer.open_gate([ChannelDescriptor(producer.address, PARTITION)])
-        reader = RecordReader(gate, format=LongFormat())
-        writer = RecordWriter(producer.create_partition(PARTITION, subpartitions=1), format=LongFormat())
-        await writer.emit(7)
-        await writer.flush()
-        assert await anext(reader) == 7
-        producer.release_partition(PARTITION)
-        began = trio.current_time()
-        with pytest.raises(PartitionNotFound, match="PartitionNotFoundException for this channel"):
-            await anext(reader)
-        assert trio.current_time() == began
-        gate.close()
+async def test_a_partition_that_is_gone_is_not_asked_for_again(
+    autojump_clock: MockClock, producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
+    gate = await consumer.open_gate([ChannelDescriptor(producer.address, PARTITION)])
+    reader = RecordReader(gate, format=LongFormat())
+    writer = RecordWriter(producer.create_partition(PARTITION, subpartitions=1), format=LongFormat())
+    await writer.emit(7)
+    await writer.flush()
+    assert await anext(reader) == 7
+    producer.release_partition(PARTITION)
+    began = trio.current_time()
+    with pytest.raises(PartitionNotFound, match="PartitionNotFoundException for this channel"):
+        await anext(reader)
+    assert trio.current_time() == began
+    gate.close()
 
 
 async def test_a_producer_that_ends_in_the_middle_is_lost(autojump_clock: MockClock) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 import trio
@@ -14,14 +12,6 @@ import trio
 import netstack
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.leaving import UnreadRecordsWarning
-
-
-def in_trio(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(**arguments: Any) -> None:
-        trio.run(functools.partial(test, **arguments))
-
-    return run
 
 
 @asynccontextmanager
@@ -41,7 +31,6 @@ async def written(words: int, *, failing: bool = False) -> AsyncIterator[SingleI
         yield gate
 
 
-@in_trio
 async def test_a_writer_finishes_at_the_end_of_its_block() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -51,7 +40,6 @@ async def test_a_writer_finishes_at_the_end_of_its_block() -> None:
             assert gate.is_closed
 
 
-@in_trio
 async def test_a_block_that_raises_is_no_end_of_the_data() -> None:
     async with written(2, failing=True) as gate:
         with pytest.raises(netstack.ChannelFailed, match="its producer stopped: ValueError: no more paper"):
@@ -67,7 +55,6 @@ async def test_a_block_that_raises_is_no_end_of_the_data() -> None:
         (lambda gate: netstack.ArrayReader(gate, record_bytes=10), "1 of 1 channels"),
     ],
 )
-@in_trio
 async def test_leaving_unread_records_warns(reader_of: Callable[[SingleInputGate], SingleInputGate], left: str) -> None:
     async with written(3) as gate:
         with pytest.warns(UnreadRecordsWarning, match=f"left {left}.*; read on until .*close"), reader_of(gate):
@@ -75,7 +62,6 @@ async def test_leaving_unread_records_warns(reader_of: Callable[[SingleInputGate
         assert gate.is_closed
 
 
-@in_trio
 async def test_what_has_come_and_was_not_handed_out_is_counted() -> None:
     async with netstack.open_task_manager("memory://leaving") as manager:
         partition = manager.create_partition("words", subpartitions=1)
@@ -89,7 +75,6 @@ async def test_what_has_come_and_was_not_handed_out_is_counted() -> None:
 
 
 @pytest.mark.parametrize("how", ["closed", "raised", "cancelled"])
-@in_trio
 async def test_who_means_to_leave_is_not_warned(how: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -110,7 +95,6 @@ async def test_who_means_to_leave_is_not_warned(how: str) -> None:
             assert gate.is_closed
 
 
-@in_trio
 async def test_a_union_tells_what_is_left_of_each_gate() -> None:
     async with netstack.open_task_manager("memory://leaving") as manager:
         gates = []

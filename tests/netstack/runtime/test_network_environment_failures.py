@@ -21,7 +21,7 @@ from netstack.errors import (
     ProducerFailed,
 )
 from netstack.ids import ChannelDescriptor, ResultPartitionType
-from netstack.runtime.network_environment import open_task_manager
+from netstack.runtime.network_environment import NetworkEnvironment, open_task_manager
 from netstack.runtime.record_reader import RecordReader
 from netstack.runtime.record_writer import RecordWriter
 
@@ -29,22 +29,23 @@ from netstack.runtime.record_writer import RecordWriter
 
 
 @pytest.mark.parametrize("local", [True, False])
-async def test_a_producers_failure_reaches_its_consumers_with_the_cause(autojump_clock: MockClock, local: bool) -> None:
-    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
-        partition = producer.create_partition("p", subpartitions=1)
-        writer = RecordWriter(partition, buffer_timeout_s=None)
-        gate = await (producer if local else consumer).open_gate(channels(producer))
-        await settle()
-        await writer.emit(b"never seen")
-        partition.fail("division by zero in operator map-3")
-        with pytest.raises(ProducerFailed, match="PRODUCER_FAILED: division by zero in operator map-3") as caught:
-            await RecordReader(gate).__anext__()
-        assert "'p' subpartition 0" in caught.value.channel
-        with pytest.raises((LocalProtocolError, PoolDestroyed)):
-            await writer.emit(bytes(2000))
-        gate.close()
-        await settle()
-        assert_nothing_left(producer, consumer)
+async def test_a_producers_failure_reaches_its_consumers_with_the_cause(
+    autojump_clock: MockClock, local: bool, producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
+    partition = producer.create_partition("p", subpartitions=1)
+    writer = RecordWriter(partition, buffer_timeout_s=None)
+    gate = await (producer if local else consumer).open_gate(channels(producer))
+    await settle()
+    await writer.emit(b"never seen")
+    partition.fail("division by zero in operator map-3")
+    with pytest.raises(ProducerFailed, match="PRODUCER_FAILED: division by zero in operator map-3") as caught:
+        await RecordReader(gate).__anext__()
+    assert "'p' subpartition 0" in caught.value.channel
+    with pytest.raises((LocalProtocolError, PoolDestroyed)):
+        await writer.emit(bytes(2000))
+    gate.close()
+    await settle()
+    assert_nothing_left(producer, consumer)
 
 
 async def test_a_writer_that_waits_for_a_buffer_is_woken_by_the_failure(autojump_clock: MockClock) -> None:
@@ -70,55 +71,58 @@ async def test_a_writer_that_waits_for_a_buffer_is_woken_by_the_failure(autojump
         assert_nothing_left(producer)
 
 
-async def test_one_channels_failure_leaves_the_others_on_the_connection_going(autojump_clock: MockClock) -> None:
-    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
-        bad = producer.create_partition("bad", subpartitions=1)
-        good = RecordWriter(producer.create_partition("good", subpartitions=1), buffer_timeout_s=0)
-        gates = {name: await consumer.open_gate(channels(producer, name)) for name in ("bad", "good")}
-        await settle()
-        bad.fail("on purpose")
-        with pytest.raises(ProducerFailed):
-            await RecordReader(gates["bad"]).__anext__()
-        gates["bad"].close()
-        reader = RecordReader(gates["good"])
-        for number in range(50):
-            await good.emit(b"%d" % number)
-            assert await reader.__anext__() == b"%d" % number
-        (dialled,) = consumer.statistics().dialled
-        assert dialled.channels == 1
-        gates["good"].close()
+async def test_one_channels_failure_leaves_the_others_on_the_connection_going(
+    autojump_clock: MockClock, producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
+    bad = producer.create_partition("bad", subpartitions=1)
+    good = RecordWriter(producer.create_partition("good", subpartitions=1), buffer_timeout_s=0)
+    gates = {name: await consumer.open_gate(channels(producer, name)) for name in ("bad", "good")}
+    await settle()
+    bad.fail("on purpose")
+    with pytest.raises(ProducerFailed):
+        await RecordReader(gates["bad"]).__anext__()
+    gates["bad"].close()
+    reader = RecordReader(gates["good"])
+    for number in range(50):
+        await good.emit(b"%d" % number)
+        assert await reader.__anext__() == b"%d" % number
+    (dialled,) = consumer.statistics().dialled
+    assert dialled.channels == 1
+    gates["good"].close()
 
 
-async def test_in_one_gate_too_the_other_channels_go_on(autojump_clock: MockClock) -> None:
-    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
-        bad = producer.create_partition("bad", subpartitions=1)
-        good = RecordWriter(producer.create_partition("good", subpartitions=1), buffer_timeout_s=0)
-        gate = await consumer.open_gate([*channels(producer, "bad"), *channels(producer, "good")])
-        await settle()
-        bad.fail("on purpose")
-        reader = RecordReader(gate)
-        with pytest.raises(ProducerFailed):
-            await reader.__anext__()
-        await good.emit(b"x")
-        assert await reader.__anext__() == b"x"
-        gate.close()
+async def test_in_one_gate_too_the_other_channels_go_on(
+    autojump_clock: MockClock, producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
+    bad = producer.create_partition("bad", subpartitions=1)
+    good = RecordWriter(producer.create_partition("good", subpartitions=1), buffer_timeout_s=0)
+    gate = await consumer.open_gate([*channels(producer, "bad"), *channels(producer, "good")])
+    await settle()
+    bad.fail("on purpose")
+    reader = RecordReader(gate)
+    with pytest.raises(ProducerFailed):
+        await reader.__anext__()
+    await good.emit(b"x")
+    assert await reader.__anext__() == b"x"
+    gate.close()
 
 
-async def test_a_reader_that_goes_on_after_a_failure_still_comes_to_an_end(autojump_clock: MockClock) -> None:
-    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
-        bad = producer.create_partition("bad", subpartitions=1)
-        good = RecordWriter(producer.create_partition("good", subpartitions=1))
-        gate = await consumer.open_gate([*channels(producer, "bad"), *channels(producer, "good")])
-        await settle()
-        bad.fail("on purpose")
-        reader = RecordReader(gate)
-        with pytest.raises(ProducerFailed):
-            await reader.__anext__()
-        await good.emit(b"x")
-        await good.finish()
-        assert [record async for record in reader] == [b"x"]
-        assert gate.ended_with_drain is None
-        gate.close()
+async def test_a_reader_that_goes_on_after_a_failure_still_comes_to_an_end(
+    autojump_clock: MockClock, producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
+    bad = producer.create_partition("bad", subpartitions=1)
+    good = RecordWriter(producer.create_partition("good", subpartitions=1))
+    gate = await consumer.open_gate([*channels(producer, "bad"), *channels(producer, "good")])
+    await settle()
+    bad.fail("on purpose")
+    reader = RecordReader(gate)
+    with pytest.raises(ProducerFailed):
+        await reader.__anext__()
+    await good.emit(b"x")
+    await good.finish()
+    assert [record async for record in reader] == [b"x"]
+    assert gate.ended_with_drain is None
+    gate.close()
 
 
 @pytest.mark.parametrize("buffer_timeout_s", [None, 0.1, 0.0])
@@ -163,101 +167,109 @@ async def test_a_record_larger_than_the_quota_goes_through_whole(autojump_clock:
     assert received == [records[0::2], records[1::2]]
 
 
-async def test_an_idle_channel_hears_of_a_release(autojump_clock: MockClock) -> None:
-    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
-        producer.create_partition("p", subpartitions=2)
-        gates = [
-            await consumer.open_gate([ChannelDescriptor(producer.address, "p", 0)]),
-            await producer.open_gate([ChannelDescriptor(producer.address, "p", 1)]),
-        ]
-        await settle()
-        producer.release_partition("p")
-        producer.release_partition("p")
-        for gate in gates:
-            with pytest.raises(PartitionNotFound, match="released"):
-                await RecordReader(gate).__anext__()
-            gate.close()
-        await settle()
-        assert_nothing_left(producer, consumer)
+async def test_an_idle_channel_hears_of_a_release(
+    autojump_clock: MockClock, producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
+    producer.create_partition("p", subpartitions=2)
+    gates = [
+        await consumer.open_gate([ChannelDescriptor(producer.address, "p", 0)]),
+        await producer.open_gate([ChannelDescriptor(producer.address, "p", 1)]),
+    ]
+    await settle()
+    producer.release_partition("p")
+    producer.release_partition("p")
+    for gate in gates:
+        with pytest.raises(PartitionNotFound, match="released"):
+            await RecordReader(gate).__anext__()
+        gate.close()
+    await settle()
+    assert_nothing_left(producer, consumer)
 
 
 # Partitions that are late, missing, or taken.
 
 
 @pytest.mark.parametrize("local", [True, False])
-async def test_a_partition_created_late_is_served(autojump_clock: MockClock, local: bool) -> None:
-    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
-        gate = await (producer if local else consumer).open_gate(channels(producer))
-        await trio.sleep(9)
-        writer = RecordWriter(producer.create_partition("p", subpartitions=1))
-        await writer.emit(b"x")
-        await writer.finish()
-        assert [record async for record in RecordReader(gate)] == [b"x"]
-        gate.close()
+async def test_a_partition_created_late_is_served(
+    autojump_clock: MockClock, local: bool, producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
+    gate = await (producer if local else consumer).open_gate(channels(producer))
+    await trio.sleep(9)
+    writer = RecordWriter(producer.create_partition("p", subpartitions=1))
+    await writer.emit(b"x")
+    await writer.finish()
+    assert [record async for record in RecordReader(gate)] == [b"x"]
+    gate.close()
 
 
 @pytest.mark.parametrize("local", [True, False])
 async def test_a_partition_that_never_comes_fails_its_channel_after_the_timeout(
-    autojump_clock: MockClock, local: bool
+    autojump_clock: MockClock,
+    local: bool,
+    producer: NetworkEnvironment,
+    consumer: NetworkEnvironment,
 ) -> None:
-    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
-        producer.create_partition("q", subpartitions=1)
-        gate = await (producer if local else consumer).open_gate(channels(producer))
-        start = trio.current_time()
-        with pytest.raises(PartitionNotFound, match=r"no partition 'p' was created within 10 s \(known: q\)"):
-            await RecordReader(gate).__anext__()
-        assert trio.current_time() - start == pytest.approx(10)
-        gate.close()
-        producer.release_partition("q")
-        await settle()
-        assert_nothing_left(producer, consumer)
+    producer.create_partition("q", subpartitions=1)
+    gate = await (producer if local else consumer).open_gate(channels(producer))
+    start = trio.current_time()
+    with pytest.raises(PartitionNotFound, match=r"no partition 'p' was created within 10 s \(known: q\)"):
+        await RecordReader(gate).__anext__()
+    assert trio.current_time() - start == pytest.approx(10)
+    gate.close()
+    producer.release_partition("q")
+    await settle()
+    assert_nothing_left(producer, consumer)
 
 
 @pytest.mark.parametrize("local", [True, False])
 async def test_a_gate_closed_while_it_waits_does_not_take_the_partition_from_the_next(
-    autojump_clock: MockClock, local: bool
+    autojump_clock: MockClock,
+    local: bool,
+    producer: NetworkEnvironment,
+    consumer: NetworkEnvironment,
 ) -> None:
-    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
-        at = producer if local else consumer
-        (await at.open_gate(channels(producer))).close()
-        await settle()
-        writer = RecordWriter(producer.create_partition("p", subpartitions=1))
-        await writer.emit(b"x")
-        await writer.finish()
-        gate = await at.open_gate(channels(producer))
-        assert [record async for record in RecordReader(gate)] == [b"x"]
-        gate.close()
+    at = producer if local else consumer
+    (await at.open_gate(channels(producer))).close()
+    await settle()
+    writer = RecordWriter(producer.create_partition("p", subpartitions=1))
+    await writer.emit(b"x")
+    await writer.finish()
+    gate = await at.open_gate(channels(producer))
+    assert [record async for record in RecordReader(gate)] == [b"x"]
+    gate.close()
 
 
 @pytest.mark.parametrize("local", [True, False])
-async def test_a_subpartition_is_consumed_once(autojump_clock: MockClock, local: bool) -> None:
-    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
-        producer.create_partition("p", subpartitions=1)
-        at = producer if local else consumer
-        gate = await at.open_gate(channels(producer))
-        await settle()
+async def test_a_subpartition_is_consumed_once(
+    autojump_clock: MockClock, local: bool, producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
+    producer.create_partition("p", subpartitions=1)
+    at = producer if local else consumer
+    gate = await at.open_gate(channels(producer))
+    await settle()
 
-        async def open_and_read() -> None:
-            await RecordReader(await at.open_gate(channels(producer))).__anext__()
+    async def open_and_read() -> None:
+        await RecordReader(await at.open_gate(channels(producer))).__anext__()
 
-        with pytest.raises(ChannelFailed, match="SUBPARTITION_CONSUMED"):
-            await open_and_read()
-        gate.close()
+    with pytest.raises(ChannelFailed, match="SUBPARTITION_CONSUMED"):
+        await open_and_read()
+    gate.close()
 
 
 @pytest.mark.parametrize("local", [True, False])
-async def test_a_subpartition_out_of_range(autojump_clock: MockClock, local: bool) -> None:
-    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
-        producer.create_partition("p", subpartitions=2)
-        at = producer if local else consumer
+async def test_a_subpartition_out_of_range(
+    autojump_clock: MockClock, local: bool, producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
+    producer.create_partition("p", subpartitions=2)
+    at = producer if local else consumer
 
-        async def open_and_read() -> None:
-            await RecordReader(await at.open_gate([ChannelDescriptor(producer.address, "p", 2)])).__anext__()
+    async def open_and_read() -> None:
+        await RecordReader(await at.open_gate([ChannelDescriptor(producer.address, "p", 2)])).__anext__()
 
-        with pytest.raises(PartitionNotFound, match="subpartitions 0 to 1"):
-            await open_and_read()
-        if local:
-            assert producer.statistics().gates == ()
+    with pytest.raises(PartitionNotFound, match="subpartitions 0 to 1"):
+        await open_and_read()
+    if local:
+        assert producer.statistics().gates == ()
 
 
 # Consumers that leave.
@@ -265,64 +277,68 @@ async def test_a_subpartition_out_of_range(autojump_clock: MockClock, local: boo
 
 @pytest.mark.parametrize("local", [True, False])
 async def test_a_consumer_that_leaves_does_not_let_the_producer_run_away(
-    autojump_clock: MockClock, local: bool
+    autojump_clock: MockClock,
+    local: bool,
+    producer: NetworkEnvironment,
+    consumer: NetworkEnvironment,
 ) -> None:
-    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
-        partition = producer.create_partition("p", subpartitions=1)
-        writer = RecordWriter(partition, buffer_timeout_s=None)
-        gate = await (producer if local else consumer).open_gate(channels(producer))
-        await writer.emit(bytes(1020))
+    partition = producer.create_partition("p", subpartitions=1)
+    writer = RecordWriter(partition, buffer_timeout_s=None)
+    gate = await (producer if local else consumer).open_gate(channels(producer))
+    await writer.emit(bytes(1020))
+    gate.close()
+    await settle()
+    written = 0
+    with trio.move_on_after(5):
+        while True:
+            await writer.emit(bytes(1020))
+            written += 1
+    assert written < 20  # its buffers, and no more
+    assert partition.statistics().subpartitions[0].is_consumed
+    partition.release()
+    await settle()
+    assert_nothing_left(producer, consumer)
+
+
+async def test_a_gate_closed_while_its_reader_waits_ends_the_reader(
+    autojump_clock: MockClock, producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
+    producer.create_partition("p", subpartitions=1)
+    gate = await consumer.open_gate(channels(producer))
+    ended: list[Exception] = []
+
+    async def read() -> None:
+        try:
+            await RecordReader(gate).__anext__()
+        except LocalProtocolError as error:
+            ended.append(error)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await settle()
         gate.close()
-        await settle()
-        written = 0
-        with trio.move_on_after(5):
-            while True:
-                await writer.emit(bytes(1020))
-                written += 1
-        assert written < 20  # its buffers, and no more
-        assert partition.statistics().subpartitions[0].is_consumed
-        partition.release()
-        await settle()
-        assert_nothing_left(producer, consumer)
+    assert "the input gate is closed" in str(ended[0])
+    await settle()
+    assert consumer.statistics().pool.lent_segments == 0
 
 
-async def test_a_gate_closed_while_its_reader_waits_ends_the_reader(autojump_clock: MockClock) -> None:
-    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
-        producer.create_partition("p", subpartitions=1)
-        gate = await consumer.open_gate(channels(producer))
-        ended: list[Exception] = []
-
-        async def read() -> None:
-            try:
-                await RecordReader(gate).__anext__()
-            except LocalProtocolError as error:
-                ended.append(error)
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(read)
-            await settle()
-            gate.close()
-        assert "the input gate is closed" in str(ended[0])
-        await settle()
-        assert consumer.statistics().pool.lent_segments == 0
-
-
-async def test_a_slow_channel_does_not_slow_another_on_its_connection(autojump_clock: MockClock) -> None:
+async def test_a_slow_channel_does_not_slow_another_on_its_connection(
+    autojump_clock: MockClock, producer: NetworkEnvironment, consumer: NetworkEnvironment
+) -> None:
     """The consumer of one channel never reads; the other gets thousands of buffers through."""
-    async with open_task_manager(url(), CONFIG) as producer, open_task_manager(url(), CONFIG) as consumer:
-        slow = RecordWriter(producer.create_partition("slow", subpartitions=1), buffer_timeout_s=None)
-        fast = RecordWriter(producer.create_partition("fast", subpartitions=1), buffer_timeout_s=None)
-        gates = {name: await consumer.open_gate(channels(producer, name)) for name in ("slow", "fast")}
-        received: list[list[Any]] = [[]]
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(read_all, gates["fast"], received)
-            with trio.move_on_after(1):
-                while True:
-                    await slow.emit(bytes(1020))
-            for _ in range(500):
-                await fast.emit(bytes(1020))
-            await fast.finish()
-        assert len(received[0]) == 500
-        for gate in gates.values():
-            gate.close()
-        producer.release_partition("slow")
+    slow = RecordWriter(producer.create_partition("slow", subpartitions=1), buffer_timeout_s=None)
+    fast = RecordWriter(producer.create_partition("fast", subpartitions=1), buffer_timeout_s=None)
+    gates = {name: await consumer.open_gate(channels(producer, name)) for name in ("slow", "fast")}
+    received: list[list[Any]] = [[]]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read_all, gates["fast"], received)
+        with trio.move_on_after(1):
+            while True:
+                await slow.emit(bytes(1020))
+        for _ in range(500):
+            await fast.emit(bytes(1020))
+        await fast.finish()
+    assert len(received[0]) == 500
+    for gate in gates.values():
+        gate.close()
+    producer.release_partition("slow")

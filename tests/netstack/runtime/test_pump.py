@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-
 import pytest
-import trio
-import trio.testing
 from pump_stage import CODEC, HELLO, Stage
 
 from netstack.buffer.buffer import Buffer
@@ -25,29 +20,14 @@ def stage() -> Stage:
 # Without tasks: the calls anybody may make.
 
 
-def in_trio(test: Callable[[Stage], None]) -> Callable[[Stage], None]:
-    """Runs a test where trio's clock can be read."""
-
-    @functools.wraps(test)
-    def run(stage: Stage) -> None:
-        async def main() -> None:
-            test(stage)
-
-        trio.run(main)
-
-    return run
-
-
-@in_trio
-def test_a_hello_is_wanted_from_the_start_and_sent_first(stage: Stage) -> None:
+async def test_a_hello_is_wanted_from_the_start_and_sent_first(stage: Stage) -> None:
     assert (stage.pump.is_dirty, stage.dirty) == (True, 1)
     stage.pump.write_now()
     assert stage.told() == [HELLO]
     assert not stage.pump.is_dirty
 
 
-@in_trio
-def test_buffers_come_back_when_they_were_sent(stage: Stage) -> None:
+async def test_buffers_come_back_when_they_were_sent(stage: Stage) -> None:
     stage.open()
     stage.endpoint.add(b"x" * 10)
     stage.wanted()
@@ -57,8 +37,7 @@ def test_buffers_come_back_when_they_were_sent(stage: Stage) -> None:
     assert stage.stream.sent.endswith(b"x" * 10)
 
 
-@in_trio
-def test_buffers_of_a_write_that_fails_come_back(stage: Stage) -> None:
+async def test_buffers_of_a_write_that_fails_come_back(stage: Stage) -> None:
     stage.open()
     stage.endpoint.add(b"x" * 10)
     stage.endpoint.add(b"y" * 10)
@@ -72,8 +51,7 @@ def test_buffers_of_a_write_that_fails_come_back(stage: Stage) -> None:
     assert len(stage.pump.landing) == 2
 
 
-@in_trio
-def test_buffers_of_a_write_that_is_half_done_come_back_at_the_end(stage: Stage) -> None:
+async def test_buffers_of_a_write_that_is_half_done_come_back_at_the_end(stage: Stage) -> None:
     stage.open()
     stage.endpoint.add(b"x" * 10)
     stage.endpoint.add(b"y" * 10)
@@ -85,8 +63,7 @@ def test_buffers_of_a_write_that_is_half_done_come_back_at_the_end(stage: Stage)
     assert stage.endpoint.recycled == 2
 
 
-@in_trio
-def test_settling_lets_lent_memory_change(stage: Stage) -> None:
+async def test_settling_lets_lent_memory_change(stage: Stage) -> None:
     stage.open()
     memory = bytearray(b"x" * 10)
     stage.endpoint.buffers.append(Buffer(memoryview(memory), 10, DataType.DATA, stage.endpoint))
@@ -103,8 +80,7 @@ def test_settling_lets_lent_memory_change(stage: Stage) -> None:
     assert stage.endpoint.recycled == 1
 
 
-@in_trio
-def test_a_peer_that_breaks_the_protocol_is_told_why(stage: Stage) -> None:
+async def test_a_peer_that_breaks_the_protocol_is_told_why(stage: Stage) -> None:
     stage.pump.write_now()
     stage.hear(Goodbye())  # no hello before
     stage.pump.read_now()
@@ -117,8 +93,7 @@ def test_a_peer_that_breaks_the_protocol_is_told_why(stage: Stage) -> None:
     assert stage.pump.error is error
 
 
-@in_trio
-def test_an_end_without_a_goodbye_is_a_loss(stage: Stage) -> None:
+async def test_an_end_without_a_goodbye_is_a_loss(stage: Stage) -> None:
     stage.open()
     stage.stream.ended = True
     stage.pump.read_now()
@@ -129,8 +104,7 @@ def test_an_end_without_a_goodbye_is_a_loss(stage: Stage) -> None:
     assert "script://peer ended the stream without a goodbye" in str(error)
 
 
-@in_trio
-def test_an_end_after_a_goodbye_is_none(stage: Stage) -> None:
+async def test_an_end_after_a_goodbye_is_none(stage: Stage) -> None:
     stage.open()
     stage.hear(Goodbye())
     stage.stream.ended = True
@@ -140,8 +114,7 @@ def test_an_end_after_a_goodbye_is_none(stage: Stage) -> None:
     assert stage.pump.error is None
 
 
-@in_trio
-def test_a_broken_read_closes(stage: Stage) -> None:
+async def test_a_broken_read_closes(stage: Stage) -> None:
     stage.open()
     stage.stream.broken = ConnectionLost("reset by peer")
     stage.pump.read_now()
@@ -149,56 +122,47 @@ def test_a_broken_read_closes(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 10], ids=["whole", "torn"])
-def test_a_write_in_the_middle_of_a_read_waits_for_its_end(stage: Stage, cut: int) -> None:
+async def test_a_write_in_the_middle_of_a_read_waits_for_its_end(stage: Stage, cut: int) -> None:
     """Credit is announced while data is taken in, and the peer has just died: the read keeps its memory."""
 
-    @in_trio
-    def run(stage: Stage) -> None:
-        stage.open()
-        stage.pump.write_now()
+    stage.open()
+    stage.pump.write_now()
 
-        def announce() -> None:
-            stage.stream.broken_for_writes = ConnectionLost("reset by peer")
-            stage.pump.connection.send(AddCredit(((0, 1),)))
-            stage.pump.write_between_reads()
+    def announce() -> None:
+        stage.stream.broken_for_writes = ConnectionLost("reset by peer")
+        stage.pump.connection.send(AddCredit(((0, 1),)))
+        stage.pump.write_between_reads()
 
-        stage.endpoint.on_data = announce
-        frame = CODEC.encode_buffer_header(0, DataType.DATA, 0, 0, 40, 0) + bytes(40)
-        stage.stream.incoming += (frame * 3)[: len(frame) * 3 - cut]
-        stage.pump.read_now()
-        assert stage.endpoint.heard == (2 if cut else 3)
-        assert stage.closed == [stage.stream.broken_for_writes]  # told when the read was over
-        assert len(stage.pump.landing) == 2
-        assert len(set(map(id, stage.pump.landing))) == 2
-
-    run(stage)
+    stage.endpoint.on_data = announce
+    frame = CODEC.encode_buffer_header(0, DataType.DATA, 0, 0, 40, 0) + bytes(40)
+    stage.stream.incoming += (frame * 3)[: len(frame) * 3 - cut]
+    stage.pump.read_now()
+    assert stage.endpoint.heard == (2 if cut else 3)
+    assert stage.closed == [stage.stream.broken_for_writes]  # told when the read was over
+    assert len(stage.pump.landing) == 2
+    assert len(set(map(id, stage.pump.landing))) == 2
 
 
 @pytest.mark.parametrize("stage", [Stage(answers=False)])
-def test_a_consumer_that_cannot_write_still_reads_what_has_come(stage: Stage) -> None:
+async def test_a_consumer_that_cannot_write_still_reads_what_has_come(stage: Stage) -> None:
     """The producer sent everything and is gone; our credit finds nobody."""
 
-    @in_trio
-    def run(stage: Stage) -> None:
-        stage.open()
-        stage.stream.broken_for_writes = ConnectionLost("broken pipe")
-        stage.pump.connection.send(AddCredit(((0, 1),)))
-        stage.pump.write_now()
-        assert stage.closed == []
-        frame = CODEC.encode_buffer_header(0, DataType.DATA, 0, 0, 40, 0) + bytes(40)
-        stage.stream.incoming += frame * 2
-        stage.hear(Goodbye())
-        stage.stream.ended = True
-        stage.pump.read_now()
-        stage.pump.read_now()
-        assert stage.endpoint.heard == 2
-        assert stage.closed == [None]
-
-    run(stage)
+    stage.open()
+    stage.stream.broken_for_writes = ConnectionLost("broken pipe")
+    stage.pump.connection.send(AddCredit(((0, 1),)))
+    stage.pump.write_now()
+    assert stage.closed == []
+    frame = CODEC.encode_buffer_header(0, DataType.DATA, 0, 0, 40, 0) + bytes(40)
+    stage.stream.incoming += frame * 2
+    stage.hear(Goodbye())
+    stage.stream.ended = True
+    stage.pump.read_now()
+    stage.pump.read_now()
+    assert stage.endpoint.heard == 2
+    assert stage.closed == [None]
 
 
-@in_trio
-def test_nothing_happens_after_the_end(stage: Stage) -> None:
+async def test_nothing_happens_after_the_end(stage: Stage) -> None:
     stage.pump.abort(None)
     stage.pump.abort(ConnectionLost("again"))
     stage.pump.leave()

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 from pump_stage import CODEC, HELLO, Stage
-from trio_runs import run_virtual
+from trio.testing import MockClock
 
 from netstack.errors import ConnectionLost
 from netstack.runtime.pump import DRAIN_S
@@ -112,32 +112,26 @@ def test_cancellation_closes() -> None:
     assert stage.stream.closed == 1
 
 
-def test_a_silent_peer_is_declared_lost() -> None:
-    async def main() -> None:
-        stage = Stage()
-        stage.hear(HELLO)
-        with trio.fail_after(100):
-            await stage.pump.run(1.0, 3.0)
-        (error,) = stage.closed
-        assert isinstance(error, ConnectionLost)
-        assert "did not answer" in str(error)
-
-    run_virtual(main)
+async def test_a_silent_peer_is_declared_lost(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    stage.hear(HELLO)
+    with trio.fail_after(100):
+        await stage.pump.run(1.0, 3.0)
+    (error,) = stage.closed
+    assert isinstance(error, ConnectionLost)
+    assert "did not answer" in str(error)
 
 
-def test_a_consumer_that_cannot_write_does_not_wait_for_ever_for_the_end() -> None:
-    async def main() -> None:
-        stage = Stage(answers=False)
-        stage.open()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(stage.pump.run, None, 1.0)
-            stage.stream.broken_for_writes = ConnectionLost("broken pipe")
-            stage.pump.connection.send(AddCredit(((0, 1),)))
-            await trio.testing.wait_all_tasks_blocked()
-            assert stage.closed == []
-            await trio.sleep(DRAIN_S / 2)
-            assert stage.closed == []
-            await trio.sleep(DRAIN_S)
-        assert stage.closed == [stage.stream.broken_for_writes]
-
-    run_virtual(main)
+async def test_a_consumer_that_cannot_write_does_not_wait_for_ever_for_the_end(autojump_clock: MockClock) -> None:
+    stage = Stage(answers=False)
+    stage.open()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.pump.run, None, 1.0)
+        stage.stream.broken_for_writes = ConnectionLost("broken pipe")
+        stage.pump.connection.send(AddCredit(((0, 1),)))
+        await trio.testing.wait_all_tasks_blocked()
+        assert stage.closed == []
+        await trio.sleep(DRAIN_S / 2)
+        assert stage.closed == []
+        await trio.sleep(DRAIN_S)
+    assert stage.closed == [stage.stream.broken_for_writes]

@@ -11,7 +11,6 @@ import pytest
 import trio
 import trio.testing
 from trio.testing import MockClock
-from trio_runs import run_virtual
 
 from netstack.buffer.elements import EventBuffer
 from netstack.buffer.lent import LentBuffer
@@ -185,23 +184,22 @@ async def test_a_closed_gate_ends_the_reader(autojump_clock: MockClock) -> None:
 
 
 @pytest.mark.parametrize("from_gate", [False, True])
-def test_a_large_record_goes_through_a_file_that_does_not_outlive_the_reader(tmp_path: Path, from_gate: bool) -> None:
+async def test_a_large_record_goes_through_a_file_that_does_not_outlive_the_reader(
+    autojump_clock: MockClock, tmp_path: Path, from_gate: bool
+) -> None:
     config = NetworkConfig(spill_threshold_bytes=100 * 1024, spill_directory=str(tmp_path))
 
-    async def scenario() -> None:
-        stage = Stage()
-        record = bytes(range(256)) * 800
-        stage.gate.config = config if from_gate else NetworkConfig(spill_directory="/nowhere")
-        reader = RecordReader(stage.gate, config=None if from_gate else config)
-        stage.put(LENGTH.pack(len(record)) + record[:150_000])
-        with trio.move_on_after(1):
-            await reader.__anext__()
-        descriptors = os.listdir("/proc/self/fd")
-        reader.close()
-        assert len(os.listdir("/proc/self/fd")) == len(descriptors) - 1
-        assert os.listdir(tmp_path) == []
-
-    run_virtual(scenario)
+    stage = Stage()
+    record = bytes(range(256)) * 800
+    stage.gate.config = config if from_gate else NetworkConfig(spill_directory="/nowhere")
+    reader = RecordReader(stage.gate, config=None if from_gate else config)
+    stage.put(LENGTH.pack(len(record)) + record[:150_000])
+    with trio.move_on_after(1):
+        await reader.__anext__()
+    descriptors = os.listdir("/proc/self/fd")
+    reader.close()
+    assert len(os.listdir("/proc/self/fd")) == len(descriptors) - 1
+    assert os.listdir(tmp_path) == []
 
 
 # Tasks.

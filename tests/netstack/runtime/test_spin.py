@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import socket
-from collections.abc import Awaitable, Callable
 
 import trio
 from hypothesis import given
@@ -18,14 +16,6 @@ from netstack.runtime.spin import AVERAGES, BUSY_S, FIRST_TURN_S, LATE_S, WAITS_
 
 LIMIT_S = 0.002
 LOOK_S = 0.000_002
-
-
-def in_trio(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    @functools.wraps(test)
-    def run() -> None:
-        trio.run(test)
-
-    return run
 
 
 class World:
@@ -79,7 +69,6 @@ def test_a_wait_ends_when_it_is_over_and_spins_no_longer_than_it_may(waits: list
     trio.run(main)
 
 
-@in_trio
 async def test_it_parks_until_it_has_seen_data_come_fast() -> None:
     world = World()
     assert await world.wait(0.000_05) == (0, 1)
@@ -89,7 +78,6 @@ async def test_it_parks_until_it_has_seen_data_come_fast() -> None:
     assert not parks
 
 
-@in_trio
 async def test_an_idle_wait_is_not_spun_for() -> None:
     world = World()
     await world.settle(0.000_05)
@@ -98,7 +86,6 @@ async def test_an_idle_wait_is_not_spun_for() -> None:
     assert [await world.wait(10.0) for _ in range(20)] == [(0, 1)] * 20
 
 
-@in_trio
 async def test_the_end_of_a_burst_costs_a_few_waits_and_not_the_limit() -> None:
     world = World()
     await world.settle(0.000_05)
@@ -107,7 +94,6 @@ async def test_the_end_of_a_burst_costs_a_few_waits_and_not_the_limit() -> None:
     assert looks * LOOK_S <= AVERAGES * 0.000_06 + FIRST_TURN_S + 2 * LOOK_S
 
 
-@in_trio
 async def test_who_gets_the_processor_back_late_and_in_vain_leaves_it_to_others() -> None:
     world = World()
     await world.settle(0.000_05)
@@ -127,14 +113,12 @@ async def test_who_gets_the_processor_back_late_and_in_vain_leaves_it_to_others(
     assert not parks
 
 
-@in_trio
 async def test_a_limit_of_0_parks() -> None:
     world = World()
     await world.settle(0.000_05)
     assert await world.wait(0.000_05, 0.0) == (0, 1)
 
 
-@in_trio
 async def test_other_tasks_have_their_turn_and_what_they_bring_is_seen() -> None:
     world = World()
     await world.settle(0.001)
@@ -158,7 +142,6 @@ async def test_other_tasks_have_their_turn_and_what_they_bring_is_seen() -> None
     assert found
 
 
-@in_trio
 async def test_a_spinning_task_can_be_cancelled() -> None:
     world = World()
     await world.settle(0.001)
@@ -169,7 +152,6 @@ async def test_a_spinning_task_can_be_cancelled() -> None:
     assert scope.cancelled_caught
 
 
-@in_trio
 async def test_of_many_sockets_those_are_asked_that_may_have_something() -> None:
     pairs = [socket.socketpair() for _ in range(readiness.FEW + 3)]
     asked = Readiness()

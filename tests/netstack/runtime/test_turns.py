@@ -81,17 +81,14 @@ def test_who_is_alone_waits_for_nobody() -> None:
     assert trio.run(main) < 10
 
 
-def test_who_leaves_the_line_holds_nobody_up() -> None:
-    async def main() -> None:
-        turns = Turns(Work())
-        with trio.CancelScope() as scope:
-            scope.cancel()
-            await turns.pass_on(1.0)
-        assert scope.cancelled_caught
-        with trio.fail_after(5):
-            await turns.pass_on(1.0)
-
-    trio.run(main)
+async def test_who_leaves_the_line_holds_nobody_up() -> None:
+    turns = Turns(Work())
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await turns.pass_on(1.0)
+    assert scope.cancelled_caught
+    with trio.fail_after(5):
+        await turns.pass_on(1.0)
 
 
 @given(st.lists(st.tuples(st.floats(0, 0.01), st.floats(0, 0.001), st.integers(0, 1_000_000)), max_size=50))
@@ -112,33 +109,27 @@ def test_who_moves_data_owes_nothing_and_who_does_not_owes_what_he_causes(
     assert owed >= worked - now * FREE_SHARE - moved / 256e6 - 1e-9
 
 
-def test_a_read_takes_in_as_many_control_frames_as_fit_a_turn() -> None:
-    async def main() -> None:
-        stage = Stage()
-        stage.open()
+async def test_a_read_takes_in_as_many_control_frames_as_fit_a_turn() -> None:
+    stage = Stage()
+    stage.open()
+    heard = stage.pump.connection.control_frames
+    sizes = []
+    stage.hear(*[Ping(number) for number in range(50_000)])
+    while stage.stream.incoming:
+        stage.pump.read_now()
+        sizes.append(stage.pump.connection.control_frames - heard)
         heard = stage.pump.connection.control_frames
-        sizes = []
-        stage.hear(*[Ping(number) for number in range(50_000)])
-        while stage.stream.incoming:
-            stage.pump.read_now()
-            sizes.append(stage.pump.connection.control_frames - heard)
-            heard = stage.pump.connection.control_frames
-        assert max(sizes) <= 2 * FRAMES_A_READ
-        assert sum(sizes) >= 49_000
-
-    trio.run(main)
+    assert max(sizes) <= 2 * FRAMES_A_READ
+    assert sum(sizes) >= 49_000
 
 
-def test_a_read_that_was_cut_short_says_that_there_is_more() -> None:
-    async def main() -> None:
-        stage = Stage()
-        stage.open()
-        stage.hear(*[Ping(number) for number in range(2000)])
-        assert stage.pump.read_now() >= SHORT_READ_BYTES
-        assert len(stage.stream.incoming) > 0
-        assert MIN_READ_BYTES < SHORT_READ_BYTES
-
-    trio.run(main)
+async def test_a_read_that_was_cut_short_says_that_there_is_more() -> None:
+    stage = Stage()
+    stage.open()
+    stage.hear(*[Ping(number) for number in range(2000)])
+    assert stage.pump.read_now() >= SHORT_READ_BYTES
+    assert len(stage.stream.incoming) > 0
+    assert MIN_READ_BYTES < SHORT_READ_BYTES
 
 
 def test_a_mistake_in_handling_what_a_peer_says_ends_that_peer(caplog: pytest.LogCaptureFixture) -> None:

@@ -163,12 +163,9 @@ async def the_dead_are_red(page: Page, manager: JobManager) -> None:
 
 @pytest.mark.browser
 @pytest.mark.slow
-def test_the_page_draws_what_statistics_say(chromium: str, tmp_path: Path) -> None:
-    async def main() -> None:
-        with trio.fail_after(PATIENCE_S):
-            await the_page_draws_what_statistics_say(chromium, tmp_path)
-
-    trio.run(main)
+async def test_the_page_draws_what_statistics_say(chromium: str, tmp_path: Path) -> None:
+    with trio.fail_after(PATIENCE_S):
+        await the_page_draws_what_statistics_say(chromium, tmp_path)
 
 
 async def the_page_draws_what_statistics_say(chromium: str, tmp_path: Path) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -23,18 +22,6 @@ from netstack.web.history import KEPT_S, History
 from netstack.web.serve import open_web
 
 SECRET = Secret.generate()
-
-
-def in_trio(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(**arguments: Any) -> None:
-        async def main() -> None:
-            with trio.fail_after(60):
-                await test(**arguments)
-
-        trio.run(main)
-
-    return run
 
 
 def pipeline() -> StreamEnvironment:
@@ -74,7 +61,6 @@ async def until_running(user: Any) -> None:
         await trio.sleep(0.02)
 
 
-@in_trio
 async def test_flinks_paths_have_flinks_fields() -> None:
     async with running() as (manager, url, job_id):
         _, overview = await ask(f"{url}/overview")
@@ -110,7 +96,6 @@ def test_backpressure_is_told_as_flink_tells_it() -> None:
     assert flink.backpressure({"subtasks": []})["status"] == "deprecated", "Flink's word for: not known yet"
 
 
-@in_trio
 async def test_what_is_not_there_is_told() -> None:
     async with running() as (_, url, job_id):
         for path in (
@@ -123,7 +108,6 @@ async def test_what_is_not_there_is_told() -> None:
             assert (status, len(told["errors"])) == (404, 1), path
 
 
-@in_trio
 async def test_it_only_shows_unless_told_otherwise() -> None:
     async with running() as (manager, url, job_id):
         assert (await ask(f"{url}/jobs/{job_id}?mode=cancel", method="PATCH"))[0] == 403
@@ -143,7 +127,6 @@ async def test_it_only_shows_unless_told_otherwise() -> None:
         assert (await ask(f"{url}/jobs"))[1]["jobs"][0]["status"] == "CANCELED"
 
 
-@in_trio
 async def test_with_a_secret_a_token_is_wanted() -> None:
     async with running(secret=SECRET) as (_, url, _):
         for token in ("", "wrong", SECRET.metrics_token):
@@ -152,7 +135,6 @@ async def test_with_a_secret_a_token_is_wanted() -> None:
         assert (await ask(f"{url}/netstack/history"))[0] == 401
 
 
-@in_trio
 async def test_strangers_are_not_shown_jobs() -> None:
     async with jobmanager() as manager:
         with pytest.raises(ConfigError, match="would show jobs to strangers; give --secret-file"):
@@ -163,7 +145,6 @@ async def test_strangers_are_not_shown_jobs() -> None:
                 pass
 
 
-@in_trio
 async def test_why_is_told_and_can_be_searched() -> None:
     async with running() as (_, url, job_id):
         _, own = await ask(f"{url}/netstack/jobs/{job_id}")

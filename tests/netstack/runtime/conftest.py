@@ -1,0 +1,30 @@
+"""What tests of whole TaskManagers begin with."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import network_environments
+import pytest
+
+from netstack import NetworkConfig, NetworkEnvironment, open_task_manager
+
+
+@pytest.fixture
+def config(request: pytest.FixtureRequest) -> NetworkConfig:
+    """The `CONFIG` of the test's module, if it has one."""
+    found: NetworkConfig = getattr(request.module, "CONFIG", network_environments.CONFIG)
+    return found
+
+
+@pytest.fixture
+async def producer(config: NetworkConfig) -> AsyncIterator[NetworkEnvironment]:
+    async with open_task_manager(network_environments.url(), config) as manager:
+        yield manager
+
+
+@pytest.fixture
+async def consumer(config: NetworkConfig, producer: NetworkEnvironment) -> AsyncIterator[NetworkEnvironment]:
+    """Closed before the producer."""
+    async with open_task_manager(network_environments.url(), config) as manager:
+        yield manager
