@@ -26,6 +26,7 @@ from netstack.buffer.requirements import LANDING_SEGMENTS
 from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.partition import ResultPartition
 from netstack.outbound.selector import ChannelSelector, CustomSelector
+from netstack.record.formats import format_named
 from netstack.units import format_duration, format_size
 
 from .costs import profiled
@@ -73,6 +74,8 @@ async def consume(spec: RunSpec, io: ConsumerIo) -> Facts:
         gate = await manager.open_gate(
             [ChannelDescriptor(producer, PARTITION, subpartition) for subpartition in range(spec.channels)]
         )
+        if spec.emit == "arrow":
+            format_named("arrow")  # imports pyarrow, which takes as long as a short run
         await io.ready_async()
         async with observing(manager, io.start_ns) as observation:
             with profiled("consumer", spec.profile) as costs:

@@ -100,6 +100,10 @@ class FrameAssembler:
         self._window = self._slab_view[:STAGING_BYTES]
         self._filled = 0  # staging: bytes in the slab that are not parsed yet
         self._headers = [memoryview(bytearray(self._header_bytes)) for _ in landing]
+        cells: list[memoryview] = []
+        for header, segment in zip(self._headers, landing, strict=True):
+            cells += (header, segment.memory)
+        self._ring = cells + cells  # twice, so that what follows any cell is one slice
         self._cell = 0  # bulk and landing: index of the segment being filled
         self._in_payload = False
         self._in_bulk = False
@@ -127,21 +131,21 @@ class FrameAssembler:
     def take_landing(self) -> list[Segment]:
         """Gives the landing segments up; the assembler is finished."""
         landing, self._landing = self._landing, []
+        self._ring = []
         return landing
 
     def windows(self) -> list[memoryview]:
         """Where the next bytes should be stored, in order. Valid until `advance`."""
         if self._in_bulk:
-            cell = self._cell
-            count = len(self._landing)
+            first = 2 * self._cell
+            have = self._have
             if self._in_payload:
-                windows = [self._landing[cell].memory[self._have : self._fields[0]]]
+                windows = self._ring[first + 1 : first + len(self._ring) // 2]
+                windows[0] = self._landing[self._cell].memory[have : self._fields[0]]
             else:
-                windows = [self._headers[cell][self._have :], self._landing[cell].memory]
-            for following in range(cell + 1, cell + count):
-                index = following % count
-                windows.append(self._headers[index])
-                windows.append(self._landing[index].memory)
+                windows = self._ring[first : first + len(self._ring) // 2]
+                if have:
+                    windows[0] = windows[0][have:]
             return windows
         if self._in_payload:
             # A payload shorter than a segment: the rest of it, and whatever follows goes to the slab.
@@ -231,7 +235,9 @@ class FrameAssembler:
         self._in_payload = False
         self._have = 0
         landing = self._landing
-        landing[cell] = self.on_buffer(channel, sequence, backlog, landing[cell], length, checksum)
+        ring = self._ring
+        segment = landing[cell] = self.on_buffer(channel, sequence, backlog, landing[cell], length, checksum)
+        ring[2 * cell + 1] = ring[2 * cell + 1 + len(ring) // 2] = segment.memory
         self._cell = cell + 1 if cell + 1 < len(landing) else 0
         self._in_bulk = length == self._full
 
