@@ -38,7 +38,7 @@ class RecordReader(Generic[T]):
         self, gate: SingleInputGate, *, format: RecordFormat | str = "bytes", config: NetworkConfig | None = None
     ) -> None:
         """Takes over the gate; arguments of `netstack.RecordReader`."""
-        self._inner = blocking.RecordReader(gate, format=format, config=config)
+        self._inner = blocking.RecordReader[T](gate, format=format, config=config, direct=False)
         self._portal = gate.portal
         self._current: Iterator[T] = iter(())
 
@@ -92,7 +92,7 @@ class ArrayReader:
         self, gate: SingleInputGate, dtype: npt.DTypeLike | None = None, *, record_bytes: int | None = None
     ) -> None:
         """Takes over the gate; arguments and errors of `netstack.ArrayReader`."""
-        self._inner = blocking.ArrayReader(gate, dtype, record_bytes=record_bytes)
+        self._inner = blocking.ArrayReader(gate, dtype, record_bytes=record_bytes, direct=False)
         self._portal = gate.portal
         self.events = self._inner.events
         """Application events met so far, with their channel; the caller may clear it."""

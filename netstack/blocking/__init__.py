@@ -28,12 +28,13 @@ alone 60 us and 170 us more. How that was measured: `netstack/DESIGN.md`, "A doo
 from trio import WouldBlock
 
 from .network_environment import NetworkEnvironment, ResultPartition, SingleInputGate, open_task_manager
-from .record_reader import ArrayReader, RecordReader
+from .record_reader import ArrayReader, ReaderStatistics, RecordReader
 from .record_writer import RecordWriter
 
 __all__ = [
     "ArrayReader",
     "NetworkEnvironment",
+    "ReaderStatistics",
     "RecordReader",
     "RecordWriter",
     "ResultPartition",

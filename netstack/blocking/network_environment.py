@@ -17,6 +17,8 @@ from ..outbound import partition as outbound
 from ..outbound.partition import ResultPartitionStatistics
 from ..runtime import network_environment as runtime
 from ..runtime.authentication import Secret
+from ..runtime.interrupts import INTERRUPTS
+from ..runtime.parking import ThreadParking
 from ..runtime.statistics import NetworkStatistics
 from .portal import Portal
 
@@ -66,6 +68,14 @@ class SingleInputGate:
     def statistics(self) -> GateStatistics:
         """A snapshot."""
         return _do(self.portal, self.inner.statistics)
+
+    def leave_to_thread(self) -> ThreadParking | None:
+        """Called by a reader: see `runtime.NetworkEnvironment.leave_to_thread`."""
+        parking = _do(self.portal, lambda: self.portal.inside.leave_to_thread(self.inner))
+        if parking is not None:
+            self.portal.visits = self.portal.inside.visits
+            INTERRUPTS.protect()
+        return parking
 
     def close(self) -> None:
         """Gives every channel up and tells its producer; a reader that waits is woken with an error. Idempotent."""

@@ -17,11 +17,14 @@ import os
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
 import trio
 
 from ..errors import ConfigError, LocalProtocolError
+
+if TYPE_CHECKING:
+    from ..runtime.visits import Visits
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -152,6 +155,8 @@ class Portal(Generic[T]):
         self._crash: BaseException | None = None
         self._is_clean = True
         self._token: trio.lowlevel.TrioToken | None = None
+        self.visits: Visits | None = None
+        """The door of readers and writers that do without this one; None where there are none."""
         self._is_opened = threading.Event()
         self._thread = threading.Thread(target=self._live, name=name, daemon=True)
         self._thread.start()
@@ -176,8 +181,7 @@ class Portal(Generic[T]):
             ConfigError: a negative timeout.
             BaseException: what the function raised.
         """
-        if timeout_s is not None and timeout_s < 0:
-            raise ConfigError(f"timeout_s={timeout_s}; give 0, seconds above 0, or None for no limit")
+        check_timeout(timeout_s)
         self._check_thread(what)
         call = _Call(action, timeout_s, what)
         self._calls[call] = None
@@ -273,6 +277,11 @@ class Portal(Generic[T]):
                 f"{what}: called in the TaskManager's own thread, by a format or a selector, where it would wait for"
                 " itself; call it in a thread of yours"
             )
+        if self.visits is not None and self.visits.is_mine:
+            raise LocalProtocolError(
+                f"{what}: called by a format, a selector or a signal handler, inside of another call, which it would"
+                " wait for; call it when that has returned"
+            )
 
     def _raise_crash(self) -> None:
         """Raises what ended the thread, once."""
@@ -318,3 +327,9 @@ class Portal(Generic[T]):
                 self._nursery.cancel_scope.cancel()
             if not self._is_clean:
                 raise _Abandoned
+
+
+def check_timeout(timeout_s: float | None) -> None:
+    """Raises ConfigError for a negative one."""
+    if timeout_s is not None and timeout_s < 0:
+        raise ConfigError(f"timeout_s={timeout_s}; give 0, seconds above 0, or None for no limit")

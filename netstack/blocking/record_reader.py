@@ -1,6 +1,10 @@
-"""RecordReader and ArrayReader for a thread that blocks: much is fetched at a time, since each time costs the same.
+"""RecordReader and ArrayReader for a thread that blocks: by itself at its gate's sockets, or through the door.
 
 Takes: a gate. Gives: records or arrays in order per channel, fair among channels.
+
+Directly (`NetworkEnvironment.leave_to_thread` says where that can be): the calling thread reads the sockets, decodes
+and announces credit, while the event loop sleeps. Through the door: the TaskManager's thread does, and much is fetched
+at a time, since each time costs the same.
 
 Rules:
 - What is fetched stays with the reader until it is handed out: a timeout, Ctrl-C or an error in between loses nothing.
@@ -15,19 +19,31 @@ import abc
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Final, cast, final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, cast, final
 
 import numpy.typing as npt
 import trio
 
 from ..buffer.buffer import Buffer
 from ..config import NetworkConfig
-from ..errors import LocalProtocolError
+from ..errors import ConfigError, LocalProtocolError
 from ..events import CancelCheckpointMarker, CheckpointBarrier, DataType, UserEvent
 from ..inbound import gate as inbound
 from ..record.formats import RecordFormat
 from ..runtime import record_reader as runtime
+from ..runtime.parking import ThreadParking
 from .network_environment import SingleInputGate
+from .portal import check_timeout
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Any)
+else:  # defaults are 3.13's; type checkers bring theirs
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 FETCH_LIMIT: Final = 1 << 20
 """After how much a fetch ends: bytes of arrays."""
@@ -96,15 +112,38 @@ class _PatientGate:
         self._gate.close()
 
 
+@dataclass(frozen=True, slots=True)
+class ReaderStatistics:
+    """A snapshot of how a reader reads.
+
+    Attributes:
+        is_direct: the calling thread reads the sockets; else the TaskManager's thread does, and hands over.
+        waits: how often the calling thread waited for data, after having looked; 0 where it does not read.
+    """
+
+    is_direct: bool
+    waits: int
+
+
 class _Fetcher(abc.ABC):
     """What both readers share: one thread at a time, one fetch at a time."""
 
-    def __init__(self, gate: SingleInputGate) -> None:
+    def __init__(self, gate: SingleInputGate, direct: bool | None) -> None:
         self._portal = gate.portal
         self._is_busy = False
         self._ready: deque[tuple[int, Any]] = deque()
         self._error: BaseException | None = None
-        self._gate = cast(inbound.SingleInputGate, _PatientGate(gate.inner, lambda: bool(self._ready)))
+        self._parking: ThreadParking | None = None
+        if direct is None or direct:
+            self._parking = gate.leave_to_thread()
+            if direct and self._parking is None:
+                raise ConfigError(
+                    "direct=True: of this gate's connections one is no plain socket, or another gate reads from it, or"
+                    " there is none; leave it out to read through the TaskManager's thread then"
+                )
+        self._gate = gate.inner
+        if self._parking is None:
+            self._gate = cast(inbound.SingleInputGate, _PatientGate(gate.inner, lambda: bool(self._ready)))
         self.channel_index = 0
         """Which channel the last elements came from."""
 
@@ -115,10 +154,24 @@ class _Fetcher(abc.ABC):
         self._is_busy = True
         try:
             if not self._ready and self._error is None:
-                self._portal.call(self._fetch, timeout_s=timeout_s, what="waiting for records")
+                if self._parking is None:
+                    self._portal.call(self._fetch, timeout_s=timeout_s, what="waiting for records")
+                else:
+                    check_timeout(timeout_s)
+                    self._parking.run(self._take(), timeout_s, "waiting for records")
             return self.take_ready()
         finally:
             self._is_busy = False
+
+    def statistics(self) -> ReaderStatistics:
+        """A snapshot; O(1)."""
+        parking = self._parking
+        return ReaderStatistics(parking is not None, 0 if parking is None else parking.waits)
+
+    def __repr__(self) -> str:
+        """Says which way it reads."""
+        way = "through the TaskManager's thread" if self._parking is None else "directly"
+        return f"<{type(self).__name__} of {self._gate.channel_count} channels, {way}>"
 
     def close(self) -> None:
         """Closes the gate; a thread that waits here is woken with LocalProtocolError. Idempotent."""
@@ -181,7 +234,7 @@ class _Fetcher(abc.ABC):
 
     @abc.abstractmethod
     async def _take(self) -> int:
-        """Makes the next elements ready. Returns their share of `FETCH_LIMIT`: all of it where a fetch must end."""
+        """Makes the next elements ready, if any. Returns their share of `FETCH_LIMIT`: all where a fetch must end."""
 
     @abc.abstractmethod
     def _close_inside(self) -> None:
@@ -189,12 +242,13 @@ class _Fetcher(abc.ABC):
 
 
 @final
-class RecordReader(_Fetcher):
+class RecordReader(_Fetcher, Generic[T]):
     """Iterates over the records of a gate one by one: `for record in RecordReader(gate): ...`.
 
     As `netstack.RecordReader`: application events come in their place among the records, a channel that a barrier
     blocks goes on when more is asked for, and the iteration ends when every channel has ended. After a `break` the next
-    `for` goes on. Used by one thread at a time. A format's `decode` runs in the TaskManager's thread.
+    `for` goes on. Used by one thread at a time. A format's `decode` runs in the thread that reads: the caller's if it
+    reads directly, else the TaskManager's; it must call nothing of that TaskManager.
     """
 
     def __init__(
@@ -203,17 +257,28 @@ class RecordReader(_Fetcher):
         *,
         format: RecordFormat | str = "bytes",
         config: NetworkConfig | None = None,
+        direct: bool | None = None,
     ) -> None:
-        """Takes over the gate; arguments of `netstack.RecordReader`."""
-        super().__init__(gate)
-        self._current: Iterator[Any] = iter(())
+        """Takes over the gate; arguments of `netstack.RecordReader`, and `direct`.
 
-        async def make() -> runtime.RecordReader:
-            return runtime.RecordReader(self._gate, format=format, config=config)
+        Args:
+            gate: from `NetworkEnvironment.open_gate`; one reader a gate.
+            format: as given to the `RecordWriter`.
+            config: as of `netstack.RecordReader`.
+            direct: whether the calling thread reads the sockets itself; None where it can, True insists.
 
-        self._reader: runtime.RecordReader = self._portal.call(make, timeout_s=None, what="making a reader")
+        Raises:
+            ConfigError: it cannot read directly, and must.
+        """
+        super().__init__(gate, direct)
+        self._current: Iterator[T] = iter(())
 
-    def __iter__(self) -> Iterator[Any]:
+        async def make() -> runtime.RecordReader[T]:
+            return runtime.RecordReader(self._gate, format=format, config=config, parking=self._parking)
+
+        self._reader: runtime.RecordReader[T] = self._portal.call(make, timeout_s=None, what="making a reader")
+
+    def __iter__(self) -> Iterator[T]:
         """The elements that are left; waits for them as long as it takes. Raises as `next_records`."""
         while True:
             yield from self._current
@@ -222,7 +287,7 @@ class RecordReader(_Fetcher):
                 return
             self._current = iter(records)
 
-    def next_records(self, *, timeout_s: float | None = None) -> list[Any] | None:
+    def next_records(self, *, timeout_s: float | None = None) -> list[T] | None:
         """The next elements, at least one, all of one channel (`channel_index`); None when every channel has ended.
 
         Raises:
@@ -235,14 +300,17 @@ class RecordReader(_Fetcher):
         left = list(self._current)
         if left:
             return left
-        records: list[Any] | None = self._next(timeout_s)
+        records: list[T] | None = self._next(timeout_s)
         return records
 
     async def _take(self) -> int:
-        try:
-            elements = self._reader.next_records_nowait()
-        except trio.WouldBlock:
+        if self._parking is not None:
             elements = await self._reader.next_records()
+        else:
+            try:
+                elements = self._reader.next_records_nowait()
+            except trio.WouldBlock:
+                elements = await self._reader.next_records()
         if elements is None:
             return FETCH_LIMIT
         self._ready.append((self._reader.channel_index, elements))
@@ -263,13 +331,18 @@ class ArrayReader(_Fetcher):
     """
 
     def __init__(
-        self, gate: SingleInputGate, dtype: npt.DTypeLike | None = None, *, record_bytes: int | None = None
+        self,
+        gate: SingleInputGate,
+        dtype: npt.DTypeLike | None = None,
+        *,
+        record_bytes: int | None = None,
+        direct: bool | None = None,
     ) -> None:
-        """Takes over the gate; arguments and errors of `netstack.ArrayReader`."""
-        super().__init__(gate)
+        """Takes over the gate; arguments and errors of `netstack.ArrayReader`, and `direct` as of `RecordReader`."""
+        super().__init__(gate, direct)
 
         async def make() -> runtime.ArrayReader:
-            return runtime.ArrayReader(self._gate, dtype, record_bytes=record_bytes)
+            return runtime.ArrayReader(self._gate, dtype, record_bytes=record_bytes, parking=self._parking)
 
         self._reader: runtime.ArrayReader = self._portal.call(make, timeout_s=None, what="making a reader")
         self.events = self._reader.events

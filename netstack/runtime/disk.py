@@ -13,6 +13,7 @@ import trio
 
 from ..errors import NetstackError
 from .threads import in_thread
+from .visits import Visits
 
 THREADS: Final = 8
 """At most this many at once: two reads, and writes of several partitions, whose compression takes a processor each."""
@@ -24,9 +25,10 @@ _T = TypeVar("_T")
 class DiskDriver:
     """Runs jobs in threads (a `shuffle.reading.Disk`). Idle, it has neither a thread nor a task."""
 
-    def __init__(self, nursery: trio.Nursery, prepare: Callable[[], None]) -> None:
-        """Args: where its tasks live; what runs once before every job (it makes the folder)."""
+    def __init__(self, nursery: trio.Nursery, prepare: Callable[[], None], visits: Visits) -> None:
+        """Args: where its tasks live; what runs once before every job (it makes the folder); of the nursery's loop."""
         self._nursery = nursery
+        self._visits = visits
         self._prepare = prepare
         self._is_prepared = False
         self._jobs: deque[tuple[Callable[[], Any], Callable[[Any, NetstackError | None], None]]] = deque()
@@ -46,7 +48,7 @@ class DiskDriver:
         self._jobs.append((work, done))
         if self._workers < (THREADS if self._is_prepared else 1):
             self._workers += 1
-            self._nursery.start_soon(self._work)
+            self._visits.soon(lambda: self._nursery.start_soon(self._work))
 
     async def _work(self) -> None:
         jobs = self._jobs

@@ -41,6 +41,7 @@ from .pump import Pump
 from .readiness import Readiness
 from .statistics import AcceptedStatistics, DialledStatistics, OpenConnection
 from .turns import turns
+from .visits import Visits
 
 LOGGER: Final = logging.getLogger("netstack")
 CONNECTION_S: Final = 0.001
@@ -79,6 +80,7 @@ class NetworkEndpoint:
         admission: Admission | None = None,
         greet: Callable[[ByteStream], Awaitable[None]] | None = None,
         on_accepted_end: Callable[[], None] | None = None,
+        visits: Visits,
     ) -> None:
         """Knows no connection yet.
 
@@ -93,7 +95,10 @@ class NetworkEndpoint:
             greet: says what else must be said on a dialled stream, after the proof and before the protocol; within
                 `connect_timeout_s`. The stream is closed when it raises.
             on_accepted_end: told when the connection on an accepted stream is over: for streams admitted elsewhere.
+            visits: of the nursery's loop.
         """
+        self._visits = visits
+        visits.before_leaving = self.kick
         self._secret = secret
         self._admission = admission
         self._greet = greet
@@ -114,7 +119,7 @@ class NetworkEndpoint:
         self._closing = False
         self._past_sent = 0
         self._past_received = 0
-        self._log = LimitedLog(LOGGER, trio.current_time)
+        self._log = LimitedLog(LOGGER, visits.now)
 
     # For producers.
 
@@ -303,7 +308,8 @@ class NetworkEndpoint:
                 try:
                     connection.send(frame)
                 except RemoteProtocolError as error:  # it does not read what we ask of it: that ends the connection
-                    self._nursery.start_soon(_give_up, pump, error)  # later: a gate may be closing its channels
+                    # Later: a gate may be closing its channels.
+                    self._visits.soon(functools.partial(self._nursery.start_soon, _give_up, pump, error))
 
             codec = self._dialect.consumer_codec()
             receiver = make(
@@ -314,7 +320,7 @@ class NetworkEndpoint:
                 on_empty=lambda: self._leave(address, entry),
                 write_now=lambda: pump.write_between_reads(),
                 retries=self._config.request_retries,
-                call_later=lambda delay_s, callback: self._nursery.start_soon(_call_later, delay_s, callback),
+                call_later=self._call_later,
             )
             connection = Connection(
                 codec,
@@ -341,7 +347,11 @@ class NetworkEndpoint:
             on_closed=self._on_pump_closed,
             on_mistake=self._log_mistake,
             answers=answers,
+            visits=self._visits,
         )
+
+    def _call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        self._visits.soon(functools.partial(self._nursery.start_soon, _call_later, delay_s, callback))
 
     def _log_mistake(self, text: str, error: Exception) -> None:
         self._log.log(logging.ERROR, "mistake", text, error=error)

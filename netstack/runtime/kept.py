@@ -16,6 +16,7 @@ from ..config import NetworkConfig
 from ..shuffle.files import FOLDER_PREFIX, ShuffleFolder
 from ..shuffle.partition import KeptPartitionFactory
 from .disk import DiskDriver
+from .visits import Visits
 
 
 @final
@@ -26,11 +27,13 @@ class KeptPartitions:
         factory: makes the partitions.
     """
 
-    def __init__(self, config: NetworkConfig, network: NetworkBufferPool, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, config: NetworkConfig, network: NetworkBufferPool, nursery: trio.Nursery, visits: Visits
+    ) -> None:
         """Touches no file yet; but what a dead process left in a folder that was set goes now, not when it is short."""
         name = f"{FOLDER_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         self._folder = ShuffleFolder(config.shuffle_directory, name)
-        self._disk = DiskDriver(nursery, self._folder.make)
+        self._disk = DiskDriver(nursery, self._folder.make, visits)
         self.factory = KeptPartitionFactory(config, network, self._disk, self._folder.path)
         if config.shuffle_directory is not None:
             self._disk.prepare()

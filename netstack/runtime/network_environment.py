@@ -32,11 +32,13 @@ from .gate_names import GateNames
 from .kept import KeptPartitions
 from .local_channels import is_same_address, open_local_channel
 from .memory_watch import MemoryWatch
+from .parking import ThreadParking
 from .partitions import PartitionRegistry
 from .pump import Pump
 from .readiness import Producers
 from .statistics import NetworkStatistics, OpenConnection
 from .turns import turns
+from .visits import Visits
 
 if TYPE_CHECKING:
     from .prometheus import MetricsServer
@@ -70,7 +72,8 @@ class NetworkEnvironment:
         """`host:port` at which Prometheus finds the metrics; None if they are not served."""
         self._flusher = Flusher()
         self.call_at = self._flusher.call_at
-        self.now = trio.current_time
+        self.visits = Visits()
+        self.now = self.visits.now
         self.ticks = turns().clock
         self._pool = NetworkBufferPool(config.total_segments, config.segment_size_bytes)
         self._registry = PartitionRegistry(
@@ -86,13 +89,14 @@ class NetworkEnvironment:
             admission=admission,
             greet=greet,
             on_accepted_end=on_accepted_end,
+            visits=self.visits,
         )
         self.kick = self._endpoint.kick
         self.settle = self._endpoint.settle
         self._memory_watch = MemoryWatch()
-        self.kept = KeptPartitions(config, self._pool, nursery)
+        self.kept = KeptPartitions(config, self._pool, nursery, self.visits)
         """What its partitions in files share."""
-        self._gates: dict[SingleInputGate, None] = {}
+        self._gates: dict[SingleInputGate, Producers] = {}
         self._gate_names = GateNames()
         self._closed = False
         nursery.start_soon(self._flusher.run)
@@ -211,7 +215,7 @@ class NetworkEnvironment:
 
         gate = SingleInputGate(pool, poke=producers.poke, on_closed=forget, now=self.now, name=name)
         gate.config = config
-        self._gates[gate] = None
+        self._gates[gate] = producers
         self._memory_watch.check(self._pool.statistics())
         try:
             for index, descriptor in enumerate(descriptors):
@@ -228,6 +232,8 @@ class NetworkEnvironment:
                 pump, receiver = dialled.get(descriptor.address, (None, None))
                 if pump is None or receiver is None or pump.is_closed:
                     pump, receiver = dialled[descriptor.address] = await self._endpoint.dial(descriptor.address)
+                    pump.readers += 1
+                    pump.leave_to_thread(False)
                     producers.add(pump, receiver)
                 assert pool is not None
                 mine = [exclusive.pop() for _ in range(buffers.exclusive_each)]
@@ -259,6 +265,22 @@ class NetworkEnvironment:
             if exclusive:
                 self._pool.recycle_unpooled(exclusive)
         return gate
+
+    def leave_to_thread(self, gate: SingleInputGate) -> ThreadParking | None:
+        """Leaves the connections of a gate to the thread that reads it; None where that cannot be.
+
+        It can where all of them are plain sockets that no other gate reads from, and credit is used: what nobody reads
+        may then wait. Another gate that comes to read from one takes it back.
+        """
+        producers = self._gates.get(gate)
+        if producers is None or not producers.only_sockets or not self.config.credit_based:
+            return None
+        pumps = producers.pumps
+        if any(pump.readers > 1 for pump in pumps):
+            return None
+        for pump in pumps:
+            pump.leave_to_thread(True)
+        return ThreadParking(self.visits, lambda: pumps)
 
     def add_address(self, address: str) -> None:
         """Another URL by which others know this environment: what they say is there is here."""

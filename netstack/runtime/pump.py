@@ -37,6 +37,7 @@ from ..wire.states import State
 from .outgoing import OUTGOING_TRANSITIONS, OutgoingInput, OutgoingState
 from .signal import Signal
 from .turns import TURN_S, WorkAccount, turns
+from .visits import Visits
 
 READS_A_TURN: Final = 8
 """Reads before the reader task lets others run: 8 x 256 KiB is about 300 us of work. `TURN_S` bounds it, too."""
@@ -49,6 +50,9 @@ MIN_READ_BYTES: Final = 4 * 1024
 
 DRAIN_S: Final = 1.0
 """How long a consumer that can no longer write waits for the end of what it reads; a broken stream ends at once."""
+
+LOOK_IN_S: Final = 5.0
+"""How often what a thread reads by itself is looked after, for heartbeats (twice in an interval of theirs)."""
 
 SHORT_READ_BYTES: Final = 16 * 1024
 """A read that brings less has emptied the socket, as a rule."""
@@ -77,6 +81,7 @@ class Pump:
         on_closed: Callable[[Pump, Exception | None], None],
         on_mistake: Callable[[str, Exception], None] = _log_mistake,
         answers: bool,
+        visits: Visits | None = None,
     ) -> None:
         """Queues our hello.
 
@@ -88,6 +93,7 @@ class Pump:
             on_mistake: told of an error that is neither the peer's nor the stream's.
             answers: whether what was read is answered at once, in the same turn: credit by data. Data is not answered
                 by credit at once: its consumer announces for all it takes (`poke`).
+            visits: whether it is the loop's thread that calls; None has no other.
         """
         self.stream = stream
         self.is_dirty = False
@@ -99,6 +105,8 @@ class Pump:
         self._on_dirty = on_dirty
         self._on_closed = on_closed
         self._on_mistake = on_mistake
+        self.readers = 0
+        """Gates that ever read from it."""
         self._answers = answers
         self._batch: OutgoingBatch | None = None
         self._is_full = False
@@ -108,6 +116,11 @@ class Pump:
         self._read_bytes = MIN_READ_BYTES
         self._outgoing = OutgoingState.OPEN
         self._write_error: ConnectionLost | None = None
+        self._visits = Visits() if visits is None else visits
+        self._now = self._visits.now
+        self._is_left = False
+        self._is_ending = False
+        self._look_in_s = LOOK_IN_S
         self._work = Signal()
         self._resumed = Signal()
         self._scope = trio.CancelScope()
@@ -122,6 +135,11 @@ class Pump:
         """Whether the connection is over."""
         return self._outgoing is CLOSED
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether it is over, or will be as soon as the loop comes to it."""
+        return self._is_ending or self._outgoing is CLOSED
+
     def _goes_on(self, what: OutgoingInput) -> None:
         self._outgoing = OUTGOING_TRANSITIONS[self._outgoing, what]
 
@@ -130,7 +148,7 @@ class Pump:
     def write_now(self) -> None:
         """Sends what is ready until there is no more, or the stream is full."""
         self.is_dirty = False
-        if self._is_writing or self._is_full or self._outgoing is ENDED or self._outgoing is CLOSED:
+        if self._is_writing or self._is_full or self._is_ending or self._outgoing is ENDED or self._outgoing is CLOSED:
             return
         self._is_writing = True
         connection = self.connection
@@ -185,7 +203,7 @@ class Pump:
         Returns:
             The bytes the last call brought; with `SHORT_READ_BYTES` or more there may be more.
         """
-        if self._is_reading or self._is_paused or self._outgoing is CLOSED:
+        if self._is_reading or self._is_paused or self._is_ending or self._outgoing is CLOSED:
             return 0
         self._is_reading = True
         connection = self.connection
@@ -208,7 +226,7 @@ class Pump:
                     connection.end_of_stream()
                     self._close(None)
                     return 0
-                connection.advance(count, trio.current_time())
+                connection.advance(count, self._now())
                 received = count
                 is_full = count >= self._read_bytes
                 self._adapt(count, connection.control_frames - frames)
@@ -225,15 +243,21 @@ class Pump:
         finally:
             self._is_reading = False
         if connection.state is not State.GREETING and not self.opened.is_set():
-            self.opened.set()
+            self._visits.soon(self.opened.set)
         if connection.state is State.FAREWELL:
             self.leave()
         if self.is_dirty:
             if self._answers:
                 self.write_now()
-            else:
+            elif not self._visits.is_inside:
                 self._work.wake()
         return received
+
+    def leave_to_thread(self, leave: bool) -> None:
+        """Whether another thread reads, and the loop looks in now and then only (`visits`)."""
+        self._is_left = leave
+        if not leave:
+            self._resumed.wake()
 
     def pause_reading(self, pause: bool) -> None:
         """Leaves what arrives in the stream until it is resumed (only without credits, see `inbound.uncredited`)."""
@@ -251,6 +275,7 @@ class Pump:
         if self._outgoing is OutgoingState.OPEN:
             self._goes_on(OutgoingInput.LEAVE)
             self._work.wake()
+            self.leave_to_thread(False)
 
     def abort(self, error: Exception | None) -> None:
         """Closes at once. Idempotent."""
@@ -266,6 +291,7 @@ class Pump:
                     nursery.start_soon(self._until_closed, self._writer)
                     nursery.start_soon(self._until_closed, self._reader)
                     if heartbeat_interval_s is not None:
+                        self._look_in_s = min(LOOK_IN_S, heartbeat_interval_s / 2)
                         heart = functools.partial(self._heart, heartbeat_interval_s, heartbeat_timeout_s)
                         nursery.start_soon(self._until_closed, heart)
         finally:
@@ -309,6 +335,10 @@ class Pump:
         account = WorkAccount(clock())
         while True:
             await self.stream.wait_readable()
+            while self._is_left:
+                with trio.move_on_after(self._look_in_s):
+                    await self._resumed.wait()
+                self.read_now(READS_A_TURN)
             while self._is_paused:
                 await self._resumed.wait()
             while True:
@@ -326,7 +356,7 @@ class Pump:
         while True:
             await trio.sleep(min(interval_s, timeout_s))
             try:
-                self.connection.heartbeat(trio.current_time(), interval_s, timeout_s)
+                self.connection.heartbeat(self._now(), interval_s, timeout_s)
             except RemoteProtocolError as error:
                 self._fail(ConnectionLost(str(error)))
 
@@ -358,7 +388,7 @@ class Pump:
         if not self.is_dirty:
             self.is_dirty = True
             self._on_dirty(self)
-            if not self._is_reading:  # `read_now` writes when it is done
+            if not self._is_reading and not self._visits.is_inside:  # they write when they are done
                 self._work.wake()
 
     def _stop_writing(self, error: ConnectionLost) -> None:
@@ -383,6 +413,10 @@ class Pump:
 
     def _close(self, error: Exception | None) -> None:
         if self.is_closed:
+            return
+        if self._visits.is_inside:  # ending tasks is the loop's
+            self._is_ending = True
+            self._visits.soon(functools.partial(self._close, error))
             return
         self._goes_on(OutgoingInput.CLOSE)
         self.error = error

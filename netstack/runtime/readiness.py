@@ -94,6 +94,11 @@ class Producers:
         """See `Readiness.only_sockets`."""
         return self._readiness.only_sockets
 
+    @property
+    def pumps(self) -> tuple[Pump, ...]:
+        """All of them."""
+        return tuple(self._receivers)
+
     def poke(self) -> None:
         """Announces credit that is due, takes in what has come, and tells the rest to those that have sent nothing."""
         receivers = self._receivers

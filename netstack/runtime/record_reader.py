@@ -28,8 +28,7 @@ from ..record.deserializer import RecordDeserializer
 from ..record.formats import RecordFormat, format_named
 from ..record.rows import RowDeserializer
 from ..record.spill import SpillDirectory
-from .signal import Signal
-from .spin import Spinner
+from .parking import Parking, TaskParking
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -55,14 +54,13 @@ Gate = SingleInputGate | UnionInputGate
 class _Waiter:
     """What both readers share: the next buffer, with as few waits as possible."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, parking: Parking | None) -> None:
         self.gate = gate
-        self._signal = Signal()
-        self._spinner = Spinner()
+        self.parking: Parking = TaskParking() if parking is None else parking
         self._turn = 0
         self._resume: int | None = None
         self._is_waiting = False
-        gate.on_available = self._signal.wake
+        gate.on_available = self.parking.wake
 
     async def next_buffer(self) -> Buffer | None:
         """The next data buffer or event; None when every channel has ended."""
@@ -76,7 +74,7 @@ class _Waiter:
         if self._turn >= TURN_BUFFERS:
             self._turn = 0
             with self.alone():
-                await trio.lowlevel.checkpoint()
+                await self.parking.checkpoint()
         while True:
             buffer = gate.poll()
             if buffer is not None:
@@ -88,7 +86,7 @@ class _Waiter:
                 gate.idle.begin(gate.now())
                 try:
                     with self.alone():
-                        await self._spinner.wait(gate.spin_s, self._look, self._signal.wait)
+                        await self.parking.wait(gate.spin_s, self._look)
                 finally:
                     gate.idle.end(gate.now())
                 self._turn = 0
@@ -179,7 +177,12 @@ class RecordReader(_Reader, Generic[T]):
     """
 
     def __init__(
-        self, gate: Gate, *, format: RecordFormat | str = "bytes", config: NetworkConfig | None = None
+        self,
+        gate: Gate,
+        *,
+        format: RecordFormat | str = "bytes",
+        config: NetworkConfig | None = None,
+        parking: Parking | None = None,
     ) -> None:
         """Takes over the gate.
 
@@ -188,9 +191,10 @@ class RecordReader(_Reader, Generic[T]):
             format: as given to the `RecordWriter`.
             config: where and from which size on spanning records go through a temporary file; None is that of the
                 NetworkEnvironment that opened the gate.
+            parking: where it waits; None is in its event loop.
         """
         settings = config or gate.config or NetworkConfig()
-        self._waiter = _Waiter(gate)
+        self._waiter = _Waiter(gate, parking)
         made = format_named(format) if isinstance(format, str) else format
         spill = SpillDirectory(None if settings.spill_directory is None else [settings.spill_directory])
         self._deserializers = [
@@ -234,7 +238,7 @@ class RecordReader(_Reader, Generic[T]):
         as dozens of records. Raises and cancellation as `__anext__`.
         """
         with self._waiter.alone():
-            await trio.lowlevel.checkpoint()
+            await self._waiter.parking.checkpoint()
         return await self._next_elements()
 
     def next_records_nowait(self) -> list[T] | None:
@@ -304,13 +308,21 @@ class ArrayReader(_Reader):
     events are collected in `events`.
     """
 
-    def __init__(self, gate: Gate, dtype: npt.DTypeLike | None = None, *, record_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        gate: Gate,
+        dtype: npt.DTypeLike | None = None,
+        *,
+        record_bytes: int | None = None,
+        parking: Parking | None = None,
+    ) -> None:
         """Takes over the gate.
 
         Args:
             gate: from `NetworkEnvironment.open_gate`; one reader a gate.
             dtype: element type of the arrays; its size is the record's.
             record_bytes: instead of `dtype`: arrays of shape (records, record_bytes) and type uint8.
+            parking: where it waits; None is in its event loop.
 
         Raises:
             ConfigError: not exactly one of the two, or a width of 0.
@@ -323,7 +335,7 @@ class ArrayReader(_Reader):
         width = record_bytes if self._dtype is None else self._dtype.itemsize
         if not width or width < 1:
             raise ConfigError(f"records of {width} bytes cannot be read as arrays")
-        self._waiter = _Waiter(gate)
+        self._waiter = _Waiter(gate, parking)
         self._rows = [RowDeserializer(width) for _ in range(gate.channel_count)]
         self._ready: deque[tuple[int, npt.NDArray[np.uint8]]] = deque()
         self._error: NetstackError | None = None  # raised when the arrays before it were handed out

@@ -3,11 +3,13 @@
 Takes: `wake()` from a synchronous callback. Gives: `await wait()`.
 
 Waking is not a promise: another task may have been faster. So a waiter checks its condition, waits, and checks again;
-between the check and the wait nothing else runs (one thread), so no wake-up is lost.
+between the check and the wait nothing else runs (one thread at a time, see `visits`), so no wake-up is lost.
 """
 
 from __future__ import annotations
 
+import contextlib
+from threading import get_ident
 from typing import final
 
 import trio
@@ -17,16 +19,25 @@ import trio
 class Signal:
     """Wakes every task that waits at the moment."""
 
-    __slots__ = ("_lot",)
+    __slots__ = ("_lot", "_thread", "_token")
 
     def __init__(self) -> None:
         self._lot = trio.lowlevel.ParkingLot()
+        self._thread = 0
+        self._token: trio.lowlevel.TrioToken | None = None
 
     def wake(self) -> None:
-        """Wakes all waiters; costs next to nothing when there are none."""
+        """Wakes all waiters, from their loop or from a visitor's thread; costs next to nothing when there are none."""
         if self._lot:
-            self._lot.unpark_all()
+            if get_ident() == self._thread:
+                self._lot.unpark_all()
+            elif self._token is not None:
+                with contextlib.suppress(trio.RunFinishedError):
+                    self._token.run_sync_soon(self._lot.unpark_all, idempotent=True)
 
     async def wait(self) -> None:
         """Waits for the next `wake`. Cancellation: nothing changed."""
+        if not self._lot:
+            self._thread = get_ident()
+            self._token = trio.lowlevel.current_trio_token()
         await self._lot.park()

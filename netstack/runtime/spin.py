@@ -51,15 +51,23 @@ def offer_processor() -> None:
 class Spinner:
     """How one task waits. Not shared between tasks."""
 
-    __slots__ = ("_average_s", "_clock", "_next_off", "_relax", "_waits_off")
+    __slots__ = ("_average_s", "_clock", "_next_off", "_pass_on", "_relax", "_waits_off")
 
-    def __init__(self, *, clock: Callable[[], float] = perf_counter, relax: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = perf_counter,
+        relax: Callable[[], object] | None = None,
+        pass_on: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint,
+    ) -> None:
         """Begins with parking: that data comes fast has to be seen first.
 
         Args:
             clock: real seconds.
             relax: offers the processor to others; None is `offer_processor`.
+            pass_on: gives other tasks of the loop their turn.
         """
+        self._pass_on = pass_on
         self._clock = clock
         self._relax = relax or (lambda: offer_processor())  # looked up each time: a profile replaces it
         self._average_s = 1.0
@@ -112,7 +120,7 @@ class Spinner:
             if now >= until:
                 return False
             if now >= turn:
-                await trio.lowlevel.checkpoint()
+                await self._pass_on()
                 after = clock()
                 if look():
                     return True

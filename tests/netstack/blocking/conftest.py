@@ -32,6 +32,11 @@ class Pair:
             timeout_s=PATIENCE_S,
         )
 
+    def join_later(self) -> tuple[blocking.ResultPartition, ChannelDescriptor]:
+        """A new partition of one subpartition, and what a gate needs to read it."""
+        name = f"p{next(self._names)}"
+        return self.producer.create_partition(name, subpartitions=1), ChannelDescriptor(self.producer.address, name)
+
     def close(self) -> None:
         self.consumer.close()
         self.producer.close()

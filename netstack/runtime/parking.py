@@ -1,0 +1,213 @@
+"""Where a reader or a writer waits: a task in its event loop, or a thread of its own at its sockets.
+
+Takes: how long it may look before it parks, a function that looks. Gives: a wait that ends with somebody's `wake`, or
+with what comes at a socket.
+
+What the readers and writers do is written once, as async functions, and there are two ways to run them. A task awaits
+them. A thread runs them as a visitor of the loop (`visits`), by hand: wherever they wait, they come back to
+`ThreadParking.run`, which leaves, polls the sockets and a pipe of its own, enters and lets them go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import types
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from time import monotonic
+from typing import Any, Final, Protocol, TypeVar, final
+
+import trio
+
+from .pump import Pump
+from .signal import Signal
+from .spin import Spinner, offer_processor
+from .visits import Visits
+
+R = TypeVar("R")
+
+LONGEST_S: Final = 60.0
+"""A thread looks again after this long, whatever happens."""
+
+
+class Parking(Protocol):
+    """See the module."""
+
+    def wake(self) -> None:
+        """Ends the wait, if there is one; from the loop or a visitor."""
+
+    async def checkpoint(self) -> None:
+        """Lets others have their turn, if there are any."""
+
+    async def wait(self, spin_s: float, look: Callable[[], bool]) -> None:
+        """Waits until `wake`; looks for at most `spin_s` before. Cancellation: nothing changed."""
+
+    def move_on_after(self, seconds: float) -> contextlib.AbstractContextManager[object]:
+        """Leaves the block, without an error, where it waits when that time is up."""
+
+
+@final
+class TaskParking:
+    """In an event loop."""
+
+    def __init__(self) -> None:
+        self._signal = Signal()
+        self._spinner = Spinner()
+        self.wake = self._signal.wake
+        self.checkpoint = trio.lowlevel.checkpoint
+        self.move_on_after = trio.move_on_after
+
+    async def wait(self, spin_s: float, look: Callable[[], bool]) -> None:
+        """See `Parking.wait`."""
+        await self._spinner.wait(spin_s, look, self._signal.wait)
+
+
+class _MovedOn(Exception):
+    """Leaves a block of `move_on_after`."""
+
+
+async def _go_on() -> None:
+    """Nothing of the loop waits behind a thread that spins: it leaves before each look."""
+
+
+@final
+class ThreadParking:
+    """In a thread, one at a time.
+
+    Attributes:
+        waits: how often it parked.
+    """
+
+    def __init__(self, visits: Visits, pumps: Callable[[], Iterable[Pump]]) -> None:
+        """Made in the loop.
+
+        Args:
+            visits: the door.
+            pumps: the connections at whose sockets it waits; asked before each wait. Only plain sockets.
+        """
+        self.waits = 0
+        self._visits = visits
+        self._pumps = pumps
+        self._polled: dict[Pump, int] = {}
+        self._poll = select.poll()
+        self._bell, self._rope = os.pipe()
+        os.set_blocking(self._bell, False)
+        os.set_blocking(self._rope, False)
+        self._poll.register(self._bell, select.POLLIN)
+        self._is_parked = False
+        self._spinner = Spinner(relax=self._relax, pass_on=_go_on)
+        self._moves_on_at = float("inf")
+        visits.open()
+
+    def __del__(self) -> None:
+        """Nobody can ring, or listen, any more."""
+        os.close(self._bell)
+        os.close(self._rope)
+
+    def wake(self) -> None:
+        """See `Parking.wake`."""
+        if self._is_parked:
+            self._is_parked = False
+            os.write(self._rope, b"\0")
+
+    async def checkpoint(self) -> None:
+        """See `Parking.checkpoint`."""
+
+    async def wait(self, spin_s: float, look: Callable[[], bool]) -> None:
+        """See `Parking.wait`."""
+        await self._spinner.wait(spin_s, look, _park)
+
+    @contextlib.contextmanager
+    def move_on_after(self, seconds: float) -> Iterator[None]:
+        """See `Parking.move_on_after`."""
+        self._moves_on_at = monotonic() + seconds
+        try:
+            yield
+        except _MovedOn:
+            pass
+        finally:
+            self._moves_on_at = float("inf")
+
+    def run(self, coroutine: Coroutine[Any, Any, R], timeout_s: float | None, what: str) -> R:
+        """Runs what waits here and nowhere else; in the thread, outside.
+
+        Args:
+            coroutine: of a reader or a writer that parks here.
+            timeout_s: the longest it may wait; None for no limit.
+            what: is said to have taken longer.
+
+        Raises:
+            TimeoutError: it waited longer; it was cancelled.
+            LocalProtocolError: the TaskManager is closed; or the thread is inside already.
+            BaseException: what the coroutine raised, or a signal handler.
+        """
+        until = None if timeout_s is None else monotonic() + timeout_s
+        visits = self._visits
+        try:
+            visits.enter()
+        except BaseException:
+            coroutine.close()
+            raise
+        try:
+            while True:
+                coroutine.send(None)
+                try:
+                    self._block(until, timeout_s, what)
+                except BaseException as error:  # cancels: whatever the coroutine does then, it is told why
+                    coroutine.throw(error)
+        except StopIteration as done:
+            result: R = done.value
+            return result
+        finally:
+            visits.leave()
+
+    def _relax(self) -> None:
+        self._visits.leave()
+        try:
+            offer_processor()
+        finally:
+            self._visits.enter_again()
+
+    def _block(self, until: float | None, timeout_s: float | None, what: str) -> None:
+        """Waits outside until something has come, or may have."""
+        self.waits += 1
+        self._keep_up()
+        least = LONGEST_S
+        if until is not None or self._moves_on_at < float("inf"):
+            now = monotonic()
+            if now >= self._moves_on_at:
+                raise _MovedOn
+            if until is not None:
+                if now >= until:
+                    raise TimeoutError(f"{what}: not within {timeout_s} s")
+                least = min(least, until - now)
+            least = min(least, self._moves_on_at - now)
+        self._is_parked = True
+        try:
+            self._visits.leave()
+            for descriptor, _ in self._poll.poll(least * 1000):
+                if descriptor == self._bell:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(self._bell, 64)
+        finally:
+            self._visits.enter_again()
+            self._is_parked = False
+
+    def _keep_up(self) -> None:
+        """Polls the sockets that are open now."""
+        polled = self._polled
+        for pump in list(polled):
+            if pump.is_ending:
+                self._poll.unregister(polled.pop(pump))
+        for pump in self._pumps():
+            if pump not in polled and not pump.is_ending:
+                descriptor = pump.stream.descriptor()
+                if descriptor is not None:
+                    polled[pump] = descriptor
+                    self._poll.register(descriptor, select.POLLIN)
+
+
+@types.coroutine
+def _park() -> Generator[None, None, None]:
+    yield
