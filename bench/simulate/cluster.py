@@ -11,6 +11,7 @@ What must hold:
 from __future__ import annotations
 
 import logging
+import os
 import random
 import shutil
 import tempfile
@@ -103,9 +104,14 @@ class Outcome:
         return f"seed {self.scenario.seed} [{self.digest}] {self.clock_s:.3f} s: {how}"
 
 
+def scratch() -> str | None:
+    """Where files go: TMPDIR, or where they are fast; None: nowhere in particular."""
+    return os.environ.get("TMPDIR") or ("/dev/shm" if Path("/dev/shm").is_dir() else None)
+
+
 def simulate(scenario: Scenario) -> Outcome:
     """Plays a scenario to its end; never raises for what it finds."""
-    folder = Path(tempfile.mkdtemp(prefix="netstack-simulate-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    folder = Path(tempfile.mkdtemp(prefix="netstack-simulate-", dir=scratch()))
     cluster = Cluster(scenario, folder)
     failure = detail = ""
     try:

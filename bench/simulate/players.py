@@ -10,11 +10,13 @@ import os
 import selectors
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from ..processes import MeasurementFailed
+from .cluster import scratch
 
 _WORKER: Final = "bench.simulate.worker"
 
@@ -25,14 +27,22 @@ def play(asked: Iterable[dict[str, Any]], processes: int) -> Iterator[dict[str, 
     Raises:
         MeasurementFailed: a process died; its last words are on standard error.
 
-    The end of the iteration, for whatever reason, ends the processes.
+    The end of the iteration, for whatever reason, ends the processes and removes their files.
     """
     waiting = iter(asked)
     root = str(Path(__file__).resolve().parent.parent.parent)
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": "0"}
     started: list[subprocess.Popen[str]] = []
-    with selectors.DefaultSelector() as selector:
+    with (
+        tempfile.TemporaryDirectory(prefix=f"netstack-simulate-{os.getpid()}-", dir=scratch()) as folder,
+        selectors.DefaultSelector() as selector,
+    ):
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "PYTHONHASHSEED": "0",
+            "TMPDIR": folder,
+        }
         try:
             for _ in range(processes):
                 first = next(waiting, None)

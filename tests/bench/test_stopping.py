@@ -1,0 +1,52 @@
+"""A measurement that is told to stop leaves no folder and no process, whichever it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MEASUREMENTS = [
+    "run --seconds 60",
+    "simulate --seeds 5000",
+    pytest.param("checkpoints --seconds 60 --output results", marks=pytest.mark.long),
+    pytest.param("recover --runs 20", marks=pytest.mark.long),
+    pytest.param("shuffle --bytes 256MiB", marks=pytest.mark.long),
+    pytest.param("jobs --tasks 2000", marks=pytest.mark.long),
+]
+
+
+def processes_of_session(session: int) -> list[int]:
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            if entry.isdigit() and os.getsid(int(entry)) == session:
+                found.append(int(entry))
+        except ProcessLookupError:
+            continue
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", MEASUREMENTS)
+def test_sigterm_leaves_neither_folders_nor_processes(words: str, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    command = [sys.executable, "-m", "bench", *words.split()]
+    environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, cwd=tmp_path, start_new_session=True
+    ) as running:
+        while running.poll() is None and not any(scratch.iterdir()):  # it has begun
+            pass
+        running.send_signal(signal.SIGTERM)
+        _, told = running.communicate(timeout=60)
+    assert running.returncode == 1, told
+    assert b"stopped by SIGTERM" in told
+    assert b"Traceback" not in told
+    assert list(scratch.iterdir()) == []
+    assert processes_of_session(running.pid) == []
