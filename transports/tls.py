@@ -22,20 +22,16 @@ Rules:
 from __future__ import annotations
 
 import hashlib
-import os
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, final
-from urllib.parse import parse_qsl
 
 import trio
 
 from netstack.errors import ConfigError, ConnectionLost
+from netstack.tls_files import PREFIX, CertificateFolder, split_tls
 from netstack.transport import ByteStream, Listener, Piece, Transport, transport_for, url_parts
 
-from ._tls_files import FOLDER_VARIABLE, CertificateFolder, certificate_folder
-
-PREFIX: Final = "tls+"
 ENCRYPT_BYTES: Final = 256 * 1024
 """Encrypted at a time: what a socket takes at once, about."""
 
@@ -374,7 +370,7 @@ class TlsTransport(Transport):
 
     async def listen(self, url: str) -> Listener:
         """Binds as the transport underneath does; the certificates are looked at first."""
-        inner_url, query, folder = _split(url)
+        inner_url, query, folder = split_tls(url)
         folder.credentials()
         try:
             return _TlsListener(await transport_for(inner_url).listen(inner_url), query, folder)
@@ -383,7 +379,7 @@ class TlsTransport(Transport):
 
     async def connect(self, url: str) -> ByteStream:
         """Dials as the transport underneath does, and begins to shake hands."""
-        inner_url, _, folder = _split(url)
+        inner_url, _, folder = split_tls(url)
         found = folder.credentials()
         parts = url_parts(inner_url)
         name = parts.hostname if parts.port and parts.hostname else "localhost"
@@ -396,26 +392,3 @@ class TlsTransport(Transport):
         except BaseException:
             inner.close()
             raise
-
-
-def _split(url: str) -> tuple[str, str, CertificateFolder]:
-    """(URL of the transport underneath, the query as it is, where the certificates are)."""
-    base, _, query = url.partition("?")
-    inner_url = base.removeprefix(PREFIX)
-    if inner_url == base:
-        raise ConfigError(f"address {url!r} names no transport to encrypt; write it like tls+tcp://127.0.0.1:6121")
-    given = dict(parse_qsl(query, keep_blank_values=True))
-    path = given.pop("folder", None) or os.environ.get(FOLDER_VARIABLE)
-    names = given.pop("names", "on")
-    version = given.pop("tls", "1.3")
-    if given or names not in ("on", "off") or version not in _VERSIONS:
-        raise ConfigError(f"address {url!r}: known are folder=PATH, names=on|off, tls=1.3|1.2")
-    if not path:
-        raise ConfigError(
-            f"address {url!r}: where are the certificates? Set {FOLDER_VARIABLE} to the folder that has them, or add"
-            " ?folder=PATH; `netstack certificate` makes them"
-        )
-    return inner_url, query, certificate_folder(os.path.abspath(path), names == "on", _VERSIONS[version])
-
-
-_VERSIONS: Final = {"1.3": ssl.TLSVersion.TLSv1_3, "1.2": ssl.TLSVersion.TLSv1_2}

@@ -46,7 +46,7 @@ def check_isolated(config: TaskManagerConfig, metrics: str | None) -> None:
             f"--isolate: {config.slots} slots share {config.memory_bytes} bytes of --memory; give at least"
             f" {config.slots}MiB"
         )
-    for flag, address in (("--listen", config.listen), ("--metrics", metrics and f"tcp://{metrics}")):
+    for flag, address in (("--listen", config.listen), ("--metrics", metrics and _url(metrics))):
         port = address and url_parts(address).port
         if port and port + config.slots - 1 > _LAST_PORT:
             raise ConfigError(f"--isolate {flag}: {config.slots} ports from {port} on are wanted, one for each slot")
@@ -67,7 +67,7 @@ def slot_flags(
     if config.allow_submitted:
         words.append("--allow-submitted")
     if metrics is not None:
-        words += ["--metrics", counted_up(f"tcp://{metrics}", slot).removeprefix("tcp://")]
+        words += ["--metrics", counted_up(_url(metrics), slot).removeprefix("tcp://")]
     if process_memory_bytes is not None:
         words += ["--process-memory", str(process_memory_bytes)]
     if file is not None:
@@ -82,6 +82,10 @@ def counted_up(address: str, slot: int) -> str:
         return address
     host = parts.netloc.rpartition(":")[0]
     return parts._replace(netloc=f"{host}:{parts.port + slot}").geturl()
+
+
+def _url(metrics: str) -> str:
+    return metrics if "://" in metrics else f"tcp://{metrics}"
 
 
 async def serve_isolated(

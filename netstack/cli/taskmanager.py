@@ -84,7 +84,7 @@ _FILE_NAMES: Final = {
 @click.option("--name", help="In reports; the host's name if not given.")
 @click.option("--slots", type=COUNT, help="Subtasks of each task it runs at once; the number of CPUs if not given.")
 @click.option("--memory", "memory_bytes", type=SIZE, help="Network buffers of all jobs together; 256MiB if not given.")
-@click.option("--metrics", metavar="ADDR:PORT", help="Serve Prometheus metrics there.")
+@click.option("--metrics", metavar="ADDR:PORT", help="Serve Prometheus metrics there; tls+tcp://ADDR:PORT: over TLS.")
 @click.option(
     "--secret-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -383,7 +383,7 @@ async def open_task_manager(
         metrics_address: `host:port` at which Prometheus may read `/metrics`; port 0 picks a free one (see
             `NetworkEnvironment.metrics_address`). None serves nothing, and needs no prometheus_client. With a secret,
             and at an address that is not of this host alone, a scraper must send `Secret.metrics_token` as its bearer
-            token.
+            token. `tls+tcp://host:port` serves over TLS, to scrapers that show a certificate of the same authority.
         detailed_metrics: serves the shortest, longest and average queues, and the credit of every channel too.
 
     Raises:

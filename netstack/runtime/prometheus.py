@@ -1,6 +1,6 @@
 """Serves a TaskManager's metrics to Prometheus over HTTP.
 
-Takes: an address, and who makes a snapshot. Gives: `/metrics` in the text format.
+Takes: an address, and who makes a snapshot. Gives: `/metrics` in the text format, over TLS if the address says so.
 
 Trio accepts; each scrape is answered in a thread of its own (prometheus_client is synchronous), which asks trio's
 thread for a snapshot and formats it itself. So a slow scraper costs the event loop one `statistics()`, and leaving does
@@ -24,6 +24,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 import trio
 
 from ..errors import ConfigError
+from ..tls_files import PREFIX, CertificateFolder, split_tls
 from .authentication import Secret
 from .metrics import samples
 from .statistics import NetworkStatistics
@@ -57,8 +58,9 @@ class MetricsServer:
         self._server = server
         self._registry = registry
         self._detailed = detailed
-        self.address = f"[{host}]:{server.server_port}" if ":" in host else f"{host}:{server.server_port}"
-        """Where Prometheus finds it: `host:port`."""
+        place = f"[{host}]:{server.server_port}" if ":" in host else f"{host}:{server.server_port}"
+        self.address = f"https://{place}" if server.certificates else place
+        """Where Prometheus finds it: `host:port`, or over TLS `https://host:port`."""
 
     async def serve(self, snapshot: Callable[[], NetworkStatistics]) -> None:
         """Answers until cancelled. `snapshot` is called in this thread, once a scrape."""
@@ -76,27 +78,35 @@ async def bind_metrics(address: str, *, detailed: bool, secret: Secret | None = 
     """Starts to listen; nothing is answered before `MetricsServer.serve`.
 
     Args:
-        address: `host:port`; port 0 picks a free one.
+        address: `host:port`; port 0 picks a free one. `tls+tcp://host:port?folder=PATH` serves over TLS, to scrapers
+            with a certificate, as for data and control: with the same files, read anew when they change.
         detailed: whether detailed metrics are served too.
         secret: whose `metrics_token` a scraper must show, unless only this host reaches the address. None asks for
             nothing.
 
     Raises:
-        ConfigError: the address is none.
+        ConfigError: the address is none, or its certificates cannot be used.
         OSError: it cannot be bound; the text names it.
     """
+    place, certificates = address, None
+    if address.startswith(f"{PREFIX}tcp://"):
+        inner, _, certificates = split_tls(address)
+        place = inner.removeprefix("tcp://")
+        certificates.credentials()  # now, not at the first scrape
     try:
-        parts = urlsplit(f"//{address}")
+        parts = urlsplit(f"//{place}")
         port = parts.port
     except ValueError as error:
         raise ConfigError(f"metrics_address {address!r}: {error}") from error
     host = parts.hostname
     if not host or port is None or parts.path:
-        raise ConfigError(f"metrics_address {address!r} needs a host and a port, such as 127.0.0.1:9249")
+        raise ConfigError(
+            f"metrics_address {address!r} needs a host and a port, such as 127.0.0.1:9249, or tls+tcp://127.0.0.1:9249"
+        )
     registry = CollectorRegistry()
 
     def listen() -> _Server:
-        server = _Server((host, port), _Handler)
+        server = _Server((host, port), _Handler, certificates)
         app = make_wsgi_app(registry)
         if secret is not None and not _is_loopback(server):
             app = _for_holders_of(secret.metrics_token, app)
@@ -161,9 +171,12 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
     daemon_threads = True  # a scraper that says nothing must not keep the process
     allow_reuse_port = False  # two servers at one address would share the scrapes
 
-    def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
+    def __init__(
+        self, address: tuple[str, int], handler: type[WSGIRequestHandler], certificates: CertificateFolder | None
+    ) -> None:
+        self.certificates = certificates
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._scrapes: dict[Any, None] = {}  # oldest first; threads remove their own
+        self._scrapes: dict[Any, Any] = {}  # and what is shut to end it; oldest first; threads remove their own
         super().__init__(address, handler)
         self.socket.setblocking(False)  # a scraper may be gone before it is accepted
 
@@ -171,12 +184,24 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         """Begins a scrape; when too many are under way, the one that takes longest gives way."""
         while len(self._scrapes) >= MAX_SCRAPES:
             with contextlib.suppress(StopIteration, RuntimeError):  # it has ended, or one did meanwhile
-                oldest = next(iter(self._scrapes))
-                self._scrapes.pop(oldest, None)
+                socket_of = self._scrapes.pop(next(iter(self._scrapes)))
                 with contextlib.suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)  # whoever reads or writes it is told
-        self._scrapes[request] = None
+                    socket.socket.shutdown(socket_of, socket.SHUT_RDWR)  # whoever reads or writes it is told
+        self._scrapes[request] = request
         super().process_request(request, client_address)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Serves a scrape, in its thread; over TLS it shakes hands first, within the time for a request."""
+        if self.certificates is None:
+            super().finish_request(request, client_address)
+            return
+        request.settimeout(REQUEST_TIMEOUT_S)
+        context = self.certificates.credentials().server
+        with context.wrap_socket(request, server_side=True, do_handshake_on_connect=False) as secured:
+            if request in self._scrapes:  # it may have given way already
+                self._scrapes[request] = secured
+            secured.do_handshake()
+            super().finish_request(secured, client_address)
 
     def shutdown_request(self, request: Any) -> None:
         """A scrape has ended."""

@@ -413,7 +413,8 @@ async def open_taskmanager(
 
     Args:
         config: how it serves.
-        metrics_address: `host:port` at which Prometheus may read `/metrics`; None serves none.
+        metrics_address: where Prometheus may read `/metrics`: `host:port`, or over TLS `tls+tcp://host:port`; None
+            serves none.
 
     Raises:
         OSError: an address cannot be bound; the text names it.
@@ -461,7 +462,7 @@ async def _serve_metrics(manager: TaskManager, address: str, nursery: trio.Nurse
     from ..runtime.prometheus import bind_metrics  # only who asks for it needs prometheus_client
 
     secret = manager.config.secret
-    if secret is None and not is_private(f"tcp://{address}"):
+    if secret is None and not is_private(address if "://" in address else f"tcp://{address}"):
         raise ConfigError(
             f"metrics at {address} can be reached from other hosts, and there is no secret whose token a scraper could"
             " show: give --secret-file FILE, or serve them at 127.0.0.1"

@@ -73,9 +73,10 @@ def test_prometheus_understands_the_rules(words: list[str]) -> None:
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="needs promtool: apt-get install prometheus")
-def test_prometheus_understands_its_settings() -> None:
+@pytest.mark.parametrize("name", ["prometheus.yml", "prometheus-tls.yml"])
+def test_prometheus_understands_its_settings(name: str) -> None:
     assert PROMTOOL is not None
-    words = [PROMTOOL, "check", "config", "--syntax-only", "prometheus.yml"]
+    words = [PROMTOOL, "check", "config", "--syntax-only", name]
     done = subprocess.run(words, cwd=MONITORING, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

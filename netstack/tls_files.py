@@ -1,7 +1,7 @@
 """The certificates of one end of a TLS connection, read anew whenever their files change.
 
-Takes: a folder with `ca.pem`, `certificate.pem` and `key.pem` (what `netstack certificate` writes, or anybody else).
-Gives: `ssl.SSLContext`s for the next connection.
+Takes: an address, and the folder it names, with `ca.pem`, `certificate.pem` and `key.pem` (what `netstack certificate`
+writes, or anybody else). Gives: `ssl.SSLContext`s for the next connection.
 
 Rules: a certificate that was renewed is used from the next connection on, without a restart. While files do not fit
 each other, as in the middle of a renewal, the ones before stay in use, and a warning says so. A key that others than
@@ -19,16 +19,19 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
+from urllib.parse import parse_qsl
 
-from netstack.errors import ConfigError
+from .errors import ConfigError
 
 LOGGER: Final = logging.getLogger("netstack")
+PREFIX: Final = "tls+"
 FOLDER_VARIABLE: Final = "NETSTACK_TLS"
 CA_NAME: Final = "ca.pem"
 CERTIFICATE_NAME: Final = "certificate.pem"
 KEY_NAME: Final = "key.pem"
 _NAMES: Final = (CA_NAME, CERTIFICATE_NAME, KEY_NAME)
 _MAX_BYTES: Final = 1 << 20
+_VERSIONS: Final = {"1.3": ssl.TLSVersion.TLSv1_3, "1.2": ssl.TLSVersion.TLSv1_2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +130,30 @@ class CertificateFolder:
 def certificate_folder(path: str, checks_names: bool, minimum: ssl.TLSVersion) -> CertificateFolder:
     """The one object for a folder in this process."""
     return CertificateFolder(path, checks_names=checks_names, minimum=minimum)
+
+
+def split_tls(url: str) -> tuple[str, str, CertificateFolder]:
+    """What `tls+X://...?folder=...` says.
+
+    Returns:
+        (URL of the transport underneath, the query as it is, where the certificates are).
+
+    Raises:
+        ConfigError: it is no such address; the text says how it is written.
+    """
+    base, _, query = url.partition("?")
+    inner_url = base.removeprefix(PREFIX)
+    if inner_url == base:
+        raise ConfigError(f"address {url!r} names no transport to encrypt; write it like tls+tcp://127.0.0.1:6121")
+    given = dict(parse_qsl(query, keep_blank_values=True))
+    path = given.pop("folder", None) or os.environ.get(FOLDER_VARIABLE)
+    names = given.pop("names", "on")
+    version = given.pop("tls", "1.3")
+    if given or names not in ("on", "off") or version not in _VERSIONS:
+        raise ConfigError(f"address {url!r}: known are folder=PATH, names=on|off, tls=1.3|1.2")
+    if not path:
+        raise ConfigError(
+            f"address {url!r}: where are the certificates? Set {FOLDER_VARIABLE} to the folder that has them, or add"
+            " ?folder=PATH; `netstack certificate` makes them"
+        )
+    return inner_url, query, certificate_folder(os.path.abspath(path), names == "on", _VERSIONS[version])
