@@ -17,7 +17,9 @@ import selectors
 import subprocess
 import sys
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 DIED: Final = "died"
@@ -33,7 +35,7 @@ _EXIT_S: Final = 5.0  # from closing its output to its end
 class _Child:
     """One process and what came from it so far."""
 
-    def __init__(self, name: str, module: str, arguments: tuple[str, ...]) -> None:
+    def __init__(self, name: str, module: str, arguments: tuple[str, ...], environment: Mapping[str, str]) -> None:
         root = str(Path(__file__).resolve().parent.parent)
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         self.name = name
@@ -42,7 +44,7 @@ class _Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(paths)},
             start_new_session=True,
         )
         self.pending = b""
@@ -74,10 +76,12 @@ class Children:
 
     Args:
         module: what each of them runs.
+        environment: what is set for them besides what is set here.
     """
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, environment: Mapping[str, str] = MappingProxyType({})) -> None:
         self._module = module
+        self._environment = environment
         self._children: dict[str, _Child] = {}
         self._selector = selectors.DefaultSelector()
         self._inbox: deque[Message] = deque()
@@ -103,7 +107,7 @@ class Children:
 
     def start(self, name: str, *arguments: str) -> None:
         """Starts a process; the name is free again when it has died."""
-        child = self._children[name] = _Child(name, self._module, arguments)
+        child = self._children[name] = _Child(name, self._module, arguments, self._environment)
         assert child.process.stdout is not None
         assert child.process.stderr is not None
         self._selector.register(child.process.stdout, selectors.EVENT_READ, (child, False))

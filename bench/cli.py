@@ -34,6 +34,7 @@ from .channels.command import channels
 from .checkpoints.command import checkpoints
 from .compare import compare as compare_rows
 from .flags import engine_flags, hosts_flags, json_flag, run_flags, sweep_flags
+from .goals.command import goals
 from .grid import Grid, expected_seconds, with_rows
 from .histogram import Histogram
 from .isolate.command import isolate
@@ -335,6 +336,7 @@ cli.add_command(jobs)
 cli.add_command(recover)
 cli.add_command(scheduler)
 cli.add_command(exchange)
+cli.add_command(goals)
 cli.add_command(shuffle)
 cli.add_command(simulate)
 

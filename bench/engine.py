@@ -8,42 +8,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 import trio
 
 from netstack import (
     ArrayReader,
-    ChannelDescriptor,
-    NetworkConfig,
     NetworkEnvironment,
     RecordReader,
     RecordWriter,
     open_task_manager,
 )
-from netstack.buffer.requirements import LANDING_SEGMENTS
 from netstack.inbound.gate import SingleInputGate
 from netstack.outbound.partition import ResultPartition
 from netstack.outbound.selector import ChannelSelector, CustomSelector
 from netstack.record.formats import format_named
-from netstack.units import format_duration, format_size
 
+from .blocking_engine import consume_blocking
 from .costs import profiled
+from .ends import PARTITION, address_of, config_of, descriptors_of
 from .observed import Observation, observing
 from .pacing import clock_ns
 from .rows import RowSource
 from .spec import RunSpec
+from .spread import produce_spread
 from .throttle import Throttle
 from .worker_io import AnySource, ConsumerIo, Facts, ProducerIo
 
-PARTITION: Final = "bench"
-SPARE_SEGMENTS: Final = 64  # for a pool that grows while another is about to shrink
 TAKE_RECORDS: Final = 1024  # read one by one, then verified together: the verifier's work is not what is measured
 
 
 async def produce(spec: RunSpec, io: ProducerIo) -> Facts:
     """Writes until the run is over, then waits until the consumer has read everything."""
+    if spec.connections > 1:
+        return await produce_spread(spec, io)
     address = address_of(spec, io.scratch / "netstack.sock")
     async with open_task_manager(address, config_of(spec)) as manager:
         partition = manager.create_partition(PARTITION, subpartitions=spec.channels)
@@ -68,12 +66,11 @@ async def produce(spec: RunSpec, io: ProducerIo) -> Facts:
 
 async def consume(spec: RunSpec, io: ConsumerIo) -> Facts:
     """Reads until every channel has ended."""
+    if spec.read == "blocking":
+        return await trio.to_thread.run_sync(consume_blocking, spec, io)
     address = address_of(spec, io.scratch / "consumer.sock")
     async with open_task_manager(address, config_of(spec)) as manager:
-        producer = await io.peer_address_async()
-        gate = await manager.open_gate(
-            [ChannelDescriptor(producer, PARTITION, subpartition) for subpartition in range(spec.channels)]
-        )
+        gate = await manager.open_gate(descriptors_of(spec, await io.peer_address_async()))
         if spec.emit == "arrow":
             format_named("arrow")  # imports pyarrow, which takes as long as a short run
         await io.ready_async()
@@ -85,35 +82,6 @@ async def consume(spec: RunSpec, io: ConsumerIo) -> Facts:
         if costs is None:
             return facts
         return replace(facts, costs=costs.table(facts.buffers, io.verifier.received_records))
-
-
-def address_of(spec: RunSpec, socket_path: Path) -> str:
-    """Where a TaskManager of the run listens; the producer's end decides how long and slow the connection is."""
-    plain = f"unix://{socket_path}" if spec.transport == "unix" else "tcp://127.0.0.1:0"
-    if not spec.is_impaired:
-        return plain
-    one_way = f"delay={format_duration(spec.round_trip_s / 2)}"
-    rate = "" if spec.link_bytes_per_s is None else f"&rate={format_size(spec.link_bytes_per_s)}"
-    return f"impaired+{plain}?{one_way}{rate}"
-
-
-def config_of(spec: RunSpec) -> NetworkConfig:
-    """The TaskManager's settings for a run, with as much memory as its buffers need."""
-    floating = spec.floating_buffers + spec.spare_buffers
-    segments = spec.channels * (spec.exclusive_buffers + 1) + floating + LANDING_SEGMENTS + SPARE_SEGMENTS
-    return NetworkConfig(
-        segment_size_bytes=spec.segment_size_bytes,
-        memory_bytes=segments * spec.segment_size_bytes,
-        exclusive_buffers_per_channel=spec.exclusive_buffers,
-        floating_buffers_per_gate=spec.floating_buffers,
-        spare_floating_buffers_per_gate=spec.spare_buffers,
-        credit_based=spec.credit,
-        # A connection that is not read from, for want of a buffer, answers no pings.
-        heartbeat_interval_s=NetworkConfig().heartbeat_interval_s if spec.credit else None,
-        debloat_target_s=spec.debloat_s,
-        spin_s=spec.spin_s,
-        checksum=spec.checksum,
-    )
 
 
 class Spans(Protocol):
@@ -160,6 +128,8 @@ async def take_all(spec: RunSpec, verifier: Taker, gate: SingleInputGate) -> Non
         await _consume_arrays(spec, verifier, gate, throttle)
     elif spec.rate_per_s is not None or throttle is not None:
         await _consume_stamped(verifier, gate, throttle)
+    elif spec.read == "buffer":
+        await _consume_buffers(verifier, gate)
     else:
         await _consume_records(verifier, gate)
 
@@ -248,6 +218,21 @@ async def _consume_records(verifier: Taker, gate: SingleInputGate) -> None:
         append(record)
     if taken:
         feed(channel, taken)
+
+
+async def _consume_buffers(verifier: Taker, gate: SingleInputGate) -> None:
+    """The records of a buffer at once."""
+    feed = verifier.feed
+    reader = RecordReader[bytes](gate)
+    next_records_nowait = reader.next_records_nowait
+    while True:
+        try:
+            records = next_records_nowait()
+        except trio.WouldBlock:
+            records = await reader.next_records()
+        if records is None:
+            return
+        feed(reader.channel_index, records)
 
 
 def selector_of(source: AnySource) -> ChannelSelector | None:

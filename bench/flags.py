@@ -276,6 +276,20 @@ def _shared() -> tuple[Callable[[_Command], _Command], ...]:
             help="One call a record, numpy arrays, or columnar batches of int64.",
         ),
         click.option(
+            "--read",
+            type=click.Choice(["record", "buffer", "blocking"]),
+            default=default.read,
+            show_default=True,
+            help="Of --emit record: async for, next_records, or netstack.blocking in a thread.",
+        ),
+        click.option(
+            "--connections",
+            type=COUNT,
+            default=default.connections,
+            show_default=True,
+            help="Connections that share the channels, each to a TaskManager of its own in the producer's process.",
+        ),
+        click.option(
             "--batch-records", type=COUNT, help="Records in one array or columnar batch; about 1 MiB if not given."
         ),
         click.option(

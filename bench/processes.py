@@ -17,9 +17,10 @@ import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final
 
 from netstack.errors import ConfigError, NetstackError
@@ -63,7 +64,7 @@ class Deadlines:
 class _Worker:
     """One process and what came from it so far."""
 
-    def __init__(self, role: str, engine: str, module: str) -> None:
+    def __init__(self, role: str, engine: str, module: str, environment: Mapping[str, str]) -> None:
         root = str(Path(__file__).resolve().parent.parent)
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         self.role = role
@@ -72,7 +73,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(paths)},
             start_new_session=True,
         )
         self.pending = b""
@@ -100,11 +101,20 @@ class Workers:
     Attributes:
         engine: what they run.
         module: what is started, with the role and the engine as its arguments.
+        environment: what is set for them besides what is set here.
     """
 
-    def __init__(self, engine: str, deadlines: Deadlines, *, module: str = "bench.worker") -> None:
+    def __init__(
+        self,
+        engine: str,
+        deadlines: Deadlines,
+        *,
+        module: str = "bench.worker",
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.engine = engine
         self.module = module
+        self.environment = environment
         self._deadlines = deadlines
         self._workers: dict[str, _Worker] = {}
         self._selector = selectors.DefaultSelector()
@@ -117,7 +127,7 @@ class Workers:
         """Starts both processes."""
         try:
             for role in ROLES:
-                worker = self._workers[role] = _Worker(role, self.engine, self.module)
+                worker = self._workers[role] = _Worker(role, self.engine, self.module, self.environment)
                 assert worker.process.stdout is not None
                 assert worker.process.stderr is not None
                 self._selector.register(worker.process.stdout, selectors.EVENT_READ, (worker, False))

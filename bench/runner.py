@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from .histogram import Histogram
@@ -67,6 +68,7 @@ def run_once(
     engine: str = "netstack",
     on_progress: OnProgress | None = None,
     deadlines: Deadlines | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Measures once.
 
@@ -75,6 +77,7 @@ def run_once(
         engine: `netstack` or a peer.
         on_progress: called a few times a second.
         deadlines: how patient to be.
+        environment: what is set for both processes besides what is set here, such as NETSTACK_PURE.
 
     Returns:
         The result, as plain JSON values (`bench/METHOD.md` says what each key means).
@@ -86,7 +89,7 @@ def run_once(
     asked = with_length(peer_spec(engine, spec))
     with (
         tempfile.TemporaryDirectory(prefix="netstack-bench-") as scratch,
-        Workers(engine, deadlines or Deadlines()) as workers,
+        Workers(engine, deadlines or Deadlines(), environment=environment) as workers,
     ):
         producer, consumer, start_ns = _converse(workers, asked, Path(scratch), on_progress)
         remarks = workers.last_words()
@@ -238,6 +241,7 @@ def _result(
             "producer": producer["cpu_s"] / gigabytes if gigabytes else None,
             "consumer": consumer["cpu_s"] / gigabytes if gigabytes else None,
         },
+        "memory_bytes": {"producer": producer["memory_bytes"], "consumer": consumer["memory_bytes"]},
         "payload_bytes": payload_bytes,
         "wire_bytes": wire_bytes,
         "buffers": _either(producer, consumer, "buffers"),
@@ -262,7 +266,7 @@ def _result(
             *remarks,
         ],
         "settings": spec.as_dict(),
-        "host": host_facts(),
+        "host": {**host_facts(), "netstack_build": consumer["netstack_build"]},
         "version": version(),
     }
 

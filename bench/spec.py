@@ -16,6 +16,7 @@ from netstack.errors import ConfigError
 from netstack.units import format_size
 
 Emit = Literal["record", "batch", "arrow"]
+Read = Literal["record", "buffer", "blocking"]
 Verify = Literal["all", "sample"]
 TransportName = Literal["tcp", "unix"]
 
@@ -32,7 +33,10 @@ class RunSpec:
         record_bytes: payload of a record, without its length prefix.
         emit: `record` one call a record; `batch` numpy arrays; `arrow` columnar batches of int64.
         batch_records: records in one array or columnar batch; None picks about 1 MiB of payload.
-        channels: logical channels, all on one connection.
+        read: records one by one (`async for`), those of a buffer at once (`next_records`), or one by one in a thread
+            that blocks (`netstack.blocking`).
+        channels: logical channels, shared out among the connections.
+        connections: each to a TaskManager of its own in the producer's process.
         buffer_timeout_s: None: only full buffers; 0: after every record.
         rate_per_s: records a second, open loop; None is as fast as it goes.
         segment_size_bytes: size of a network buffer.
@@ -67,7 +71,9 @@ class RunSpec:
     record_bytes: int = 8
     emit: Emit = "record"
     batch_records: int | None = None
+    read: Read = "record"
     channels: int = 1
+    connections: int = 1
     buffer_timeout_s: float | None = 0.1
     rate_per_s: float | None = None
     segment_size_bytes: int = 32 * 1024
@@ -97,6 +103,7 @@ class RunSpec:
             ("--record-bytes", self.record_bytes, MIN_RECORD_BYTES),
             ("--batch-records", self.batch_records, 1),
             ("--channels", self.channels, 1),
+            ("--connections", self.connections, 1),
             ("--exclusive-buffers", self.exclusive_buffers, 0),
             ("--floating-buffers", self.floating_buffers, 1),
             ("--spare-buffers", self.spare_buffers, 0),
@@ -113,10 +120,22 @@ class RunSpec:
             raise ConfigError("--verify sample with --rate or --input: there every record is looked at; leave one out")
         if self.verify == "sample" and self.ENGINE_KIND != "local":
             raise ConfigError("--verify sample is for two processes on this machine: leave it, or the hosts, out")
+        if self.read != "record" and (self.emit != "record" or self.ENGINE_KIND != "local"):
+            raise ConfigError(f"--read {self.read} is for --emit record between two processes; leave it out")
+        if self.connections > 1:
+            if self.channels % self.connections:
+                raise ConfigError(
+                    f"--connections {self.connections} with --channels {self.channels}: each has as many, so give a"
+                    " multiple"
+                )
+            if self.emit == "arrow" or self.input_path is not None or self.ENGINE_KIND != "local":
+                raise ConfigError("--connections is for generated records between two processes; leave it out")
         if self.profile and self.ENGINE_KIND != "local":
             raise ConfigError(
                 "--profile looks into the two processes of a run on this machine: leave it, or the hosts, out"
             )
+        if self.profile and (self.connections > 1 or self.read == "blocking"):
+            raise ConfigError("--profile looks into one event loop a side: leave --connections and --read blocking out")
         if not 0 <= self.spin_s <= 1:
             raise ConfigError(f"--spin {self.spin_s:g}s: give 0, or a duration up to 1s")
         if self.debloat_s is not None and not self.debloat_s > 0:

@@ -19,9 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from netstack import build
 from netstack.errors import NetstackError
 
 from .arrivals import Int64s, warm_ns
+from .host import peak_memory_bytes
 from .peers import load_engine
 from .rows import RowSource
 from .spec import RunSpec
@@ -103,6 +105,7 @@ def _producer_summary(io: ProducerIo, facts: Facts) -> dict[str, Any]:
     keys = io.source.sample_keys(indexes) if isinstance(io.source, RowSource) else indexes
     return {
         "cpu_s": cpu_s,
+        "memory_bytes": peak_memory_bytes(),
         "records": io.sent_records,
         "stopped_ns": io.stopped_ns,
         "expected": io.source.expected(io.sent_records),
@@ -129,6 +132,8 @@ def _consumer_summary(io: ConsumerIo, facts: Facts, link: Link) -> dict[str, Any
     kind = "sampled under load" if io.spec.rate_per_s is None else "open-loop"
     return {
         "cpu_s": cpu_s,
+        "memory_bytes": peak_memory_bytes(),
+        "netstack_build": build.kind,
         "records": verifier.received_records,
         "payload_bytes": verifier.payload_bytes,
         "window": dataclasses.asdict(arrivals.window(io.start_ns, stopped_ns, warmup_s)),

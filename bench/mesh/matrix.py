@@ -19,7 +19,7 @@ from typing import Any, Final, final
 from netstack import GatePlan, NetworkConfig, PartitionPlan, required_buffers
 from netstack.taskmanager.remote_task import RemoteGate, RemotePartition, RemoteTask
 
-from ..engine import SPARE_SEGMENTS, config_of
+from ..ends import SPARE_SEGMENTS, config_of
 from .spec import MeshSpec
 
 SOURCE: Final = "source"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench.columns import COLUMNS
-from bench.engine import address_of, config_of
+from bench.ends import address_of, config_of
 from bench.runner import Progress, _steps_per_s, connection_warnings, ratios, run_once, run_with_peers, with_length
 from bench.spec import RunSpec
 from bench.store import flatten

@@ -1,0 +1,53 @@
+"""The consumer's end in a thread that blocks: `netstack.blocking` instead of trio.
+
+Takes: the settings and the worker's `io`. Gives: records one by one to the verifier.
+"""
+
+from __future__ import annotations
+
+from netstack.blocking import RecordReader, open_task_manager
+
+from .ends import address_of, config_of, descriptors_of
+from .pacing import clock_ns
+from .spec import RunSpec
+from .worker_io import ConsumerIo, Facts
+
+TAKE_RECORDS = 1024  # verified together, as those that trio's reader gives
+
+
+def consume_blocking(spec: RunSpec, io: ConsumerIo) -> Facts:
+    """Reads until every channel has ended; to be called in a thread of its own."""
+    with open_task_manager(address_of(spec, io.scratch / "consumer.sock"), config_of(spec)) as manager:
+        gate = manager.open_gate(descriptors_of(spec, io.peer_address()))
+        io.ready()
+        reader = RecordReader(gate)
+        if spec.rate_per_s is not None:
+            _take_stamped(io, reader)
+        else:
+            _take(io, reader)
+        buffers = sum(channel.buffers for channel in gate.statistics().channels)
+        facts = Facts(buffers=buffers, wire_bytes=manager.statistics().bytes_received)
+        gate.close()
+    return facts
+
+
+def _take_stamped(io: ConsumerIo, reader: RecordReader) -> None:
+    """Each record gets an arrival time of its own."""
+    feed = io.verifier.feed
+    for record in reader:
+        feed(reader.channel_index, (record,), clock_ns())
+
+
+def _take(io: ConsumerIo, reader: RecordReader) -> None:
+    feed = io.verifier.feed
+    channel = 0
+    taken: list[bytes] = []
+    append = taken.append
+    for record in reader:
+        if reader.channel_index != channel or len(taken) == TAKE_RECORDS:
+            feed(channel, taken)
+            taken.clear()
+            channel = reader.channel_index
+        append(record)
+    if taken:
+        feed(channel, taken)

@@ -1,0 +1,63 @@
+"""The two ends of a measurement: where they listen, what their TaskManagers are set to, which channels there are.
+
+Takes: the settings. Gives: what every engine of netstack opens its TaskManagers and its gate with.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from netstack import ChannelDescriptor, NetworkConfig
+from netstack.buffer.requirements import LANDING_SEGMENTS
+from netstack.units import format_duration, format_size
+
+from .spec import RunSpec
+
+PARTITION: Final = "bench"
+SPARE_SEGMENTS: Final = 64  # for a pool that grows while another is about to shrink
+
+
+def address_of(spec: RunSpec, socket_path: Path) -> str:
+    """Where a TaskManager of the run listens; the producer's end decides how long and slow the connection is."""
+    plain = f"unix://{socket_path}" if spec.transport == "unix" else "tcp://127.0.0.1:0"
+    if not spec.is_impaired:
+        return plain
+    one_way = f"delay={format_duration(spec.round_trip_s / 2)}"
+    rate = "" if spec.link_bytes_per_s is None else f"&rate={format_size(spec.link_bytes_per_s)}"
+    return f"impaired+{plain}?{one_way}{rate}"
+
+
+def config_of(spec: RunSpec) -> NetworkConfig:
+    """The TaskManager's settings for a run, with as much memory as its buffers need."""
+    floating = spec.floating_buffers + spec.spare_buffers
+    segments = (
+        spec.channels * (spec.exclusive_buffers + 1) + floating + spec.connections * LANDING_SEGMENTS + SPARE_SEGMENTS
+    )
+    return NetworkConfig(
+        segment_size_bytes=spec.segment_size_bytes,
+        memory_bytes=segments * spec.segment_size_bytes,
+        exclusive_buffers_per_channel=spec.exclusive_buffers,
+        floating_buffers_per_gate=spec.floating_buffers,
+        spare_floating_buffers_per_gate=spec.spare_buffers,
+        credit_based=spec.credit,
+        # A connection that is not read from, for want of a buffer, answers no pings.
+        heartbeat_interval_s=NetworkConfig().heartbeat_interval_s if spec.credit else None,
+        debloat_target_s=spec.debloat_s,
+        spin_s=spec.spin_s,
+        checksum=spec.checksum,
+    )
+
+
+def descriptors_of(spec: RunSpec, producers: str) -> list[ChannelDescriptor]:
+    """What the gate reads: record `i` comes through channel `i % channels`.
+
+    Args:
+        spec: the settings.
+        producers: addresses of the producer's TaskManagers, with spaces between them.
+    """
+    addresses = producers.split(" ")
+    count = len(addresses)
+    return [
+        ChannelDescriptor(addresses[channel % count], PARTITION, channel // count) for channel in range(spec.channels)
+    ]

@@ -1,0 +1,148 @@
+"""The command `netstack-bench goals`.
+
+Takes: flags. Gives: README's table as Markdown, or one JSON document, on standard output; an exit code.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+
+from netstack import build
+from netstack.cli.values import COUNT, NUMBER
+from netstack.errors import ConfigError
+from netstack.units import three_digits
+
+from .. import console
+from ..flags import json_flag
+from ..host import host_facts, version
+from .measure import Key, measure
+from .rows import BUILDS, ROWS, Measured, Row, measured_once
+
+REPEATS: Final = 5
+
+
+@click.command(short_help="README's table of figures against peers, both builds, as Markdown.")
+@click.option("--repeats", type=COUNT, default=REPEATS, show_default=True, help="Rounds; figures are medians of them.")
+@click.option("--seconds", type=NUMBER, default=1.0, show_default=True, help="Length of most measurements.")
+@click.option("--only", "words", multiple=True, help="Only rows that contain this text; repeatable.")
+@click.option("--build", "builds", type=click.Choice(BUILDS), multiple=True, help="Both if not given.")
+@json_flag
+def goals(repeats: int, seconds: float, words: tuple[str, ...], builds: tuple[str, ...], as_json: bool) -> int:
+    """Measures every row of README's table of goals, in both builds and with its peers, all in turn.
+
+    The default takes about ten minutes. A row in bold misses its goal.
+
+    Exit code 1 when something that was sent did not arrive whole, in order and once, or could not be measured.
+    """
+    rows = [row for row in ROWS if not words or any(word in row.text for word in words)]
+    if not rows:
+        raise ConfigError(f"--only {', '.join(words)}: no row contains it; there are {'; '.join(r.text for r in ROWS)}")
+    if repeats < 1 or not seconds > 0:
+        raise ConfigError("--repeats and --seconds: give more than 0")
+    asked = builds or BUILDS
+    if "compiled" in asked and build.kind != "compiled":
+        raise ConfigError(f"netstack runs {build.describe()}: run `make compiled`, or give --build python")
+    errors = console.err()
+    wanted = measured_once(rows)
+    began = time.monotonic()
+    found = measure(wanted, asked, repeats, seconds, lambda text: errors.print(text, soft_wrap=True, markup=False))
+    taken_s = time.monotonic() - began
+    told = [told_row(row, found) for row in rows]
+    lost = [f"{each.engine} {kind}".strip() for (each, kind), result in found.items() if not result.get("delivered")]
+    if as_json:
+        console.print_json(
+            {
+                "rows": told,
+                "repeats": repeats,
+                "seconds": seconds,
+                "taken_s": taken_s,
+                "delivered": not lost,
+                "results": [
+                    {"engine": each.engine, "taskmanagers": each.taskmanagers, "build": kind, **result}
+                    for (each, kind), result in found.items()
+                ],
+                "host": host_facts(),
+                "version": version(),
+            }
+        )
+    else:
+        when = f"{datetime.now(UTC):%Y-%m-%d}, {_machine()}"
+        click.echo(markdown(told, f"{when}, medians of {repeats}, {taken_s:.0f} s in all"))
+    for name in lost:
+        errors.print(f"[red]not delivered by {name}:[/] its figures do not count")
+    complete = all((each, kind) in found for each in wanted for kind in each.builds if not kind or kind in asked)
+    return 0 if complete and not lost else 1
+
+
+def told_row(row: Row, found: Mapping[Key, Mapping[str, Any]]) -> dict[str, Any]:
+    """A row with what was found: for each build the number, what it is as a multiple of the other, and the goal."""
+    told: dict[str, Any] = {"text": row.text, "builds": {}}
+    for kind, goal in zip(BUILDS, row.goals, strict=True):
+        ours = _figure(row, row.ours, kind, found)
+        other = None if row.other is None else _figure(row, row.other, kind, found)
+        figure = ours if row.other is None else None if ours is None or not other else ours / other
+        told["builds"][kind] = {
+            "value": ours,
+            "shown": None if ours is None else row.shown(ours),
+            "other": other,
+            "other_shown": None if other is None else row.shown(other),
+            "figure": figure,
+            "goal": goal,
+            "is_met": None if figure is None else figure <= goal if row.is_less_better else figure >= goal,
+        }
+    return told
+
+
+def markdown(rows: Sequence[Mapping[str, Any]], remark: str) -> str:
+    """The table: a line for each row; what misses its goal is bold."""
+    lines = [
+        f"<!-- netstack-bench goals: {remark} -->",
+        "| what: against | compiled | in Python | the other | ratio: compiled | in Python | aimed at |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        compiled, python = (row["builds"][kind] for kind in BUILDS)
+        others = list(dict.fromkeys(each["other_shown"] for each in (compiled, python) if each["other_shown"]))
+        cells = [
+            str(row["text"]),
+            compiled["shown"] or "-",
+            python["shown"] or "-",
+            " / ".join(others) or "-",
+            _ratio(compiled),
+            _ratio(python),
+            f"{_goal(compiled)} / {_goal(python)}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _figure(row: Row, measured: Measured, kind: str, found: Mapping[Key, Mapping[str, Any]]) -> float | None:
+    result = found.get((measured, kind if kind in measured.builds else ""))
+    return None if result is None else row.figure(result)
+
+
+def _ratio(each: Mapping[str, Any]) -> str:
+    figure = each["figure"]
+    if figure is None:
+        return "-"
+    text = _number(figure)
+    return text if each["is_met"] else f"**{text}**"
+
+
+def _goal(each: Mapping[str, Any]) -> str:
+    return _number(each["goal"])
+
+
+def _number(value: float) -> str:
+    return f"{value / 1e6:,.0f} M" if value >= 1e6 else f"{value:.2f}" if value < 10 else three_digits(value)
+
+
+def _machine() -> str:
+    facts = host_facts()
+    return f"{facts['cores_usable']} cores, Python {platform.python_version()}, load {facts['load_average'][0]:.1f}"

@@ -1,0 +1,94 @@
+"""README's table of goals: what is measured for it, and how it is written."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from bench.cli import main
+from bench.goals.command import markdown, told_row
+from bench.goals.rows import BUILDS, ROWS, measured_once
+from bench.peers import peer_spec
+from bench.taskmanagers import TaskManagers
+
+
+def test_everything_is_measured_once_and_can_be() -> None:
+    wanted = measured_once(ROWS)
+    assert len(set(wanted)) == len(wanted)
+    assert len({row.text for row in ROWS}) == len(ROWS)
+    for each in wanted:
+        peer_spec(each.engine, each.spec)  # refuses what a peer cannot do
+
+
+def result(rate: float, p50: float = 10.0) -> dict[str, Any]:
+    return {"records_per_s": rate, "payload_mb_per_s": rate * 8e-6, "latency_us": {"p50": p50}, "delivered": True}
+
+
+def test_a_rate_is_a_multiple_of_the_others_and_a_latency_a_fraction() -> None:
+    rate = next(row for row in ROWS if "async for" in row.text)
+    found = {(rate.ours, "compiled"): result(12e6), (rate.ours, "python"): result(3e6)}
+    assert rate.other is not None
+    found[rate.other, ""] = result(2e6)
+    told = told_row(rate, found)["builds"]
+    assert [told[kind]["figure"] for kind in BUILDS] == [6.0, 1.5]
+    assert [told[kind]["is_met"] for kind in BUILDS] == [True, False]
+
+    latency = next(row for row in ROWS if row.is_less_better)
+    assert latency.other is not None
+    found = {
+        (latency.ours, "compiled"): result(1.0, p50=30.0),
+        (latency.ours, "python"): result(1.0, p50=61.0),
+        (latency.other, ""): result(1.0, p50=20.0),
+    }
+    told = told_row(latency, found)["builds"]
+    assert [told[kind]["is_met"] for kind in BUILDS] == [True, False]
+
+
+def test_the_other_may_be_the_same_build_under_other_settings() -> None:
+    row = next(row for row in ROWS if "timeout 0:" in row.text)
+    assert row.other is not None
+    found = {(row.ours, "python"): result(9.0), (row.other, "python"): result(10.0)}
+    told = told_row(row, found)["builds"]
+    assert told["python"]["figure"] == 0.9
+    assert told["compiled"]["figure"] is None, "that build was not measured"
+
+
+def test_markdown_has_a_line_a_row_and_what_misses_its_goal_is_bold() -> None:
+    row = ROWS[0]
+    assert row.other is not None
+    found = {(row.ours, "compiled"): result(40.0), (row.ours, "python"): result(10.0), (row.other, ""): result(100.0)}
+    lines = markdown([told_row(row, found)], "a remark").splitlines()
+    assert len(lines) == 4
+    assert "| 0.40 | **0.10** | 0.35 / 0.20 |" in lines[-1]
+    assert len({line.count("|") for line in lines[1:]}) == 1
+
+
+def test_a_row_that_does_not_exist_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["goals", "--only", "no such row"]) == 2
+    assert "async for" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("count", "parallelism", "hosts"),
+    [
+        (2, 4, ("h0=2", "h1=2")),
+        (3, 4, ("h0=2", "h1=1", "h2=1")),
+        (4, 4, ("h0=1", "h1=1", "h2=1", "h3=1")),
+        (5, 4, ("h0=1/0", "h1=1/1", "h2=1/1", "h3=1/1", "h4=0/1")),
+        (3, 1, ("h0=1/0", "h2=0/1")),
+    ],
+)
+def test_subtasks_are_shared_out_among_taskmanagers(count: int, parallelism: int, hosts: tuple[str, ...]) -> None:
+    found = TaskManagers(tuple(f"h{index}" for index in range(count)), ()).hosts(parallelism)
+    assert found == hosts
+
+
+@pytest.mark.long
+def test_a_row_and_an_all_to_all_end_to_end(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--only", "all-to-all", "--only", "timeout 1ms", "--build", "python")
+    assert main(["goals", "--repeats", "1", "--seconds", "0.2", "--json", *words]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["builds"]["python"]["figure"] > 0 for row in found["rows"]] == [True, True]
+    assert {each["host"]["netstack_build"] for each in found["results"] if not each["taskmanagers"]} == {"python"}
