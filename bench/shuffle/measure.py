@@ -18,6 +18,7 @@ from typing import Any, Final, final
 import trio
 
 from netstack.jobmanager.local import open_local_cluster
+from netstack.schedule.slots.slots import LoadBalanceMode
 
 from ..host import host_facts, version
 from . import spark_peer
@@ -150,7 +151,8 @@ async def _run(variant: Variant, shape: dict[str, int], spec: ShuffleSpec, folde
         shuffle_job(variant.mode, compression=variant.compression, **each).stream_graph()
         for each in ({**shape, "batches": 1}, shape)
     )
-    async with open_local_cluster(taskmanagers=spec.taskmanagers, slots=variant.slots) as cluster:
+    spread = LoadBalanceMode.SLOTS  # else a stage that fits one TaskManager leaves the others idle
+    async with open_local_cluster(taskmanagers=spec.taskmanagers, slots=variant.slots, load_balance=spread) as cluster:
         pids = [each["pid"] for each in await cluster.client.taskmanagers()]
         await cluster.wait(await cluster.client.submit(short))
         before = sum(map(_anonymous_bytes, pids))

@@ -99,6 +99,8 @@ by_range = _ByRange()
 class SumRows:
     """Counts rows and sums them up."""
 
+    takes_arrays = True
+
     def __init__(self) -> None:
         self._rows = 0
         self._sum = 0

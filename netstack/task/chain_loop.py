@@ -122,7 +122,7 @@ class ChainLoop:
                 await self._wait(output.wait)
             else:
                 records = inputs.poll()
-                if records:
+                if records is not None and len(records):
                     self._enter(inputs.gate_index)
                     await self._in_slices(records, steps[inputs.gate_index], inputs.processed)
                 elif records is None:
@@ -169,7 +169,7 @@ class ChainLoop:
             else:
                 self._drain = inputs.ended_with_drain  # else the job was stopped, and the sources with it
                 records = None if inputs.is_finished else inputs.poll()
-                if records:
+                if records is not None and len(records):
                     self._enter(inputs.gate_index)
                     await self._in_slices(records, steps[inputs.gate_index], inputs.processed)
                 elif records is not None and checkpoints.is_due:

@@ -355,6 +355,8 @@ class ChainTask:
                 exactly_once=self._settings.exactly_once,
                 unaligned=self._settings.unaligned,
                 recovered=mine.records,
+                takes_arrays=self._chain.head is not None and self._chain.head.bound.takes_arrays,
+                gathers=self._job.checkpoints is None,
             )
         for operator in reversed(self._chain.operators):  # whoever is given records is open before
             bound = operator.bound

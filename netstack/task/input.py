@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, final
 
+import numpy as np
+
 from ..buffer.buffer import Buffer
 from ..checkpoint.barrier import (
     AbortReason,
@@ -32,6 +34,7 @@ from ..errors import LocalProtocolError, RecordError
 from ..events import CancelCheckpointMarker, CheckpointBarrier, DataType, decode_event
 from ..inbound.gate import SingleInputGate
 from ..inbound.union import UnionInputGate
+from ..record.batches import BatchFormat, can_batch
 from ..record.deserializer import RecordDeserializer
 from ..record.formats import format_named
 from ..record.framing import LENGTH, PREFIX_BYTES, frame
@@ -40,6 +43,10 @@ from ..runtime.network_environment import NetworkEnvironment
 from ..schedule.descriptors.information import InputInformation
 from ..schedule.descriptors.shuffle import partition_place
 from .mailbox import Mailbox
+from .output import Records
+
+GATHERED_BYTES: Final = 256 * 1024
+"""Of buffers that are there, in one array: their fixed costs are paid once. It fits a core's cache."""
 
 RECOVERED_AT_ONCE: Final = 256
 """Recovered records decoded at a time; a buffer of small records holds more."""
@@ -63,6 +70,8 @@ class TaskInput:
         exactly_once: bool,
         unaligned: bool,
         recovered: Sequence[Sequence[bytes]],
+        takes_arrays: bool = False,
+        gathers: bool = False,
     ) -> None:
         """Starts with what was in flight, if anything was.
 
@@ -76,6 +85,8 @@ class TaskInput:
             exactly_once: whether barriers are aligned.
             unaligned: whether a checkpoint may be, or become, unaligned.
             recovered: for each gate the records in flight, without their lengths.
+            takes_arrays: whether records are wanted in arrays, of formats that have them.
+            gathers: whether an array may be of many buffers; the task takes no checkpoints then.
         """
         self._gate = gates[0] if len(gates) == 1 else UnionInputGate(gates)
         self._task = name
@@ -86,6 +97,12 @@ class TaskInput:
         self.gate_index = 0
         """Which gate the records in hand came through."""
         self._formats = [format_named(each.format) for each in told]
+        self._batches = [
+            BatchFormat(format) if takes_arrays and can_batch(format) else None for format in self._formats
+        ]
+        self._gathers = gathers
+        self._next: Buffer | None = None
+        """Polled, and not looked at: what ended an array."""
         config = environment.config
         self._spill = SpillDirectory(None if config.spill_directory is None else [config.spill_directory])
         self._spill_threshold_bytes = config.spill_threshold_bytes
@@ -120,7 +137,7 @@ class TaskInput:
     @property
     def is_finished(self) -> bool:
         """Whether every channel has ended and everything was handed out."""
-        return self._gate.is_finished and not self._recovered
+        return self._gate.is_finished and not self._recovered and self._next is None
 
     @property
     def ended_with_drain(self) -> bool:
@@ -132,7 +149,7 @@ class TaskInput:
         """How long the task has waited here for something to poll."""
         return self._gate.idle.total_s(self._gate.now())
 
-    def poll(self) -> list[Any] | None:
+    def poll(self) -> Records | None:
         """The next records; nothing may happen before the first of them is processed.
 
         Returns:
@@ -145,19 +162,22 @@ class TaskInput:
         """
         if self._recovered:
             return self._next_recovered()
-        buffer = self._gate.poll()
+        buffer = self._poll_gate()
         if buffer is None:
             return None
         if buffer.data_type is not _DATA:
             self._on_event(buffer)
             return []
         channel = buffer.channel_index
+        batches = self._batches[self._input_of[channel]]
+        if batches is not None and self._gathers:
+            return self._gather(buffer, batches)
         deserializer = self._deserializers[channel] or self._new_deserializer(channel)
         before = deserializer.pending_bytes
         prefix = self._torn_prefixes[channel]
         memory = buffer.contiguous()
         try:
-            records = deserializer.feed(memory)
+            elements = deserializer.feed(memory)
         except BaseException:
             buffer.recycle()
             raise
@@ -169,9 +189,10 @@ class TaskInput:
                 if begun >= 0
                 else (prefix + bytes(memory[:PREFIX_BYTES]))[:PREFIX_BYTES]
             )
-        if not records:
+        if not elements:
             buffer.recycle()
-            return records
+            return elements
+        records = elements if batches is None else batches.joined(elements)
         self._buffer, self._channel = buffer, channel
         self._count, self._done = len(records), 0
         self._torn_before = before, prefix
@@ -215,6 +236,9 @@ class TaskInput:
         if self._buffer is not None:
             self._buffer.recycle()
             self._buffer = None
+        if self._next is not None:
+            self._next.recycle()
+            self._next = None
         for deserializer in self._deserializers:
             if deserializer is not None:
                 deserializer.clear()
@@ -266,9 +290,38 @@ class TaskInput:
 
     # Inside.
 
+    def _poll_gate(self) -> Buffer | None:
+        buffer, self._next = self._next, None
+        return self._gate.poll() if buffer is None else buffer
+
+    def _gather(self, first: Buffer, batches: BatchFormat) -> Records:
+        """The records of a data buffer and of those behind it that are there; each goes back at once."""
+        index = self.gate_index = self._input_of[first.channel_index]
+        elements: list[Any] = []
+        size = self._count = 0
+        buffer: Buffer | None = first
+        while buffer is not None:
+            channel = buffer.channel_index
+            if buffer.data_type is not _DATA or self._input_of[channel] != index:
+                self._next = buffer  # behind what is in hand
+                break
+            deserializer = self._deserializers[channel] or self._new_deserializer(channel)
+            try:
+                found = deserializer.feed(buffer.contiguous())
+            finally:
+                size += buffer.length
+                buffer.recycle()
+            elements += found
+            records = sum(len(each) if isinstance(each, np.ndarray) else 1 for each in found)
+            self._gate.count_records(channel, records)
+            self._count += records
+            buffer = self._gate.poll() if size < GATHERED_BYTES else None
+        self._done = 0
+        return batches.joined(elements) if elements else elements
+
     def _new_deserializer(self, channel: int) -> RecordDeserializer:
         made = self._deserializers[channel] = RecordDeserializer(
-            self._formats[self._input_of[channel]],
+            self._batches[self._input_of[channel]] or self._formats[self._input_of[channel]],
             spill=self._spill,
             spill_threshold_bytes=self._spill_threshold_bytes,
         )

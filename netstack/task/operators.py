@@ -14,6 +14,10 @@ A class may have any of `open(context)`, `restore(states)`, `finish(out)`, `snap
 `close()` too. Parameters of the job are keyword arguments: of a class when it is made, of a function at every call. A
 function with an argument `context` is given its `OperatorContext`.
 
+`process_batch` is given lists. With `takes_arrays = True` in its class, records of the formats bytes, int64 and float64
+that come over the network are given as arrays of shape (records, bytes of a record) or (records,), of many buffers at
+once where no checkpoint can come between; in a list only where they differ in length. An array is the operator's own.
+
 Every method may be an ordinary one or `async def`, except those of map, filter and flat_map.
 
 `read` gives the next records, at least one, in a list or an array; None at the end. It may wait: when a checkpoint is
@@ -94,9 +98,22 @@ class BoundOperator:
         is_async: `process` has to be awaited.
         process: what is called with records: of a source `read`.
         inputs: of a connect with two methods, those.
+        takes_arrays: whether records of bytes and numbers come in arrays, where they are of one length.
+        wants_output: whether `process` is called with an output, too: always, but of sinks only if they take it.
     """
 
-    __slots__ = ("_object", "context", "inputs", "is_async", "is_batched", "kind", "name", "process")
+    __slots__ = (
+        "_object",
+        "context",
+        "inputs",
+        "is_async",
+        "is_batched",
+        "kind",
+        "name",
+        "process",
+        "takes_arrays",
+        "wants_output",
+    )
 
     def __init__(self, information: OperatorInformation, context: OperatorContext, load: Callable[[str], Any]) -> None:
         """Makes the operator.
@@ -143,6 +160,8 @@ class BoundOperator:
         )
         if self.is_async and self.kind in _PLAIN:
             raise ConfigError(f"operator {self.name!r}: a {self.kind.value} cannot be async; make it a process")
+        self.wants_output = self.kind is not OperatorKind.SINK or _takes(self.process, 2)
+        self.takes_arrays = self.is_batched and bool(getattr(self._object, "takes_arrays", False))
 
     def _find_methods(self) -> None:
         names = _METHODS[self.kind]
@@ -164,11 +183,6 @@ class BoundOperator:
                 f"operator {self.name!r}: {type(self._object).__qualname__} has no method snapshot; a source that is a"
                 " class needs read and snapshot"
             )
-
-    @property
-    def wants_output(self) -> bool:
-        """Whether `process` is called with an output, too: always, but of sinks only if they take it."""
-        return self.kind is not OperatorKind.SINK or _takes(self.process, 2)
 
     @property
     def fixed_parallelism(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from netstack.buffer.elements import EventBuffer
@@ -28,6 +29,7 @@ from netstack.events import (
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.local_channel import LocalInputChannel
 from netstack.outbound.subpartition import ResultSubpartition
+from netstack.record.formats import rows_as_bytes
 from netstack.record.framing import frame
 from netstack.runtime.network_environment import NetworkEnvironment
 from netstack.schedule.descriptors.information import EdgeId, InputInformation
@@ -53,6 +55,8 @@ class Stage:
         format: str = "bytes",
         exactly_once: bool = True,
         recovered: Sequence[Sequence[bytes]] = (),
+        takes_arrays: bool = False,
+        gathers: bool = False,
     ) -> None:
         self.pool = NetworkBufferPool(50, 32).create_pool(1, None)
         self.log: list[Any] = []
@@ -85,6 +89,8 @@ class Stage:
             exactly_once=exactly_once,
             unaligned=True,
             recovered=recovered,
+            takes_arrays=takes_arrays,
+            gathers=gathers,
         )
 
     def put(self, data: bytes, number: int = 0) -> None:
@@ -98,6 +104,8 @@ class Stage:
     def poll(self) -> list[Any] | None:
         """The next records, all processed."""
         records = self.inputs.poll()
+        if isinstance(records, np.ndarray):
+            records = rows_as_bytes(records)
         if records:
             self.inputs.processed(len(records))
         return records
@@ -132,6 +140,65 @@ def test_a_buffer_goes_back_with_its_last_record() -> None:
     stage.put(frame(b"c")[:3])
     assert stage.inputs.poll() == []
     assert stage.pool.statistics().used == 0
+
+
+def test_an_array_is_gathered_from_the_buffers_that_are_there_up_to_the_next_event_or_gate() -> None:
+    stage = Stage(2, takes_arrays=True, gathers=True)
+    records = [b"%03d" % number for number in range(60)]
+    stream = b"".join(map(frame, records))
+    for start in range(0, len(stream), 100):
+        stage.put(stream[start : start + 100])
+    stage.put_event(EndOfData())
+    array = stage.inputs.poll()
+    assert isinstance(array, np.ndarray)
+    assert rows_as_bytes(array) == records
+    assert stage.pool.statistics().used == 0
+    assert stage.log == []  # the end is acknowledged when all before it was processed
+    stage.inputs.processed(60)
+    assert stage.poll() == []
+    assert stage.log == ["acknowledged"]
+    stage.put_event(EndOfPartition())
+    stage.put(frame(b"abc"), 1)
+    assert stage.poll() == []
+    assert stage.poll() == [b"abc"]
+    assert stage.inputs.gate_index == 1
+    stage.put(frame(b"ab")[:3], 1)
+    assert stage.poll() == []
+    stage.put(frame(b"ab")[3:] + frame(b"c"), 1)
+    assert stage.poll() == [b"ab", b"c"]
+
+
+def test_what_ended_an_array_is_not_forgotten() -> None:
+    stage = Stage(2, takes_arrays=True, gathers=True)
+    for number in (0, 1):
+        stage.put(frame(b"%d" % number), number)
+        stage.put_event(EndOfData(), number)
+        stage.put_event(EndOfPartition(), number)
+    found = []
+    while (records := stage.poll()) is not None:
+        found += records
+        assert not stage.inputs.is_finished or stage.inputs.poll() is None
+    assert sorted(found) == [b"0", b"1"]
+    assert stage.inputs.is_finished
+    again = Stage(takes_arrays=True, gathers=True)
+    again.put(frame(b"x"))
+    again.put_event(EndOfData())
+    assert again.poll() == [b"x"]
+    again.inputs.close()
+    assert again.pool.statistics().used == 0
+
+
+def test_a_task_with_checkpoints_has_an_array_a_buffer() -> None:
+    stage = Stage(takes_arrays=True)
+    stage.put(frame(b"ab") * 40)
+    stage.put(frame(b"cd") * 40)
+    array = stage.inputs.poll()
+    assert isinstance(array, np.ndarray)
+    assert rows_as_bytes(array) == [b"ab"] * 40
+    stage.inputs.processed(39)
+    assert stage.pool.statistics().used == 2
+    stage.inputs.processed(40)
+    assert stage.pool.statistics().used == 1
 
 
 def test_it_tells_which_gate_a_record_came_from() -> None:
