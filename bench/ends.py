@@ -10,22 +10,39 @@ from typing import Final
 
 from netstack import ChannelDescriptor, NetworkConfig
 from netstack.buffer.requirements import LANDING_SEGMENTS
+from netstack.certificates import make_authority, make_host
 from netstack.units import format_duration, format_size
 
 from .spec import RunSpec
 
 PARTITION: Final = "bench"
+CERTIFICATES: Final = "certificates"
+"""Of both ends, in the folder of a run."""
+
 SPARE_SEGMENTS: Final = 64  # for a pool that grows while another is about to shrink
 
 
 def address_of(spec: RunSpec, socket_path: Path) -> str:
     """Where a TaskManager of the run listens; the producer's end decides how long and slow the connection is."""
     plain = f"unix://{socket_path}" if spec.transport == "unix" else "tcp://127.0.0.1:0"
+    if spec.transport == "tls":
+        return f"tls+{plain}?folder={socket_path.parent / CERTIFICATES}"
     if not spec.is_impaired:
         return plain
     one_way = f"delay={format_duration(spec.round_trip_s / 2)}"
     rate = "" if spec.link_bytes_per_s is None else f"&rate={format_size(spec.link_bytes_per_s)}"
     return f"impaired+{plain}?{one_way}{rate}"
+
+
+def prepare(spec: RunSpec, scratch: Path) -> None:
+    """What both processes of a run find in its folder: certificates, for TLS.
+
+    Raises:
+        ConfigError: `cryptography` is missing.
+    """
+    if spec.transport == "tls":
+        make_authority(scratch / "authority", days=1)
+        make_host(scratch / CERTIFICATES, scratch / "authority", ["127.0.0.1"], days=1)
 
 
 def config_of(spec: RunSpec) -> NetworkConfig:

@@ -321,10 +321,10 @@ def _shared() -> tuple[Callable[[_Command], _Command], ...]:
         ),
         click.option(
             "--transport",
-            type=click.Choice(["tcp", "unix"]),
+            type=click.Choice(["tcp", "unix", "tls"]),
             default=default.transport,
             show_default=True,
-            help="TCP on loopback, or a Unix socket.",
+            help="TCP on loopback, TLS over it, or a Unix socket.",
         ),
         click.option(
             "--warmup",

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from .ends import prepare
 from .histogram import Histogram
 from .host import host_facts, version
 from .peers import peer_spec
@@ -91,6 +92,7 @@ def run_once(
         tempfile.TemporaryDirectory(prefix="netstack-bench-") as scratch,
         Workers(engine, deadlines or Deadlines(), environment=environment) as workers,
     ):
+        prepare(asked, Path(scratch))
         producer, consumer, start_ns = _converse(workers, asked, Path(scratch), on_progress)
         remarks = workers.last_words()
     return _result(asked, engine, producer, consumer, start_ns, remarks)

@@ -18,7 +18,7 @@ from netstack.units import format_size
 Emit = Literal["record", "batch", "arrow"]
 Read = Literal["record", "buffer", "blocking"]
 Verify = Literal["all", "sample"]
-TransportName = Literal["tcp", "unix"]
+TransportName = Literal["tcp", "unix", "tls"]
 
 MIN_RECORD_BYTES = 8  # every record starts with its index as 8 bytes: that is what proves order and completeness
 
@@ -46,7 +46,7 @@ class RunSpec:
         credit: False receives without credits, to be measured against.
         debloat_s: shrinks buffers until what is in flight takes about this long to consume; None leaves them whole.
         consume_rate_per_s: the consumer takes at most this many records a second; None is as fast as it goes.
-        transport: `tcp` on loopback or a `unix` socket.
+        transport: `tcp` on loopback, `tls` over that, or a `unix` socket.
         round_trip_s: the connection is made this much longer; 0 is the bare transport.
         link_bytes_per_s: the connection carries at most this much in each direction; None is the bare transport.
         input_path: rows of this file become the records.
@@ -116,6 +116,8 @@ class RunSpec:
         for flag, rate in (("--rate", self.rate_per_s), ("--consume-rate", self.consume_rate_per_s)):
             if rate is not None and not rate > 0:
                 raise ConfigError(f"{flag} {rate}: give more than 0 records a second")
+        if self.transport == "tls" and self.is_impaired:
+            raise ConfigError("--transport tls with --round-trip or --link-rate is not measured: leave one out")
         if self.verify == "sample" and (self.rate_per_s is not None or self.input_path is not None):
             raise ConfigError("--verify sample with --rate or --input: there every record is looked at; leave one out")
         if self.verify == "sample" and self.ENGINE_KIND != "local":

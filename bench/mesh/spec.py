@@ -92,7 +92,7 @@ class MeshSpec(RunSpec):
         RunSpec.__post_init__(self)
         object.__setattr__(self, "hosts", tuple(self.hosts))  # a list, when it comes from JSON
         for is_asked, flag, why in (
-            (self.transport != "tcp", "--transport unix", "hosts are reached by TCP; leave it out"),
+            (self.transport != "tcp", f"--transport {self.transport}", "hosts are reached by TCP; leave it out"),
             (
                 self.input_path is not None and self.rows_file is None,
                 "--input",

@@ -16,11 +16,12 @@ from netstack.errors import ConfigError
 
 from ..spec import Emit, RunSpec
 
-PEERS: Final = ("nocredit", "raw", "zmq", "flight")
+PEERS: Final = ("nocredit", "plain", "raw", "zmq", "flight")
 
 _ENGINES: Final = {
     "netstack": "..engine",
     "nocredit": "..engine",
+    "plain": "..engine",
     **{name: f".{name}" for name in ("raw", "zmq", "flight")},
 }
 
@@ -62,12 +63,17 @@ def peer_spec(name: str, spec: RunSpec) -> RunSpec:
         if not spec.credit:
             raise ConfigError("--peer nocredit is --credit off beside --credit on; leave one of the two out")
         return dataclasses.replace(spec, credit=False)
+    if name == "plain":
+        if spec.transport != "tls":
+            raise ConfigError("--peer plain is --transport tcp beside --transport tls; give that")
+        return dataclasses.replace(spec, transport="tcp")
     if name not in ("raw", "zmq", "flight"):
         return spec
     for flag, is_asked in (
         ("--round-trip", spec.round_trip_s > 0),
         ("--link-rate", spec.link_bytes_per_s is not None),
         ("--consume-rate", spec.consume_rate_per_s is not None),
+        ("--transport tls", spec.transport == "tls"),
     ):
         if is_asked:
             raise ConfigError(f"--peer {name} knows no {flag}; leave out one of the two, or choose --peer nocredit")

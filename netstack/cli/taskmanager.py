@@ -31,6 +31,7 @@ from ..runtime.authentication import Secret
 from ..taskmanager.garbage import short_collections
 from ..taskmanager.service import CONNECT_TIMEOUT_S, TaskManager, TaskManagerConfig, open_taskmanager
 from .isolated import announced, check_isolated, serve_isolated
+from .jobmanager_flags import ADDRESS_VARIABLE, SECRET_VARIABLE
 from .logs import log_flag, set_up_logging
 from .values import COUNT, LENGTH, SIZE, Parsed
 
@@ -79,7 +80,7 @@ _FILE_NAMES: Final = {
 @click.option(
     "--jobmanager",
     metavar="ADDR:PORT",
-    help="Register there, and again whenever it comes back; else serve who dials in.",
+    help=f"Register there, and again when it comes back; ${ADDRESS_VARIABLE} if not given. Else serve who dials in.",
 )
 @click.option("--name", help="In reports; the host's name if not given.")
 @click.option("--slots", type=COUNT, help="Subtasks of each task it runs at once; the number of CPUs if not given.")
@@ -88,7 +89,7 @@ _FILE_NAMES: Final = {
 @click.option(
     "--secret-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Shared with everybody who may come in; needed for any address but loopback.",
+    help=f"Shared with all who may come in; ${SECRET_VARIABLE} if not given. Needed for any address but loopback.",
 )
 @click.option(
     "--allow", multiple=True, metavar="PACKAGE.", help="Run functions of this package too; repeatable. '*': any."
@@ -135,7 +136,9 @@ def taskmanager(config_file: Path | None, until_eof: bool, log_kind: str, as_jso
     Jobs come from the JobManager it registers at, from netstack-bench run|sweep --hosts, or from whoever uses
     netstack.taskmanager.client. A job whose driver dies is closed, and everything of it is released.
     """
-    settings = {} if config_file is None else read_config(config_file)
+    settings = from_environment()
+    if config_file is not None:
+        settings |= read_config(config_file)
     settings |= {name: value for name, value in flags.items() if value is not None and value != ()}
     metrics = settings.pop("metrics", None)
     is_isolated = settings.pop("isolate", False)
@@ -153,6 +156,12 @@ def taskmanager(config_file: Path | None, until_eof: bool, log_kind: str, as_jso
         sys.path.append("")  # jobs' modules are also found where it was started, as they are by who submits
     trio.run(_serve, config, metrics, as_json, until_eof)
     return 0
+
+
+def from_environment() -> dict[str, Any]:
+    """Settings that a shell has for all commands; files and flags go first."""
+    found = {"jobmanager": os.environ.get(ADDRESS_VARIABLE), "secret_file": os.environ.get(SECRET_VARIABLE)}
+    return {name: value for name, value in found.items() if value}
 
 
 def read_config(path: Path) -> dict[str, Any]:

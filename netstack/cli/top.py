@@ -30,6 +30,7 @@ from ..jobmanager.client import open_job_client
 from ..runtime.authentication import Secret
 from ..taskmanager.client import OtherRole, open_client
 from ..units import format_count
+from .jobmanager_flags import secret_flag, secret_of
 from .top_jobs import JobManagerHistory, JobManagerView, jobmanager_document, jobmanager_lines
 from .top_view import History, JobView, TaskManagerHistory, TaskManagerView, snapshot_document, sparkline
 from .values import LENGTH
@@ -46,11 +47,7 @@ _ADDRESS: Final = re.compile(r"(?:[a-z+]+://)?(?:\[[^\]\s]+\]|[^\s:\[\]]+):\d{1,
 
 @click.command(short_help="A live view of jobs and TaskManagers.")
 @click.argument("addresses", metavar="ADDR...", nargs=-1, required=True)
-@click.option(
-    "--secret-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Shared with them; needed for those that have one.",
-)
+@secret_flag
 @click.option("--interval", "interval_s", type=LENGTH, default="1s", show_default=True, help="Between two looks.")
 @click.option("--once", is_flag=True, help="Look twice, an interval apart, print one snapshot and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print each snapshot as one JSON document in a line.")
@@ -67,7 +64,7 @@ def top(addresses: tuple[str, ...], secret_file: Path | None, interval_s: float,
             raise ConfigError(f"{address!r} is no address; write HOST:PORT, such as 10.0.0.1:6121")
     if not interval_s:
         raise ConfigError("--interval 0 would never rest; give 100ms or more")
-    secret = None if secret_file is None else Secret.from_file(secret_file)
+    secret = secret_of(secret_file)
     histories: Histories = {address: TaskManagerHistory(address) for address in addresses}
     once = once or not (as_json or sys.stdout.isatty())
     try:

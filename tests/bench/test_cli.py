@@ -197,6 +197,7 @@ def test_a_failed_run_is_exit_code_1_and_one_sentence(
         (["run", "--emit", "pickle"], "--emit"),
         (["run", "--transport", "carrier-pigeon"], "--transport"),
         (["run", "--peer", "kafka"], "--peer"),
+        (["run", "--transport", "tls", "--round-trip", "1ms"], "--transport tls with --round-trip"),
         (["run", "--repeats", "0"], "--repeats 0"),
         (["run", "--warmup", "none"], "--warmup"),
         (["run", "--exclusive-buffers", "-1"], "--exclusive-buffers -1: the least is 0"),

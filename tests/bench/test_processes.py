@@ -163,7 +163,9 @@ def test_ctrl_c_ends_both_workers(engine: BrokenEngine) -> None:
 
 
 def test_no_such_engine() -> None:
-    with pytest.raises(ConfigError, match="no engine 'carrier-pigeon'; there are netstack, nocredit, raw, zmq, flight"):
+    with pytest.raises(
+        ConfigError, match="no engine 'carrier-pigeon'; there are netstack, nocredit, plain, raw, zmq, flight"
+    ):
         run_once(TINY, engine="carrier-pigeon")
 
 

@@ -249,6 +249,13 @@ def test_without_credit_beside_credit() -> None:
     assert theirs["ratio"]["records_per_s"] == ours["records_per_s"] / theirs["records_per_s"]
 
 
+@pytest.mark.slow
+def test_tls_beside_plain() -> None:
+    row = run_with_peers(RunSpec(records=100_000, transport="tls"), ["plain"], 1)
+    ours, theirs = checked(row), checked(row["peer"])
+    assert (ours["settings"]["transport"], theirs["settings"]["transport"]) == ("tls", "tcp")
+
+
 @pytest.mark.parametrize(
     ("settings", "steps_per_s"),
     [

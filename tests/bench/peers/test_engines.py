@@ -26,7 +26,7 @@ def test_a_module_of_ones_own_is_an_engine_too() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="no engine 'x'; there are netstack, nocredit, raw, zmq, flight"):
+    with pytest.raises(ConfigError, match="no engine 'x'; there are netstack, nocredit, plain, raw, zmq, flight"):
         load_engine("x")
 
 
@@ -46,6 +46,7 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, name
         ("raw", {"rate_per_s": 10.0, "emit": "batch"}, {"emit": "record", "rate_per_s": 10.0}),
         ("raw", {"credit": False, "debloat_s": 1.0}, {"emit": "batch", "credit": True, "debloat_s": None}),
         ("nocredit", {"channels": 4, "round_trip_s": 0.01}, {"credit": False}),
+        ("plain", {"transport": "tls", "channels": 2}, {"transport": "tcp"}),
         ("zmq", {"channels": 4, "emit": "batch"}, {"channels": 1, "emit": "record"}),
         ("flight", {"channels": 4, "batch_records": 9}, {"channels": 1, "emit": "arrow", "batch_records": 9}),
     ],
@@ -67,6 +68,7 @@ def test_flight_needs_whole_words() -> None:
         ({"round_trip_s": 0.01}, "--round-trip"),
         ({"link_bytes_per_s": 1 << 20}, "--link-rate"),
         ({"consume_rate_per_s": 5.0}, "--consume-rate"),
+        ({"transport": "tls"}, "--transport tls"),
     ],
 )
 def test_other_work_than_a_peer_can_do_is_refused(name: str, settings: dict[str, Any], flag: str) -> None:
@@ -78,3 +80,5 @@ def test_without_credit_there_is_nothing_to_compare_with_without_credit() -> Non
     assert load_engine("nocredit") is load_engine("netstack")
     with pytest.raises(ConfigError, match="--peer nocredit is --credit off beside --credit on"):
         peer_spec("nocredit", RunSpec(credit=False))
+    with pytest.raises(ConfigError, match="--peer plain is --transport tcp beside --transport tls"):
+        peer_spec("plain", RunSpec())

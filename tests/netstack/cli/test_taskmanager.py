@@ -108,6 +108,16 @@ def test_a_file_has_the_same_settings_and_flags_go_first(tmp_path: Path, monkeyp
     config, metrics, as_json, until_eof = served
     assert (config.slots, config.memory_bytes, config.allow) == (5, 64 << 20, ("a.", "b."))
     assert (metrics, as_json, until_eof) == ("127.0.0.1:0", False, False)
+    assert (config.jobmanager, config.secret) == (None, None)
+
+    secret = tmp_path / "secret"
+    secret.write_bytes(os.urandom(32))
+    secret.chmod(0o600)
+    monkeypatch.setenv("NETSTACK_JOBMANAGER", "127.0.0.1:7002")
+    monkeypatch.setenv("NETSTACK_SECRET_FILE", str(secret))
+    assert main(["taskmanager", "--config", str(path)]) == main(["taskmanager", "--jobmanager", "127.0.0.1:7003"]) == 0
+    assert [config.jobmanager for config in served[4::4]] == ["127.0.0.1:7002", "127.0.0.1:7003"]
+    assert all(config.secret.reveal() == Secret.from_file(secret).reveal() for config in served[4::4])
 
 
 def test_where_results_are_kept(tmp_path: Path) -> None:
