@@ -21,8 +21,8 @@ from typing import Final, final
 import trio
 
 from netstack.errors import ConnectionLost
+from netstack.queue_listener import QueueListener
 from netstack.transport import ByteStream, Listener, Piece, Transport, url_parts
-from transports.memory import QueueListener
 
 SCHEME: Final = "simulated"
 CAPACITY_BYTES: Final = 64 * 1024
