@@ -100,7 +100,7 @@ class RoutedListener(Listener):
         address: how others reach the service.
     """
 
-    def __init__(self, address: str, on_dropped: Callable[[], None]) -> None:
+    def __init__(self, address: str, on_dropped: Callable[[ByteStream], None]) -> None:
         """A listener that listens nowhere.
 
         Args:
@@ -137,4 +137,4 @@ class RoutedListener(Listener):
 
     def _drop(self, stream: ByteStream) -> None:
         stream.close()
-        self._on_dropped()
+        self._on_dropped(stream)

@@ -6,7 +6,8 @@ Rules:
 - Who is silent keeps nobody out: when too many have not proven themselves, one gives way to the newcomer: of the source
   that has the most of them, the newcomer's if it is among those, the one that has had the longest time. So a host that
   floods us pushes out its own.
-- At most `max_connections + max_unproven` streams are open at once.
+- At most `max_connections + max_unproven` streams are open at once, and of one source an eighth less than
+  `max_connections`: whoever has proven itself leaves room for others too.
 - Each `admit` runs in a task of its own; none waits for another.
 """
 
@@ -80,7 +81,9 @@ class Admission:
         self._token = token
         given = os.environ.get(KNOWN_AS_VARIABLE, "")
         self._known_as = tuple(address.strip() for address in given.split(",") if address.strip())
-        self._connections = 0
+        self._most_of_one = max_connections - max_connections // 8
+        self._admitted_from: dict[ByteStream, str] = {}
+        self._sources: Counter[str] = Counter()
         self._unproven: dict[trio.CancelScope, str] = {}  # and where from; oldest first
         self._admitted = 0
         self._refused = dict.fromkeys(Refusal, 0)
@@ -105,19 +108,26 @@ class Admission:
             if isinstance(error, AuthenticationFailed):
                 self._refused[error.reason] += 1
             raise
-        self._connections += 1
+        source = _source(stream)
+        self._admitted_from[stream] = source
+        self._sources[source] += 1
         self._admitted += 1
 
-    def left(self) -> None:
-        """A connection that was admitted has ended."""
-        self._connections -= 1
+    def left(self, stream: ByteStream) -> None:
+        """The connection on a stream that was admitted has ended. Idempotent."""
+        source = self._admitted_from.pop(stream, None)
+        if source is None:
+            return
+        self._sources[source] -= 1
+        if not self._sources[source]:
+            del self._sources[source]
 
     def statistics(self) -> AdmissionStatistics:
         """A snapshot; O(1)."""
-        return AdmissionStatistics(self._connections, len(self._unproven), self._admitted, dict(self._refused))
+        return AdmissionStatistics(len(self._admitted_from), len(self._unproven), self._admitted, dict(self._refused))
 
     async def _prove(self, stream: ByteStream, secret: Secret) -> None:
-        source = stream.endpoints()[1].rpartition(":")[0]
+        source = _source(stream)
         if len(self._unproven) >= self._max_unproven:
             self._make_room(source)
         scope = trio.CancelScope(deadline=trio.current_time() + self._timeout_s)
@@ -151,7 +161,20 @@ class Admission:
                 return
 
     def _check_room(self, stream: ByteStream) -> None:
-        if self._connections >= self._max_connections:
+        count = len(self._admitted_from)
+        if count >= self._max_connections:
             raise AuthenticationFailed(
-                Refusal.FULL, f"{stream.peer} finds {self._connections} connections here, which is the most; try later"
+                Refusal.FULL, f"{stream.peer} finds {count} connections here, which is the most; try later"
             )
+        source = _source(stream)
+        if source and self._sources[source] >= self._most_of_one:
+            raise AuthenticationFailed(
+                Refusal.FULL,
+                f"{stream.peer} finds {self._most_of_one} connections of its host here, and the rest of"
+                f" {self._max_connections} is for others; close some, or raise max_connections",
+            )
+
+
+def _source(stream: ByteStream) -> str:
+    """The host, or the path, that a stream comes from."""
+    return stream.endpoints()[1].rpartition(":")[0]

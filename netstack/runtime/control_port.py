@@ -120,7 +120,7 @@ class ControlPort:
         finally:
             if not is_handed_over:
                 stream.close()
-                self._admission.left()
+                self._admission.left(stream)
 
     def _log_end(self, stream: ByteStream, root: Exception) -> None:
         peer = shown_text(stream.peer)

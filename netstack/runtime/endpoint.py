@@ -79,7 +79,7 @@ class NetworkEndpoint:
         secret: Secret | None = None,
         admission: Admission | None = None,
         greet: Callable[[ByteStream], Awaitable[None]] | None = None,
-        on_accepted_end: Callable[[], None] | None = None,
+        on_accepted_end: Callable[[ByteStream], None] | None = None,
         visits: Visits,
     ) -> None:
         """Knows no connection yet.
@@ -174,7 +174,7 @@ class NetworkEndpoint:
             return
         if self._closing:
             stream.close()
-            admission.left()
+            admission.left(stream)
         else:
             self.accept(stream)
 
@@ -445,7 +445,7 @@ class NetworkEndpoint:
             if isinstance(error, RemoteProtocolError):  # a consumer's mistake, which nobody here is told else
                 self._log.log(logging.WARNING, error.code.name, f"connection closed: {shown_error(error)}")
             if self._on_accepted_end is not None:
-                self._on_accepted_end()
+                self._on_accepted_end(pump.stream)
         self._pumps.pop(pump, None)
         self._dirty.pop(pump, None)
         self._past_sent += pump.connection.bytes_sent

@@ -61,7 +61,7 @@ class NetworkEnvironment:
         secret: Secret | None = None,
         admission: Admission | None = None,
         greet: Callable[[ByteStream], Awaitable[None]] | None = None,
-        on_accepted_end: Callable[[], None] | None = None,
+        on_accepted_end: Callable[[ByteStream], None] | None = None,
     ) -> None:
         """See `network_environment_on`."""
         self.config = config
@@ -429,7 +429,7 @@ async def network_environment_on(
     secret: Secret | None = None,
     admission: Admission | None = None,
     greet: Callable[[ByteStream], Awaitable[None]] | None = None,
-    on_accepted_end: Callable[[], None] | None = None,
+    on_accepted_end: Callable[[ByteStream], None] | None = None,
     metrics: MetricsServer | None = None,
 ) -> AsyncIterator[NetworkEnvironment]:
     """Opens a NetworkEnvironment whose streams somebody else accepts; `open_task_manager` for one that accepts its own.

@@ -19,6 +19,9 @@ from ..outbound.partition import ResultPartition
 REMEMBERED_FAILURES: Final = 1000
 """Causes of failed partitions kept for consumers that ask later: a bound, not a promise."""
 
+WAITING_AT_MOST: Final = 1 << 20
+"""Requests for partitions that are not there yet, of all consumers together; each takes some 800 bytes."""
+
 
 @final
 class _Request:
@@ -117,6 +120,15 @@ class PartitionRegistry:
         failure = self._failed.get(partition_id)
         if failure is not None:
             on_failed(ProducerFailed(ErrorCode.PRODUCER_FAILED, failure, channel=f"partition {partition_id!r}"))
+            return _nothing
+        if len(self._deadlines) >= WAITING_AT_MOST:
+            on_failed(
+                PartitionNotFound(
+                    ErrorCode.PARTITION_NOT_FOUND,
+                    f"there is no partition {partition_id!r} yet, and {WAITING_AT_MOST} requests wait for theirs here,"
+                    " which is the most; try later",
+                )
+            )
             return _nothing
         self._waiting.setdefault(partition_id, {})[request] = None
         self._deadlines[request] = deadline = self._now() + self._timeout_s

@@ -53,7 +53,7 @@ class Environments:
         pool: TaskSlotTable,
         *,
         secret: Secret | None,
-        on_stream_end: Callable[[], None],
+        on_stream_end: Callable[[ByteStream], None],
     ) -> None:
         self._address = address
         self._network = network

@@ -47,6 +47,7 @@ from .blob_reader import BlobReader, Fetch
 from .code import AllowList, ShippedCode
 from .datasets import KeptDatasets
 from .environments import Environments
+from .network_settings import counted_bytes
 from .slots import TaskSlotTable
 from .state_reports import StateReports
 from .task_factory import TaskFactory
@@ -97,6 +98,7 @@ class JobScope:
         datasets: KeptDatasets,
         fetch: Fetch,
         send: Callable[[Message], None],
+        source: str,
     ) -> None:
         """Nothing is reserved yet.
 
@@ -113,9 +115,11 @@ class JobScope:
             datasets: of the TaskManager.
             fetch: brings a blob over the link of the job.
             send: to the driver.
+            source: the host of the driver.
         """
         self.job_id = job_id
         self.name = name
+        self.source = source
         self.slots = slots
         self.network = network
         self.data_address = data_address
@@ -164,7 +168,7 @@ class JobScope:
 
         Cancellation: closes the job.
         """
-        own_bytes = 0 if self.network is None else self.network.memory_bytes
+        own_bytes = 0 if self.network is None else counted_bytes(self.network)
         has_slots = False
         with self._waiting:
             await pool.acquire(self.slots, own_bytes, timeout_s=slot_timeout_s)

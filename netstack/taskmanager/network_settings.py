@@ -13,6 +13,18 @@ from ..control.codec import Plain
 from ..errors import ConfigError
 from ..shown import shown
 
+BUFFER_OVERHEAD_BYTES: Final = 560
+"""What Python needs for a buffer beside its bytes, once it is used (measured: 553)."""
+
+
+def counted_bytes(config: NetworkConfig) -> int:
+    """What a job with settings of its own takes of a TaskManager's memory: at least half of what it may really take.
+
+    So buffers of less than 560 bytes count for more than their bytes.
+    """
+    overhead = config.memory_bytes // config.segment_size_bytes * BUFFER_OVERHEAD_BYTES
+    return max(config.memory_bytes, overhead)
+
 
 def config_document(config: NetworkConfig) -> Plain:
     """Settings as they travel."""

@@ -71,6 +71,9 @@ LOGGER: Final = logging.getLogger("netstack.taskmanager")
 JOBS_AT_MOST: Final = 1024
 """Open, or waiting for their slots."""
 
+JOBS_OF_A_HOST: Final = 768
+"""However many connections it drives them by: others find room."""
+
 CONNECT_TIMEOUT_S: Final = 60.0
 """In the network that jobs share: a TaskManager in which a thousand tasks begin answers late; of one that is gone the
 JobManager hears by its link."""
@@ -264,6 +267,9 @@ class TaskManager:
             raise RequestRefused(f"job {message.job_id} exists already; choose another id")
         if len(self._scopes) >= JOBS_AT_MOST:
             raise RequestRefused(f"{JOBS_AT_MOST} jobs are open or wait here; try later")
+        source = link.peer.rpartition(":")[0]
+        if sum(scope.source == source for scope in self._scopes.values()) >= JOBS_OF_A_HOST:
+            raise RequestRefused(f"{JOBS_OF_A_HOST} jobs of your host are open or wait here; close some first")
         scope = JobScope(
             message.job_id,
             shown_text(message.name, _NAME_CHARACTERS),
@@ -276,6 +282,7 @@ class TaskManager:
             blobs=self._blobs,
             datasets=self.datasets,
             fetch=blobs.fetch,
+            source=source,
             send=link.send,
         )
         self._scopes[scope.job_id] = scope

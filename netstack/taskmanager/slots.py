@@ -50,7 +50,8 @@ class TaskSlotTable:
         if memory_bytes > self.memory_bytes:
             raise RequestRefused(
                 f"{format_size(memory_bytes)} of network buffers were asked for, and this TaskManager has"
-                f" {format_size(self.memory_bytes)}: start it with more --memory, or use fewer or smaller buffers"
+                f" {format_size(self.memory_bytes)}: start it with more --memory, or use fewer buffers (each"
+                " counts as 560 bytes at least)"
             )
         entry = (slots, memory_bytes, trio.Event())
         self._waiting.append(entry)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, final
 
+import msgpack
 import trio
 
 from ..checkpoint.snapshot import TaskFile
@@ -33,6 +34,9 @@ from ..task.reports import RunnableTask, TaskStatistics
 
 if TYPE_CHECKING:
     from .job_scope import JobScope
+
+TOLD_EARLY_BYTES: Final = 16 << 20
+"""Of what an attempt is told before it is made: as much as the inbox of one that is."""
 
 DEPLOYING: Final = "deploying"
 INITIALIZING: Final = "initializing"
@@ -62,6 +66,7 @@ class TaskAttempt:
         self._refusal = ""
         self._task: RunnableTask | None = None
         self._waiting: list[Callable[[RunnableTask], None]] = []
+        self._waiting_bytes = 0
 
     @property
     def subtask(self) -> int:
@@ -113,6 +118,16 @@ class TaskAttempt:
 
     def tell(self, message: Plain) -> None:
         """Passes a message to an invokable; one that does not listen fails."""
+        if self._task is None and self.state == DEPLOYING:
+            self._waiting_bytes += len(msgpack.packb(message))
+            if self._waiting_bytes > TOLD_EARLY_BYTES:
+                self._waiting.clear()
+                who = self._scope.shown_name(self.attempt)
+                self.refuse(
+                    f"task {who} was told {self._waiting_bytes} bytes before it ran, of which"
+                    f" {TOLD_EARLY_BYTES} wait at most"
+                )
+                return
         self._when_made(lambda task: task.told(message))
 
     def update_gate(self, gate: int, descriptors: ShuffleDescriptors) -> None:

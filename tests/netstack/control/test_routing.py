@@ -73,7 +73,7 @@ def test_an_id_that_is_none(environment: str) -> None:
 
 async def test_a_listener_closes_what_nobody_accepts_and_tells_of_each_once(autojump_clock: MockClock) -> None:
     dropped: list[None] = []
-    listener = RoutedListener("tcp://here:1", lambda: dropped.append(None))
+    listener = RoutedListener("tcp://here:1", lambda stream: dropped.append(None))
     peers = []
     for _ in range(3):
         dialled, accepted = await streams()
@@ -95,7 +95,7 @@ async def test_a_listener_closes_what_nobody_accepts_and_tells_of_each_once(auto
 
 
 async def test_whoever_waits_for_a_stream_learns_that_the_run_closes(autojump_clock: MockClock) -> None:
-    listener = RoutedListener("tcp://here:1", lambda: None)
+    listener = RoutedListener("tcp://here:1", lambda stream: None)
     async with trio.open_nursery() as nursery:
 
         async def accept() -> None:
@@ -109,7 +109,7 @@ async def test_whoever_waits_for_a_stream_learns_that_the_run_closes(autojump_cl
 
 async def test_a_flood_is_dropped_not_kept(autojump_clock: MockClock) -> None:
     dropped: list[None] = []
-    listener = RoutedListener("tcp://here:1", lambda: dropped.append(None))
+    listener = RoutedListener("tcp://here:1", lambda stream: dropped.append(None))
     for _ in range(1030):
         _, accepted = await streams()
         listener.put(accepted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from netstack.errors import AuthenticationFailed, ConfigError, Refusal
+from netstack.errors import AuthenticationFailed, ConfigError, NetstackError, Refusal
 from netstack.runtime.admission import Admission
 from netstack.runtime.authentication import Secret, prove_dialler
 from netstack.transport import ByteStream, Listener, transport_for
@@ -110,7 +111,7 @@ async def test_who_proves_the_secret_is_in_until_it_leaves(autojump_clock: MockC
         await at.enter()
         await at.enter()
         assert at.counts() == (2, 0, 2)
-        at.admission.left()
+        at.admission.left(at.inside[0])
         assert at.counts() == (1, 0, 2)
 
 
@@ -186,7 +187,7 @@ async def test_there_is_a_most_of_connections_and_room_again_when_one_leaves(aut
             await at.enter()
         assert at.reasons() == [Refusal.FULL]
         assert "finds 2 connections here, which is the most" in str(at.refused[0])
-        at.admission.left()
+        at.admission.left(at.inside[0])
         await at.enter()
         assert at.counts() == (2, 0, 3)
 
@@ -259,4 +260,45 @@ async def test_a_host_that_floods_pushes_out_its_own(autojump_clock: MockClock) 
         await settle()
         assert admission.statistics().connections == 1
         nursery.cancel_scope.cancel()
+    listener.close()
+
+
+async def test_a_host_that_has_proven_itself_leaves_room_for_others(autojump_clock: MockClock) -> None:
+    """Of 16 places one host gets 14, however often it dials; and again when it leaves some."""
+    address = f"memory://admission-{next(numbers)}"
+    listener = await transport_for(address).listen(address)
+    admission = Admission(SECRET, timeout_s=10.0, max_connections=16)
+    inside: list[_From] = []
+    refused: list[str] = []
+
+    async def enter(source: str) -> None:
+        dialled = await transport_for(address).connect(address)
+        stream = _From(await listener.accept(), source)
+
+        async def admit() -> None:
+            try:
+                await admission.admit(stream)  # type: ignore[arg-type]
+            except AuthenticationFailed as error:
+                refused.append(f"{source}: {error.reason.name} {error}")
+            else:
+                inside.append(stream)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(admit)
+            with contextlib.suppress(NetstackError):
+                await prove_dialler(dialled, SECRET)
+
+    for _ in range(20):
+        await enter("many")
+    assert len(inside) == 14
+    assert len(refused) == 6
+    assert all("finds 14 connections of its host here" in each for each in refused)
+    for _ in range(2):
+        await enter("another")
+    assert admission.statistics().connections == 16
+    for stream in inside[:3]:
+        admission.left(stream)  # type: ignore[arg-type]
+        admission.left(stream)  # type: ignore[arg-type]
+    await enter("many")
+    assert admission.statistics().connections == 14
     listener.close()

@@ -234,9 +234,9 @@ async def test_streams_that_somebody_else_has_admitted_prove_nothing_and_their_e
     routed = Routed(await transport_for(address).listen(address))
     own = await transport_for("memory://routed").listen("memory://routed")
 
-    def on_end() -> None:
+    def on_end(stream: ByteStream) -> None:
         ended.append(None)
-        routed.admission.left()
+        routed.admission.left(stream)
 
     async with (
         network_environment_on(routed, CONFIG, on_accepted_end=on_end) as producer,

@@ -9,6 +9,7 @@ from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.errors import ChannelFailed, ErrorCode, LocalProtocolError, PartitionNotFound, ProducerFailed
 from netstack.ids import PartitionId, ResultPartitionType
 from netstack.outbound.partition import ResultPartition
+from netstack.runtime import partitions
 from netstack.runtime.partitions import PartitionRegistry
 from netstack.testing.scripted import VirtualHost
 
@@ -136,3 +137,17 @@ def test_who_comes_after_a_failure_is_told_its_cause() -> None:
     registry.open_view("p", 0, lambda: None, calls.append, calls.append)
     assert [type(call) for call in calls] == [ProducerFailed]
     assert "disk on fire" in str(calls[0])
+
+
+def test_requests_that_wait_are_bounded_and_there_is_room_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitions, "WAITING_AT_MOST", 3)
+    for name in ("a", "b", "c", "d"):
+        stage.request(name)
+    (error,) = stage.errors
+    assert isinstance(error, PartitionNotFound)
+    assert "3 requests wait for theirs here, which is the most" in str(error)
+    stage.create("b")
+    assert len(stage.views) == 1
+    stage.request("d")
+    stage.create("d")
+    assert (len(stage.views), len(stage.errors)) == (2, 1)

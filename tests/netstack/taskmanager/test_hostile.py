@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from netstack.control.build import own_build
 from netstack.control.frames import FrameStream, pack
 from netstack.control.messages import GREETING, VERSION
 from netstack.control.routing import CONTROL, DATA, write_route
-from netstack.errors import ConnectionLost, RemoteProtocolError
+from netstack.errors import ConnectionLost, RemoteProtocolError, RequestRefused
 from netstack.runtime.authentication import Secret
 from netstack.taskmanager.client import open_client
 from netstack.taskmanager.job_scope import EARLY_BYTES
@@ -184,6 +185,41 @@ async def test_settings_of_a_stranger_end_that_run_at_most(autojump_clock: MockC
         await works(daemon)
 
 
+async def test_a_job_of_a_million_buffers_costs_the_loop_no_more_than_a_small_one(autojump_clock: MockClock) -> None:
+    """Buffers are made when they are first wanted; counted in calls: a clock tells how busy a machine is."""
+    calls = []
+    for memory_bytes in (1 << 20, 1 << 30):
+        async with taskmanager_open(memory_bytes=3 << 30) as daemon, open_client(daemon.address) as client:
+            network = NetworkConfig(segment_size_bytes=256, memory_bytes=memory_bytes)
+            count = 0
+
+            def counting(frame: Any, event: str, argument: Any) -> None:
+                nonlocal count
+                count += 1
+
+            sys.setprofile(counting)
+            try:
+                run = await open_job(client, network=network)
+                await run.close()
+            finally:
+                sys.setprofile(None)
+            calls.append(count)
+            assert is_empty(daemon)
+    assert calls[1] < 2 * calls[0], calls
+
+
+async def test_buffers_count_with_what_they_take_beside_their_bytes(autojump_clock: MockClock) -> None:
+    network = NetworkConfig(segment_size_bytes=256, memory_bytes=1 << 20)
+    async with taskmanager_open(memory_bytes=2 << 20) as daemon, open_client(daemon.address) as client:
+        with pytest.raises(RequestRefused, match="2240KiB of network buffers were asked for"):
+            await open_job(client, network=network)
+    async with taskmanager_open(memory_bytes=3 << 20) as daemon, open_client(daemon.address) as client:
+        run = await open_job(client, network=network)
+        assert daemon.slots.free_memory_bytes == (3 << 20) - 4096 * 560
+        await run.close()
+        assert is_empty(daemon)
+
+
 async def test_a_deployment_before_its_run_is_open_waits_for_that(autojump_clock: MockClock) -> None:
     async with taskmanager_open(slots=1) as daemon, open_client(daemon.address) as client:
         before = await open_job(client)
@@ -223,6 +259,30 @@ async def test_deployments_before_their_run_is_open_are_bounded(autojump_clock: 
                 said = await peer.receive()
             assert "is not open yet" in said[2]
             nursery.cancel_scope.cancel()
+        stream.close()
+
+
+async def test_what_a_task_is_told_before_it_runs_is_bounded(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("netstack.taskmanager.tasks.TOLD_EARLY_BYTES", 1 << 20)
+    async with taskmanager_open(slots=1) as daemon, open_client(daemon.address) as client:
+        before = await open_job(client)
+        stream = await dial(daemon, ROUTE + HELLO + pack(OPEN))
+        peer = FrameStream(stream)
+        for vertex, name in enumerate(("hold", "echo")):
+            peer.send(["SubmitTasks", OPEN[1], [described(name, (vertex, 0, 0), job_id=OPEN[1]).pack()]])
+        for _ in range(6):
+            peer.send(["TellTask", OPEN[1], [0, 0, 0], {"bytes": bytes(1 << 18)}])
+        peer.send(["TellTask", OPEN[1], [1, 0, 0], {"stop": "still here"}])
+        await peer.flush()
+        await before.close()
+        said: list[Any] = []
+        while not {"TaskFailed", "TaskFinished"} <= {each[0] for each in said}:
+            said.append(await peer.receive())
+        (failed,) = (each for each in said if each[0] == "TaskFailed")
+        assert "was told" in str(failed)
+        assert "bytes before it ran, of which 1048576 wait at most" in str(failed)
         stream.close()
 
 

@@ -147,6 +147,23 @@ async def test_no_more_runs_than_the_daemon_remembers(monkeypatch: pytest.Monkey
         await open_job(client)
 
 
+async def test_no_more_jobs_of_a_host_than_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many connections it comes by."""
+    monkeypatch.setattr("netstack.taskmanager.service.JOBS_OF_A_HOST", 2)
+    async with (
+        taskmanager_open(listen="tcp://127.0.0.1:0") as daemon,
+        open_client(daemon.address) as one,
+        open_client(daemon.address) as two,
+    ):
+        run = await open_job(one)
+        await open_job(two)
+        for client in (one, two):
+            with pytest.raises(RequestRefused, match="2 jobs of your host are open or wait here; close some first"):
+                await open_job(client)
+        await run.close()
+        await open_job(two)
+
+
 async def test_a_module_that_is_imported_for_ever_holds_nobody_up() -> None:
     async with pair_open() as (daemon, client), trio.open_nursery() as nursery:
         run = await open_job(client)

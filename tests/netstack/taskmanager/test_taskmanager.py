@@ -64,7 +64,7 @@ async def test_over_tcp_with_a_secret_and_a_port_of_its_own_for_control() -> Non
 
 async def test_several_runs_at_once_each_with_settings_of_its_own() -> None:
     async with pair_open() as (daemon, client):
-        configs = [NetworkConfig(segment_size_bytes=size, memory_bytes=1 << 20) for size in (512, 1024, 4096, 8192)]
+        configs = [NetworkConfig(segment_size_bytes=size, memory_bytes=1 << 20) for size in (576, 1024, 4096, 8192)]
         runs = [await open_job(client, f"run {place}", network=config) for place, config in enumerate(configs)]
         assert (daemon.slots.free_slots, daemon.slots.free_memory_bytes) == (0, MEMORY_BYTES - (4 << 20))
         async with trio.open_nursery() as nursery:
