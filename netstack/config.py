@@ -28,6 +28,7 @@ _DURATIONS = (
     "handshake_timeout_s",
     "heartbeat_timeout_s",
 )
+MAX_GRACE_S = 3600.0
 SHUFFLE_COMPRESSIONS = ("lz4", "none")
 
 
@@ -70,6 +71,10 @@ class NetworkConfig:
         handshake_timeout_s: how long an accepted stream may take to say who it is.
         heartbeat_interval_s: a silent connection is pinged after this long; None never pings.
         heartbeat_timeout_s: a connection that did not answer for this long is declared lost.
+        resume_grace_s: a connection that breaks is dialled again for this long and goes on where it was, nothing lost
+            and nothing repeated, if both ends have a grace time; the shorter one counts. 0 is off: a cut fails the
+            channels at once. It keeps a copy of what was sent until the peer tells that it has come (4 MiB a
+            connection at most, beside `memory_bytes`), and a host that is gone is noticed so much later.
         max_channels_per_connection: bound on what one peer can make us remember.
         spill_threshold_bytes: a spanning record larger than this is gathered in a temporary file.
         spill_directory: where; None is the system's temporary folder.
@@ -116,6 +121,7 @@ class NetworkConfig:
     handshake_timeout_s: float = 10.0
     heartbeat_interval_s: float | None = 10.0
     heartbeat_timeout_s: float = 50.0
+    resume_grace_s: float = 0.0
     max_channels_per_connection: int = 65_536
     spill_threshold_bytes: int = 5 * MIB
     spill_directory: str | None = None
@@ -172,6 +178,8 @@ class NetworkConfig:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"{name}={value}; give seconds above 0, or None")
+        if not 0 <= self.resume_grace_s <= MAX_GRACE_S:
+            raise ConfigError(f"resume_grace_s={self.resume_grace_s}; give seconds from 0 (off) to {MAX_GRACE_S:g}")
         if not 0 <= self.spin_s <= 1:
             raise ConfigError(f"spin_s={self.spin_s}; give seconds from 0 (never) to 1")
         if not self.credit_based and self.heartbeat_interval_s is not None:
@@ -185,6 +193,11 @@ class NetworkConfig:
             raise ConfigError(f"shuffle_disk_bytes={self.shuffle_disk_bytes}; give 0 or more, or None")
         if self.dialect not in (NATIVE_DIALECT, FLINK_DIALECT):
             raise ConfigError(f"dialect={self.dialect}; give {NATIVE_DIALECT!r} or {FLINK_DIALECT!r}")
+        if self.dialect == FLINK_DIALECT and self.resume_grace_s:
+            raise ConfigError(
+                f"dialect={self.dialect!r} with resume_grace_s={self.resume_grace_s}: it cannot go on after a cut; set"
+                " resume_grace_s=0"
+            )
         if self.dialect == FLINK_DIALECT and (self.checksum or not self.credit_based):
             raise ConfigError(
                 f"dialect={self.dialect!r} with checksum={self.checksum}, credit_based={self.credit_based}: it has no"

@@ -35,6 +35,7 @@ class ErrorCode(enum.IntEnum):
     CONSUMER_FAILED = 18
     INTERNAL = 19
     PARTITION_DAMAGED = 20
+    SESSION_UNKNOWN = 21
 
 
 class NetstackError(Exception):

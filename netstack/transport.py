@@ -24,6 +24,8 @@ from importlib.metadata import entry_points
 from typing import Final, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
+import trio
+
 from .errors import ConfigError
 from .parts import import_part
 from .shown import shown
@@ -85,6 +87,19 @@ class ByteStream(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Closes at once, without waiting; idempotent. Tasks inside `wait_*` get `trio.ClosedResourceError`."""
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether nothing can be sent or received until there is another line underneath. Never, for most streams."""
+        return False
+
+    def break_off(self) -> bool:
+        """The peer is silent. Returns whether the stream has given up its line and may go on over another one."""
+        return False
+
+    async def keep_sending(self) -> None:
+        """After `send_eof`: sends again what was lost with a line, if the stream outlives that. Does not return."""
+        await trio.sleep_forever()
 
     def tcp_facts(self) -> dict[str, str | int]:
         """Facts about the connection for reports: congestion control, buffer sizes. Empty where there are none."""

@@ -31,7 +31,7 @@ from ..shown import shown_error, shown_text
 from ..transport import ByteStream, Listener, transport_for
 from ..version import __version__
 from ..wire.codec_native import PROTOCOL_VERSION
-from ..wire.connection import FEATURE_CHECKSUM, Connection
+from ..wire.connection import FEATURE_CHECKSUM, FEATURE_SESSION, Connection
 from ..wire.dialects import dialect_named
 from ..wire.frames import Frame, Hello
 from .admission import Admission
@@ -39,6 +39,8 @@ from .authentication import Secret, prove_dialler
 from .buffers import wait_unpooled
 from .pump import Pump
 from .readiness import Readiness
+from .session_stream import SessionStream
+from .sessions import Sessions
 from .statistics import AcceptedStatistics, DialledStatistics, OpenConnection
 from .turns import turns
 from .visits import Visits
@@ -120,6 +122,16 @@ class NetworkEndpoint:
         self._past_sent = 0
         self._past_received = 0
         self._log = LimitedLog(LOGGER, visits.now)
+        self._sessions: Sessions | None = None  # None: a cut ends a connection
+        if config.resume_grace_s:
+            self._sessions = Sessions(
+                config,
+                nursery,
+                codec=self._dialect.consumer_codec,
+                hello=self._hello,
+                dial=self._dial_stream,
+                log=self._log,
+            )
 
     # For producers.
 
@@ -180,6 +192,8 @@ class NetworkEndpoint:
 
     def accept(self, stream: ByteStream) -> None:
         """Produces on a connected stream, which has been admitted."""
+        if self._sessions is not None:
+            stream = self._sessions.accepted(stream)
 
         def connect(on_write_wanted: Callable[[], None]) -> Connection:
             codec = self._dialect.producer_codec()
@@ -198,6 +212,7 @@ class NetworkEndpoint:
                 peer=stream.peer,
                 on_write_wanted=on_write_wanted,
                 now=trio.current_time(),
+                session=stream.session if isinstance(stream, SessionStream) else None,
             )
             made.append(sender)
             return connection
@@ -261,8 +276,9 @@ class NetworkEndpoint:
                 timeout_s=self._config.buffers_request_timeout_s,
             )
             with trio.fail_after(self._config.connect_timeout_s):
-                stream = await transport_for(address).connect(address)
-                await self._introduce(stream)
+                stream = await self._dial_stream(address)
+                if self._sessions is not None:
+                    stream = self._sessions.dialled(stream, address)
                 lent, landing = landing, []
                 pump, receiver = self._consume(stream, address, entry, lent)
                 await pump.opened.wait()
@@ -286,7 +302,9 @@ class NetworkEndpoint:
                     pump.abort(entry.error)  # the hello may still come when nobody wants it any more
             entry.done.set()
 
-    async def _introduce(self, stream: ByteStream) -> None:
+    async def _dial_stream(self, address: str) -> ByteStream:
+        """A stream to an address on which everything before the hello is said."""
+        stream = await transport_for(address).connect(address)
         try:
             if self._secret is not None:
                 await prove_dialler(stream, self._secret)
@@ -295,6 +313,7 @@ class NetworkEndpoint:
         except BaseException:
             stream.close()
             raise
+        return stream
 
     def _consume(
         self, stream: ByteStream, address: str, entry: _Dialled, landing: list[Segment]
@@ -330,6 +349,7 @@ class NetworkEndpoint:
                 peer=address,
                 on_write_wanted=on_write_wanted,
                 now=trio.current_time(),
+                session=stream.session if isinstance(stream, SessionStream) else None,
             )
             made.append(receiver)
             return connection
@@ -346,6 +366,7 @@ class NetworkEndpoint:
             on_dirty=self._mark_dirty,
             on_closed=self._on_pump_closed,
             on_mistake=self._log_mistake,
+            on_continue=None if self._sessions is None else self._sessions.hand_over,
             answers=answers,
             visits=self._visits,
         )
@@ -425,13 +446,19 @@ class NetworkEndpoint:
 
     def _start(self, pump: Pump) -> None:
         self._pumps[pump] = None
+        if self._sessions is not None:
+            self._sessions.add(pump)
         self._nursery.start_soon(self._run, pump)
 
     async def _run(self, pump: Pump) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._greet_in_time, pump)
-            await pump.run(self._config.heartbeat_interval_s, self._config.heartbeat_timeout_s)
-            nursery.cancel_scope.cancel()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._greet_in_time, pump)
+                await pump.run(self._config.heartbeat_interval_s, self._config.heartbeat_timeout_s)
+                nursery.cancel_scope.cancel()
+        finally:
+            if self._sessions is not None:
+                self._sessions.finish_hand_over(pump)
 
     async def _greet_in_time(self, pump: Pump) -> None:
         with trio.move_on_after(self._config.handshake_timeout_s):
@@ -447,6 +474,8 @@ class NetworkEndpoint:
             if self._on_accepted_end is not None:
                 self._on_accepted_end(pump.stream)
         self._pumps.pop(pump, None)
+        if self._sessions is not None:
+            self._sessions.discard(pump)
         self._dirty.pop(pump, None)
         self._past_sent += pump.connection.bytes_sent
         self._past_received += pump.connection.bytes_received
@@ -464,7 +493,11 @@ class NetworkEndpoint:
 
     def _hello(self) -> Hello:
         asked = FEATURE_CHECKSUM if self._config.checksum else 0
-        return Hello(PROTOCOL_VERSION, self._config.segment_size_bytes, KNOWN_FEATURES | asked << 16, SOFTWARE)
+        known = KNOWN_FEATURES
+        if self._config.resume_grace_s:
+            asked |= FEATURE_SESSION
+            known |= FEATURE_SESSION
+        return Hello(PROTOCOL_VERSION, self._config.segment_size_bytes, known | asked << 16, SOFTWARE)
 
 
 async def _give_up(pump: Pump, error: Exception) -> None:

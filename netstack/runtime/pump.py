@@ -80,6 +80,7 @@ class Pump:
         on_dirty: Callable[[Pump], None],
         on_closed: Callable[[Pump, Exception | None], None],
         on_mistake: Callable[[str, Exception], None] = _log_mistake,
+        on_continue: Callable[[Pump], None] | None = None,
         answers: bool,
         visits: Visits | None = None,
     ) -> None:
@@ -91,6 +92,7 @@ class Pump:
             on_dirty: told when there is something to write.
             on_closed: told once, when the connection is over.
             on_mistake: told of an error that is neither the peer's nor the stream's.
+            on_continue: told when the stream carries another session from now on, to take it away; then the pump ends.
             answers: whether what was read is answered at once, in the same turn: credit by data. Data is not answered
                 by credit at once: its consumer announces for all it takes (`poke`).
             visits: whether it is the loop's thread that calls; None has no other.
@@ -107,6 +109,7 @@ class Pump:
         self._on_mistake = on_mistake
         self.readers = 0
         """Gates that ever read from it."""
+        self._on_continue = on_continue
         self._answers = answers
         self._batch: OutgoingBatch | None = None
         self._is_full = False
@@ -227,6 +230,9 @@ class Pump:
                     self._close(None)
                     return 0
                 connection.advance(count, self._now())
+                if connection.continuation is not None:
+                    self._hand_over()
+                    return 0
                 received = count
                 is_full = count >= self._read_bytes
                 self._adapt(count, connection.control_frames - frames)
@@ -242,7 +248,7 @@ class Pump:
             return 0
         finally:
             self._is_reading = False
-        if connection.state is not State.GREETING and not self.opened.is_set():
+        if not self.opened.is_set() and not connection.is_greeting:
             self._visits.soon(self.opened.set)
         if connection.state is State.FAREWELL:
             self.leave()
@@ -264,6 +270,13 @@ class Pump:
         self._is_paused = pause
         if not pause:
             self._resumed.wake()
+
+    def go_on(self) -> None:
+        """The stream, which was suspended, has another line: what it has to send again goes first."""
+        self.connection.excuse(trio.current_time())
+        if not self.is_closed:
+            self._is_full = True
+            self._work.wake()
 
     def settle(self) -> None:
         """Copies what the stream has not taken yet, so that lent memory may change."""
@@ -324,7 +337,7 @@ class Pump:
             elif self._outgoing is OutgoingState.SAID_GOODBYE:
                 self._goes_on(OutgoingInput.END)
                 self.stream.send_eof()
-                await trio.sleep_forever()
+                await self.stream.keep_sending()
             else:
                 await self._work.wait()
 
@@ -355,10 +368,14 @@ class Pump:
     async def _heart(self, interval_s: float, timeout_s: float) -> None:
         while True:
             await trio.sleep(min(interval_s, timeout_s))
+            if self.stream.is_suspended:
+                self.connection.excuse(trio.current_time())
+                continue
             try:
                 self.connection.heartbeat(self._now(), interval_s, timeout_s)
             except RemoteProtocolError as error:
-                self._fail(ConnectionLost(str(error)))
+                if not self.stream.break_off():
+                    self._fail(ConnectionLost(str(error)))
 
     # Inside.
 
@@ -376,6 +393,14 @@ class Pump:
         failure = ConnectionLost(text)
         failure.__cause__ = error
         self._close(failure)
+
+    def _hand_over(self) -> None:
+        """The stream is taken away, with nothing of ours left to be written to it."""
+        self.write_now()
+        if self._batch is not None or self._on_continue is None:
+            raise ConnectionLost(f"{self.stream.peer} does not take our hello")
+        self._on_continue(self)
+        self._close(None)
 
     def _say_goodbye(self) -> None:
         """Our last frame: goes out behind everything that was ready, nothing may follow it."""

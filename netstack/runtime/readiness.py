@@ -14,6 +14,7 @@ from typing import Final, final
 
 from ..inbound.receiver import ChannelReceiver
 from .pump import Pump
+from .session_stream import SessionStream
 
 FEW: Final = 2
 """So many are simply read from: a read in vain costs as much as asking."""
@@ -23,9 +24,10 @@ FEW: Final = 2
 class Readiness:
     """The connections of a gate, or those a TaskManager has accepted."""
 
-    __slots__ = ("_always", "_by_descriptor", "_poll", "_pumps")
+    __slots__ = ("_always", "_by_descriptor", "_poll", "_pumps", "_streams_changed")
 
     def __init__(self) -> None:
+        self._streams_changed = SessionStream.streams_changed
         self._pumps: dict[Pump, None] = {}
         self._always: dict[Pump, None] = {}
         self._by_descriptor: dict[int, Pump] = {}
@@ -60,6 +62,8 @@ class Readiness:
         """Those that may have something; of a few, all."""
         if len(self._pumps) <= FEW:
             return list(self._pumps)
+        if self._streams_changed != SessionStream.streams_changed:
+            self._ask_again()
         found = list(self._always)
         by_descriptor = self._by_descriptor
         for descriptor, _ in self._poll.poll(0):
@@ -71,6 +75,17 @@ class Readiness:
             else:
                 found.append(pump)
         return found
+
+    def _ask_again(self) -> None:
+        """A connection goes on over another stream, whose descriptor is another one."""
+        self._streams_changed = SessionStream.streams_changed
+        pumps, self._pumps = self._pumps, {}
+        self._always = {}
+        self._by_descriptor = {}
+        self._poll = select.poll()
+        for pump in pumps:
+            if not pump.is_closed:
+                self.add(pump)
 
 
 @final

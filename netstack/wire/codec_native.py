@@ -24,6 +24,7 @@ from .frames import (
     CancelChannel,
     ChannelError,
     ConnectionFailure,
+    Continue,
     Frame,
     Goodbye,
     Hello,
@@ -31,8 +32,10 @@ from .frames import (
     OpenChannel,
     Ping,
     Pong,
+    Received,
     Resume,
     SegmentRequest,
+    SessionOffer,
     TaskEvent,
     UnknownChannel,
 )
@@ -51,6 +54,8 @@ _PAIR: Final = struct.Struct(">II")
 _CODE: Final = struct.Struct(">H")
 _TOKEN: Final = struct.Struct(">Q")
 _NUMBER: Final = struct.Struct(">I")
+_SESSION: Final = struct.Struct(">16sI")
+_CONTINUE: Final = struct.Struct(">16sIQ")
 
 NOT_SENT: Final = (DataType.ANNOUNCEMENT, DataType.BLOCKING_EVENT, DataType.STORED_DATA)
 _DATA_TYPES: Final = frozenset(int(data_type) for data_type in DataType if data_type not in NOT_SENT)
@@ -74,6 +79,9 @@ class Kind(enum.IntEnum):
     GOODBYE = 12
     BUFFER_SIZE = 13
     COMPRESSED = 14
+    SESSION = 15
+    CONTINUE = 16
+    RECEIVED = 17
 
 
 MAX_COMPRESSED: Final = 1024
@@ -236,6 +244,12 @@ def _control_parts(frame: Frame) -> tuple[Kind, int, bytes]:
             return Kind.PONG, 0, _TOKEN.pack(token)
         case Goodbye():
             return Kind.GOODBYE, 0, b""
+        case SessionOffer(session, grace_ms):
+            return Kind.SESSION, 0, _SESSION.pack(session, grace_ms)
+        case Continue(session, attempt, position):
+            return Kind.CONTINUE, 0, _CONTINUE.pack(session, attempt, position)
+        case Received(position):
+            return Kind.RECEIVED, 0, _TOKEN.pack(position)
         case TaskEvent() | SegmentRequest() | UnknownChannel():
             raise LocalProtocolError(f"the native protocol has no {type(frame).__name__} frames; send it as records")
         case _:
@@ -284,6 +298,12 @@ def _decode_control(kind: Kind, channel: int, payload: bytes) -> Frame:
             return Pong(_TOKEN.unpack(payload)[0])
         case Kind.GOODBYE:
             return _empty(Goodbye(), payload)
+        case Kind.SESSION:
+            return SessionOffer(*_SESSION.unpack(payload))
+        case Kind.CONTINUE:
+            return Continue(*_CONTINUE.unpack(payload))
+        case Kind.RECEIVED:
+            return Received(_TOKEN.unpack(payload)[0])
         case Kind.BUFFER | Kind.COMPRESSED:
             raise ValueError("a buffer is no control frame")
         case _:

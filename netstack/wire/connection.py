@@ -25,11 +25,15 @@ from ..events import DataType
 from .assembler import FrameAssembler
 from .codec import Codec, Inflate
 from .codec_native import MAGIC, PROOF_MAGIC, PROTOCOL_VERSION, explain_foreign_bytes
-from .frames import ConnectionFailure, Frame, Goodbye, Hello, Ping, Pong
+from .frames import ConnectionFailure, Continue, Frame, Goodbye, Hello, Ping, Pong, Received, SessionOffer
+from .session import Session, SessionStatistics
 from .states import TRANSITIONS, Input, State
 
 FEATURE_CHECKSUM: Final = 1
 """Every data buffer carries the CRC-32 of its payload."""
+
+FEATURE_SESSION: Final = 2
+"""The connection outlives the stream that carries it, see `session`."""
 
 GATHER_BYTES: Final = 512 * 1024
 GATHER_FRAMES: Final = 64
@@ -175,6 +179,7 @@ class ConnectionStatistics:
         sends: gathering writes.
         receives: reads that brought something.
         round_trip_s: last measured by ping, None before.
+        session: what outliving cuts has cost; None where a cut ends the connection.
     """
 
     state: str
@@ -184,6 +189,7 @@ class ConnectionStatistics:
     sends: int
     receives: int
     round_trip_s: float | None
+    session: SessionStatistics | None = None
 
 
 @final
@@ -200,6 +206,7 @@ class Connection:
         peer: str,
         on_write_wanted: Callable[[], None],
         now: float,
+        session: Session | None = None,
     ) -> None:
         """Queues our hello, if there is one to say.
 
@@ -211,6 +218,7 @@ class Connection:
             peer: its address, for messages.
             on_write_wanted: called when `collect` has become worth calling.
             now: monotonic seconds.
+            session: counts and keeps what goes over the stream; None where a cut ends the connection.
         """
         self.peer = peer
         self.peer_hello: Hello | None = None
@@ -234,6 +242,11 @@ class Connection:
         self.receives = 0
         self.control_frames = 0
         """Frames that moved no data, events included: what a peer may send without end."""
+        self.continuation: Continue | None = None
+        """The stream carries another session from now on: whoever owns it must take it away from this connection."""
+        self._session = session
+        self._awaits_session = False
+        self._has_heard = False  # of a channel
         self._closed_told = False
         self._has_left = False
         self._has_greeted = not codec.has_hello
@@ -257,6 +270,14 @@ class Connection:
         if self.state is _GREETING:
             self._check_first_bytes(count)
         self._assembler.advance(count)
+        session = self._session
+        if session is not None and session.is_used and session.has_to_tell:
+            self._on_write_wanted()
+
+    @property
+    def is_greeting(self) -> bool:
+        """Whether something is still to be said before channels may be opened."""
+        return self.state is _GREETING or self._awaits_session
 
     def end_of_stream(self) -> None:
         """The peer's direction ended.
@@ -321,6 +342,11 @@ class Connection:
             except BaseException:
                 batch.release()
                 raise
+        session = self._session
+        if session is not None and not self._has_left:
+            position = session.position_to_tell(is_writing=bool(batch.pieces))
+            if position is not None:
+                batch.add_control(self._codec.encode_control(Received(position)))
         if not batch.pieces:
             return None
         self._has_spoken = True
@@ -351,6 +377,11 @@ class Connection:
             self._ping_sent = now
             self.send(Ping(self._ping_token))
 
+    def excuse(self, now: float) -> None:
+        """There was no stream for the peer to say anything on: its silence begins now."""
+        self._last_received = now
+        self._ping_sent = None
+
     def fail(self, error: RemoteProtocolError) -> bytes:
         """The frame that tells the peer why the connection ends; no bytes if it cannot be told."""
         return self._codec.encode_control(ConnectionFailure(error.code, error.text))
@@ -370,6 +401,7 @@ class Connection:
 
     def statistics(self) -> ConnectionStatistics:
         """A snapshot; O(1)."""
+        session = self._session
         return ConnectionStatistics(
             state=self.state.value,
             peer_software=None if self.peer_hello is None else self.peer_hello.software,
@@ -378,6 +410,7 @@ class Connection:
             sends=self.sends,
             receives=self.receives,
             round_trip_s=self._round_trip_s,
+            session=session.statistics() if session is not None and session.is_used else None,
         )
 
     # FrameSink: what the assembler found.
@@ -417,8 +450,10 @@ class Connection:
                 self._greet(frame)
             case ConnectionFailure(code, text):
                 raise RemoteProtocolError(code, f"{self.peer} closed the connection: {text}")
-            case _ if self.state is not State.OPEN:
+            case _ if self.state is not State.OPEN or self.continuation is not None:
                 raise self._unexpected(type(frame).__name__)
+            case SessionOffer() | Continue() | Received():
+                self._on_session_frame(frame)
             case Ping():
                 self._pong = Pong(frame.token)  # only the newest: a peer that pings without end costs nothing
                 self._on_write_wanted()
@@ -428,7 +463,10 @@ class Connection:
                     self._ping_sent = None
             case Goodbye():
                 self._go(Input.GOODBYE)
+                if self._session is not None:
+                    self._session.is_ending = True
             case _:
+                self._has_heard = True
                 self._endpoint.on_frame(frame)
 
     def _greet(self, peer: Hello) -> None:
@@ -451,7 +489,33 @@ class Connection:
         known = self._hello.features & peer.features & 0xFFFF
         asked = (self._hello.features | peer.features) >> 16
         self._endpoint.on_open(peer, known & asked)
+        self._agree_on_session(known & asked)
         self._on_write_wanted()
+
+    def _agree_on_session(self, features: int) -> None:
+        session = self._session
+        if session is None:
+            return
+        if not features & FEATURE_SESSION:
+            session.decline()
+        elif session.id is None:
+            self._awaits_session = True
+        else:
+            session.is_used = True
+            self.send(SessionOffer(session.id, int(session.grace_s * 1000)))
+
+    def _on_session_frame(self, frame: SessionOffer | Continue | Received) -> None:
+        session = self._session
+        match frame:
+            case SessionOffer(offered, grace_ms) if session is not None and self._awaits_session:
+                self._awaits_session = False
+                session.begin(offered, grace_ms / 1000)
+            case Received(position) if session is not None and session.is_used:
+                session.acknowledge(position)
+            case Continue() if session is not None and session.is_used and session.is_offered and not self._has_heard:
+                self.continuation = frame
+            case _:
+                raise self._unexpected(type(frame).__name__)
 
     def _go(self, what: Input) -> None:
         following = TRANSITIONS.get((self.state, what))

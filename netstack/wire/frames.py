@@ -158,7 +158,43 @@ class Goodbye:
     """Nothing more will be sent in this direction; an end of stream without it is a broken connection."""
 
 
+@dataclass(frozen=True, slots=True)
+class SessionOffer:
+    """The producer's first frame behind the hellos when both sides outlive a cut: how the consumer names this session.
+
+    Attributes:
+        session: its id, 16 bytes.
+        grace_ms: how long the producer waits for another stream, milliseconds.
+    """
+
+    session: bytes
+    grace_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """First frame behind the hellos on another stream of a session, from either side; then its bytes go on.
+
+    Attributes:
+        session: its id.
+        attempt: counts the consumer's attempts from 1; the producer returns it.
+        position: bytes of the peer's direction that have arrived.
+    """
+
+    session: bytes
+    attempt: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """How many bytes of the peer's direction have arrived: it need not keep them."""
+
+    position: int
+
+
 Frame: TypeAlias = (
     "Hello | OpenChannel | AddCredit | Resume | Acknowledge | CancelChannel | BacklogAnnouncement | NewBufferSize"
     " | TaskEvent | SegmentRequest | UnknownChannel | ChannelError | ConnectionFailure | Ping | Pong | Goodbye"
+    " | SessionOffer | Continue | Received"
 )

@@ -39,7 +39,7 @@ from netstack.wire import frames
 from netstack.wire.assembler import FrameAssembler
 from netstack.wire.codec import Inflate
 from netstack.wire.codec_native import MAX_TEXT_BYTES, NOT_SENT, PROTOCOL_VERSION, Kind, NativeCodec
-from netstack.wire.connection import FEATURE_CHECKSUM, Connection
+from netstack.wire.connection import FEATURE_CHECKSUM, FEATURE_SESSION, Connection
 from netstack.wire.frames import Frame, Goodbye, Hello
 
 SPEC = (Path(__file__).resolve().parents[2] / "netstack/wire/SPEC.md").read_text(encoding="utf-8")
@@ -109,6 +109,8 @@ def vector(lines: list[str]) -> Vector:
         return Vector(kind, "COMPRESSED", Compressed(parts=tuple(map(bytes.fromhex, name)), **fields), data)
     if "payload" in fields:
         fields["payload"] = bytes.fromhex(fields["payload"])
+    if "session" in fields:
+        fields["session"] = bytes.fromhex(fields["session"])
     if "alignment" in fields:
         fields["alignment"] = Alignment[fields["alignment"]]
     if "code" in fields:
@@ -321,7 +323,8 @@ def test_bound_of_events() -> None:
 def test_version_and_features() -> None:
     assert f"wire protocol, version {PROTOCOL_VERSION}" in SPEC.partition("\n")[0]
     assert [(int(cells[0]), cells[1].partition(":")[0]) for cells in rows(section(4)) if len(cells) == 2] == [
-        (FEATURE_CHECKSUM.bit_length() - 1, "CHECKSUM")
+        (FEATURE_CHECKSUM.bit_length() - 1, "CHECKSUM"),
+        (FEATURE_SESSION.bit_length() - 1, "SESSION"),
     ]
 
 

@@ -1,0 +1,287 @@
+"""A byte stream that outlives the streams it runs over: cut, it waits for another one and goes on where it was.
+
+Takes: one connected `ByteStream` after the other, and the `Session` that counts their bytes. Gives: one `ByteStream` to
+a pump, which notices nothing of a cut but that it lasts: the stream is full, and nothing comes.
+
+Rules:
+- Before both sides know the session, and once the peer has said goodbye, a stream that ends or breaks does so for the
+  pump, too.
+- Whoever gives up (`give_up`) has the pump see the very end or error that was the cut.
+- What was sent and not acknowledged goes first on another stream, before anything that is ready.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, final
+
+import trio
+
+from ..errors import ConnectionLost
+from ..transport import ByteStream, Piece
+from ..wire.session import WINDOW_BYTES, Session
+
+REPLAY_PIECES: Final = 64
+"""Of one write."""
+
+
+@final
+class SessionStream(ByteStream):
+    """See the module."""
+
+    streams_changed = 0
+    """Counts cuts and new streams of all of them: descriptors that were asked for before may be others now."""
+
+    def __init__(self, stream: ByteStream, session: Session, *, on_cut: Callable[[SessionStream, str], None]) -> None:
+        """Runs over `stream`.
+
+        Args:
+            stream: owned from now on.
+            session: counts and keeps.
+            on_cut: told when a stream broke, and how: somebody must `attach` another one, or `give_up`.
+        """
+        self.peer = stream.peer
+        self.session = session
+        self._stream: ByteStream | None = stream
+        self._on_cut = on_cut
+        self._end: Exception | None = None  # what the pump sees; None: nothing yet, or an end of stream
+        self._is_given_up = False
+        self._replay: deque[memoryview] = deque()
+        self._wants_eof = False
+        self._cut_at = 0.0
+        self._cut_by: ConnectionLost | None = None
+        self._is_closed = False
+        self._changed = trio.lowlevel.ParkingLot()
+        session.on_room = self._changed.unpark_all
+
+    @property
+    def is_suspended(self) -> bool:
+        """See `ByteStream.is_suspended`."""
+        return self._stream is None and not self._is_given_up and not self._is_closed
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed or given up: it takes no other stream."""
+        return self._is_closed or self._is_given_up
+
+    def try_send(self, pieces: Sequence[Piece]) -> int:
+        """See `ByteStream.try_send`; nothing is taken while there is no stream, or too much is not acknowledged."""
+        stream = self._stream
+        session = self.session
+        if stream is None:
+            self._check_given_up()
+            return 0
+        if self._replay and not self._send_replay(stream):
+            return 0
+        sent = session.sent
+        if sent.sent - sent.acknowledged >= WINDOW_BYTES:
+            return 0
+        try:
+            count = stream.try_send(pieces)
+        except ConnectionLost as error:
+            self._cut(error)
+            return 0
+        if count and not session.is_declined:
+            sent.keep(pieces, count)
+        return count
+
+    def try_receive_into(self, windows: Sequence[memoryview]) -> int | None:
+        """See `ByteStream.try_receive_into`; nothing is there while there is no stream."""
+        stream = self._stream
+        if stream is None:
+            self._check_given_up()
+            return 0 if self._is_given_up else None
+        try:
+            count = stream.try_receive_into(windows)
+        except ConnectionLost as error:
+            self._cut(error)
+            return None
+        if count:
+            self.session.received += count
+        elif count == 0 and self._outlives_cuts:
+            self._cut(None)
+            return None
+        return count
+
+    async def wait_writable(self) -> None:
+        """See `ByteStream.wait_writable`; sends what must be sent again."""
+        while True:
+            stream = await self._wait_stream()
+            if stream is None:
+                return
+            if not self._replay and self.session.sent.kept_bytes >= WINDOW_BYTES:
+                await self._changed.park()
+                continue
+            try:
+                await stream.wait_writable()
+            except trio.ClosedResourceError:
+                self._check_open()
+                continue  # cut
+            if stream is self._stream and (not self._replay or self._send_replay(stream)):
+                return
+
+    async def wait_readable(self) -> None:
+        """See `ByteStream.wait_readable`."""
+        while True:
+            stream = await self._wait_stream()
+            if stream is None:
+                return
+            try:
+                await stream.wait_readable()
+            except trio.ClosedResourceError:
+                self._check_open()
+                continue
+            return
+
+    def send_eof(self) -> None:
+        """See `ByteStream.send_eof`; on another stream again."""
+        self._wants_eof = True
+        if self._stream is not None and not self._replay:
+            self._stream.send_eof()
+
+    def close(self) -> None:
+        """Ends the session on this side; idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._replay.clear()
+            self.session.sent.forget()
+            self._drop_stream()
+            self._changed.unpark_all()
+
+    def tcp_facts(self) -> dict[str, str | int]:
+        """Of the present stream."""
+        return {} if self._stream is None else self._stream.tcp_facts()
+
+    def endpoints(self) -> tuple[str, str]:
+        """Of the present stream."""
+        return ("", "") if self._stream is None else self._stream.endpoints()
+
+    def descriptor(self) -> int | None:
+        """Of the present stream."""
+        return None if self._stream is None else self._stream.descriptor()
+
+    def channel_binding(self) -> bytes:
+        """Of the present stream."""
+        return b"" if self._stream is None else self._stream.channel_binding()
+
+    def break_off(self) -> bool:
+        """The peer is silent: this stream is of no use. Returns whether another one may come."""
+        if self._outlives_cuts:
+            self._cut(ConnectionLost(f"{self.peer} was silent for too long"))
+            return True
+        return False
+
+    async def keep_sending(self) -> None:
+        """See `ByteStream.keep_sending`."""
+        while True:
+            if self._replay:
+                await self.wait_writable()
+            else:
+                await self._changed.park()
+                self._check_open()
+
+    # For whoever gets it another stream.
+
+    def detach(self) -> ByteStream | None:
+        """Takes the stream away: it carries another session from now on."""
+        stream, self._stream = self._stream, None
+        return stream
+
+    def attach(self, stream: ByteStream, position: int, first: bytes = b"") -> None:
+        """Goes on over `stream`, instead of the one it has, if any.
+
+        Args:
+            stream: owned from now on, unless an error is raised.
+            position: up to which the peer has what was sent.
+            first: what is said before that.
+
+        Raises:
+            RemoteProtocolError: the peer cannot be there.
+        """
+        rest = self.session.go_on(position)
+        if self._stream is not None:
+            self._drop_stream()
+            self.session.cuts += 1
+        else:
+            self.session.suspended_s += trio.current_time() - self._cut_at
+        if first:
+            rest.appendleft(memoryview(first))
+        self._replay = rest
+        self._stream = stream
+        self._send_replay(stream)
+        SessionStream.streams_changed += 1
+        self._changed.unpark_all()
+
+    def give_up(self, error: Exception | None = None) -> None:
+        """No other stream will come: the pump sees `error`, or else what cut the last one. Idempotent."""
+        if not self.is_closed:
+            self._is_given_up = True
+            self._end = error or self._cut_by
+            self._drop_stream()
+            self._changed.unpark_all()
+
+    # Inside.
+
+    @property
+    def _outlives_cuts(self) -> bool:
+        session = self.session
+        return session.is_used and not session.is_ending and not self.is_closed
+
+    def _cut(self, error: ConnectionLost | None) -> None:
+        if not self._outlives_cuts:
+            assert error is not None
+            raise error
+        self._drop_stream()
+        self._replay.clear()
+        self._cut_by = error
+        self._cut_at = trio.current_time()
+        self.session.cuts += 1
+        SessionStream.streams_changed += 1
+        self._on_cut(self, "its stream ended" if error is None else str(error))
+
+    def _drop_stream(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()  # whoever waits for it looks here again
+
+    def _send_replay(self, stream: ByteStream) -> bool:
+        """Sends again what must be. Returns whether all of it is sent."""
+        replay = self._replay
+        try:
+            while replay:
+                pieces = [replay[index] for index in range(min(len(replay), REPLAY_PIECES))]
+                count = stream.try_send(pieces)
+                if not count:
+                    return False
+                while count and count >= len(replay[0]):
+                    count -= len(replay.popleft())
+                if count:
+                    replay[0] = replay[0][count:]
+        except ConnectionLost as error:
+            self._cut(error)
+            return False
+        if self._wants_eof:
+            stream.send_eof()
+        return True
+
+    async def _wait_stream(self) -> ByteStream | None:
+        """The present stream; None when there will be none: trying tells why."""
+        self._check_open()
+        while self._stream is None:
+            if self._is_given_up:
+                await trio.lowlevel.checkpoint()
+                return None
+            await self._changed.park()
+            self._check_open()
+        return self._stream
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise trio.ClosedResourceError(f"the stream to {self.peer} was closed")
+
+    def _check_given_up(self) -> None:
+        if self._is_closed:
+            raise ConnectionLost(f"the connection to {self.peer} broke: it is closed")
+        if self._is_given_up and self._end is not None:
+            raise self._end

@@ -1,0 +1,148 @@
+"""Lines that are cut at any byte, in both directions, what was under way lost: each record and event once, in order.
+
+Whole TaskManagers over memory in virtual time. Credit and segments are counted when nothing moves any more, and at the
+end everything is home.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from typing import TypeAlias
+
+import trio
+from cutting import CutLines, cut_lines
+from hypothesis import given
+from hypothesis import strategies as st
+from trio_runs import run_virtual
+
+from netstack.config import NetworkConfig
+from netstack.errors import ConnectionLost, RemoteProtocolError
+from netstack.events import Alignment, CheckpointBarrier, Event, UserEvent
+from netstack.ids import ChannelDescriptor
+from netstack.inbound.channel import RemoteInputChannel
+from netstack.inbound.gate import SingleInputGate
+from netstack.outbound.partition import ResultPartition
+from netstack.runtime.network_environment import NetworkEnvironment, open_task_manager
+from netstack.runtime.record_reader import RecordReader
+from netstack.runtime.record_writer import RecordWriter
+
+Item: TypeAlias = "bytes | Event"
+CHANNELS = 2
+numbers = itertools.count()
+
+
+def is_priority(item: Item) -> bool:
+    return isinstance(item, CheckpointBarrier) and item.alignment is Alignment.UNALIGNED
+
+
+def script(rng: random.Random, count: int) -> list[Item]:
+    """What a producer says: records up to three buffers long, and events of each kind."""
+    made: list[Item] = []
+    for index in range(count):
+        match rng.randrange(40):
+            case 0:
+                made.append(UserEvent("mark", b"%d" % index))
+            case 1:
+                made.append(CheckpointBarrier(index))  # blocks until it was read
+            case 2:
+                made.append(CheckpointBarrier(index, alignment=Alignment.UNALIGNED))  # overtakes
+            case _:
+                made.append(b"%d:" % index + rng.randbytes(rng.choice((0, 5, 60, 200, 700))))
+    return made
+
+
+async def produce(partition: ResultPartition, items: list[Item], rng: random.Random, may_end: trio.Event) -> None:
+    writer = RecordWriter(partition, format="bytes", buffer_timeout_s=rng.choice((0.0, 0.01)))
+    for item in items:
+        if isinstance(item, bytes):
+            await writer.emit(item)
+        else:
+            await writer.broadcast_event(item, priority=is_priority(item))
+        if rng.random() < 0.02:
+            await trio.sleep(rng.random())
+    await may_end.wait()
+    await writer.finish()
+    await writer.wait_consumed()
+
+
+async def consume(gate: SingleInputGate, into: list[list[Item]], rng: random.Random) -> None:
+    reader = RecordReader(gate, format="bytes")
+    async for item in reader:
+        if isinstance(item, CheckpointBarrier):
+            item = dataclasses.replace(item, elapsed_ns=0)  # its age grows on the way
+        into[reader.channel_index].append(item)
+        if rng.random() < 0.02:
+            await trio.sleep(rng.random())
+
+
+def check_credit(producer: NetworkEnvironment, consumer: NetworkEnvironment, gate: SingleInputGate) -> None:
+    """Nothing is under way: what the producer may send, and what it was not told yet, is what is free for it."""
+    (accepted,) = [each for each in producer.statistics().accepted if each.channels]
+    granted = {each.partition_id: each.credit for each in accepted.channels}
+    for channel in gate.channels:
+        assert isinstance(channel, RemoteInputChannel)
+        assert granted[channel.partition_id] + channel.credit.unannounced == channel.free_buffers, channel
+
+
+async def run(lines: CutLines, seed: int, plan: list[tuple[int, int, bool]]) -> None:
+    rng = random.Random(seed)
+    config = NetworkConfig(
+        segment_size_bytes=256,
+        memory_bytes=96 * 256,
+        exclusive_buffers_per_channel=rng.choice((0, 1, 2)),
+        floating_buffers_per_gate=rng.choice((1, 8)),
+        checksum=rng.random() < 0.2,
+        resume_grace_s=20.0,
+        heartbeat_interval_s=rng.choice((None, 1.0)),
+        heartbeat_timeout_s=2.0,
+    )
+    cuts = iter(plan)
+    lines.plan = lambda: next(cuts, (None, 0, False))
+    name = next(numbers)
+    said = [script(rng, rng.randrange(120)) for _ in range(CHANNELS)]
+    heard: list[list[Item]] = [[] for _ in range(CHANNELS)]
+    may_end = trio.Event()
+    async with (
+        open_task_manager(f"cut+memory://law-{name}-a", config) as producer,
+        open_task_manager(f"cut+memory://law-{name}-b", config) as consumer,
+    ):
+        async with trio.open_nursery() as nursery:
+            for index, items in enumerate(said):
+                partition = producer.create_partition(f"p{index}", subpartitions=1)
+                nursery.start_soon(produce, partition, items, random.Random(rng.random()), may_end)
+            wanted = [ChannelDescriptor(producer.address, f"p{index}", 0) for index in range(CHANNELS)]
+            while True:
+                try:
+                    gate = await consumer.open_gate(wanted)
+                    break
+                except (
+                    ConnectionLost,
+                    RemoteProtocolError,
+                ):  # cut before both ends knew the session: nobody answered, as ever
+                    continue
+            nursery.start_soon(consume, gate, heard, random.Random(rng.random()))
+            await trio.sleep(100)
+            check_credit(producer, consumer, gate)
+            may_end.set()
+        session = [each.connection.session for each in consumer.connections()]
+        assert all(each is None or each.cuts == each.resumed for each in session)
+    for items, got in zip(said, heard, strict=True):
+        assert [item for item in got if not is_priority(item)] == [item for item in items if not is_priority(item)]
+        assert [item for item in got if is_priority(item)] == [item for item in items if is_priority(item)]
+    for manager in (producer, consumer):
+        assert manager.pool_statistics().lent_segments == 0
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    plan=st.lists(st.tuples(st.integers(1, 20_000), st.integers(0, 600), st.booleans()), max_size=12),
+)
+def test_nothing_is_lost_and_nothing_repeated(seed: int, plan: list[tuple[int, int, bool]]) -> None:
+    async def within() -> None:
+        with trio.fail_after(1000):
+            await run(lines, seed, plan)
+
+    with cut_lines() as lines:
+        run_virtual(within)
