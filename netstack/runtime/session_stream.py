@@ -45,12 +45,11 @@ class SessionStream(ByteStream):
         self.session = session
         self._stream: ByteStream | None = stream
         self._on_cut = on_cut
-        self._end: Exception | None = None  # what the pump sees; None: nothing yet, or an end of stream
         self._is_given_up = False
         self._replay: deque[memoryview] = deque()
         self._wants_eof = False
         self._cut_at = 0.0
-        self._cut_by: ConnectionLost | None = None
+        self._cut_by: ConnectionLost | None = None  # None: an end of stream
         self._is_closed = False
         self._changed = trio.lowlevel.ParkingLot()
         session.on_room = self._changed.unpark_all
@@ -213,11 +212,10 @@ class SessionStream(ByteStream):
         SessionStream.streams_changed += 1
         self._changed.unpark_all()
 
-    def give_up(self, error: Exception | None = None) -> None:
-        """No other stream will come: the pump sees `error`, or else what cut the last one. Idempotent."""
+    def give_up(self) -> None:
+        """No other stream will come: the pump sees what cut the last one. Idempotent."""
         if not self.is_closed:
             self._is_given_up = True
-            self._end = error or self._cut_by
             self._drop_stream()
             self._changed.unpark_all()
 
@@ -283,5 +281,5 @@ class SessionStream(ByteStream):
     def _check_given_up(self) -> None:
         if self._is_closed:
             raise ConnectionLost(f"the connection to {self.peer} broke: it is closed")
-        if self._is_given_up and self._end is not None:
-            raise self._end
+        if self._is_given_up and self._cut_by is not None:
+            raise self._cut_by

@@ -127,7 +127,7 @@ class Sessions:
         try:
             session.check_position(frame.position)
         except RemoteProtocolError as error:
-            known.give_up(error)
+            self._pumps[known].abort(error)
             raise
         session.attempt = frame.attempt
         inner = stream.detach()
@@ -230,7 +230,7 @@ class Sessions:
             stream.attach(inner, position, first)
         except RemoteProtocolError as error:
             inner.close()
-            stream.give_up(error)
+            pump.abort(error)
             return
         pump.go_on()
         self._tell(

@@ -28,9 +28,14 @@ class CutStream(ByteStream):
         self._left = left
         self._lost = lost  # of what is taken last
         self._is_quiet = is_quiet  # the end of the stream, and no error
+        self.swallows = False
+        """Whether what is sent gets nowhere, and nothing comes."""
+        self._closed = trio.Event()
 
     def try_send(self, pieces: Sequence[Piece]) -> int:
         self._check()
+        if self.swallows:
+            return sum(map(len, pieces))
         if self._left is None:
             return self.stream.try_send(pieces)
         data = b"".join(pieces)[: self._left]
@@ -45,6 +50,8 @@ class CutStream(ByteStream):
         if self.is_cut and self._is_quiet:
             return 0
         self._check()
+        if self.swallows:
+            return None
         if self._left is None:
             return self.stream.try_receive_into(windows)
         fitting = []
@@ -68,6 +75,9 @@ class CutStream(ByteStream):
             return
         try:
             await self.stream.wait_readable()
+            if self.swallows:
+                await self._closed.wait()
+                raise trio.ClosedResourceError
         except trio.ClosedResourceError:
             if not self.is_cut:
                 raise
@@ -78,6 +88,7 @@ class CutStream(ByteStream):
     def close(self) -> None:
         self.is_cut = True
         self._is_quiet = False
+        self._closed.set()
         self.stream.close()
 
     def cut(self) -> None:
@@ -127,6 +138,11 @@ class CutLines(Transport):
         cut = CutStream(stream, *self.plan())
         self.streams.append(cut)
         return cut
+
+    def swallow(self) -> None:
+        """What is sent over the lines there are gets nowhere from now on, in either direction."""
+        for stream in self.streams:
+            stream.swallows = True
 
     def cut(self) -> None:
         """All lines there are."""
