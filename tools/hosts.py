@@ -10,6 +10,7 @@ whoever measures; 1 to N are for daemons and workers. What follows `--` goes to 
 
     sudo .venv/bin/python tools/hosts.py exec --host 0 -- ip addr      runs a command on a host
     sudo .venv/bin/python tools/hosts.py cut --host 2                  unplugs it; `heal` plugs it in again
+    sudo .venv/bin/python tools/hosts.py slow --host 2 --rate 5mbit    gives its line another rate; none is full speed
 
 Takes: root, `ip` and, for a rate, a kernel with `tbf`. Gives: `Hosts`, `Daemons`, `SparkCluster`, also to tests.
 
@@ -132,6 +133,10 @@ class Hosts:
         options.setdefault("capture_output", True)
         return subprocess.run(self.command(host, words), check=False, **options)
 
+    def pids(self, host: int | None) -> list[int]:
+        """Processes that run on a host."""
+        return _pids(self._namespace(host))
+
     def cut(self, host: int) -> None:
         """Unplugs a host: what is sent to it is lost, without a word to anybody."""
         _ip("-n", self._namespace(None), "link", "set", f"v{host}", "down")
@@ -139,6 +144,16 @@ class Hosts:
     def heal(self, host: int) -> None:
         """Plugs it in again."""
         _ip("-n", self._namespace(None), "link", "set", f"v{host}", "up")
+
+    def slow(self, host: int, rate: str | None) -> None:
+        """Gives a host's line this rate in both directions, as `tc` writes it; None takes the limit away."""
+        for namespace, device in ((self._namespace(host), "eth0"), (self._namespace(None), f"v{host}")):
+            if rate is None:
+                subprocess.run(
+                    ["tc", "-n", namespace, "qdisc", "del", "dev", device, "root"], capture_output=True, check=False
+                )
+            else:
+                _limit(namespace, device, rate)
 
     def end_all(self) -> None:
         """Ends every process that was started here: SIGTERM, then SIGKILL, to it and its children."""
@@ -160,10 +175,9 @@ class Hosts:
         listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
         for namespace in (line.split()[0] for line in listed.splitlines() if line.strip()):
             if re.fullmatch(rf"{re.escape(self.name)}-(sw|\d+)", namespace):
-                words = ["ip", "netns", "pids", namespace]
-                for pid in subprocess.run(words, capture_output=True, text=True, check=False).stdout.split():
+                for pid in _pids(namespace):
                     with contextlib.suppress(ProcessLookupError):
-                        os.kill(int(pid), signal.SIGKILL)
+                        os.kill(pid, signal.SIGKILL)
                 subprocess.run(["ip", "netns", "del", namespace], capture_output=True, check=False)
 
     def _namespace(self, host: int | None) -> str:
@@ -201,18 +215,7 @@ class Hosts:
             _ip("-n", namespace, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
             _ip("-n", namespace, "link", "set", "eth0", "up")
             if self.rate is not None and host:
-                self._limit(namespace, "eth0")
-                self._limit(switch, f"v{host}")
-
-    def _limit(self, namespace: str, device: str) -> None:
-        assert self.rate is not None
-        if shutil.which("tc") is None:
-            raise HostsError("there is no `tc` command, which sets --rate: install iproute2")
-        words = ["tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf"]
-        words += ["rate", self.rate, "burst", "64kb", "latency", "20ms"]
-        made = subprocess.run(words, capture_output=True, text=True, check=False)
-        if made.returncode:
-            raise HostsError(f"a rate of {self.rate} cannot be set: {made.stderr.strip()}; has this kernel tbf?")
+                self.slow(host, self.rate)
 
 
 class Daemons:
@@ -333,7 +336,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     hosts = Hosts(asked.count, rate=asked.rate, name=asked.name)
     try:
-        if asked.what in ("exec", "cut", "heal"):
+        if asked.what in ("exec", "cut", "heal", "slow"):
             return _act(hosts, asked)
         with hosts:
             if asked.what == "shell":
@@ -352,12 +355,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=("daemons", "spark", "shell", "exec", "cut", "heal"))
+    parser.add_argument("what", choices=("daemons", "spark", "shell", "exec", "cut", "heal", "slow"))
     parser.add_argument("--count", type=int, default=3, help="hosts beside host 0")
-    parser.add_argument("--rate", help="of every link, such as 200mbit")
+    parser.add_argument("--rate", help="of every link, or for slow of one, such as 200mbit")
     parser.add_argument("--name", default="netstack", help="prefix of the namespaces")
     parser.add_argument("--secret-file", type=Path, help="for daemons")
-    parser.add_argument("--host", type=int, default=0, help="for exec, cut and heal")
+    parser.add_argument("--host", type=int, default=0, help="for exec, cut, heal and slow")
     parser.usage = f"{parser.format_usage().removeprefix('usage: ').rstrip()} [-- COMMAND of exec, or flags of daemons]"
     words = list(sys.argv[1:] if arguments is None else arguments)
     end = words.index("--") if "--" in words else len(words)
@@ -371,7 +374,10 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _act(hosts: Hosts, asked: argparse.Namespace) -> int:
     if asked.what == "exec":
         os.execvp("ip", hosts.command(asked.host, asked.command))  # so that Ctrl-C and the exit code are the command's
-    (hosts.cut if asked.what == "cut" else hosts.heal)(asked.host)
+    if asked.what == "slow":
+        hosts.slow(asked.host, asked.rate)
+    else:
+        (hosts.cut if asked.what == "cut" else hosts.heal)(asked.host)
     return 0
 
 
@@ -420,6 +426,22 @@ def _last_line(text: str) -> str:
 def _signal(process: subprocess.Popen[str], number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)
+
+
+def _pids(namespace: str) -> list[int]:
+    told = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False).stdout
+    return [int(pid) for pid in told.split()]
+
+
+def _limit(namespace: str, device: str, rate: str) -> None:
+    if shutil.which("tc") is None:
+        raise HostsError("there is no `tc` command, which sets --rate: install iproute2")
+    words = ["tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf"]
+    made = subprocess.run(
+        [*words, "rate", rate, "burst", "64kb", "latency", "20ms"], capture_output=True, text=True, check=False
+    )
+    if made.returncode:
+        raise HostsError(f"a rate of {rate} cannot be set: {made.stderr.strip()}; has this kernel tbf?")
 
 
 def _ip(*words: str) -> None:

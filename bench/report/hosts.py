@@ -26,6 +26,7 @@ from .on_spark import executors, on_spark
 from .points import Analysis, Line, micro
 from .views import View, views
 
+_SLOWER: Final = 2.0  # the fastest pair of a slow host against the slowest of all others
 _MANY: Final = 6  # sinks: more of them stand closer
 _LATENCIES: Final = (
     ("latency_us", "One-way latency", " warm one-way"),
@@ -87,9 +88,39 @@ def _view(analysis: Analysis, line: Line, timeout_s: float | None) -> str:
         )
         parts.append(f'<div class="maps">{"".join(maps)}</div>')
     parts.append(_round_trips(prompt or fast or [*rows["latency"], *rows["throughput"]]))
+    slow = slow_host(prompt or fast)
+    if slow:
+        parts.append(f'<p class="note">{escape(slow)}</p>')
     if hosts:
         parts.append(_host_table(hosts))
     return "".join(parts)
+
+
+def slow_host(rows: Sequence[Row]) -> str:
+    """One sentence about a host whose pairs take much longer than all others; empty where there is none.
+
+    Of two hosts either may be the slow one, so it takes three.
+    """
+    cells = {ends: cell for ends, cell in _pairs(rows, _median_us).items() if not cell.is_local}
+    found = {}
+    for host in {end for ends in cells for end in ends}:
+        its = [cell.value for ends, cell in cells.items() if host in ends]
+        others = [cell.value for ends, cell in cells.items() if host not in ends]
+        if its and others and min(its) > _SLOWER * max(others):
+            found[host] = (Figure.of(its), Figure.of(others))
+    if len(found) != 1:
+        return ""
+    ((host, (its_own, theirs)),) = found.items()
+    assert its_own is not None
+    assert theirs is not None
+    return (
+        f"What {host} sends and receives takes {micro(its_own.median)} (median of its pairs' p50), what the others send"
+        f" each other {micro(theirs.median)}: that host, or the line to it, is slow."
+    )
+
+
+def _median_us(pair: Mapping[str, Any]) -> float | None:
+    return (pair.get("latency_us") or {}).get("p50")
 
 
 def _round_trips(rows: Sequence[Row]) -> str:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, final
 
 from netstack.runtime.authentication import Secret
-from netstack.spark.failures import spark_errors
+from netstack.spark.accumulator import ListParam
+from netstack.spark.failures import Executors, spark_errors
 from netstack.spark.settings import SparkSettings
 from netstack.spark.ship import imports_from_zip
 
@@ -24,11 +25,12 @@ from ..spec import RunSpec
 from ..sweep import PlaceUnusable
 from .failures import failure_of, first_failure
 from .jobs import JobTooSlow, run_job
-from .node import HOST_LATENCIES, LOST, SETUP, NodeJob, Row, build, run_node
+from .node import HOST_LATENCIES, LOST, SETUP, Ending, NodeJob, Row, build, run_node
 from .spec import SparkSpec
 from .workload import Workload
 
 _UNTIMED_S: Final = 600.0  # a run of so many records takes as long as it takes
+_STRAGGLE_S: Final = 10.0  # nodes end within a second of each other
 
 
 @final
@@ -64,6 +66,7 @@ class SparkEngine:
         self._version = str(spark.version)
         self._build = build()
         self._jobs = 0
+        self._endings = self._context.accumulator([], ListParam())
         self.is_usable = True
 
     def run_once(self, spec: RunSpec, /) -> dict[str, Any]:
@@ -131,24 +134,66 @@ class SparkEngine:
         self._jobs += 1
         group = f"netstack-{os.getpid()}-{id(self):x}-{self._jobs}"
         deadline_s = self._settings.start_timeout_s + job.setup_timeout_s + job.deadline_s
+        watch = EndingWatch(nodes, lambda: [each for each in self._endings.value if each.token == job.token])
 
         def work() -> list[Row]:
             stage = context.parallelize(range(nodes), nodes).barrier()
-            rows: list[Row] = stage.mapPartitions(partial(run_node, job)).collect()
+            rows: list[Row] = stage.mapPartitions(partial(run_node, job, self._endings.add)).collect()
             return rows
 
+        title = f"netstack-bench of {socket.gethostname()}"
         try:
             with imports_from_zip(context):
-                rows = run_job(context, group, f"netstack-bench of {socket.gethostname()}", work, deadline_s=deadline_s)
+                rows = run_job(context, group, title, work, deadline_s=deadline_s, tick=watch.look)
         except JobTooSlow as error:
             if error.has_begun:
                 why = f"nodes are silent: {error}; is a host frozen, overloaded or cut off, or are slots taken?"
             else:
                 why = f"the barrier stage never began: {error}; it needs {nodes} slots at once: start more workers"
-            raise MeasurementFailed(why) from error
+            raise MeasurementFailed(why + self._also_lost()) from error
         except spark_errors() as error:
-            raise failure_of(error, nodes=nodes, python=context.pythonExec) from error
+            executors = Executors.of(context)
+            raise failure_of(error, nodes=nodes, python=context.pythonExec, executors=executors) from error
         return sorted(rows, key=lambda row: int(row["rank"]))
+
+    def _also_lost(self) -> str:
+        gone = Executors.of(self._context).gone
+        return f" ({', '.join(gone)} lost the executors it had)" if gone else ""
+
+
+@final
+class EndingWatch:
+    """Says which node does not come back when the others have long ended: Spark does so after a minute, or never.
+
+    Args:
+        nodes: of the run.
+        endings: those that are known.
+    """
+
+    def __init__(self, nodes: int, endings: Callable[[], Sequence[Ending]]) -> None:
+        self._nodes = nodes
+        self._endings = endings
+        self._known = 0
+        self._news_s = 0.0
+
+    def look(self) -> None:
+        """To be called again and again.
+
+        Raises:
+            MeasurementFailed: nodes are missing for too long.
+        """
+        endings = self._endings()
+        if len(endings) != self._known:
+            self._known, self._news_s = len(endings), time.monotonic()
+        if not 0 < self._known < self._nodes or time.monotonic() - self._news_s < _STRAGGLE_S:
+            return
+        hosts = next((each.hosts for each in endings if each.hosts), ())
+        missing = sorted(set(range(self._nodes)) - {each.rank for each in endings})
+        named = ", ".join(f"node {rank}{f' at {hosts[rank]}' if hosts else ''}" for rank in missing)
+        found = next((f" ({each.error})" for each in endings if each.error), "")
+        raise MeasurementFailed(
+            f"{named} did not end when the others did: the host is down, frozen or cut off from the network{found}"
+        )
 
 
 def node_rows(spec: SparkSpec, rows: list[Row], document: dict[str, Any] | None) -> list[Row]:

@@ -125,6 +125,7 @@ def _measure(spark: Any, spec: ExchangeSpec, record_bytes: int, on_progress: Cal
         "network_memory_bytes": max(each.memory_bytes for each in tasks),
         "peak_process_bytes": max(each.peak_process_bytes for each in tasks),
         "channels": [asdict(each) for each in channels],
+        "slowest": told.slowest(),
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from netstack.cli.values import COUNT, DURATION, SIZE, SIZES
@@ -80,3 +81,5 @@ def print_exchange(result: Mapping[str, Any], console: Console) -> None:
             "yes" if size["delivered"] else "[red]NO[/]",
         )
     console.print(table)
+    for slowest in dict.fromkeys(size["slowest"] for size in result["sizes"] if size["slowest"]):
+        console.print(escape(slowest), soft_wrap=True)

@@ -9,22 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from netstack.spark.failures import explain
+from netstack.spark.failures import Executors, explain
 
 from ..processes import MeasurementFailed
 from ..sweep import PlaceUnusable
 from .node import KINDS, OK, SETUP
 
 
-def failure_of(error: BaseException, *, nodes: int, python: str) -> MeasurementFailed:
+def failure_of(
+    error: BaseException, *, nodes: int, python: str, executors: Executors | None = None
+) -> MeasurementFailed:
     """What Spark raised, for people.
 
     Args:
         error: anything that py4j or pyspark raised.
         nodes: asked for.
         python: the workers' interpreter.
+        executors: of the session.
     """
-    found = explain(error, tasks=nodes, python=python, task="node", fewer="lower --nodes")
+    found = explain(error, tasks=nodes, python=python, executors=executors, task="node", fewer="lower --nodes")
     return PlaceUnusable(found.text) if found.is_final else MeasurementFailed(found.text)
 
 

@@ -39,7 +39,7 @@ def run_job(
     work: Callable[[], _Result],
     *,
     deadline_s: float,
-    tick: Callable[[float], None] = lambda elapsed_s: None,
+    tick: Callable[[], None] = lambda: None,
 ) -> _Result:
     """Runs `work` as a job group.
 
@@ -49,7 +49,7 @@ def run_job(
         description: for Spark's pages.
         work: one action on an RDD.
         deadline_s: then the job is cancelled.
-        tick: called ten times a second with the seconds so far; must not call Spark.
+        tick: called ten times a second; must not call Spark. What it raises cancels the job.
 
     Raises:
         JobTooSlow: at the deadline.
@@ -66,7 +66,7 @@ def run_job(
     try:
         while not apart.is_over(_LOOK_S):
             elapsed_s = time.monotonic() - began_s
-            tick(elapsed_s)
+            tick()
             if elapsed_s > deadline_s:
                 raise JobTooSlow(deadline_s, bool(context.statusTracker().getJobIdsForGroup(group)))
     except BaseException:

@@ -96,8 +96,13 @@ def build() -> str:
     return f"{own_build()}-{build_of('netstack.bench')}"
 
 
-def run_node(job: NodeJob, _: Iterator[Any]) -> Iterator[Row]:
-    """The barrier task: what `mapPartitions` is given."""
+def run_node(job: NodeJob, tell: Callable[[list[Any]], None], _: Iterator[Any]) -> Iterator[Row]:
+    """The barrier task: what `mapPartitions` is given.
+
+    Args:
+        job: as every node has it.
+        tell: takes how the node ended, at once: its row is known only when those of all others are (`Ending`).
+    """
     from pyspark import BarrierTaskContext, SparkFiles
 
     if job.rows_file is not None:  # kept by the module that the invokables import, whatever this one is called
@@ -106,7 +111,28 @@ def run_node(job: NodeJob, _: Iterator[Any]) -> Iterator[Row]:
     rank = context.partitionId()
     address = context.getTaskInfos()[rank].address.rpartition(":")[0]
     host = "127.0.0.1" if address in ("", "localhost") else address
-    yield trio.run(Node(job, rank, host, context.allGather).work)
+    node = Node(job, rank, host, context.allGather)
+    row = trio.run(node.work)
+    tell([Ending(job.token, rank, row["error"], node.hosts)])
+    yield row
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How one node ended.
+
+    Attributes:
+        token: of its run.
+        rank: of the node.
+        error: None where it ended well.
+        hosts: of all nodes, by rank; empty where they did not meet.
+    """
+
+    token: bytes
+    rank: int
+    error: str | None
+    hosts: tuple[str, ...]
 
 
 @final
@@ -118,6 +144,9 @@ class Node:
         rank: 0 leads.
         host: the address others reach this host at.
         all_gather: gives every node's message to every node, in the order of ranks; blocks. Called exactly once.
+
+    Attributes:
+        hosts: of all nodes, by rank, once they have met.
     """
 
     def __init__(self, job: NodeJob, rank: int, host: str, all_gather: AllGather) -> None:
@@ -125,6 +154,7 @@ class Node:
         self._rank = rank
         self._host = host
         self._all_gather = all_gather
+        self.hosts: tuple[str, ...] = ()
         self._row: Row = {
             "rank": rank,
             "host": host,
@@ -151,6 +181,7 @@ class Node:
             except (NetstackError, OSError) as error:
                 self._fail(SETUP, told(error))
             peers = await self._meet(daemon)
+            self.hosts = tuple(str(peer["host"]) for peer in peers)
             met_s = trio.current_time()
             problem = self._problem(peers)
             if problem:

@@ -9,10 +9,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar, final
+from typing import Any, Final, TypeVar, final
 
 from ..inbound.statistics import GateStatistics
 from ..outbound.partition import ResultPartitionStatistics
+
+_FEWEST: Final = 3
+_MUCH: Final = 0.2  # part of all tasks' time
 
 _Row = TypeVar("_Row", "ExchangeChannel", "ExchangeTask")
 
@@ -67,6 +70,8 @@ class ExchangeTask:
         soft_backpressured_s: its writer waited for a network buffer, with none of the record in hand sent.
         hard_backpressured_s: likewise, in the middle of a record.
         idle_s: its reader waited for data.
+        held_up_s: of these waits, those in which most of what it had sent waited for this task, by its number: it, or
+            the line to it, is slower than others.
         memory_bytes: network buffers it could use.
         peak_process_bytes: the most its Python process ever had in memory, whatever for.
         bytes_sent: over TCP.
@@ -83,6 +88,7 @@ class ExchangeTask:
     soft_backpressured_s: float
     hard_backpressured_s: float
     idle_s: float
+    held_up_s: tuple[float, ...]
     memory_bytes: int
     peak_process_bytes: int
     bytes_sent: int
@@ -114,6 +120,25 @@ class ExchangeStatistics:
     def tasks(self) -> list[ExchangeTask]:
         """Every task of the newest run."""
         return sorted(self._newest(ExchangeTask), key=lambda each: each.task)
+
+    def slowest(self) -> str:
+        """One sentence about a task that holds all others up, with its host; empty where there is none.
+
+        Of two hosts either may be the slow one, so it takes three.
+        """
+        tasks = self.tasks()
+        if len(tasks) < _FEWEST:
+            return ""
+        held_s = [sum(column) for column in zip(*(each.held_up_s for each in tasks), strict=True)]
+        worst = max(range(len(held_s)), key=held_s.__getitem__)
+        others_s = max((each for task, each in enumerate(held_s) if task != worst), default=0.0)
+        seconds = sum(each.seconds for each in tasks)
+        if held_s[worst] < max(_MUCH * seconds, 2 * others_s):
+            return ""
+        return (
+            f"the tasks waited {held_s[worst]:.1f} s of their {seconds:.1f} s to send to task {worst} on"
+            f" {tasks[worst].host}: that host, or the line to it, is slower than the others"
+        )
 
     def frame(self) -> Any:
         """`channels` as a DataFrame."""

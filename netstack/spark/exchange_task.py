@@ -41,6 +41,7 @@ RecordBatch = Any
 _BLAME_S: Final = 1.5  # a peer that failed is heard of by then
 _GATHER_AT_MOST_BYTES: Final = 32 * 1024 * 1024
 _SPARE_SEGMENTS: Final = 16
+_HELD_S: Final = 0.02  # a piece that took longer waited for a network buffer
 
 
 @final
@@ -111,6 +112,7 @@ class Exchanger:
         self._tell = tell
         self._into = job.into or task.tasks
         self._rows_in = 0
+        self._held_up_s = [0.0] * self._into
         self._failure: BaseException | None = None
         self._stopped = threading.Event()
 
@@ -217,6 +219,7 @@ class Exchanger:
                 rows_out=sum(rows for rows, _ in counts),
                 seconds=time.monotonic() - began_s,
                 **waits_of(partition_statistics, gate_statistics),
+                held_up_s=tuple(self._held_up_s),
                 memory_bytes=network.config.memory_bytes,
                 peak_process_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
                 bytes_sent=totals.bytes_sent,
@@ -237,9 +240,13 @@ class Exchanger:
     ) -> None:
         """Writes the partition's rows, in a thread of its own."""
         try:
+            blamed_s = 0.0
             for owner, piece in self._pieces(batches):
                 selector.target = owner
+                began_s = time.monotonic()
                 writer.emit_batch(piece)
+                if time.monotonic() - began_s > _HELD_S:
+                    blamed_s = self._blame(blamed_s)
             writer.finish()
         except BaseException as error:
             if self._stopped.is_set():
@@ -251,6 +258,14 @@ class Exchanger:
                     reader.close()
             except NetstackError:
                 pass  # closed meanwhile
+
+    def _blame(self, blamed_s: float) -> float:
+        """Lays the writer's waits on the consumer whose queue is the longest. Returns how much is laid on somebody."""
+        told = self._partition.statistics()
+        waited_s = told.soft_backpressured.total_s + told.hard_backpressured.total_s
+        queues = [each.queued_bytes for each in told.subpartitions]
+        self._held_up_s[queues.index(max(queues))] += waited_s - blamed_s
+        return waited_s
 
     def _pieces(self, batches: Iterable[RecordBatch]) -> Iterator[tuple[int, RecordBatch]]:
         """(owner, rows) in pieces of about `batch_bytes`; the rows of an owner in their order."""

@@ -7,17 +7,18 @@ in which it is raised as `SparkFailed`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Final, final
+from dataclasses import dataclass, field
+from typing import Any, Final, final
 
 from ..errors import NetstackError
 
+_SHORTAGE: Final = "SPARK-24819"
 _FINAL: Final[tuple[tuple[str, str], ...]] = (
     (
-        "SPARK-24819",
-        "the barrier stage needs {tasks} slots at once and the cluster has fewer: start more workers, or {fewer}",
+        _SHORTAGE,
+        "the barrier stage needs {tasks} slots at once and the cluster has fewer{gone}: start more workers, or {fewer}",
     ),
     ("SPARK-24942", "barrier stages do not work with spark.dynamicAllocation.enabled: turn it off for this session"),
     (
@@ -46,6 +47,7 @@ _KNOWN: Final[tuple[tuple[str, str], ...]] = (
 )
 _MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _HOST: Final = re.compile(r"\(TID \d+\) \((\S+) executor \S+\)")  # whose task it was
+_EXECUTOR: Final = re.compile(r"\bexecutor (\d+)\b")
 _LAST_LINE: Final = re.compile(r"^(\w[\w.]*(?:Error|Exception|Failed|Lost|Refused|NotFound)): (.+)$", re.MULTILINE)
 
 
@@ -61,10 +63,38 @@ class FailureExplanation:
     Attributes:
         text: one sentence.
         is_final: whether every other attempt would fail alike.
+        is_shortage: whether it is for want of slots, which may come again where they were once.
     """
 
     text: str
     is_final: bool
+    is_shortage: bool = False
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Executors:
+    """All executors that a session has or had: Spark names a lost one by its id only.
+
+    Attributes:
+        hosts: of each, by id.
+        gone: hosts that have none any more.
+    """
+
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    gone: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, context: Any) -> Executors:
+        """Those of a SparkContext; none when it does not tell any more."""
+        try:
+            found = context._jsc.sc().statusStore().executorList(False)
+            known = [found.apply(index) for index in range(found.size())]
+            hosts = {str(each.id()): str(each.hostPort()).rpartition(":")[0] for each in known}
+            alive = {hosts[str(each.id())] for each in known if each.isActive()}
+        except spark_errors():
+            return cls()
+        return cls(hosts, tuple(sorted(set(hosts.values()) - alive)))
 
 
 def spark_errors() -> tuple[type[BaseException], ...]:
@@ -80,6 +110,7 @@ def explain(
     *,
     tasks: int | str,
     python: str,
+    executors: Executors | None = None,
     task: str = "task",
     fewer: str = "give the stage fewer partitions",
 ) -> FailureExplanation:
@@ -89,13 +120,16 @@ def explain(
         error: anything that py4j or pyspark raised.
         tasks: how many the stage has.
         python: the workers' interpreter.
+        executors: of the session.
         task: what one of them is called.
         fewer: what to do when there are too few slots.
     """
     text = _text(error)
-    host = _HOST.search(text)
-    where = f" on {host[1]}" if host and host[1] != "localhost" else ""
-    facts = {"tasks": tasks, "python": python, "task": task, "fewer": fewer, "where": where}
+    executors = executors or Executors()
+    host = _host(text, executors.hosts)
+    where = f" on {host}" if host and host != "localhost" else ""
+    gone = f" ({', '.join(executors.gone)} lost what it had)" if executors.gone else ""
+    facts = {"tasks": tasks, "python": python, "task": task, "fewer": fewer, "where": where, "gone": gone}
     missing = _MISSING.search(text)
     if missing:
         return FailureExplanation(
@@ -105,7 +139,7 @@ def explain(
         )
     for mark, known in _FINAL:
         if mark in text:
-            return FailureExplanation(known.format(**facts), is_final=True)
+            return FailureExplanation(known.format(**facts), is_final=True, is_shortage=mark == _SHORTAGE)
     for mark, known in _KNOWN:
         if mark in text:
             return FailureExplanation(known.format(**facts), is_final=False)
@@ -131,7 +165,16 @@ def plain_errors() -> Iterator[None]:
 
         context = SparkContext._active_spark_context
         python = context.pythonExec if context is not None else "PYSPARK_PYTHON"
-        raise SparkFailed(explain(error, tasks="all its", python=str(python)).text) from error
+        executors = Executors.of(context)
+        raise SparkFailed(explain(error, tasks="all its", python=str(python), executors=executors).text) from error
+
+
+def _host(text: str, hosts: Mapping[str, str]) -> str:
+    named = _HOST.search(text)
+    if named:
+        return named[1]
+    executor = _EXECUTOR.search(text)
+    return hosts.get(executor[1], "") if executor else ""
 
 
 def _text(error: BaseException) -> str:

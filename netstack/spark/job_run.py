@@ -38,7 +38,7 @@ from ..schedule.slots.slots import LoadBalanceMode
 from ..taskmanager.service import TaskManagerConfig, open_taskmanager
 from .barrier import BarrierTask
 from .exchange_frame import check_session
-from .failures import SparkFailed, explain, spark_errors
+from .failures import Executors, FailureExplanation, SparkFailed, explain, spark_errors
 from .ship import import_anew, imports_from_zip, ship, ship_package
 
 _OWN: Final = frozenset({"netstack", "transports", "bench"})
@@ -222,7 +222,7 @@ async def open_spark_cluster(
             stage = _Stage(context, what, count)
             stack.callback(stage.end)
             nursery = await stack.enter_async_context(background_tasks())
-            nursery.start_soon(_keep, stage, on_lost)
+            nursery.start_soon(_keep, stage, start_timeout_s, on_lost)
             client = await stack.enter_async_context(open_job_client(jobmanager.address, secret=secret))
             yield SparkCluster(jobmanager, client)
     except BaseExceptionGroup as group:
@@ -265,12 +265,18 @@ class _Stage:
         if self._thread is not None:
             self._thread.join(_END_S)
 
-    def explain(self) -> tuple[str, bool]:
+    def explain(self) -> FailureExplanation:
         """Why it ended, and whether it would do so again."""
         if self.failure is None:
-            return "the stage ended", False
-        found = explain(self.failure, tasks=self._count, python=str(self._context.pythonExec), task="TaskManager")
-        return found.text, found.is_final
+            return FailureExplanation("the stage ended", is_final=False)
+        return explain(
+            self.failure,
+            tasks=self._count,
+            python=str(self._context.pythonExec),
+            executors=Executors.of(self._context),
+            task="TaskManager",
+            fewer="ask for fewer TaskManagers",
+        )
 
     def _run(self) -> None:
         try:
@@ -282,21 +288,30 @@ class _Stage:
             self.failure = error
 
 
-async def _keep(stage: _Stage, on_lost: Callable[[str], None]) -> None:
+async def _keep(stage: _Stage, patience_s: float, on_lost: Callable[[str], None]) -> None:
     """Keeps the stage running.
+
+    Args:
+        stage: not started yet.
+        patience_s: how long a cluster that has lost slots may take to have as many again.
+        on_lost: told why it ended.
 
     Raises:
         SparkFailed: it cannot be.
     """
+    lost_s: float | None = None  # when slots that there were went
     while True:
         began_s = time.monotonic()
         stage.start()
         while not stage.is_over:  # noqa: ASYNC110 - a thread of Spark's
             await trio.sleep(_LOOK_S)
-        text, is_final = stage.explain()
-        if is_final:
-            raise SparkFailed(text)
-        on_lost(text)
+        found = stage.explain()
+        if not found.is_shortage:
+            lost_s = time.monotonic()
+        is_waiting = found.is_shortage and lost_s is not None and time.monotonic() - lost_s < patience_s
+        if found.is_final and not is_waiting:
+            raise SparkFailed(found.text)
+        on_lost(found.text)
         if time.monotonic() - began_s < _PAUSE_S:
             await trio.sleep(_PAUSE_S)
 

@@ -123,6 +123,7 @@ class SparkSettings:
             "spark.dynamicAllocation.enabled": "false",  # barrier stages refuse it
             "spark.stage.maxConsecutiveAttempts": "1",  # a benchmark that failed is not run again
             "spark.task.maxFailures": "1",
+            "spark.cleaner.referenceTracking.blocking": "false",  # would wait minutes for a lost host
             "spark.driver.memory": "2g" if self.is_measured else "512m",
             "spark.sql.shuffle.partitions": str(min(nodes, 4)),
             "spark.sql.adaptive.enabled": "false",

@@ -13,7 +13,7 @@ from bench.grid import Grid
 from bench.report import Analysis, build_report
 from bench.report.filters import Filters, choice_text
 from bench.report.frontier import frontier_section
-from bench.report.hosts import hosts_section
+from bench.report.hosts import hosts_section, slow_host
 from bench.report.percentiles import nines, percentiles_section
 from bench.report.points import Line
 from bench.report.timeline import timeline_section
@@ -328,3 +328,22 @@ def test_a_plane_leaves_out_what_a_logarithm_cannot_show() -> None:
     )
     root = ElementTree.fromstring(draw_plane(plane, width=400, height=300, direct_labels=False))
     assert [each.get("data-told") for each in by_class(root, "pt")] == ["b"]
+
+
+def test_a_host_whose_pairs_are_slow_is_named_where_there_are_three() -> None:
+    def pairs(slow: str, hosts: tuple[str, ...] = HOSTS) -> list[Row]:
+        found = [
+            {
+                "source_host": a,
+                "sink_host": b,
+                "latency_us": {"p50": 9e3 if slow in (a, b) else 1e3},
+                "is_local": a == b,
+            }
+            for a in hosts
+            for b in hosts
+        ]
+        return [{"pairs": found}]
+
+    assert slow_host(pairs("beta")).startswith("What beta sends and receives takes 9 ms (median")
+    assert slow_host(pairs("nobody")) == ""
+    assert slow_host(pairs("beta", HOSTS[:2])) == ""

@@ -5,9 +5,7 @@ The hosts are network namespaces (`tools/hosts.py`), so what crosses between the
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,11 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jobworld
 import pytest
 from tool_modules import load_tool
-
-from bench.spark.node import build
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.xdist_group("hosts")]  # one set of hosts for all
 
@@ -174,89 +169,3 @@ def test_hosts_of_a_run_that_was_killed_are_replaced_and_those_of_one_that_is_up
 def namespaces(name: str) -> set[str]:
     told = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
     return {line.split()[0] for line in told.splitlines() if line.startswith(f"{name}-")}
-
-
-@pytest.mark.java
-def test_a_spark_cluster_whose_workers_have_another_netstack_and_lose_an_executor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = tmp_path / "old" / "netstack"
-    old.mkdir(parents=True)
-    (old / "__init__.py").write_text("raise ImportError('the worker has its own netstack')")
-    sweep = tmp_path / "sweep"
-    arguments = ["--timeouts", "0", "--record-sizes", "8", "--channels", "1", "--seconds", "2", "--repeats", "3"]
-    arguments += ["--latency-seconds", "0", "--output", str(sweep), "--json", "--nodes", "3"]
-    monkeypatch.setenv("PYTHONPATH", str(old.parent))  # of the workers, which start here
-    with tool.Hosts(3) as hosts, tool.SparkCluster(hosts) as cluster:
-        monkeypatch.delenv("PYTHONPATH")
-        process = hosts.start(
-            0,
-            [sys.executable, "-m", "bench", "sweep", "--engine", "spark", "--master", cluster.master, *arguments],
-            env=cluster.driver_environment(),
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        until_s = time.monotonic() + 240
-        while not (sweep / "rows.jsonl").exists() or not (sweep / "rows.jsonl").read_text():
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < until_s
-            time.sleep(0.1)
-        time.sleep(2)  # in the middle of the second run
-        kill_executor(hosts.address(2))
-        out, said = process.communicate(timeout=240)
-        assert process.returncode == 1, said
-        first, second, third = json.loads(out)["rows"]
-        assert "Traceback" not in said
-        assert "lost in the middle of the run" in second["error"]
-        assert "\n" not in second["error"]
-        for row in (first, third):
-            assert row["delivered"]
-            assert row["engine_kind"] == "spark"
-            places = {host["address"].partition(":")[0] for host in row["hosts"]}
-            assert places == {hosts.address(host) for host in (1, 2, 3)}
-        nodes = [json.loads(line) for line in (sweep / "nodes.jsonl").read_text().splitlines()]
-        assert {row["build"] for row in nodes if row["kind"] == "ok"} == {build()}
-        assert [row["kind"] for row in nodes].count("lost") == 3
-
-
-@pytest.mark.long
-@pytest.mark.java
-def test_a_job_on_a_spark_cluster_goes_on_when_an_executor_is_killed(tmp_path: Path) -> None:
-    """Its TaskManagers are tasks of a barrier stage, which Spark ends whole; the next goes on from the checkpoint."""
-    words = ["run", "jobworld:two_pipelines", "-p", "count=60000", "-p", "per_s=4000", "--on", "spark", "--json"]
-    words += ["--taskmanagers", "2", "--slots", "1", "--folder", str(tmp_path / "folder")]
-    with tool.Hosts(2) as hosts, tool.SparkCluster(hosts) as cluster:
-        process = hosts.start(
-            0,
-            [sys.executable, "-m", "netstack.cli", *words, "--master", cluster.master],
-            env={**cluster.driver_environment(), "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/system'}"},
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        until_s = time.monotonic() + 240
-        while not [path for path in tmp_path.rglob("*") if "manifest" in path.name.lower()]:
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < until_s
-            time.sleep(0.1)
-        kill_executor(hosts.address(2))
-        out, said = process.communicate(timeout=180)
-        assert process.returncode == 0, said
-        told = json.loads(out)
-        assert told["restarts"] >= 1
-        for name in ("count-a", "count-b"):
-            (counted,) = told["results"][name].values()
-            assert counted["counts"] == jobworld.expected(60_000)
-        assert "lost in the middle of the run" in said
-
-
-def kill_executor(address: str) -> None:
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if entry.name.isdigit():
-                words = (entry / "cmdline").read_bytes()
-                if b"CoarseGrainedExecutorBackend" in words and address.encode() in words:
-                    os.kill(int(entry.name), signal.SIGKILL)
-                    return
-    raise AssertionError(f"no executor at {address}")

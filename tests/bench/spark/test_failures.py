@@ -1,11 +1,15 @@
-"""What Spark says, in one sentence; and the likeliest cause among nodes."""
+"""What Spark says, in one sentence; the likeliest cause among nodes; the node that says nothing."""
 
 from __future__ import annotations
 
 import pytest
 
+from bench.processes import MeasurementFailed
+from bench.spark.engine import EndingWatch
 from bench.spark.failures import failure_of, first_failure
+from bench.spark.node import Ending
 from bench.sweep import PlaceUnusable
+from netstack.spark.failures import Executors, explain
 
 TRACE = """Job aborted due to stage failure: Could not recover from a failed barrier ResultStage.
 Traceback (most recent call last):
@@ -67,3 +71,33 @@ def test_the_root_cause_comes_before_what_it_led_to() -> None:
     assert first_failure(rows[:2]) == "node 1 at 10.0.0.1: late"
     assert first_failure([row(0, "setup", "node 1 at x: no port"), *rows]) == "node 1 at x: no port"
     assert first_failure([row(0, "ok"), row(1, "ok")]) == ""
+
+
+def test_a_lost_executor_is_named_by_its_host_and_so_is_one_whose_slots_are_missed() -> None:
+    executors = Executors({"0": "10.77.0.11", "1": "10.77.0.12"}, ("10.77.0.12",))
+    for text, says in (
+        ("ExecutorLostFailure (executor 1 exited caused by one of the running tasks)", "an executor on 10.77.0.12 was"),
+        ("ExecutorLostFailure (executor 7 exited ...)", "an executor was lost"),
+        ("worker lost: (executor 1 exited ...) Not receiving heartbeat for 60 seconds", "a worker on 10.77.0.12 was"),
+        ("[SPARK-24819]", "has fewer (10.77.0.12 lost what it had): start more"),
+    ):
+        assert says in explain(ValueError(text), tasks=2, python="p", executors=executors).text
+
+
+def ending(rank: int, error: str | None = None) -> Ending:
+    return Ending(b"", rank, error, ("10.0.0.1", "10.0.0.2", "10.0.0.3"))
+
+
+def test_a_node_that_does_not_end_when_the_others_do_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, endings = [0.0], []
+    monkeypatch.setattr("bench.spark.engine.time.monotonic", lambda: now_s[0])
+    watch = EndingWatch(3, lambda: endings)
+    for at_s, ended in ((100.0, None), (101.0, ending(0, "10.0.0.3 said nothing")), (110.0, ending(1)), (119.0, None)):
+        now_s[0] = at_s
+        endings += [ended] if ended else []
+        watch.look()
+    now_s[0] = 121.0
+    with pytest.raises(MeasurementFailed, match=r"^node 2 at 10.0.0.3 did not end .*\(10.0.0.3 said nothing\)$"):
+        watch.look()
+    endings.append(ending(2))
+    watch.look()

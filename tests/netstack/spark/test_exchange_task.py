@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from netstack.errors import ConfigError, ProducerFailed
 from netstack.keygroups import default_max_parallelism, key_group, operator_index
 from netstack.spark.barrier import BarrierTask, host_of
-from netstack.spark.exchange_statistics import ExchangeChannel, ExchangeTask
+from netstack.spark.exchange_statistics import ExchangeChannel, ExchangeStatistics, ExchangeTask
 from netstack.spark.exchange_task import ExchangeJob, Exchanger
 
 SCHEMA = pa.schema([("key", pa.string()), ("at", pa.int64()), ("more", pa.list_(pa.int32()))])
@@ -158,3 +160,20 @@ def test_a_task_that_is_given_up_leaves_no_thread_and_tells_the_others() -> None
 def test_an_address_of_spark_is_a_host() -> None:
     assert host_of("10.0.0.7:39011") == "10.0.0.7"
     assert host_of("localhost") == host_of("localhost:7") == "127.0.0.1"
+
+
+def test_a_task_that_holds_the_others_up_is_named_by_its_host() -> None:
+    def told(*held_up_s: tuple[float, ...]) -> str:
+        statistics = ExchangeStatistics.__new__(ExchangeStatistics)
+        values = {field.name: 0 for field in dataclasses.fields(ExchangeTask)}
+        tasks = [
+            ExchangeTask(**{**values, "task": task, "host": f"10.0.0.{task}", "seconds": 10.0, "held_up_s": held})
+            for task, held in enumerate(held_up_s)
+        ]
+        statistics._told = SimpleNamespace(value=tasks)
+        return statistics.slowest()
+
+    assert told((0, 8, 0), (2, 0, 2), (0, 7, 0)).startswith("the tasks waited 15.0 s of their 30.0 s to send to task 1")
+    assert told((0, 8, 0), (5, 0, 5), (0, 0, 0)) == ""
+    assert told((0, 0, 0), (0, 0, 0), (0, 1, 0)) == ""
+    assert told((0, 8), (2, 0)) == ""
