@@ -6,10 +6,11 @@ every node of every run.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Final, final
 
@@ -151,14 +152,38 @@ class SparkEngine:
             else:
                 why = f"the barrier stage never began: {error}; it needs {nodes} slots at once: start more workers"
             raise MeasurementFailed(why + self._also_lost()) from error
+        except NodesMissing as error:
+            self._give_up(error.hosts)
+            raise
         except spark_errors() as error:
             executors = Executors.of(context)
             raise failure_of(error, nodes=nodes, python=context.pythonExec, executors=executors) from error
         return sorted(rows, key=lambda row: int(row["rank"]))
 
+    def _give_up(self, hosts: Collection[str]) -> None:
+        """Has Spark replace executors that it still takes for alive, or it would go on giving them tasks."""
+        if not self._settings.is_local:
+            for executor in Executors.of(self._context).active_on(hosts):
+                with contextlib.suppress(*spark_errors()):
+                    self._context._jsc.sc().killAndReplaceExecutor(executor)
+
     def _also_lost(self) -> str:
         gone = Executors.of(self._context).gone
         return f" ({', '.join(gone)} lost the executors it had)" if gone else ""
+
+
+@final
+class NodesMissing(MeasurementFailed):
+    """Nodes did not end.
+
+    Args:
+        text: one sentence.
+        hosts: of them.
+    """
+
+    def __init__(self, text: str, hosts: Collection[str]) -> None:
+        super().__init__(text)
+        self.hosts = hosts
 
 
 @final
@@ -180,7 +205,7 @@ class EndingWatch:
         """To be called again and again.
 
         Raises:
-            MeasurementFailed: nodes are missing for too long.
+            NodesMissing: for too long.
         """
         endings = self._endings()
         if len(endings) != self._known:
@@ -191,8 +216,9 @@ class EndingWatch:
         missing = sorted(set(range(self._nodes)) - {each.rank for each in endings})
         named = ", ".join(f"node {rank}{f' at {hosts[rank]}' if hosts else ''}" for rank in missing)
         found = next((f" ({each.error})" for each in endings if each.error), "")
-        raise MeasurementFailed(
-            f"{named} did not end when the others did: the host is down, frozen or cut off from the network{found}"
+        raise NodesMissing(
+            f"{named} did not end when the others did: the host is down, frozen or cut off from the network{found}",
+            {hosts[rank] for rank in missing} if hosts else (),
         )
 
 

@@ -7,7 +7,7 @@ in which it is raised as `SparkFailed`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, final
@@ -78,11 +78,11 @@ class Executors:
 
     Attributes:
         hosts: of each, by id.
-        gone: hosts that have none any more.
+        active: ids of those that Spark takes for alive.
     """
 
     hosts: Mapping[str, str] = field(default_factory=dict)
-    gone: tuple[str, ...] = ()
+    active: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, context: Any) -> Executors:
@@ -91,10 +91,19 @@ class Executors:
             found = context._jsc.sc().statusStore().executorList(False)
             known = [found.apply(index) for index in range(found.size())]
             hosts = {str(each.id()): str(each.hostPort()).rpartition(":")[0] for each in known}
-            alive = {hosts[str(each.id())] for each in known if each.isActive()}
+            active = frozenset(str(each.id()) for each in known if each.isActive())
         except spark_errors():
             return cls()
-        return cls(hosts, tuple(sorted(set(hosts.values()) - alive)))
+        return cls(hosts, active)
+
+    @property
+    def gone(self) -> tuple[str, ...]:
+        """Hosts that have none any more."""
+        return tuple(sorted(set(self.hosts.values()) - {self.hosts[each] for each in self.active}))
+
+    def active_on(self, hosts: Collection[str]) -> list[str]:
+        """Ids of those on some hosts that Spark takes for alive."""
+        return [each for each in sorted(self.active) if self.hosts[each] in hosts]
 
 
 def spark_errors() -> tuple[type[BaseException], ...]:

@@ -74,7 +74,8 @@ def test_the_root_cause_comes_before_what_it_led_to() -> None:
 
 
 def test_a_lost_executor_is_named_by_its_host_and_so_is_one_whose_slots_are_missed() -> None:
-    executors = Executors({"0": "10.77.0.11", "1": "10.77.0.12"}, ("10.77.0.12",))
+    executors = Executors({"0": "10.77.0.11", "1": "10.77.0.12"}, frozenset("0"))
+    assert (executors.active_on(["10.77.0.11"]), executors.active_on(["10.77.0.12"])) == (["0"], [])
     for text, says in (
         ("ExecutorLostFailure (executor 1 exited caused by one of the running tasks)", "an executor on 10.77.0.12 was"),
         ("ExecutorLostFailure (executor 7 exited ...)", "an executor was lost"),
