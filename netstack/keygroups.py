@@ -15,8 +15,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -109,29 +108,6 @@ def key_group(key: object, max_parallelism: int) -> int:
 def operator_index(group: int, parallelism: int, max_parallelism: int) -> int:
     """The subpartition that owns a key group."""
     return group * parallelism // max_parallelism
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class KeyGroupRange:
-    """The key groups of one subpartition, both ends included."""
-
-    start: int
-    end: int
-
-    def __len__(self) -> int:
-        return self.end - self.start + 1
-
-    def __contains__(self, group: int) -> bool:
-        return self.start <= group <= self.end
-
-
-def key_group_range(index: int, parallelism: int, max_parallelism: int) -> KeyGroupRange:
-    """The key groups that subpartition `index` of `parallelism` owns."""
-    return KeyGroupRange(
-        start=(index * max_parallelism + parallelism - 1) // parallelism,
-        end=((index + 1) * max_parallelism - 1) // parallelism,
-    )
 
 
 def default_max_parallelism(parallelism: int) -> int:

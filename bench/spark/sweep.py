@@ -141,11 +141,6 @@ class Recorder:
         name = re.sub(r"[^\w.-]+", "-", store.folder.resolve().name)
         self.sweep_id = str(kept[0]["sweep_id"]) if kept else f"{name}-{secrets.token_hex(3)}"
 
-    @property
-    def was_cut(self) -> bool:
-        """Whether a run has begun and not ended."""
-        return self._run is not None
-
     def begin(self, run: PlannedRun) -> None:
         """A run starts."""
         self._run = run

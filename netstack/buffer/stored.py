@@ -88,10 +88,10 @@ def decompress(part: memoryview, max_bytes: int) -> bytes:
         raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"a compressed buffer of {len(part)} bytes")
     original, crc32 = PART_HEADER.unpack_from(part)
     block = part[PART_HEADER.size :]
-    if zlib.crc32(block, original) != crc32:
+    if part_crc32(block, original) != crc32:
         raise RemoteProtocolError(
             ErrorCode.CHECKSUM_MISMATCH,
-            f"a compressed buffer of {len(block)} bytes: CRC-32 {zlib.crc32(block, original):08x}, announced"
+            f"a compressed buffer of {len(block)} bytes: CRC-32 {part_crc32(block, original):08x}, announced"
             f" {crc32:08x}; memory or a middlebox damages data",
         )
     if not 1 <= original <= max_bytes:

@@ -78,11 +78,6 @@ class FrameStream:
         except (ConnectionLost, trio.ClosedResourceError):
             self._give_up()
 
-    @property
-    def unsent_bytes(self) -> int:
-        """Handed over and not written yet."""
-        return len(self._outbox)
-
     def send(self, document: list[Any]) -> None:
         """Hands over a document; never waits. Of a peer that was given up nothing is kept.
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Protocol, final
 
 from ..buffer.buffer import BufferSource, Notify
-from ..buffer.builder import BufferBuilder
 from ..buffer.elements import EventBuffer
 from ..buffer.local_pool import LocalBufferPool
 from ..buffer.statistics import LocalBufferPoolStatistics
@@ -370,11 +369,6 @@ class ResultPartition:
     def release(self) -> None:
         """Drops everything not yet consumed. Idempotent."""
         self._release()
-
-    def open_builder(self, subpartition: int) -> BufferBuilder | None:
-        """A new buffer charged to `subpartition`, or None when there is none. Not queued yet."""
-        segment = self.pool.try_acquire(subpartition)
-        return None if segment is None else BufferBuilder(segment, self.pool, subpartition)
 
     def flush_all(self) -> None:
         """Makes everything written available to the consumers; what is kept is available when its buffers are full."""

@@ -21,6 +21,8 @@ class OutgoingState(enum.Enum):
     """Our goodbye is the last frame; what is before it is still sent."""
     ENDED = "ended"
     """Nothing more is sent: our direction is closed, or the stream takes nothing any more. The peer may still send."""
+    CLOSING = "closing"
+    """Over, found by another thread: the loop ends its tasks as soon as it comes to it. Nothing is read or sent."""
     CLOSED = "closed"
     """Nothing goes either way."""
 
@@ -31,6 +33,7 @@ class OutgoingInput(enum.Enum):
     LEAVE = "leave"
     GOODBYE = "goodbye is queued"
     END = "end, or the stream takes no more"
+    CLOSE_SOON = "close, in another thread"
     CLOSE = "close, or broken"
 
 

@@ -60,6 +60,8 @@ SHORT_READ_BYTES: Final = 16 * 1024
 
 ENDED: Final = OutgoingState.ENDED
 CLOSED: Final = OutgoingState.CLOSED
+_OVER: Final = (OutgoingState.CLOSING, CLOSED)
+_SENDS_NOTHING: Final = (OutgoingState.ENDED, *_OVER)
 
 LOGGER: Final = logging.getLogger("netstack")
 
@@ -122,7 +124,6 @@ class Pump:
         self._visits = Visits() if visits is None else visits
         self._now = self._visits.now
         self._is_left = False
-        self._is_ending = False
         self._look_in_s = LOOK_IN_S
         self._work = Signal()
         self._resumed = Signal()
@@ -141,7 +142,7 @@ class Pump:
     @property
     def is_ending(self) -> bool:
         """Whether it is over, or will be as soon as the loop comes to it."""
-        return self._is_ending or self._outgoing is CLOSED
+        return self._outgoing in _OVER
 
     def _goes_on(self, what: OutgoingInput) -> None:
         self._outgoing = OUTGOING_TRANSITIONS[self._outgoing, what]
@@ -151,7 +152,7 @@ class Pump:
     def write_now(self) -> None:
         """Sends what is ready until there is no more, or the stream is full."""
         self.is_dirty = False
-        if self._is_writing or self._is_full or self._is_ending or self._outgoing is ENDED or self._outgoing is CLOSED:
+        if self._is_writing or self._is_full or self._outgoing in _SENDS_NOTHING:
             return
         self._is_writing = True
         connection = self.connection
@@ -206,7 +207,7 @@ class Pump:
         Returns:
             The bytes the last call brought; with `SHORT_READ_BYTES` or more there may be more.
         """
-        if self._is_reading or self._is_paused or self._is_ending or self._outgoing is CLOSED:
+        if self._is_reading or self._is_paused or self._outgoing in _OVER:
             return 0
         self._is_reading = True
         connection = self.connection
@@ -440,7 +441,7 @@ class Pump:
         if self.is_closed:
             return
         if self._visits.is_inside:  # ending tasks is the loop's
-            self._is_ending = True
+            self._goes_on(OutgoingInput.CLOSE_SOON)
             self._visits.soon(functools.partial(self._close, error))
             return
         self._goes_on(OutgoingInput.CLOSE)

@@ -137,14 +137,6 @@ class Scheduler:
         """Why a vertex has so many subtasks; None if that was not decided while the job ran."""
         return self._progress.explanation(vertex)
 
-    def producer_state(self, partition: int) -> ExecutionState:
-        """For a consumer that cannot open a partition: where its producer stands.
-
-        While it comes up the consumer tries again; when it is canceled or failed, the consumer cancels itself; else it
-        fails with `TaskFailed.missing_partition`, and the producer runs again.
-        """
-        return self.execution_state(int(self.topology.producer_of_partition[partition]))
-
     def persistent(self) -> dict[int, list[tuple[int, int, TaskManagerLocation]]]:
         """What outlives the job: by dataset its partitions, each with its attempt and place; lost ones are left out."""
         topology, tracker = self._progress.topology, self._progress.tracker

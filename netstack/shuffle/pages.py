@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, final
 
 from ..buffer.buffer import Buffer
-from ..buffer.stored import PART_HEADER, compress
+from ..buffer.stored import PART_HEADER, compress, part_crc32
 from ..errors import PartitionDamaged
 from ..events import DataType
 
@@ -106,7 +106,7 @@ def encode_page(data_type: DataType, pieces: list[memoryview], length: int, *, c
     if compressed and data_type is _DATA:
         block = compress(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         if block is not None:
-            return [PAGE.pack(data_type, len(block), length, zlib.crc32(block, length)), block]
+            return [PAGE.pack(data_type, len(block), length, part_crc32(block, length)), block]
     crc32 = _seed(data_type)
     for piece in pieces:
         crc32 = zlib.crc32(piece, crc32)

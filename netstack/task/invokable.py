@@ -87,11 +87,6 @@ class InvokableTask:
     def __str__(self) -> str:
         return f"{self.name}-{self.subtask}"
 
-    @property
-    def gate_count(self) -> int:
-        """How many gates it reads."""
-        return len(self._gates)
-
     async def open_gate(self, index: int = 0) -> SingleInputGate:
         """Opens one of its gates; it is closed when the task ends.
 

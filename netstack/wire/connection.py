@@ -424,7 +424,7 @@ class Connection:
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         """An in-band event."""
         self.control_frames += 1
-        if self.state is not State.OPEN:
+        if self.state not in _TAKES_FRAMES:
             raise self._unexpected(f"an event ({data_type.name})")
         self._endpoint.on_event(channel, sequence, backlog, data_type, payload)
 
@@ -438,7 +438,7 @@ class Connection:
         inflate: Inflate | None,
     ) -> None:
         """Several data buffers in one frame."""
-        if self.state is not State.OPEN:
+        if self.state not in _TAKES_FRAMES:
             raise self._unexpected("data buffers")
         self._endpoint.on_parts(channel, sequence, backlog, body, sizes, inflate)
 
@@ -450,7 +450,7 @@ class Connection:
                 self._greet(frame)
             case ConnectionFailure(code, text):
                 raise RemoteProtocolError(code, f"{self.peer} closed the connection: {text}")
-            case _ if self.state is not State.OPEN or self.continuation is not None:
+            case _ if self.state not in _TAKES_FRAMES or self.continuation is not None:
                 raise self._unexpected(type(frame).__name__)
             case SessionOffer() | Continue() | Received():
                 self._on_session_frame(frame)
@@ -522,7 +522,7 @@ class Connection:
         if following is None:
             raise self._unexpected(what.value)
         self.state = following
-        self._assembler.on_buffer = self._endpoint.on_buffer if following is State.OPEN else self.on_buffer
+        self._assembler.on_buffer = self._endpoint.on_buffer if following in _TAKES_FRAMES else self.on_buffer
 
     def _unexpected(self, what: str) -> RemoteProtocolError:
         return RemoteProtocolError(
@@ -556,4 +556,5 @@ class Connection:
 
 _SENDING: Final = (State.OPEN, State.FAREWELL)
 _GREETING: Final = State.GREETING
+_TAKES_FRAMES: Final = tuple(state for state in State if (state, Input.FRAME) in TRANSITIONS)
 _LENGTH_BYTES: Final = frozenset(range(4))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import numpy as np
+from group_views import consumed_partition_group, consumer_vertex_group
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,8 +42,8 @@ def jobs(draw: st.DrawFn) -> JobGraph:
 def edges_of(topology: Topology) -> Iterator[tuple[int, int, int]]:
     """(partition, producer, consumer) of every single edge."""
     for group in range(len(topology.groups)):
-        for partition in topology.groups.consumed_partition_group(group).partitions:
-            for consumer in topology.groups.consumer_vertex_group(group).subtasks:
+        for partition in consumed_partition_group(topology.groups, group).partitions:
+            for consumer in consumer_vertex_group(topology.groups, group).subtasks:
                 yield partition, int(topology.producer_of_partition[partition]), consumer
 
 
@@ -136,7 +138,7 @@ def test_partitions_are_released_exactly_while_nobody_needs_them(job: JobGraph, 
         assert set(gone.groups) == (done if finished.issuperset(region) else set())
         assert len(gone.groups) == len(set(gone.groups))
         for group in gone.groups:
-            for partition in topology.groups.consumed_partition_group(group).partitions:
+            for partition in consumed_partition_group(topology.groups, group).partitions:
                 of_partition = topology.groups_of_partition(partition)
                 is_free = all(all_read(topology, regions, other, finished) for other in of_partition)
                 assert (partition in gone.partitions) == is_free
@@ -173,9 +175,9 @@ def test_a_job_that_grows_comes_to_the_regions_and_groups_of_one_that_was_there(
             (
                 view.edge,
                 places(topology, (int(topology.producer_of_partition[partition]) for partition in view.partitions)),
-                places(topology, topology.groups.consumer_vertex_group(view.number).subtasks),
+                places(topology, consumer_vertex_group(topology.groups, view.number).subtasks),
             )
-            for view in map(topology.groups.consumed_partition_group, range(len(topology.groups)))
+            for view in map(partial(consumed_partition_group, topology.groups), range(len(topology.groups)))
         }
 
     assert sets(growing, regions) == sets(whole, expected)
@@ -189,13 +191,13 @@ def producers_of(job: JobGraph, vertices: set[int]) -> set[int]:
 
 
 def releasable(topology: Topology, group: int) -> bool:
-    type = topology.groups.consumed_partition_group(group).type
+    type = consumed_partition_group(topology.groups, group).type
     return type.is_released_by_scheduler and not type.is_persistent
 
 
 def all_read(topology: Topology, regions: Regions, group: int, finished: set[int]) -> bool:
     """Whether every region that consumes a group has finished."""
-    readers = {int(regions.region_of[subtask]) for subtask in topology.groups.consumer_vertex_group(group).subtasks}
+    readers = {int(regions.region_of[subtask]) for subtask in consumer_vertex_group(topology.groups, group).subtasks}
     return all(finished.issuperset(regions.members(region).tolist()) for region in readers)
 
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from partition_builders import open_builder
 
 from netstack import events as in_band
 from netstack.buffer.buffer import BufferSource, Notify
@@ -419,8 +420,7 @@ class Producer:
         (subpartition,) = self.partition.subpartitions
         stream = framed(b"hello") + framed(b"")
         for part in (stream[:6], stream[6:9], stream[9:]):
-            builder = self.partition.open_builder(0)
-            assert builder is not None
+            builder = open_builder(self.partition, 0)
             builder.append(part)
             subpartition.add(builder.create_consumer())
             builder.finish()

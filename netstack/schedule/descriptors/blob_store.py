@@ -9,12 +9,10 @@ calls in a thread.
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import hashlib
 import itertools
 import logging
-import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Final, final
@@ -109,63 +107,6 @@ class MemoryBlobStore(BlobStore):
 
 
 @final
-class FileBlobStore(BlobStore):
-    """Blobs in a folder, one file each: on one disk, or on one that all TaskManagers see.
-
-    Args:
-        folder: is made when it is not there.
-    """
-
-    def __init__(self, folder: str) -> None:
-        super().__init__()
-        self._folder = folder
-
-    def put(self, job: str, key: BlobKey, data: bytes) -> None:
-        """See `BlobStore.put`. A reader sees all of it or nothing."""
-        path = self._path(job, key)
-        try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(f"{path}.part", "wb") as file:
-                file.write(data)
-            os.replace(f"{path}.part", path)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                os.unlink(f"{path}.part")
-            raise BlobError(
-                f"blob {key} of job {job!r}, {len(data)} bytes: {error}; free or replace the disk"
-            ) from error
-
-    def get(self, job: str, key: BlobKey) -> bytes:
-        """See `BlobStore.get`. Content that is not what the key says counts as missing."""
-        try:
-            with open(self._path(job, key), "rb") as file:
-                data = file.read()
-        except FileNotFoundError:
-            raise _missing(job, key) from None
-        except OSError as error:
-            raise BlobError(f"blob {key} of job {job!r}: {error}") from error
-        if hashlib.sha1(data, usedforsecurity=False).hexdigest() not in key:
-            raise BlobError(f"blob {key} of job {job!r} is damaged: its {len(data)} bytes have another SHA-1")
-        return data
-
-    def delete(self, job: str, key: BlobKey) -> None:
-        """See `BlobStore.delete`."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path(job, key))
-
-    def keys(self, job: str) -> list[BlobKey]:
-        """See `BlobStore.keys`."""
-        try:
-            names = os.listdir(os.path.join(self._folder, _checked(job)))
-        except FileNotFoundError:
-            return []
-        return [BlobKey(name) for name in names if not name.endswith(".part")]
-
-    def _path(self, job: str, key: BlobKey) -> str:
-        return os.path.join(self._folder, _checked(job), _checked(key))
-
-
-@final
 @dataclass(frozen=True, slots=True)
 class OffloadRule:
     """When a part of a descriptor becomes a blob.
@@ -241,12 +182,6 @@ class Offloader:
         except BlobError as error:
             LOGGER.warning("%s is sent inline, %d bytes in every descriptor: %s", kind.value, len(data), error)
             return data
-
-
-def _checked(name: str) -> str:
-    if not name or "/" in name or "\0" in name or name.startswith("."):
-        raise ConfigError(f"{name!r} cannot be the name of a file; give a name without '/' that begins with no dot")
-    return name
 
 
 def _missing(job: str, key: BlobKey) -> BlobError:

@@ -44,11 +44,6 @@ class RegionScheduling:
         )
         self.extend()
 
-    @property
-    def cross_region_groups(self) -> tuple[int, ...]:
-        """Groups that several regions produce, of which one consumes it too."""
-        return tuple(np.flatnonzero(self._is_cross_region.view).tolist())
-
     def extend(self) -> None:
         """See `SchedulingStrategy`."""
         regions_before, groups_before = len(self._is_scheduled), len(self._is_cross_region)

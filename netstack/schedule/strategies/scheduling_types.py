@@ -18,7 +18,6 @@ from typing import final
 import numpy as np
 
 from ...errors import ConfigError
-from ...ids import ResultPartitionType
 from ..graph.job_graph import JobGraph
 from ..structures.arrays import NOTHING, Batches, FlagArray, GrowingArray, IndexArray, one_batch, single_batches
 from ..topology.topology import Topology
@@ -39,23 +38,6 @@ class InputConstraint(enum.Enum):
 
     ANY = "any"
     ALL = "all"
-
-
-def scheduling_type_of(type: ResultPartitionType, *, is_batch: bool) -> SchedulingType:
-    """The scheduling type that goes with an output.
-
-    Args:
-        type: of the output.
-        is_batch: whether the job ends; a streaming job has all its pipelined stages up at once.
-
-    Raises:
-        ConfigError: a hybrid type: regions or single subtasks are scheduled for those.
-    """
-    if type.is_hybrid:
-        raise ConfigError(f"{type.value} results are for region or vertex-wise scheduling: choose one of those")
-    if type.is_blocking:
-        return SchedulingType.NEXT_STAGE_ON_COMPLETE_OUTPUT
-    return SchedulingType.NEXT_STAGE_ON_FIRST_OUTPUT if is_batch and type.is_bounded else SchedulingType.ALL_AT_ONCE
 
 
 def check_scheduling(job: JobGraph, type: SchedulingType) -> None:

@@ -110,11 +110,6 @@ def pointwise_consumers(producers: int, consumers: int) -> tuple[IndexArray, Ind
     return index_array(start), index_array(stop)
 
 
-def max_degree(pattern: DistributionPattern, near: int, far: int) -> int:
-    """Most subtasks of the far side that one of the near side is connected with."""
-    return far if pattern is DistributionPattern.ALL_TO_ALL else -(-far // near)
-
-
 def static_input(pattern: DistributionPattern, producers: int, consumers: int) -> InputInfo:
     """Reads of a graph whose parallelisms were all known: one subpartition for each consumer of a partition.
 

@@ -28,46 +28,6 @@ _COLUMNS = (
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class ConsumedPartitionGroup:
-    """The partitions that the same subtasks consume over one edge; equal when the number is.
-
-    Attributes:
-        number: of the group in its topology.
-        partitions: numbers of the partitions, in order of their producers.
-        type: of their dataset.
-        dataset: index in the job graph.
-        edge: index in the job graph.
-        consumers: how many subtasks read them.
-    """
-
-    number: int
-    partitions: range
-    type: ResultPartitionType
-    dataset: int
-    edge: int
-    consumers: int
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ConsumerVertexGroup:
-    """The subtasks that consume the same partitions over one edge; equal when the number is.
-
-    Attributes:
-        number: of the group in its topology: that of their ConsumedPartitionGroup.
-        subtasks: numbers of the subtasks, in order.
-        type: of the dataset they consume.
-        partitions: how many partitions they read.
-    """
-
-    number: int
-    subtasks: tuple[int, ...]
-    type: ResultPartitionType
-    partitions: int
-
-
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class EdgeGroups:
     """Which groups one edge has, and who is in which.
@@ -226,20 +186,6 @@ class GroupTable:
     def consumers_of_all(self, groups: IndexArray) -> IndexArray:
         """Consumers of several groups, one group after the other."""
         return self.consumers[written_out(self.consumer_start[groups], self.consumer_stop[groups])]
-
-    def consumed_partition_group(self, group: int) -> ConsumedPartitionGroup:
-        """A view of its partitions."""
-        consumers = int(self.consumer_stop[group] - self.consumer_start[group])
-        return ConsumedPartitionGroup(
-            group, self.partitions_of(group), self.type_of(group), int(self.dataset[group]), int(self.edge[group]),
-            consumers,
-        )  # fmt: skip
-
-    def consumer_vertex_group(self, group: int) -> ConsumerVertexGroup:
-        """A view of its consumers."""
-        return ConsumerVertexGroup(
-            group, tuple(self.consumers_of(group).tolist()), self.type_of(group), len(self.partitions_of(group))
-        )
 
     def _append(
         self,

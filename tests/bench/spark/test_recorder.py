@@ -92,13 +92,3 @@ def test_a_full_disk_leaves_the_journal_as_it_was_and_says_what_to_do(tmp_path: 
         with files_of_at_most(len(before) + 100), pytest.raises(StoreError, match="make room there, and run the same"):
             add(recorder)
         assert recorder.path.read_bytes() == before
-
-
-def test_whether_a_run_was_cut(tmp_path: Path) -> None:
-    with Store(tmp_path / "sweep") as store:
-        recorder = Recorder(store, None)
-        assert not recorder.was_cut
-        recorder.begin(RUN)
-        assert recorder.was_cut
-        recorder.end(RUN, {})
-        assert not recorder.was_cut

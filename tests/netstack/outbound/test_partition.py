@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from partition_builders import open_builder
 
 from netstack.buffer.builder import BufferBuilder
 from netstack.buffer.network_pool import NetworkBufferPool
@@ -38,8 +39,7 @@ class Stage:
         self.acknowledged += 1
 
     def write(self, subpartition: int, data: bytes, *, finish: bool = True) -> BufferBuilder:
-        builder = self.partition.open_builder(subpartition)
-        assert builder is not None
+        builder = open_builder(self.partition, subpartition)
         self.partition.subpartitions[subpartition].add(builder.create_consumer())
         builder.append(data)
         if finish:

@@ -367,11 +367,6 @@ def test_an_unknown_taskmanager_is_nobodys_loss() -> None:
     assert play.scheduler.statistics().stale == 2
 
 
-def test_where_the_producer_of_a_partition_stands() -> None:
-    play = batch_with_sinks_running()
-    assert play.scheduler.producer_state(0) is ExecutionState.FINISHED
-
-
 def test_a_consumer_that_came_first_is_told_of_its_producer() -> None:
     job = JobGraph(
         "job",

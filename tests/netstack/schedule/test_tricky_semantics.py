@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from group_views import consumer_vertex_group
 from played import Play, canceled, deployed, timer
 
 from netstack.schedule.adaptive.cut import PlainRow, cut_by_size
@@ -69,7 +70,7 @@ def test_04_a_result_that_two_edges_read_has_two_groups_that_are_not_equal_for_b
     groups = topology.groups
     assert one != other
     assert groups.partitions_of(one) == groups.partitions_of(other)
-    assert groups.consumer_vertex_group(one).subtasks != groups.consumer_vertex_group(other).subtasks
+    assert consumer_vertex_group(groups, one).subtasks != consumer_vertex_group(groups, other).subtasks
 
 
 def test_05_a_blocking_result_is_consumable_group_by_group_and_was_as_a_whole_once() -> None:

@@ -9,6 +9,7 @@ import pytest
 from flink_frames import composite
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from partition_builders import open_builder
 
 from netstack.buffer.buffer import Buffer, BufferSource, Notify
 from netstack.buffer.network_pool import NetworkBufferPool
@@ -618,8 +619,7 @@ class Producer:
             host=Host(),
         )
         for part in (bytes(FULL), b"two", b"three"):
-            builder = self.partition.open_builder(0)
-            assert builder is not None
+            builder = open_builder(self.partition, 0)
             builder.append(part)
             self.partition.subpartitions[0].add(builder.create_consumer())
             builder.finish()

@@ -1,9 +1,8 @@
-"""Stores of blobs: the same promises in memory and in files; what is offloaded and what happens when it cannot be."""
+"""What a store of blobs promises; what is offloaded and what happens when it cannot be."""
 
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,6 @@ from netstack.schedule.descriptors.blob_store import (
     BlobError,
     BlobKind,
     BlobStore,
-    FileBlobStore,
     MemoryBlobStore,
     Offloader,
     OffloadRule,
@@ -20,9 +18,9 @@ from netstack.schedule.descriptors.blob_store import (
 from netstack.schedule.descriptors.descriptors import BlobKey
 
 
-@pytest.fixture(params=["memory", "files"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> BlobStore:
-    return MemoryBlobStore() if request.param == "memory" else FileBlobStore(str(tmp_path / "blobs"))
+@pytest.fixture
+def store() -> BlobStore:
+    return MemoryBlobStore()
 
 
 def test_put_get_delete(store: BlobStore) -> None:
@@ -38,32 +36,6 @@ def test_put_get_delete(store: BlobStore) -> None:
     store.delete("nobody", key)
     with pytest.raises(BlobError, match="no blob"):
         store.get("job", key)
-
-
-def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
-    store = FileBlobStore(str(tmp_path))
-    key = store.new_key(BlobKind.JOB_INFORMATION, b"content", "me")
-    store.put("job", key, b"content")
-    (tmp_path / "job" / key).write_bytes(b"contend")
-    with pytest.raises(BlobError, match="damaged"):
-        store.get("job", key)
-
-
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "job").write_bytes(b"a file where a folder should be")
-    store = FileBlobStore(str(tmp_path))
-    key = BlobKey("task-1")
-    with pytest.raises(BlobError, match="free or replace the disk"):
-        store.put("job", key, b"content")
-    with pytest.raises(BlobError, match="task-1"):
-        store.get("job", key)
-
-
-@pytest.mark.parametrize("job", ["", "a/b", ".hidden", "a\0b"])
-def test_names_that_are_no_files(tmp_path: Path, job: str) -> None:
-    store = FileBlobStore(str(tmp_path))
-    with pytest.raises(ConfigError, match="name of a file"):
-        store.keys(job)
 
 
 class FullStore(BlobStore):

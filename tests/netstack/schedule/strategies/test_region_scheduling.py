@@ -67,16 +67,9 @@ def test_partitions_count_not_datasets(type):
 def test_a_group_that_the_consumer_produces_in_part_counts_only_what_others_produce():
     job = Scheduled("x(4) -pointwise,pipelined-> y(3) -pointwise,blocking-> z(2); x -pointwise,pipelined-> z")
     # z1 reads y1 of the other region and y2 of its own.
-    assert [
-        job.topology.groups.consumed_partition_group(group).partitions for group in job.strategy.cross_region_groups
-    ] == [range(job.topology.partitions_of(1).start + 1, job.topology.partitions_of(1).stop)]
     assert job.start() == ["x0 x1 y0 y1 z0"]
     assert job.finish("y0") == []
     assert job.finish("y1") == ["x2 x3 y2 z1"]
-
-
-def test_a_blocking_shuffle_has_no_cross_region_groups():
-    assert Scheduled("a(4) -all,blocking-> b(4)").strategy.cross_region_groups == ()
 
 
 def test_several_inputs_are_all_needed():

@@ -1,13 +1,11 @@
 import pytest
 
 from netstack import ConfigError
-from netstack.ids import ResultPartitionType
 from netstack.schedule.strategies.scheduling_types import (
     EagerScheduling,
     InputConstraint,
     LazyScheduling,
     SchedulingType,
-    scheduling_type_of,
 )
 from netstack.schedule.structures.arrays import index_array
 from netstack.schedule.topology.topology import Topology
@@ -19,24 +17,6 @@ FIRST, COMPLETE = SchedulingType.NEXT_STAGE_ON_FIRST_OUTPUT, SchedulingType.NEXT
 def lazy(text, type=FIRST, constraint=InputConstraint.ANY):
     topology = Topology(job_of(text))
     return LazyScheduling(topology, type, constraint)
-
-
-@pytest.mark.parametrize(
-    ("type", "is_batch", "expected"),
-    [
-        (ResultPartitionType.PIPELINED, False, SchedulingType.ALL_AT_ONCE),
-        (ResultPartitionType.PIPELINED_BOUNDED, False, SchedulingType.ALL_AT_ONCE),
-        (ResultPartitionType.PIPELINED_BOUNDED, True, FIRST),
-        (ResultPartitionType.BLOCKING, True, COMPLETE),
-    ],
-)
-def test_the_scheduling_type_of_an_output(type, is_batch, expected):
-    assert scheduling_type_of(type, is_batch=is_batch) is expected
-
-
-def test_hybrid_results_have_no_scheduling_type():
-    with pytest.raises(ConfigError, match="hybrid_full results are for region"):
-        scheduling_type_of(ResultPartitionType.HYBRID_FULL, is_batch=True)
 
 
 def test_eager_is_everything_in_one_call():

@@ -7,7 +7,6 @@ from netstack.schedule.topology.distribution import (
     Piece,
     dynamic_input,
     dynamic_subpartitions,
-    max_degree,
     pointwise_consumers,
     pointwise_partitions,
     static_input,
@@ -66,14 +65,6 @@ def test_fewer_consumers_each_read_an_even_share_and_producers_serve_one(produce
     read = partitions(producers, consumers)
     assert [partition for share in read for partition in share] == list(range(producers))
     assert {len(share) for share in read} <= {producers // consumers, -(-producers // consumers)}
-
-
-@pytest.mark.parametrize(
-    ("source", "target", "pointwise"), [(17, 17, 1), (17, 23, 1), (17, 34, 1), (34, 17, 2), (23, 17, 2)]
-)
-def test_most_edges_of_one_subtask(source, target, pointwise):
-    assert max_degree(POINTWISE, target, source) == pointwise
-    assert max_degree(ALL, target, source) == source
 
 
 @pytest.mark.parametrize(

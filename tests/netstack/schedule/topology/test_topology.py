@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from group_views import consumed_partition_group, consumer_vertex_group
 
 from netstack import ConfigError
 from netstack.schedule.graph.job_graph import UNDECIDED
@@ -27,7 +28,7 @@ def test_an_all_to_all_edge_is_one_group_with_two_faces():
     topology = Topology(job_of("a(3) -all,blocking-> b(2)"))
     assert [topology.consumed_groups(subtask) for subtask in topology.subtasks_of(1)] == [(0,), (0,)]
     assert [topology.groups_of_partition(partition) for partition in range(3)] == [(0,)] * 3
-    consumed, consumers = topology.groups.consumed_partition_group(0), topology.groups.consumer_vertex_group(0)
+    consumed, consumers = consumed_partition_group(topology.groups, 0), consumer_vertex_group(topology.groups, 0)
     assert (consumed.partitions, consumed.consumers, consumed.dataset, consumed.edge) == (range(3), 2, 0, 0)
     assert (consumers.subtasks, consumers.partitions) == ((3, 4), 3)
     assert consumed.number == consumers.number
@@ -46,8 +47,8 @@ def test_a_pointwise_edge_has_as_many_groups_as_its_narrow_end(producers, consum
     topology = Topology(job_of(f"a({producers}) -pointwise,blocking-> b({consumers})"))
     assert [
         (
-            topology.groups.consumed_partition_group(group).partitions,
-            topology.groups.consumer_vertex_group(group).subtasks,
+            consumed_partition_group(topology.groups, group).partitions,
+            consumer_vertex_group(topology.groups, group).subtasks,
         )
         for group in range(len(topology.groups))
     ] == expected
@@ -68,8 +69,8 @@ def test_consumers_that_read_the_same_range_share_a_group():
     topology.initialise(1, [InputInfo.of_pieces([(Piece(each, range(1)),) for each in ranges])])
     assert [
         (
-            tuple(topology.groups.consumed_partition_group(group).partitions),
-            topology.groups.consumer_vertex_group(group).subtasks,
+            tuple(consumed_partition_group(topology.groups, group).partitions),
+            consumer_vertex_group(topology.groups, group).subtasks,
         )
         for group in range(len(topology.groups))
     ] == [((0,), (4, 5)), ((1, 2), (6,)), ((3,), (7,))]
@@ -81,7 +82,7 @@ def test_ranges_may_overlap_and_come_back():
     topology.initialise(0)
     ranges = [range(2, 3), range(2), range(1, 3), range(2, 3)]
     topology.initialise(1, [InputInfo.of_pieces([(Piece(each, range(1)),) for each in ranges])])
-    assert [topology.groups.consumer_vertex_group(group).subtasks for group in range(3)] == [(3, 6), (4,), (5,)]
+    assert [consumer_vertex_group(topology.groups, group).subtasks for group in range(3)] == [(3, 6), (4,), (5,)]
     assert [topology.groups_of_partition(partition) for partition in range(3)] == [(1,), (1, 2), (0, 2)]
     assert topology.produced_by_all(index_array([1, 2])).tolist() == [0, 1, 2]
 

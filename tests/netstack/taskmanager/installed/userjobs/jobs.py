@@ -50,7 +50,7 @@ async def count(task: InvokableTask) -> dict[str, Any]:
     """Reads everything."""
     gate = await task.open_gate()
     found = [word async for word in RecordReader(gate, format="str")]
-    return {"words": len(found), "gates": task.gate_count, "last": found[-1] if found else None}
+    return {"words": len(found), "last": found[-1] if found else None}
 
 
 async def echo(task: InvokableTask) -> str:
