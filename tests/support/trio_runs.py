@@ -7,7 +7,6 @@ is a plain one, which calls `run_virtual` for each example.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -65,21 +64,6 @@ def run_limited(
 def run_virtual(test: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
     """Runs an async function in a virtual time of its own; returns what it does. What would hang fails."""
     return run_limited(lambda: test(*arguments), clock=virtual_clock())
-
-
-def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """For tests that are on their way here; ask for `autojump_clock` instead."""
-
-    @functools.wraps(test)
-    def run(*arguments: Any, **keywords: Any) -> None:
-        run_virtual(functools.partial(test, *arguments, **keywords))
-
-    return run
-
-
-def real(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """For tests that are on their way here; leave it out instead."""
-    return test
 
 
 async def streams() -> tuple[ByteStream, ByteStream]:

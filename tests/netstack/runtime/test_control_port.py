@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from trio_runs import virtual
+from trio.testing import MockClock
 
 from netstack.control.codec import Plain
 from netstack.control.link import CLIENT, ControlLink, Greeting, dial
@@ -58,8 +58,7 @@ async def asking(url: str, role: str = CLIENT) -> AsyncIterator[Questions]:
         nursery.cancel_scope.cancel()
 
 
-@virtual
-async def test_a_flood_of_strangers_is_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_flood_of_strangers_is_a_few_lines(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
     async with port_with({}) as url:
         for _ in range(FLOOD):
             stream = await transport_for(url).connect(url)
@@ -73,8 +72,9 @@ async def test_a_flood_of_strangers_is_a_few_lines(caplog: pytest.LogCaptureFixt
     assert all(record.getMessage().isprintable() for record in caplog.records)
 
 
-@virtual
-async def test_who_says_nothing_is_told_apart_from_who_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+async def test_who_says_nothing_is_told_apart_from_who_is_refused(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
     async with port_with({}) as url:
         stream = await transport_for(url).connect(url)
         async with asking(url, role="taskmanager") as questions:
@@ -87,8 +87,7 @@ async def test_who_says_nothing_is_told_apart_from_who_is_refused(caplog: pytest
     assert any("clients dial it" in text for text in texts)
 
 
-@virtual
-async def test_questions_of_one_client_are_answered_a_few_at_a_time() -> None:
+async def test_questions_of_one_client_are_answered_a_few_at_a_time(autojump_clock: MockClock) -> None:
     under_way = most = 0
     release = trio.Event()
 
@@ -116,8 +115,9 @@ async def test_questions_of_one_client_are_answered_a_few_at_a_time() -> None:
     assert most == MAX_ASKS
 
 
-@virtual
-async def test_what_cannot_be_answered_is_refused_and_the_client_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_cannot_be_answered_is_refused_and_the_client_goes_on(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
     async def too_much(document: Plain) -> Plain:
         return {"data": b"." * (64 << 20)}
 
@@ -142,8 +142,7 @@ async def test_what_cannot_be_answered_is_refused_and_the_client_goes_on(caplog:
     ]
 
 
-@virtual
-async def test_answers_of_a_client_that_has_gone_are_dropped() -> None:
+async def test_answers_of_a_client_that_has_gone_are_dropped(autojump_clock: MockClock) -> None:
     ended = trio.Event()
 
     async def hold(document: Plain) -> Plain:
