@@ -264,6 +264,7 @@ def network(scenario: Scenario) -> NetworkConfig:
         debloat_min_buffer_bytes=64,
         connect_timeout_s=5.0,
         sort_buffer_bytes=64 * 1024,
+        resume_grace_s=scenario.resume_grace_s,
     )
 
 

@@ -90,6 +90,7 @@ class Scenario:
         own_network: whether the job has a network of its own.
         debloats: whether its buffers are made smaller.
         restart: kind of its restarts.
+        resume_grace_s: how long a cut connection may be dialled again; 0: it has failed.
         faults: in order of time.
     """
 
@@ -109,6 +110,7 @@ class Scenario:
     own_network: bool
     debloats: bool
     restart: str
+    resume_grace_s: float = 0.0
     faults: tuple[Fault, ...] = ()
 
     def __str__(self) -> str:
@@ -160,6 +162,7 @@ def random_scenario(seed: int) -> Scenario:
         own_network=chance.random() < 0.3,
         debloats=chance.random() < 0.2,
         restart=chance.choice(("fixed_delay", "exponential")),
+        resume_grace_s=chance.choice((0.0, 0.0, 1.0, 4.0)),
         faults=tuple(faults),
     )
 
@@ -210,6 +213,7 @@ def smaller(scenario: Scenario) -> Iterator[Scenario]:
         {"own_network": False},
         {"segment_bytes": 4096},
         {"restart": "fixed_delay"},
+        {"resume_grace_s": 0.0},
     ):
         changed = replace(scenario, **changes)
         if changed != scenario:
