@@ -47,6 +47,7 @@ from .recover.command import recover
 from .report import Sweep, findings, together
 from .run_table import peer_rows, print_run
 from .runners import Runners
+from .scale.command import scale
 from .scheduler.command import scheduler
 from .shuffle.command import shuffle
 from .simulate.command import simulate
@@ -334,6 +335,7 @@ cli.add_command(channels)
 cli.add_command(checkpoints)
 cli.add_command(jobs)
 cli.add_command(recover)
+cli.add_command(scale)
 cli.add_command(scheduler)
 cli.add_command(exchange)
 cli.add_command(goals)

@@ -12,6 +12,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from netstack.config import NetworkConfig
 from netstack.errors import ConfigError
 from netstack.units import format_size
 
@@ -42,7 +43,7 @@ class RunSpec:
         segment_size_bytes: size of a network buffer.
         exclusive_buffers: per channel; 0 is legal, then channels share what floats.
         floating_buffers: per gate.
-        spare_buffers: as many more while others leave them idle.
+        spare_buffers: as many more while the reader waits and others leave them idle.
         credit: False receives without credits, to be measured against.
         debloat_s: shrinks buffers until what is in flight takes about this long to consume; None leaves them whole.
         consume_rate_per_s: the consumer takes at most this many records a second; None is as fast as it goes.
@@ -79,7 +80,7 @@ class RunSpec:
     segment_size_bytes: int = 32 * 1024
     exclusive_buffers: int = 2
     floating_buffers: int = 8
-    spare_buffers: int = 0
+    spare_buffers: int = NetworkConfig().spare_floating_buffers_per_gate
     credit: bool = True
     debloat_s: float | None = None
     consume_rate_per_s: float | None = None

@@ -43,9 +43,9 @@ class NetworkConfig:
         exclusive_buffers_per_channel: receive buffers that belong to one remote channel: its initial credit. With 0 a
             channel holds none while it is idle: its producer announces what waits, and gets floating buffers for that.
         floating_buffers_per_gate: receive buffers the channels of one gate share, by backlog.
-        spare_floating_buffers_per_gate: as many more the gate takes, and a bounded partition fills, while others leave
-            them idle; they go back as they are needed elsewhere. More throughput where few buffers hold it up, and more
-            data under way, behind which a barrier waits: so none by default.
+        spare_floating_buffers_per_gate: as many more a gate takes while its reader waits for data and others leave them
+            idle: each round trip of credit then carries nearly twice as much. They go back as they are needed
+            elsewhere, and when the reader is what holds the stream up: barriers wait behind no more data then.
         max_required_buffers_per_gate: bound on what one gate is promised; above it its channels get fewer exclusive
             buffers, down to none, and the rest of what they would have is shared. None is without a bound.
         credit_based: False receives without credits, as before Flink 1.5, to be measured against: a channel without a
@@ -103,7 +103,7 @@ class NetworkConfig:
     memory_bytes: int = 64 * MIB
     exclusive_buffers_per_channel: int = 2
     floating_buffers_per_gate: int = 8
-    spare_floating_buffers_per_gate: int = 0
+    spare_floating_buffers_per_gate: int = 22
     max_required_buffers_per_gate: int | None = None
     credit_based: bool = True
     max_buffers_per_channel: int | None = None

@@ -38,10 +38,12 @@ class WaitStatistics:
 class WaitMeter:
     """Adds waits up. 400 bytes; `begin` and `end` are O(1)."""
 
-    __slots__ = ("_before_s", "_began_s", "_longest_s", "_made_s", "_span", "_total_s", "_waiters")
+    __slots__ = ("_before_s", "_began_s", "_longest_s", "_made_s", "_span", "_total_s", "_waiters", "count")
 
     def __init__(self, now_s: float) -> None:
         """Starts at 0 at `now_s`."""
+        self.count = 0
+        """How many waits have begun."""
         self._made_s = now_s
         self._total_s = 0.0
         self._longest_s = 0.0
@@ -54,6 +56,7 @@ class WaitMeter:
         """Somebody waits from now on. Of several who wait at once the time counts once."""
         if not self._waiters:
             self._began_s = now_s
+            self.count += 1
         self._waiters += 1
 
     def end(self, now_s: float) -> None:

@@ -39,7 +39,7 @@ MODULES: Final = (
     *("wire.credit", "wire.codec", "wire.codec_native", "wire.assembler", "wire.connection"),
     *("wire.codec_flink", "wire.flink_consumer", "wire.flink_producer"),  # subclasses of a compiled class
     *("inbound.channel", "inbound.local_channel", "inbound.parts", "inbound.capture"),
-    *("inbound.gate", "inbound.union", "inbound.receiver", "inbound.uncredited"),
+    *("inbound.gate", "inbound.union", "inbound.receiver", "inbound.uncredited", "inbound.spare"),
 )
 
 GROUP: Final = "netstack_core"

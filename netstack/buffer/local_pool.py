@@ -77,6 +77,27 @@ class LocalBufferPool:
         return self._size
 
     @property
+    def is_network_idle(self) -> bool:
+        """See `NetworkBufferPool.is_idle`."""
+        return self._network.is_idle
+
+    @property
+    def present_size(self) -> int:
+        """As `size`, as it was shared out last."""
+        return self._size
+
+    def set_maximum(self, maximum: int) -> None:
+        """How far it may grow from now on; a surplus still in use returns when it is recycled.
+
+        Raises:
+            LocalProtocolError: below what was promised, or a pool without a maximum.
+        """
+        if self.maximum is None or maximum < self.required:
+            raise LocalProtocolError(f"a pool of {self.required} to {self.maximum} segments, and at most {maximum}")
+        if maximum != self.maximum and not self._destroyed:
+            self._network.set_maximum(self, maximum)
+
+    @property
     def lacks_promised(self) -> bool:
         """Whether it holds fewer than it was promised."""
         return self._requested < self.required

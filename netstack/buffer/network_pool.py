@@ -86,6 +86,11 @@ class NetworkBufferPool:
         """Segments nobody holds."""
         return len(self._free) + self._unmade.left
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether so much is free, a quarter, that who has no promise of it may take some without holding others up."""
+        return 4 * self.free_segments >= self._total
+
     def create_pool(
         self,
         required: int,
@@ -244,6 +249,16 @@ class NetworkBufferPool:
             self.redistribute()
         else:
             self._limited[pool] = None
+
+    def set_maximum(self, pool: LocalBufferPool, maximum: int) -> None:
+        """A pool wants to grow further than before, or not as far; not below what it was promised."""
+        assert pool.maximum is not None
+        self._wanted += maximum - pool.maximum
+        pool.maximum = maximum
+        self._change()
+        pool.set_size(pool.present_size)
+        self._let_grow()
+        self.at_limit(pool)
 
     def settle(self) -> None:
         """Shares out what is not promised, if that was put off: somebody looks at a size."""

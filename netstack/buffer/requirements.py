@@ -34,7 +34,7 @@ class GateBuffers:
     Attributes:
         exclusive_each: exclusive buffers of every remote channel: its initial credit.
         pool_required: floating buffers it is promised.
-        pool_maximum: floating buffers it may have.
+        pool_maximum: floating buffers it may have, without spare ones.
     """
 
     exclusive_each: int
@@ -52,7 +52,7 @@ def gate_buffers(remote_channels: int, config: NetworkConfig) -> GateBuffers:
     if not remote_channels:
         return GateBuffers(0, 0, 0)
     exclusive = config.exclusive_buffers_per_channel
-    floating = config.floating_buffers_per_gate + config.spare_floating_buffers_per_gate
+    floating = config.floating_buffers_per_gate
     required = remote_channels * exclusive + 1
     if not config.credit_based:  # nobody owns a buffer: all of them are there for whatever arrives
         return GateBuffers(0, required, remote_channels * exclusive + floating)
@@ -79,8 +79,7 @@ def partition_buffers(kind: ResultPartitionType, subpartitions: int, config: Net
     required = subpartitions + 1
     if not kind.is_bounded:
         return required, None
-    floating = config.floating_buffers_per_gate + config.spare_floating_buffers_per_gate
-    most = subpartitions * config.exclusive_buffers_per_channel + floating
+    most = subpartitions * config.exclusive_buffers_per_channel + config.floating_buffers_per_gate
     return required, max(required, most)
 
 

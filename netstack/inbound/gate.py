@@ -25,6 +25,7 @@ from ..events import DataType, EndOfData, decode_event
 from ..waits import WaitMeter
 from .debloat import BufferDebloater
 from .leaving import ClosedByLeaving
+from .spare import REVIEW_BUFFERS, SpareBuffers
 from .statistics import ChannelStatistics, GateStatistics
 
 _DATA: Final = DataType.DATA
@@ -111,6 +112,8 @@ class SingleInputGate(ClosedByLeaving):
         """Of the NetworkEnvironment that opened it, where its readers find what nobody told them otherwise."""
         self.debloater: BufferDebloater | None = None
         """What sizes its producers' buffers, if anything does."""
+        self._spare: SpareBuffers | None = None
+        self._until_review = REVIEW_BUFFERS
         self.on_data: Callable[[], None] | None = None
         """Told when a channel gets in line and no other was."""
         self.on_available: Callable[[], None] | None = None
@@ -131,6 +134,11 @@ class SingleInputGate(ClosedByLeaving):
     def add_channel(self, channel: InputChannel) -> None:
         """Appends a channel; its index is its place."""
         self._channels.append(channel)
+
+    def allow_spare(self, buffers: int) -> None:
+        """Its pool may have so many more floating buffers while its reader waits for data."""
+        if self.pool is not None:
+            self._spare = SpareBuffers(self.pool, buffers)
 
     @property
     def channels(self) -> Sequence[InputChannel]:
@@ -220,6 +228,11 @@ class SingleInputGate(ClosedByLeaving):
                     line.append(channel)
             buffer.channel_index = channel.index
             if buffer.data_type is _DATA:
+                if self._spare is not None:
+                    self._until_review -= 1
+                    if not self._until_review:
+                        self._until_review = REVIEW_BUFFERS
+                        self._spare.review(self.idle.count)
                 return buffer
             if buffer.data_type is DataType.END_OF_DATA:
                 event = decode_event(buffer.memory)

@@ -215,6 +215,8 @@ class NetworkEnvironment:
 
         gate = SingleInputGate(pool, poke=producers.poke, on_closed=forget, now=self.now, name=name)
         gate.config = config
+        if config.spare_floating_buffers_per_gate:
+            gate.allow_spare(config.spare_floating_buffers_per_gate)
         self._gates[gate] = producers
         self._memory_watch.check(self._pool.statistics())
         try:

@@ -1,0 +1,81 @@
+"""The command `netstack-bench scale`.
+
+Takes: flags. Gives: tables, or one JSON document, on standard output; an exit code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from netstack.cli.values import COUNT, NUMBER
+from netstack.units import format_count, format_latency, three_digits
+
+from .. import console
+from ..flags import json_flag
+from .measure import AXES, EMITS, SEGMENT_BYTES, ScaleSpec, measure
+
+_DEFAULT = ScaleSpec()
+_TITLES = {
+    "channels": f"channels on one connection, buffers of {SEGMENT_BYTES // 1024} KiB",
+    "connections": f"connections between two processes, buffers of {SEGMENT_BYTES // 1024} KiB",
+    "taskmanagers": "all-to-all among TaskManagers that are processes of this machine",
+}
+_COUNTS = ("taskmanagers", "parallelism", "connections", "channels")
+
+
+@click.command(short_help="More channels, connections, TaskManagers: rate, CPU and memory of each.")
+@click.option("--axis", "axes", type=click.Choice(AXES), multiple=True, help="Repeatable; all if not given.")
+@click.option("--most", type=COUNT, help="No more of them than so many.")
+@click.option("--emit", "emits", type=click.Choice(EMITS), multiple=True, help="Repeatable; both if not given.")
+@click.option("--seconds", type=NUMBER, default=_DEFAULT.seconds, show_default=True, help="Length of each run.")
+@json_flag
+def scale(axes: tuple[str, ...], most: int | None, emits: tuple[Any, ...], seconds: float, as_json: bool) -> int:
+    """Sends records of 8 bytes as fast as it goes, over more and more channels, connections and TaskManagers.
+
+    CPU is that of all processes together. Memory is the most each process held, the interpreter included; of
+    TaskManagers the mean at the end. The default takes about two minutes.
+
+    Exit code 1 when something did not arrive whole, in order and once, or could not be measured.
+    """
+    spec = ScaleSpec(axes=axes or AXES, most=most, emits=emits or EMITS, seconds=seconds)
+    errors = console.err()
+    result = measure(spec, lambda text: errors.print(text, soft_wrap=True))
+    if as_json:
+        console.print_json(result)
+    else:
+        print_scale(result, console.out())
+    for axis in spec.axes:
+        for row in result[axis]:
+            if not row["delivered"]:
+                errors.print(f"[red]not delivered:[/] {axis} {escape(str(row))}", soft_wrap=True)
+    return 0 if result["delivered"] else 1
+
+
+def print_scale(result: Mapping[str, Any], console: Console) -> None:
+    """A table for each axis."""
+    for axis in (axis for axis in AXES if result.get(axis)):
+        rows = result[axis]
+        counts = [name for name in _COUNTS if name in rows[0]]
+        memories = list(dict.fromkeys(name for row in rows for name in row.get("memory_bytes", {})))
+        table = Table(box=None, pad_edge=False, header_style="bold", title=_TITLES[axis], title_justify="left")
+        for name in ("by", *counts, "records/s", "us CPU a 1,000", "p50", *(f"MB {name}" for name in memories)):
+            table.add_column(name, justify="left" if name == "by" else "right")
+        for row in rows:
+            told = [str(row["emit"]), *(f"{row[name]:,}" if name in row else "" for name in counts)]
+            if "error" in row:
+                table.add_row(*told, "[red]failed[/]")
+                continue
+            table.add_row(
+                *told,
+                format_count(row["records_per_s"]),
+                three_digits(row["cpu_us_per_thousand"] or 0.0),
+                "" if row["latency_p50_us"] is None else format_latency(row["latency_p50_us"]),
+                *(three_digits(row["memory_bytes"][name] / 1e6) for name in memories),
+            )
+        console.print(table)

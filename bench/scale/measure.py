@@ -1,0 +1,147 @@
+"""Measures the same work over more and more channels, connections and TaskManagers.
+
+Takes: which axes, how far, how long. Gives: a row for each point: rate, CPU for each million records, memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from netstack.config import KIB, MIB
+from netstack.errors import ConfigError, NetstackError
+
+from ..host import Usage, host_facts, version
+from ..mesh.driver import run_over_hosts
+from ..mesh.spec import MeshSpec
+from ..runner import run_once
+from ..spec import Emit, RunSpec
+from ..taskmanagers import local_taskmanagers
+
+CHANNELS: Final = (1, 10, 100, 1_000, 10_000)
+CONNECTIONS: Final = (1, 2, 8, 16, 64)
+TASKMANAGERS: Final = (2, 4, 8)
+PARALLELISM: Final = (4, 8)
+EMITS: Final[tuple[Emit, ...]] = ("record", "batch")
+AXES: Final = ("channels", "connections", "taskmanagers")
+
+SEGMENT_BYTES: Final = 4 * KIB
+"""Of channels and connections: 10,000 channels of 3 buffers each are then 120 MiB."""
+
+Told = Callable[[str], None]
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleSpec:
+    """What is measured.
+
+    Attributes:
+        axes: of `AXES`.
+        most: no more channels, connections or TaskManagers than so many; None is all of them.
+        emits: one call a record, batches, or both.
+        seconds: length of each run.
+    """
+
+    axes: tuple[str, ...] = AXES
+    most: int | None = None
+    emits: tuple[Emit, ...] = EMITS
+    seconds: float = 2.0
+
+    def __post_init__(self) -> None:
+        """Refuses settings that cannot work, naming the flag."""
+        if not self.seconds > 0:
+            raise ConfigError(f"--seconds {self.seconds:g}: give more than 0")
+        if self.most is not None and self.most < 1:
+            raise ConfigError(f"--most {self.most}: the least is 1")
+
+    def points(self, values: Sequence[int]) -> list[int]:
+        """Those that are measured."""
+        return [value for value in values if self.most is None or value <= self.most]
+
+
+def measure(spec: ScaleSpec, tell: Told) -> dict[str, Any]:
+    """Measures every point once; one that fails is a row with its error.
+
+    Returns:
+        The document of the command.
+    """
+    found: dict[str, Rows] = {}
+    for axis in spec.axes:
+        rows = found[axis] = []
+        for emit in spec.emits:
+            for settings in _points(spec, axis):
+                tell(f"{axis}, by {emit}: {', '.join(f'{name} {value}' for name, value in settings.items())}")
+                row: dict[str, Any] = {"emit": emit, **settings}
+                try:
+                    row |= (
+                        _all_to_all(spec, emit, **settings) if axis == "taskmanagers" else _pair(spec, emit, settings)
+                    )
+                except NetstackError as error:
+                    row |= {"error": str(error), "delivered": False}
+                rows.append(row)
+    return {
+        **found,
+        "delivered": all(row["delivered"] for rows in found.values() for row in rows),
+        "settings": dataclasses.asdict(spec),
+        "host": host_facts(),
+        "version": version(),
+    }
+
+
+def _points(spec: ScaleSpec, axis: str) -> list[dict[str, int]]:
+    if axis == "channels":
+        return [{"channels": count} for count in spec.points(CHANNELS)]
+    if axis == "connections":
+        # The same channels at every point: what differs is how many share a connection.
+        return [{"connections": count, "channels": CONNECTIONS[-1]} for count in spec.points(CONNECTIONS)]
+    return [
+        {"taskmanagers": count, "parallelism": parallelism}
+        for parallelism in PARALLELISM
+        for count in spec.points(TASKMANAGERS)
+    ]
+
+
+def _pair(spec: ScaleSpec, emit: Emit, settings: Mapping[str, int]) -> dict[str, Any]:
+    """Two processes."""
+    run = RunSpec(
+        emit=emit,
+        seconds=spec.seconds,
+        segment_size_bytes=SEGMENT_BYTES,
+        verify="sample" if emit == "batch" else "all",
+        **settings,
+    )
+    result = run_once(run)
+    cpu_s = sum(each or 0.0 for each in result["cpu_s_per_gb"].values()) * result["payload_bytes"] / 1e9
+    memory = result["memory_bytes"]
+    return _row(result, cpu_s, {"producer": memory["producer"], "consumer": memory["consumer"]})
+
+
+def _all_to_all(spec: ScaleSpec, emit: Emit, *, taskmanagers: int, parallelism: int) -> dict[str, Any]:
+    """Sources to sinks among TaskManagers that are processes of this machine."""
+    with local_taskmanagers(taskmanagers, slots=2 * parallelism, memory_bytes=64 * MIB) as running:
+        hosts = running.hosts(parallelism)
+        before, began = running.used(), time.monotonic()
+        result = run_over_hosts(MeshSpec(emit=emit, seconds=spec.seconds, hosts=hosts))
+        used = running.used()
+        elapsed_s = time.monotonic() - began
+    row = _row(result, used.cpu_s - before.cpu_s, {"each": _of_each(used, taskmanagers)})
+    return {**row, "channels": parallelism * parallelism, "elapsed_s": elapsed_s}
+
+
+def _of_each(used: Usage, count: int) -> int:
+    return used.memory_bytes // count
+
+
+def _row(result: Mapping[str, Any], cpu_s: float, memory_bytes: Mapping[str, int]) -> dict[str, Any]:
+    records = result["records"]
+    return {
+        "records_per_s": result["records_per_s"],
+        "cpu_us_per_thousand": cpu_s * 1e9 / records if records else None,
+        "memory_bytes": dict(memory_bytes),
+        "latency_p50_us": result["latency_us"]["p50"],
+        "delivered": result["delivered"] is True,
+    }

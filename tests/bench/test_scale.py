@@ -1,0 +1,82 @@
+"""What more channels, connections and TaskManagers cost: which points there are, and what is told of them."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from bench.cli import main
+from bench.ends import PARTITION, config_of, descriptors_of
+from bench.scale.command import print_scale
+from bench.scale.measure import CHANNELS, CONNECTIONS, ScaleSpec
+from bench.spec import RunSpec
+from netstack.errors import ConfigError
+
+
+def test_no_more_of_them_than_asked() -> None:
+    spec = ScaleSpec(most=16)
+    assert spec.points(CHANNELS) == [1, 10]
+    assert spec.points(CONNECTIONS) == [1, 2, 8, 16]
+    assert ScaleSpec().points(CHANNELS) == list(CHANNELS)
+
+
+def test_record_i_comes_through_channel_i_whatever_the_number_of_connections() -> None:
+    spec = RunSpec(channels=6, connections=3)
+    found = descriptors_of(spec, "a:1 b:1 c:1")
+    assert [each.address for each in found] == ["a:1", "b:1", "c:1"] * 2
+    assert [each.subpartition for each in found] == [0, 0, 0, 1, 1, 1]
+    assert {each.partition_id for each in found} == {PARTITION}
+
+
+@pytest.mark.parametrize(
+    ("settings", "flag"),
+    [
+        ({"connections": 3, "channels": 4}, "--connections 3"),
+        ({"connections": 2, "channels": 2, "emit": "arrow"}, "--connections"),
+        ({"connections": 2, "channels": 2, "profile": True}, "--profile"),
+        ({"read": "buffer", "emit": "batch"}, "--read buffer"),
+    ],
+)
+def test_what_connections_and_readers_cannot_do_is_refused(settings: dict[str, object], flag: str) -> None:
+    with pytest.raises(ConfigError, match=flag):
+        RunSpec.from_dict(settings)
+
+
+def test_each_connection_has_its_landing_buffers() -> None:
+    def memory(connections: int) -> int:
+        return config_of(RunSpec(channels=8, connections=connections)).memory_bytes
+
+    assert memory(8) - memory(1) == 7 * 16 * 32 * 1024
+
+
+def test_a_failed_point_is_a_row() -> None:
+    written = StringIO()
+    rows = [
+        {
+            "emit": "batch",
+            "channels": 10,
+            "records_per_s": 2e6,
+            "cpu_us_per_thousand": 61.25,
+            "memory_bytes": {"producer": 60_000_000, "consumer": 61_000_000},
+            "latency_p50_us": 1250.0,
+            "delivered": True,
+        },
+        {"emit": "batch", "channels": 100, "error": "no memory", "delivered": False},
+    ]
+    print_scale({"channels": rows}, Console(file=written, width=120))
+    text = written.getvalue()
+    assert "2 M" in text
+    assert "61.2" in text
+    assert "failed" in text
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("axis", ["channels", "connections", "taskmanagers"])
+def test_every_axis_end_to_end(axis: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scale", "--axis", axis, "--most", "2", "--emit", "batch", "--seconds", "0.3", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)[axis]
+    assert len(rows) == {"channels": 1, "connections": 2, "taskmanagers": 2}[axis]
+    assert all(row["delivered"] and row["records_per_s"] > 0 for row in rows)
