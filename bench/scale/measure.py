@@ -105,7 +105,7 @@ def _points(spec: ScaleSpec, axis: str) -> list[dict[str, int]]:
     ]
 
 
-def _pair(spec: ScaleSpec, emit: Emit, settings: Mapping[str, int]) -> dict[str, Any]:
+def _pair(spec: ScaleSpec, emit: Emit, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Two processes."""
     run = RunSpec(
         emit=emit,
