@@ -87,6 +87,10 @@ class Publisher:
         resume: the epoch that is written next, as `cut` told it before the worker's state was stored; None goes on
             behind what the folder has.
         max_epochs: at most so many are kept.
+        keeps_end: whether a stream that was ended stays so, whatever `resume` says: all its rows are there.
+
+    Attributes:
+        is_ended: whether its last epoch is cut; nothing more is written.
 
     Raises:
         ConfigError: a number that cannot be, or a folder that does not reach as far as `resume`.
@@ -101,6 +105,7 @@ class Publisher:
         subpartitions: int = 1,
         resume: int | None = None,
         max_epochs: int = 16,
+        keeps_end: bool = False,
     ) -> None:
         if subpartitions < 1 or max_epochs < 1:
             raise ConfigError(f"subpartitions={subpartitions}, max_epochs={max_epochs}; the least is 1")
@@ -116,10 +121,14 @@ class Publisher:
         self._rows = 0
         folder.mkdir(parents=True, exist_ok=True)
         kept = sorted(_epochs(folder))
+        self.is_ended = bool(kept) and self._path(kept[-1], is_last=True).exists()
+        if self.is_ended and keeps_end:
+            resume = kept[-1] + 1
         for epoch in kept:
             if resume is not None and epoch >= resume:
                 self._path(epoch).unlink()  # it was cut, but the state behind it was not stored
         self._cut = [epoch for epoch in kept if resume is None or epoch < resume]
+        self.is_ended = bool(self._cut) and self._path(self._cut[-1], is_last=True).exists()
         self.epoch = resume if resume is not None else self._cut[-1] + 1 if self._cut else 0
         """The epoch that is being written."""
         if self._cut and self._cut[-1] != self.epoch - 1:
@@ -172,17 +181,22 @@ class Publisher:
         _synchronise(self._folder)
         self._cut.append(self.epoch)
         self.epoch += 1
+        self.is_ended = is_last
         self._rows = 0
         return self.epoch
 
-    def offer(self, *, timeout_s: float | None = None) -> None:
+    def offer(self, *, before: int | None = None, timeout_s: float | None = None) -> None:
         """Lets everything that was cut be read; waits while `max_epochs` are kept.
+
+        Args:
+            before: only epochs before this one: the state behind the others is not stored yet.
+            timeout_s: to wait at most.
 
         Raises:
             TimeoutError: consumers did not process enough within `timeout_s`; call it again.
         """
-        for epoch in self._cut:
-            if self._offered and epoch <= self._offered[-1]:
+        for epoch in list(self._cut):
+            if (self._offered and epoch <= self._offered[-1]) or (before is not None and epoch >= before):
                 continue
             if len(self._offered) >= self._max_epochs:
                 self._wait(lambda: len(self._offered) < self._max_epochs, "room for another epoch", timeout_s)

@@ -186,13 +186,14 @@ class OperatorChain:
 
     # State.
 
-    async def snapshot(self) -> dict[str, dict[str, Any]]:
-        """The state of every operator, by its name; see `recovery`."""
+    async def snapshot(self, checkpoint_id: int = -1) -> dict[str, dict[str, Any]]:
+        """The state of every operator, by its name; see `recovery`. Without a checkpoint it is the final one."""
         found: dict[str, dict[str, Any]] = {}
         for operator in self.operators:
             bound = operator.bound
             state: dict[str, Any] = {}
             if bound.has("snapshot"):
+                bound.context.checkpoint_id = checkpoint_id
                 arguments = (operator.unsent(),) if bound.kind is OperatorKind.SOURCE else ()
                 state["own"] = await bound.call("snapshot", *arguments)
             keyed = bound.context.keyed_snapshot()

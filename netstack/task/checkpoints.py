@@ -263,7 +263,7 @@ class TaskCheckpoints:
             self._environment.call_at(
                 self._environment.now() + max(0.0, left_s), partial(self._output.time_out_barrier, checkpoint_id)
             )
-        pending.states = await self._chain.snapshot()
+        pending.states = await self._chain.snapshot(checkpoint_id)
         self.is_held = self.is_held or checkpoint_id == self._stopping
         pending.snapshot_at_s = self._environment.now()
         pending.report = replace(report, snapshot_s=pending.snapshot_at_s - began_s)

@@ -31,6 +31,7 @@ class OperatorContext:
         max_parallelism: number of key groups.
         attempt: how often the subtask was started before.
         input: which of its inputs the record in hand came from, from 1.
+        checkpoint_id: what `snapshot` is called for, and `checkpoint_completed` may name later; -1 is the final state.
     """
 
     __slots__ = (
@@ -39,6 +40,7 @@ class OperatorContext:
         "_restored",
         "_states",
         "attempt",
+        "checkpoint_id",
         "input",
         "max_parallelism",
         "operator",
@@ -67,6 +69,7 @@ class OperatorContext:
         self.max_parallelism = max_parallelism
         self.attempt = attempt
         self.input = 1
+        self.checkpoint_id = -1
         self._is_keyed = is_keyed
         self._open_gate = open_gate
         self._states: dict[str, KeyedState] = {}

@@ -1,6 +1,7 @@
-"""Streams between a netstack worker and Spark, both of which are killed again and again at random: exact counts.
+"""Streams between netstack and Spark, both of which are killed again and again at random: exact counts.
 
-Workers, drivers and their JVMs are processes of their own. A driver that dies costs the start of a session.
+A job's JobManager and TaskManagers, workers, drivers and their JVMs are processes of their own. A driver that dies
+costs the start of a session. `NETSTACK_DEATHS=10 pytest -m long` kills ten, NETSTACK_DEATHS_SEED the same ones again.
 """
 
 from __future__ import annotations
@@ -11,46 +12,54 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+import urllib.parse
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from workers import free_address
+
+from netstack.runtime.authentication import Secret
 
 pytestmark = [pytest.mark.java, pytest.mark.long, pytest.mark.xdist_group("spark")]
 
 HERE = Path(__file__).parent
-PATIENCE_S = 900.0
+ROOT = HERE.parents[2]
+DEATHS = int(os.environ.get("NETSTACK_DEATHS", "4"))
+PATIENCE_S = 90.0 * DEATHS + 120
+
+Start = Callable[[], "subprocess.Popen[bytes]"]
 
 
-def campaign(
-    starts: dict[str, Callable[[], subprocess.Popen[bytes]]], deaths: int, progress: Callable[[], int], dying: str
-) -> dict[str, int]:
-    """Kills one of the processes at random after every step of progress; starts it again.
+def campaign(starts: dict[str, Start], victims: Sequence[str], progress: Callable[[], int]) -> dict[str, int]:
+    """Kills one of the processes after every step of progress, and starts it again, until the first of them has ended.
 
     Args:
-        starts: makes each of them; the first ends by itself when all is done.
-        deaths: how many.
+        starts: makes each of them; the first ends by itself, with 0, when all is done.
+        victims: whom to kill, by their names, in turns: each of them dies, at random moments, in a random order.
         progress: a number that grows.
-        dying: for the name of the test, in its messages.
 
     Returns:
         Deaths of each.
     """
-    rng = random.Random()
+    seed = int(os.environ.get("NETSTACK_DEATHS_SEED", random.randrange(1 << 32)))
+    rng = random.Random(seed)
+    order = [victims[each % len(victims)] for each in range(DEATHS)]
+    rng.shuffle(order)
     running = {name: start() for name, start in starts.items()}
+    first, dies_at, until_s = next(iter(starts)), 1, time.monotonic() + PATIENCE_S
     found = dict.fromkeys(starts, 0)
-    worker, dies_at, until_s = next(iter(starts)), 1, time.monotonic() + PATIENCE_S
     try:
-        while running[worker].poll() != 0:
-            assert time.monotonic() < until_s, (dying, found, progress())
+        while running[first].poll() != 0:
+            assert time.monotonic() < until_s, (seed, found, progress())
             for name, process in running.items():
                 if process.poll() is not None and process.returncode != 0:
                     running[name] = starts[name]()
-            if sum(found.values()) < deaths and progress() >= dies_at:
+            if order and progress() >= dies_at:
                 time.sleep(rng.uniform(0, 1))
-                name = rng.choice(list(starts))
+                name = order.pop()
                 found[name] += 1
                 dies_at = progress() + 1
                 running[name].kill()
@@ -60,13 +69,19 @@ def campaign(
         for process in running.values():
             process.kill()
             process.wait()
-    assert sum(found.values()) == deaths
+    assert not order, (seed, found)
     return found
 
 
-def starting(program: str, *arguments: object) -> Callable[[], subprocess.Popen[bytes]]:
-    words = [sys.executable, str(HERE / program), *map(str, arguments)]
-    return lambda: subprocess.Popen(words, env={**os.environ, "PYTHONPATH": os.getcwd()})
+def starting(folder: Path, *words: object) -> Start:
+    command = [sys.executable, *map(str, words)]
+    path = os.pathsep.join(map(str, (ROOT, HERE, ROOT / "tests/system")))
+
+    def start() -> subprocess.Popen[bytes]:
+        with (folder / "said").open("ab") as log:
+            return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, stdout=log, stderr=log)
+
+    return start
 
 
 def stored(folder: Path, default: Any) -> Any:
@@ -74,14 +89,58 @@ def stored(folder: Path, default: Any) -> Any:
     return json.loads(state.read_text()) if state.exists() else default
 
 
-def test_a_stream_into_a_table_loses_nothing_and_repeats_nothing(spark: Any, tmp_path: Path) -> None:
-    rows, address = 6_000, free_address()
-    starts = {
-        "worker": starting("stream_worker.py", tmp_path, address, rows, 100),
-        "driver": starting("stream_query.py", tmp_path, address),
+def commits(folder: Path) -> int:
+    """Micro-batches that Spark has committed."""
+    return len([path for path in (folder / "checkpoint/commits").glob("*") if path.name.isdecimal()])
+
+
+def ids_of(table: Path) -> list[int]:
+    """What a streaming query has written: the files that its log names, not those of attempts that died."""
+    paths = {
+        json.loads(line)["path"]
+        for log in (table / "_spark_metadata").glob("*")
+        if not log.name.startswith(".")
+        for line in log.read_text().splitlines()[1:]
     }
-    campaign(starts, 10, lambda: int(stored(tmp_path, [0, 0])[1]), "source")
-    ids = [row["id"] for row in spark.read.parquet(str(tmp_path / "table")).collect()]
+    files = [urllib.parse.unquote(urllib.parse.urlsplit(path).path) for path in paths]
+    return [value for file in files for value in pq.ParquetFile(file).read().column("id").to_pylist()]
+
+
+def test_a_stream_out_of_a_job_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
+    """The job's JobManager and TaskManagers die on one side, Spark's driver with its executors on the other."""
+    rows, stream, jobmanager = 1_000 + 800 * DEATHS, free_address(), free_address()
+    secret = tmp_path / "secret"
+    secret.write_bytes(Secret.generate().reveal())
+    secret.chmod(0o600)
+    cli = ("-P", "-m", "netstack.cli")
+    there = ("--jobmanager", jobmanager, "--secret-file", secret)
+    taskmanager = (*cli, "taskmanager", *there, "--listen", "tcp://127.0.0.1:0", "--memory", "32MiB", "--allow", "*")
+    job = ("-p", f"address={stream}", "-p", f"folder={tmp_path / 'epochs'}", "-p", f"count={rows}")
+    jobs = ("--listen", jobmanager, "--folder", tmp_path / "jobs", "--secret-file", secret)
+    starts = {
+        "submit": starting(
+            tmp_path, *cli, "submit", "stream_job:numbers", *job, *there, "--wait", "--patience", "120s"
+        ),
+        "jobmanager": starting(tmp_path, *cli, "jobmanager", *jobs),
+        "taskmanager a": starting(tmp_path, *taskmanager, "--slots", "1"),
+        "taskmanager b": starting(tmp_path, *taskmanager, "--slots", "1"),
+        "driver": starting(tmp_path, HERE / "stream_query.py", tmp_path, stream, 1),
+    }
+    victims = ("driver", "taskmanager a", "jobmanager", "taskmanager b")
+    found = campaign(starts, victims, lambda: commits(tmp_path))
+    ids = ids_of(tmp_path / "table")
+    assert len(ids) == rows, found
+    assert sorted(ids) == list(range(rows)), found
+
+
+def test_a_stream_into_a_table_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
+    rows, address = 600 * DEATHS, free_address()
+    starts = {
+        "worker": starting(tmp_path, HERE / "stream_worker.py", tmp_path, address, rows, 100),
+        "driver": starting(tmp_path, HERE / "stream_query.py", tmp_path, address, 2),
+    }
+    campaign(starts, ("worker", "driver"), lambda: int(stored(tmp_path, [0, 0])[1]))
+    ids = ids_of(tmp_path / "table")
     assert len(ids) == rows
     assert sorted(ids) == list(range(rows))
 
@@ -89,9 +148,9 @@ def test_a_stream_into_a_table_loses_nothing_and_repeats_nothing(spark: Any, tmp
 def test_a_stream_out_of_a_query_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
     address = free_address()
     starts = {
-        "worker": starting("sink_worker.py", tmp_path, address, 2_000),
-        "driver": starting("stream_sink.py", tmp_path, address),
+        "worker": starting(tmp_path, HERE / "sink_worker.py", tmp_path, address, 200 * DEATHS),
+        "driver": starting(tmp_path, HERE / "stream_sink.py", tmp_path, address),
     }
-    campaign(starts, 10, lambda: int(stored(tmp_path, [0])[0]), "sink")
+    campaign(starts, ("worker", "driver"), lambda: int(stored(tmp_path, [0])[0]))
     ids = stored(tmp_path, None)[1]
     assert sorted(ids) == list(range(len(ids)))
