@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from netstack.errors import ConfigError
-from netstack.spark.failures import explain, spark_errors
+from netstack.spark.failures import explain_storage, spark_errors
 
 from ..columns import COLUMNS
 from ..store import arrow_table, reason
@@ -77,8 +77,7 @@ def check_tables(spark: Any, url: str, executors: int) -> None:
         finally:
             _remove(spark, probe)
     except spark_errors() as error:
-        told = explain(error, tasks=executors, python="PYSPARK_PYTHON").text
-        raise ConfigError(f"--warehouse {url}: Spark cannot write there: {told}") from error
+        raise ConfigError(f"--warehouse {url}: Spark cannot write there: {explain_storage(error)}") from error
     if found != executors:
         raise ConfigError(
             f"--warehouse {url}: the executors share no such folder with the driver, what they write there is lost:"

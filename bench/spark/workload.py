@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -18,13 +19,14 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from netstack.errors import ConfigError
-from netstack.spark.failures import plain_errors, spark_errors
+from netstack.spark.failures import explain_storage, plain_errors, spark_errors
 
 from ..inputs import Rows, is_file_name, read_rows, table_rows
 from ..packed import PackedRows, write_packed
 from ..spec import RunSpec
 from ..store import Store
 
+_URL: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:/")
 _FORMATS: Final = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".orc": "orc"}
 
 
@@ -90,7 +92,7 @@ def frame_of(spark: Any, name: str) -> Any:
         ConfigError: Spark has none of that name.
     """
     try:
-        if "://" in name or os.path.exists(name):
+        if _URL.match(name) or os.path.exists(name):
             suffix = Path(name.rstrip("/")).suffix.lower()
             reader = spark.read.format(_FORMATS.get(suffix, "parquet"))
             if _FORMATS.get(suffix) == "csv":
@@ -98,8 +100,7 @@ def frame_of(spark: Any, name: str) -> Any:
             return reader.load(name)
         return spark.read.table(name)
     except spark_errors() as error:
-        first = str(error).partition("\n")[0]
-        raise ConfigError(f"--input {name}: Spark cannot read it: {first}") from error
+        raise ConfigError(f"--input {name}: Spark cannot read it: {explain_storage(error)}") from error
 
 
 def ship_rows(spark: Any, rows: Rows, name: str) -> Workload:

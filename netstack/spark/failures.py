@@ -48,6 +48,8 @@ _KNOWN: Final[tuple[tuple[str, str], ...]] = (
 _MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _HOST: Final = re.compile(r"\(TID \d+\) \((\S+) executor \S+\)")  # whose task it was
 _EXECUTOR: Final = re.compile(r"\bexecutor (\d+)\b")
+_NO_FILE_SYSTEM: Final = re.compile(r"No FileSystem for scheme|Class \S+FileSystem not found")
+_PREFIX: Final = re.compile(r"^(?:[\w.$]+(?:Error|Exception): )+")
 _LAST_LINE: Final = re.compile(r"^(\w[\w.]*(?:Error|Exception|Failed|Lost|Refused|NotFound)): (.+)$", re.MULTILINE)
 
 
@@ -158,6 +160,27 @@ def explain(
         return FailureExplanation(f"a {task} failed: {kind.rpartition('.')[2]}: {said}", is_final=False)
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     return FailureExplanation(f"Spark: {first}", is_final=False)
+
+
+def explain_storage(error: BaseException) -> str:
+    """Why Spark cannot read or write a URL, for people.
+
+    Args:
+        error: anything that py4j or pyspark raised.
+    """
+    text = _text(error)
+    if _NO_FILE_SYSTEM.search(text):
+        return (
+            "it has no file system for such URLs: name the package that has one in spark.jars.packages of"
+            " spark-defaults.conf (org.apache.hadoop:hadoop-aws for s3a://)"
+        )
+    if "UNSUPPORTED_FILE_SYSTEM" in text:
+        return "it cannot list files there: fetch them first, and name the copy"
+    if "Job aborted" in text:
+        return explain(error, tasks="all its", python="PYSPARK_PYTHON").text
+    lines = [line.strip() for line in text.partition(" SQLSTATE")[0].splitlines() if line.strip()]
+    first = _PREFIX.sub("", lines[0]).partition("; For more details")[0] if lines else type(error).__name__
+    return first.removesuffix(".")
 
 
 @contextmanager

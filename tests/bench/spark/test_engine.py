@@ -169,6 +169,24 @@ def test_a_sweep_of_the_users_rows(spark: Any, tmp_path: Path) -> None:
         run_sweep(spark, settings, data=df, key="usr")
 
 
+def test_urls_that_spark_reads_are_input_and_others_are_one_sentence(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("user,n\nann,1\nbob,2\n")
+    url = (tmp_path / "rows.csv").as_uri()
+    for name in (url, url.replace("file:///", "file:/"), str(tmp_path / "*.csv").replace("/", "file:///", 1)):
+        assert sorted(map(tuple, frame_of(spark, name).collect())) == [("ann", 1), ("bob", 2)]
+    for name, says in (
+        ("s3a://bucket/rows.parquet", "no file system for such URLs: name the package"),
+        ("s3://bucket/rows.parquet", "no file system for such URLs: name the package"),
+        ("hdfs://127.0.0.1:9/rows.parquet", "Connection refused"),
+        ("http://127.0.0.1:9/rows.csv", "cannot list files there"),
+        ("file:///nowhere/rows.csv", "Path does not exist: file:/nowhere/rows.csv$"),
+        ("no table", "Syntax error"),
+    ):
+        with pytest.raises(ConfigError, match=f"^--input {name}: Spark cannot read it: .*{says}") as caught:
+            frame_of(spark, name)
+        assert "\n" not in str(caught.value)
+
+
 def test_the_readmes_notebook_runs(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     (block,) = (each for each in blocks if "run_sweep" in each)

@@ -108,7 +108,7 @@ def ids_of(table: Path) -> list[int]:
 
 def test_a_stream_out_of_a_job_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
     """The job's JobManager and TaskManagers die on one side, Spark's driver with its executors on the other."""
-    rows, stream, jobmanager = 1_000 + 800 * DEATHS, free_address(), free_address()
+    rows, stream, jobmanager = 1_000 + 2_000 * DEATHS, free_address(), free_address()
     secret = tmp_path / "secret"
     secret.write_bytes(Secret.generate().reveal())
     secret.chmod(0o600)
