@@ -145,4 +145,8 @@ class SparkSettings:
                 "spark.scheduler.minRegisteredResourcesRatio": "1.0",
                 "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{self.wait_for_executors_s:g}s",
             }
+            if not self.master.startswith("spark://"):
+                found["spark.executor.memoryOverhead"] = (
+                    "1g"  # containers are killed that take more: Python and buffers
+                )
         return found

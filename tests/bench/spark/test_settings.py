@@ -31,6 +31,7 @@ def test_yarn_and_kubernetes_are_masters_too(monkeypatch: pytest.MonkeyPatch) ->
         settings = SparkSettings(master=master, nodes=3)
         assert settings.properties()["spark.executor.instances"] == "3"
         assert settings.properties()["spark.dynamicAllocation.enabled"] == "false"
+        assert settings.properties()["spark.executor.memoryOverhead"] == "1g"
         assert settings.needs_distinct_hosts
     monkeypatch.delenv("HADOOP_CONF_DIR")
     monkeypatch.delenv("YARN_CONF_DIR", raising=False)
