@@ -8,19 +8,25 @@ from typing import Any
 
 import trio
 
-from netstack import CheckpointSettings, RestartSettings, StreamEnvironment, StreamSettings
+from netstack import CheckpointSettings, NetworkConfig, RestartSettings, StreamEnvironment, StreamSettings
 
 KEYS = 17
 
 
 def pipelines(
-    *names: str, count: int = 6_000, per_s: float = 3_000.0, parallelism: int = 1, is_chained: bool = True
+    *names: str,
+    count: int = 6_000,
+    per_s: float = 3_000.0,
+    parallelism: int = 1,
+    is_chained: bool = True,
+    network: NetworkConfig | None = None,
 ) -> StreamEnvironment:
     """Independent pipelines, each in a slot sharing group of its own; `count` numbers of each subtask of a source."""
     settings = StreamSettings(
         checkpoints=CheckpointSettings(interval_s=0.1),
         restart=RestartSettings(kind="fixed_delay", delay_s=0.05),
         is_chaining_enabled=is_chained,
+        network=network,
     )
     job = StreamEnvironment("pipelines", parallelism=parallelism, max_parallelism=128, settings=settings)
     for name in names:
@@ -33,6 +39,12 @@ def pipelines(
 def two_pipelines(count: int = 6_000, per_s: float = 3_000.0) -> StreamEnvironment:
     """As a command line names it."""
     return pipelines("a", "b", count=count, per_s=per_s)
+
+
+def resumed_pipeline() -> StreamEnvironment:
+    """One that is counted on two TaskManagers, whose connections go on after a cut."""
+    network = NetworkConfig(memory_bytes=8 << 20, resume_grace_s=20.0)
+    return pipelines("a", count=12_000, parallelism=2, network=network)
 
 
 def three_pipelines() -> StreamEnvironment:

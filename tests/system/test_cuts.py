@@ -1,19 +1,26 @@
-"""Fifty cuts in one transfer between two processes: every record once, in order, over the same gate."""
+"""Connections that are cut between processes go on: every record once, in order, over the same gate; no restart."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
+import jobworld
 import numpy as np
 import numpy.typing as npt
 import pytest
 import trio
+from cluster_rig import ClusterRig
 from cutting import cutting_proxy
 
+from netstack.cli import main
 from netstack.config import NetworkConfig
 from netstack.ids import ChannelDescriptor
+from netstack.jobmanager.client import JobClient
 from netstack.runtime.network_environment import open_task_manager
 from netstack.runtime.record_reader import ArrayReader
 
@@ -93,3 +100,37 @@ async def test_fifty_cuts_lose_nothing_and_repeat_nothing(producer: tuple[subpro
     whole = [np.concatenate(arrays) for arrays in received]
     assert all((np.diff(each) > 0).all() for each in whole)  # in order, none twice
     assert (np.sort(np.concatenate(whole)) == np.arange(produced)).all()
+
+
+@pytest.mark.root
+@pytest.mark.long
+def test_a_job_whose_taskmanagers_lose_each_other_again_and_again_does_not_restart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ClusterRig(tmp_path) as rig:
+        for name, value in rig.environment().items():
+            monkeypatch.setenv(name, value)
+        rig.start_taskmanagers(1, 1)
+        ports = [each["address"].rpartition(":")[2] for each in rig.ask(JobClient.taskmanagers)]
+        assert main(["submit", "jobworld:resumed_pipeline", "--json"]) == 0
+        job_id = json.loads(capsys.readouterr().out)["job_id"]
+        rig.wait_running(job_id)
+        cuts = 0
+        while rig.job(job_id)["state"] == "running":
+            cuts += sum(kill_connections(port) for port in ports)
+            time.sleep(0.1)
+        job = rig.job(job_id)
+    if not cuts:
+        pytest.skip("the kernel does not let connections be ended from outside (CONFIG_INET_DIAG_DESTROY)")
+    assert job["state"] == "finished", job["reason"]
+    assert {subtask["attempt"] for vertex in job["vertices"] for subtask in vertex["subtasks"]} == {0}
+    counted = sorted(row for subtask in job["results"]["count-a"].values() for row in subtask["counts"])
+    assert counted == jobworld.expected(12_000)
+
+
+def kill_connections(port: str) -> int:
+    """Has the kernel reset all connections to a port; how many there were."""
+    done = subprocess.run(
+        ["ss", "-H", "-K", "state", "established", "sport", "=", f":{port}"], capture_output=True, text=True, check=True
+    )
+    return len(done.stdout.splitlines())
