@@ -38,6 +38,7 @@ MODULES: Final = (
     *("outbound.subpartition", "outbound.subpartition_view", "outbound.sender"),
     *("wire.credit", "wire.codec", "wire.codec_native", "wire.assembler", "wire.connection"),
     *("wire.codec_flink", "wire.flink_consumer", "wire.flink_producer"),  # subclasses of a compiled class
+    *("shuffle.index", "shuffle.pages", "shuffle.region", "shuffle.reading", "shuffle.view", "shuffle.store"),
     *("inbound.channel", "inbound.local_channel", "inbound.parts", "inbound.capture"),
     *("inbound.gate", "inbound.union", "inbound.receiver", "inbound.uncredited", "inbound.spare"),
 )

@@ -145,9 +145,16 @@ class Hosts:
         """Plugs it in again."""
         _ip("-n", self._namespace(None), "link", "set", f"v{host}", "up")
 
-    def slow(self, host: int, rate: str | None) -> None:
-        """Gives a host's line this rate in both directions, as `tc` writes it; None takes the limit away."""
-        for namespace, device in ((self._namespace(host), "eth0"), (self._namespace(None), f"v{host}")):
+    def slow(self, host: int, rate: str | None, *, inbound_only: bool = False) -> None:
+        """Gives a host's line this rate in both directions, as `tc` writes it; None takes the limit away.
+
+        Args:
+            host: which.
+            rate: of its line.
+            inbound_only: leaves what it sends as fast as it is.
+        """
+        ends = ((self._namespace(None), f"v{host}"), (self._namespace(host), "eth0"))
+        for namespace, device in ends[:1] if inbound_only else ends:
             if rate is None:
                 subprocess.run(
                     ["tc", "-n", namespace, "qdisc", "del", "dev", device, "root"], capture_output=True, check=False

@@ -72,7 +72,8 @@ class MakeRows:
             return None
         self._left -= 1
         rows = np.full((BATCH_ROWS, ROW_BYTES), ord("."), np.uint8)
-        rows[:, : ROW_BYTES // 2] = self._random.integers(0, 256, (BATCH_ROWS, ROW_BYTES // 2), np.uint8)
+        noise = self._random.integers(0, 1 << 64, BATCH_ROWS * ROW_BYTES // 16 + 1, np.uint64)  # eight bytes a draw
+        rows[:, : ROW_BYTES // 2] = noise.view(np.uint8)[: rows.size // 2].reshape(BATCH_ROWS, -1)
         return rows
 
     def snapshot(self) -> int:
@@ -108,11 +109,11 @@ class SumRows:
 
     def process_batch(self, records: Any) -> None:
         """Some rows."""
-        data = b"".join(records) if isinstance(records, list) else np.ascontiguousarray(records).tobytes()
+        data = b"".join(records) if isinstance(records, list) else np.ascontiguousarray(records).reshape(-1).data
         rows = np.frombuffer(data, np.uint8).reshape(-1, ROW_BYTES)
         self._rows += len(rows)
         # A row's number: its 32-bit words, each with a weight, so that exchanged words would show.
-        self._sum += int((np.frombuffer(data, "<u4").reshape(len(rows), -1).sum(0, dtype=np.uint64) * _WEIGHTS).sum())
+        self._sum += int((_word_sums(np.frombuffer(data, "<u4").reshape(len(rows), -1)) * _WEIGHTS).sum())
         self._sum &= (1 << 63) - 1
         self._smallest = min(self._smallest, int(rows[:, 0].min()))
         self._largest = max(self._largest, int(rows[:, 0].max()))
@@ -120,6 +121,17 @@ class SumRows:
     def finish(self, out: Any) -> dict[str, int]:
         """What came."""
         return {"rows": self._rows, "sum": self._sum, "first_key": self._smallest, "last_key": self._largest}
+
+
+def _word_sums(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
+    """Of each column of 32-bit words, modulo 2**32; 32 rows side by side, because wide additions are fast ones."""
+    count, width = words.shape
+    whole = count - count % 32
+    wide = words[:whole].reshape(-1, 32 * width).sum(0, dtype=np.uint32).reshape(32, width)
+    sums: npt.NDArray[np.uint64] = (wide.sum(0, dtype=np.uint32) + words[whole:].sum(0, dtype=np.uint32)).astype(
+        np.uint64
+    )
+    return sums
 
 
 _WEIGHTS: Final = np.arange(1, ROW_BYTES // 4 + 1, dtype=np.uint64) * np.uint64(0x9E3779B1)

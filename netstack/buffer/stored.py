@@ -74,12 +74,13 @@ def part_crc32(block: bytes | memoryview, original_bytes: int) -> int:
     return zlib.crc32(block, original_bytes)
 
 
-def decompress(part: memoryview, max_bytes: int) -> bytes:
+def decompress(part: memoryview, max_bytes: int, *, is_checked: bool = False) -> bytes:
     """A compressed buffer with its header, as it was.
 
     Args:
         part: header and block.
         max_bytes: of a buffer; nothing longer is made, whatever the header announces.
+        is_checked: whether the checksum was compared already, in this process.
 
     Raises:
         RemoteProtocolError: it was damaged, or is none.
@@ -88,7 +89,7 @@ def decompress(part: memoryview, max_bytes: int) -> bytes:
         raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"a compressed buffer of {len(part)} bytes")
     original, crc32 = PART_HEADER.unpack_from(part)
     block = part[PART_HEADER.size :]
-    if part_crc32(block, original) != crc32:
+    if not is_checked and part_crc32(block, original) != crc32:
         raise RemoteProtocolError(
             ErrorCode.CHECKSUM_MISMATCH,
             f"a compressed buffer of {len(block)} bytes: CRC-32 {part_crc32(block, original):08x}, announced"

@@ -250,7 +250,7 @@ class PartitionWriter:
         start = 0
         for slot, end in enumerate(ends.tolist()):
             if end > start:
-                yield slot, end - start, self._emission_of_rows(slot, rows[order[start:end]], None)
+                yield slot, end - start, self._emission_of_rows(slot, rows.take(order[start:end], 0), None)
             start = end
 
     def is_scattered_batch(self, array: npt.NDArray[Any]) -> bool:

@@ -24,8 +24,14 @@ from .files import PartitionFiles
 from .index import Extent
 from .pages import PAGE_BYTES, Page
 
-BLOCK_BYTES: Final = 256 * 1024
-"""As much as one read of a connection takes; a thread's hop costs 100 us, the read itself 30."""
+BLOCK_BYTES: Final = 1 << 20
+"""A thread's hop costs 100 us and more, reading and checking a MiB 350."""
+
+BLOCKS_AT_LEAST: Final = 32
+"""With less memory blocks are smaller, so that as many readers are served; they keep `SMALL_BLOCK_BYTES`."""
+
+SMALL_BLOCK_BYTES: Final = 256 * 1024
+"""As much as one read of a connection takes."""
 
 PARALLEL_READS: Final = 2
 BLOCKS_A_JOB: Final = 8
@@ -102,7 +108,8 @@ class ReadScheduler:
         """Args: where reads run; memory for blocks; the largest body of a page: one network buffer."""
         self._disk = disk
         self._page_bytes = page_bytes
-        self._block_bytes = max(BLOCK_BYTES, 2 * (page_bytes + PAGE_BYTES))
+        share = max(SMALL_BLOCK_BYTES, min(BLOCK_BYTES, memory_bytes // BLOCKS_AT_LEAST))
+        self._block_bytes = max(share, 2 * (page_bytes + PAGE_BYTES))
         self._unmade = max(2, memory_bytes // self._block_bytes)
         self._free: list[Block] = []
         self._blocks = 0

@@ -312,7 +312,7 @@ class StoredView:
             if not page.original_bytes:
                 return Buffer(page.memory, len(page.memory), _DATA, block)
             try:
-                data = decompress(page.memory, self._store.page_bytes)
+                data = decompress(page.memory, self._store.page_bytes, is_checked=True)
             finally:
                 block.drop()
             return Buffer(memoryview(data), len(data), _DATA, None)

@@ -12,6 +12,7 @@ import msgpack
 import trio
 from cluster_jobs import Collect, same
 
+from netstack.config import MIB, NetworkConfig
 from netstack.keygroups import key_group
 from netstack.schedule import StreamEnvironment
 from netstack.schedule.graph.adaptive_settings import AdaptiveSettings
@@ -91,6 +92,23 @@ def slow_sums(mark: str, speculation: SpeculationSettings) -> StreamEnvironment:
     return job
 
 
+def behind_a_slow_line(count: int = 900_000) -> StreamEnvironment:
+    """Three that make numbers, three that sum up a third of them each, from files that are not compressed."""
+    speculation = SpeculationSettings(check_interval_s=0.5, baseline_lower_bound_s=2.0, baseline_ratio=0.5)
+    network = NetworkConfig(memory_bytes=16 * MIB, shuffle_compression="none")
+    settings = StreamSettings(is_batch=True, speculation=speculation, network=network)
+    job = StreamEnvironment("behind a slow line", parallelism=3, settings=settings)
+    numbers = job.source("batch_jobs:numbers", name="numbers", parameters={"count": count})
+    summed = numbers.rebalance().process("batch_jobs:Sums", name="sums")
+    summed.sink("cluster_jobs:Collect", name="result").set_parallelism(1)
+    return job
+
+
+def slow_line_totals(count: int = 900_000) -> list[tuple[int, int]]:
+    """What its results sum up to."""
+    return [(key, sum(range(key, count, 10))) for key in range(10)]
+
+
 def keeps(dataset: str, count: int = NUMBERS) -> StreamEnvironment:
     """Leaves the numbers behind, by their last digit."""
     job = StreamEnvironment("keeps", parallelism=3, settings=StreamSettings(is_batch=True))
@@ -104,6 +122,48 @@ def reads(dataset: str, parallelism: int = 4, gate: str = "") -> StreamEnvironme
     job = StreamEnvironment("reads", parallelism=parallelism, settings=StreamSettings(is_batch=True))
     summed = job.dataset(dataset).key_by(tens).process(Sums, name="sums", gate=gate)
     summed.sink(Collect, name="result").set_parallelism(1)
+    return job
+
+
+class Halves:
+    """Numbers in two halves; the second is read when a file is there."""
+
+    def __init__(self, gate: str) -> None:
+        self.gate = trio.Path(gate)
+        self.left = 2
+
+    async def read(self) -> list[int] | None:
+        if not self.left:
+            return None
+        while self.left == 1 and not await self.gate.exists():  # noqa: ASYNC110 - another process makes it
+            await trio.sleep(0.01)
+        self.left -= 1
+        return [*range(40_000)]
+
+    def snapshot(self, unsent: int) -> int:
+        return self.left
+
+
+class Counted:
+    """How many came; makes a file when the first has come."""
+
+    def __init__(self, seen: str) -> None:
+        self.seen = Path(seen)
+        self.count = 0
+
+    def process(self, number: int) -> None:
+        if not self.count:
+            self.seen.touch()
+        self.count += 1
+
+    def finish(self) -> int:
+        return self.count
+
+
+def halves(mode: GlobalExchangeMode, gate: str, seen: str) -> StreamEnvironment:
+    """Two that make numbers, two that count them."""
+    job = StreamEnvironment("halves", parallelism=2, settings=StreamSettings(is_batch=True, exchange_mode=mode))
+    job.source(Halves, name="numbers", parameters={"gate": gate}).rebalance().sink(Counted, name="counts", seen=seen)
     return job
 
 

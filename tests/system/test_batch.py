@@ -114,6 +114,38 @@ async def test_a_job_of_any_width_runs_on_one_slot(tmp_path: Path, monkeypatch: 
                 assert [vertex["parallelism"] for vertex in vertices.values()] == [7, 7, 1]
 
 
+@pytest.mark.parametrize("mode", ["hybrid_full", "hybrid_selective"])
+@trio_test
+async def test_hybrid_readers_start_beside_their_producers_where_there_are_slots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """With four slots the producers go on only because a reader has got something; with two it waits, and is told."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    exchange = GlobalExchangeMode(f"all_edges_{mode}")
+    gate = tmp_path / "gate"
+    with trio.fail_after(PATIENCE_S):
+        async with open_local_cluster(taskmanagers=2, slots=2) as cluster:
+            results, _ = await run(cluster, batch_jobs.halves(exchange, str(gate), seen=str(gate)))
+            assert sum(results["counts"].values()) == 160_000
+            gate.unlink()
+        async with open_local_cluster(taskmanagers=2, slots=1) as cluster:
+            job_id = await cluster.client.submit(
+                batch_jobs.halves(exchange, str(gate), seen=str(tmp_path / "seen")).stream_graph()
+            )
+
+            async def is_half_running() -> bool:
+                found = await cluster.client.job(job_id)
+                states = [[subtask["state"] for subtask in vertex["subtasks"]] for vertex in found["vertices"]]
+                told = [entry["text"] for entry in found["log"] if entry["what"] == "slots"]
+                return states == [["running"] * 2, ["scheduled"] * 2] and "2 slots are missing" in told[-1]
+
+            await until(is_half_running)
+            assert not (tmp_path / "seen").exists()
+            gate.touch()
+            result = await cluster.wait(job_id)
+            assert sum(result.results["counts"].values()) == 160_000
+
+
 @trio_test
 async def test_the_scheduling_types_before_regions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each with what it can be had with; what cannot work is refused at submit."""

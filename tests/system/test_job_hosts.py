@@ -1,5 +1,7 @@
 """A cluster on hosts of their own: one is unplugged, its region runs elsewhere; it comes back and says nothing stale.
 
+One has a slow line: its task gets a second attempt.
+
 The hosts are network namespaces (`tools/hosts.py`); everything is done by the commands that a user has.
 """
 
@@ -15,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import batch_jobs
 import jobworld
 import pytest
 from tool_modules import load_tool
@@ -41,7 +44,8 @@ class Cluster:
             self._start(
                 host,
                 *("taskmanager", "--jobmanager", self.address, "--listen", "tcp://0.0.0.0:6121"),
-                *("--slots", "1", "--allow", "jobworld:", "--name", f"host-{host}", "--memory", "32MiB"),
+                *("--slots", "1", "--allow", "jobworld:", "--allow", "batch_jobs:", "--allow", "cluster_jobs:"),
+                *("--name", f"host-{host}", "--memory", "32MiB"),
             )
 
     def _start(self, host: int, *words: str) -> None:
@@ -116,3 +120,24 @@ def unplug(cluster: Cluster, unplugged_s: float) -> None:
     found = cluster.until(again, lambda found: found["state"] == "finished")
     hosts = {place(found, f"count-{name}")[0].partition(":")[0] for name in "abc"}
     assert hosts == {cluster.hosts.address(host) for host in (1, 2, 3)}
+
+
+@pytest.mark.long
+def test_the_task_behind_a_slow_line_gets_a_second_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All read as much; what two read in a moment takes the third a minute. Its second attempt is what counts."""
+    with open_cluster(tmp_path, monkeypatch, "10s") as cluster:
+        cluster.hosts.slow(3, "256kbit", inbound_only=True)
+        slow = cluster.hosts.address(3)
+        job_id = str(cluster.ask("submit", "batch_jobs:behind_a_slow_line")["job_id"])
+        found = cluster.until(job_id, lambda found: found["state"] == "finished", 100.0)
+    totals: dict[int, int] = {}
+    for key, total in found["results"]["result"]["0"]:
+        totals[key] = totals.get(key, 0) + total
+    assert totals == dict(batch_jobs.slow_line_totals())
+    sums = next(vertex for vertex in found["vertices"] if vertex["name"] == "sums")["subtasks"]
+    (second,) = [each for each in sums if each["attempt"]]
+    assert all(not each["taskmanager"].startswith(f"{slow}:") for each in sums), "nor did the other two wait"
+    assert second["attempt"] == 1
+    assert found["speculation"]["won"] == 1
+    assert [name.partition(":")[0] for name in found["speculation"]["blocked"]] == [slow]
+    assert found["restarts"] == 0
