@@ -104,7 +104,7 @@ class SumRows:
 
     def __init__(self) -> None:
         self._rows = 0
-        self._sum = 0
+        self._words = np.zeros(ROW_BYTES // 4, np.uint32)
         self._smallest, self._largest = 255, 0
 
     def process_batch(self, records: Any) -> None:
@@ -112,25 +112,22 @@ class SumRows:
         data = b"".join(records) if isinstance(records, list) else np.ascontiguousarray(records).reshape(-1).data
         rows = np.frombuffer(data, np.uint8).reshape(-1, ROW_BYTES)
         self._rows += len(rows)
-        # A row's number: its 32-bit words, each with a weight, so that exchanged words would show.
-        self._sum += int((_word_sums(np.frombuffer(data, "<u4").reshape(len(rows), -1)) * _WEIGHTS).sum())
-        self._sum &= (1 << 63) - 1
+        self._words += _word_sums(np.frombuffer(data, "<u4").reshape(len(rows), -1))
         self._smallest = min(self._smallest, int(rows[:, 0].min()))
         self._largest = max(self._largest, int(rows[:, 0].max()))
 
     def finish(self, out: Any) -> dict[str, int]:
-        """What came."""
-        return {"rows": self._rows, "sum": self._sum, "first_key": self._smallest, "last_key": self._largest}
+        """What came: the sum has a weight for each 32-bit word of a row, so that exchanged words would show."""
+        total = int((self._words * _WEIGHTS).sum()) & ((1 << 63) - 1)
+        return {"rows": self._rows, "sum": total, "first_key": self._smallest, "last_key": self._largest}
 
 
-def _word_sums(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
+def _word_sums(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     """Of each column of 32-bit words, modulo 2**32; 32 rows side by side, because wide additions are fast ones."""
     count, width = words.shape
     whole = count - count % 32
     wide = words[:whole].reshape(-1, 32 * width).sum(0, dtype=np.uint32).reshape(32, width)
-    sums: npt.NDArray[np.uint64] = (wide.sum(0, dtype=np.uint32) + words[whole:].sum(0, dtype=np.uint32)).astype(
-        np.uint64
-    )
+    sums: npt.NDArray[np.uint32] = wide.sum(0, dtype=np.uint32) + words[whole:].sum(0, dtype=np.uint32)
     return sums
 
 
