@@ -4,6 +4,7 @@
     sudo .venv/bin/python tools/hosts.py daemons --count 3             three hosts, a netstack taskmanager on each
     sudo .venv/bin/python tools/hosts.py spark --count 3               three hosts, a Spark worker on each, and a master
     sudo .venv/bin/python tools/hosts.py shell --rate 200mbit          just the hosts, and a shell on host 0
+    sudo .venv/bin/python tools/hosts.py torment --seed 7 --runs 3     kills, stops and cuts: is a job exact?
 
 Each runs in the foreground: it prints what to run against it, and takes everything down on Ctrl-C. Host 0 is for
 whoever measures; 1 to N are for daemons and workers. What follows `--` goes to the daemons. In another terminal:
@@ -350,6 +351,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"hosts 0 to {asked.count} at {hosts.address(0)} ...; this shell is on host 0", file=sys.stderr)
                 signal.signal(signal.SIGINT, lambda *_: None)  # is the shell's
                 return subprocess.call(hosts.command(0, [os.environ.get("SHELL", "/bin/sh")]))
+            if asked.what == "torment":
+                return _torment(hosts, asked)
             if asked.what == "daemons":
                 return _hold_daemons(hosts, asked)
             return _hold_spark(hosts)
@@ -362,11 +365,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=("daemons", "spark", "shell", "exec", "cut", "heal", "slow"))
+    parser.add_argument("what", choices=("daemons", "spark", "shell", "torment", "exec", "cut", "heal", "slow"))
     parser.add_argument("--count", type=int, default=3, help="hosts beside host 0")
     parser.add_argument("--rate", help="of every link, or for slow of one, such as 200mbit")
     parser.add_argument("--name", default="netstack", help="prefix of the namespaces")
     parser.add_argument("--secret-file", type=Path, help="for daemons")
+    parser.add_argument("--seed", type=int, default=0, help="for torment: of the first run")
+    parser.add_argument("--runs", type=int, default=1, help="for torment")
+    parser.add_argument("--unaligned", action="store_true", help="for torment: checkpoints with data in flight")
     parser.add_argument("--host", type=int, default=0, help="for exec, cut, heal and slow")
     parser.usage = f"{parser.format_usage().removeprefix('usage: ').rstrip()} [-- COMMAND of exec, or flags of daemons]"
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -396,6 +402,28 @@ def _hold_daemons(hosts: Hosts, asked: argparse.Namespace) -> int:
         print(words, flush=True)
         signal.pause()
     return 0
+
+
+def _torment(hosts: Hosts, asked: argparse.Namespace) -> int:
+    """Runs whose histories are judged; what is wrong is printed with its witness."""
+    from bench.simulate.real import torment
+
+    bad = 0
+    for seed in range(asked.seed, asked.seed + asked.runs):
+        with tempfile.TemporaryDirectory(prefix="netstack-torment-") as folder:
+            try:
+                mode = "unaligned" if asked.unaligned else "aligned"
+                verdict = torment(
+                    hosts, seed, Path(folder), mode=mode, tell=lambda text: print(f"  {text}", flush=True)
+                )
+            finally:
+                hosts.end_all()
+        bad += bool(verdict.anomalies)
+        for anomaly in verdict.anomalies:
+            print(anomaly)
+        judged = f"{verdict.lives} attempts, {len(verdict.events)} events: {len(verdict.anomalies) or 'nothing'} wrong"
+        print(f"seed {seed}: {len(verdict.faults)} faults, {judged}", flush=True)
+    return 1 if bad else 0
 
 
 def _hold_spark(hosts: Hosts) -> int:

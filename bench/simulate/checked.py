@@ -217,6 +217,20 @@ def checked_job(
     return environment
 
 
+def job(history: str, records: int = 1_600, sources: int = 2, mode: str = "aligned") -> StreamEnvironment:
+    """As a command line names it: at a pace of 120 records/s of each source, its history in a folder."""
+    return checked_job(
+        "checked",
+        sources=sources,
+        sinks=sources,
+        records=records,
+        pace_s=0.05,
+        batch=6,
+        checkpoints=CheckpointSettings(interval_s=0.4, unaligned=mode != "aligned", tolerable_failures=1_000),
+        history=history,
+    )
+
+
 def verdict(
     events: Sequence[Event], results: Mapping[str, Any], *, sources: int, records: int, aligned: bool, settled_s: float
 ) -> list[Anomaly]:

@@ -1,0 +1,312 @@
+"""The checked job on real processes that are killed, stopped and unplugged, their disk full; its history is judged.
+
+Takes: hosts (`tools/hosts.py`: network namespaces), a seed. Gives: what was done to them, and what is wrong with the
+history, each with its witness.
+
+Host 0 has the JobManager and the user, each other host a TaskManager of one slot. All of them share a small disk of
+their own (a tmpfs), with the JobManager's folder and the checkpoints; the history is written elsewhere, a file for each
+attempt, so that it outlives whoever wrote it. What goes wrong is undone after a while, and the job has to finish then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol, final
+
+from ..processes import MeasurementFailed
+from .checked import verdict
+from .history import BEGUN, Anomaly, Event, read_history
+
+KILL: Final = "kill"
+PAUSE: Final = "pause"
+CUT: Final = "cut"
+FULL: Final = "full disk"
+KINDS: Final = (KILL, PAUSE, CUT, FULL)
+
+JOBMANAGER: Final = 0
+"""Its host."""
+
+SOURCES: Final = 2
+RECORDS: Final = 1_600
+"""Of each source: some 13 s of them."""
+
+_DISK_BYTES: Final = 8 << 20
+_HEARTBEAT_S: Final = 2.0
+_STORM_S: Final = 10.0
+_LEAST_S, _MOST_S = 0.3, 5.0
+"""How long something is wrong: shorter and longer than the heartbeat's timeout."""
+
+_SETTLED_S: Final = 10.0
+"""So long a process that was stopped may hold up who is sent off, or reads a state."""
+
+_PATIENCE_S: Final = 120.0
+
+
+class Hosts(Protocol):
+    """What `tools/hosts.py` makes."""
+
+    count: int
+
+    def address(self, host: int) -> str:
+        """IPv4 address of a host."""
+
+    def start(self, host: int, words: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+        """Starts a process there."""
+
+    def run(self, host: int, words: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        """Runs a command there."""
+
+    def cut(self, host: int) -> None:
+        """Unplugs it."""
+
+    def heal(self, host: int) -> None:
+        """Plugs it in."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that goes wrong.
+
+    Attributes:
+        at_s: since the job runs.
+        kind: one of `KINDS`.
+        host: whom it happens to; a full disk is everybody's.
+        for_s: how long; of a kill, until it is started again.
+    """
+
+    at_s: float
+    kind: str
+    host: int
+    for_s: float
+
+    def __str__(self) -> str:
+        return f"{self.at_s:.1f} s: {self.kind} at host {self.host} for {self.for_s:.1f} s"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How it came out.
+
+    Attributes:
+        faults: that were made.
+        lives: attempts of sources and sinks that have begun; without a restart there is one of each.
+        events: the history.
+        results: of the job.
+        anomalies: what is wrong with it; empty is all well.
+    """
+
+    faults: tuple[Fault, ...]
+    lives: int
+    events: tuple[Event, ...]
+    results: dict[str, Any]
+    anomalies: tuple[Anomaly, ...]
+
+
+def planned(seed: int, hosts: int, count: int = 6) -> tuple[Fault, ...]:
+    """What goes wrong, by a seed: first each kind once, then any; one after the other begins, and they overlap."""
+    chance = random.Random(seed)
+    kinds = [*chance.sample(KINDS, len(KINDS)), *chance.choices(KINDS, k=count)][:count]
+    times = sorted(chance.uniform(0.5, _STORM_S) for _ in kinds)
+    return tuple(
+        Fault(at_s, kind, chance.randint(1 if kind == CUT else JOBMANAGER, hosts), chance.uniform(_LEAST_S, _MOST_S))
+        for at_s, kind in zip(times, kinds, strict=True)
+    )
+
+
+def torment(
+    hosts: Hosts, seed: int, folder: Path, *, mode: str = "aligned", tell: Callable[[str], None] = lambda _: None
+) -> Verdict:
+    """Runs the job once, with what the seed has planned.
+
+    Args:
+        hosts: up, with nothing on them; processes stay until the caller ends them.
+        seed: of the faults.
+        folder: empty, for everything that is written.
+        mode: of its checkpoints, `aligned` or `unaligned`.
+        tell: is told what is done.
+
+    Raises:
+        MeasurementFailed: the job did not end, or failed.
+        OSError: no disk can be made here: it takes root.
+    """
+    history = folder / "history"
+    history.mkdir()
+    with small_disk(folder / "disk") as disk:
+        cluster = _Cluster(hosts, folder, disk)
+        cluster.start_all()
+        job_id = cluster.submit(history, mode)
+        cluster.until(job_id, lambda found: found["checkpoints_completed"] >= 1)
+        faults = planned(seed, hosts.count)
+        cluster.play(faults, tell)
+        found = cluster.until(job_id, lambda found: found["state"] in ("finished", "failed", "canceled"))
+        if found["state"] != "finished":
+            raise MeasurementFailed(f"the job has {found['state']}: {json.dumps(found['log'][-5:])}")
+        events = read_history(history)
+        wrong = judged(events, found["results"], mode)
+        lives = sum(event.what == BEGUN for event in events)
+        return Verdict(faults, lives, tuple(events), found["results"], tuple(wrong))
+
+
+def judged(events: Sequence[Event], results: dict[str, Any], mode: str) -> list[Anomaly]:
+    """The verdict on a history of `torment`'s job."""
+    aligned = mode == "aligned"
+    return verdict(events, results, sources=SOURCES, records=RECORDS, aligned=aligned, settled_s=_SETTLED_S)
+
+
+@contextlib.contextmanager
+def small_disk(path: Path) -> Iterator[Path]:
+    """A file system of a few MiB, in memory.
+
+    Raises:
+        OSError: it cannot be mounted.
+    """
+    path.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_BYTES}", "tmpfs", str(path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"a small disk cannot be made: {done.stderr.strip()}; it takes root")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], capture_output=True, check=False)
+
+
+@final
+class _Cluster:
+    def __init__(self, hosts: Hosts, folder: Path, disk: Path) -> None:
+        self._hosts = hosts
+        self._folder = folder
+        self._disk = disk
+        self._ballast = disk / "ballast"
+        self._secret = folder / "secret"
+        self._secret.touch(mode=0o600)
+        self._secret.write_text(os.urandom(32).hex())
+        self._address = f"tcp://{hosts.address(JOBMANAGER)}:6120"
+        self._processes: dict[int, subprocess.Popen[str]] = {}
+        self._refusal = ""
+
+    def start_all(self) -> None:
+        for host in range(self._hosts.count + 1):
+            self._start(host)
+            self._wait_up(host)
+
+    def submit(self, history: Path, mode: str) -> str:
+        words = [f"{__package__}.checked:job", "-p", f"history={history}", "-p", f"records={RECORDS}"]
+        end_s = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < end_s:
+            told = self._ask("submit", *words, "-p", f"sources={SOURCES}", "-p", f"mode={mode}")
+            if told is not None:
+                return str(told["job_id"])
+            time.sleep(0.5)  # it does not listen yet
+        raise MeasurementFailed(f"the job cannot be submitted: {self._refusal} {self._last_words(JOBMANAGER)}")
+
+    def until(self, job_id: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Asks until something holds; a JobManager that is away is asked again."""
+        end_s = time.monotonic() + _PATIENCE_S
+        found = None
+        while time.monotonic() < end_s:
+            found = self._ask("jobs", job_id) or found
+            if found is not None and condition(found):
+                return found
+            time.sleep(0.2)
+        log = [] if found is None else found["log"][-10:]
+        raise MeasurementFailed(f"the job stood still for {_PATIENCE_S:g} s: {json.dumps(log)}")
+
+    def play(self, faults: Sequence[Fault], tell: Callable[[str], None]) -> None:
+        """Makes what is planned and undoes it, each at its time; then everything is as it was."""
+        acts = [(fault.at_s, True, fault) for fault in faults]
+        acts += [(fault.at_s + fault.for_s, False, fault) for fault in faults]
+        began_s = time.monotonic()
+        under_way: list[Fault] = []
+        for at_s, is_begin, fault in sorted(acts, key=lambda act: act[:2]):
+            time.sleep(max(0.0, began_s + at_s - time.monotonic()))
+            if is_begin:
+                tell(str(fault))
+                self._do(fault)
+                under_way.append(fault)
+            else:
+                under_way.remove(fault)
+                if not any((each.kind, each.host) == (fault.kind, fault.host) for each in under_way):
+                    self._undo(fault)
+        for host in range(self._hosts.count + 1):
+            self._wait_up(host)
+
+    def _do(self, fault: Fault) -> None:
+        process = self._processes[fault.host]
+        match fault.kind:
+            case "kill":
+                _signal(process, signal.SIGKILL)
+                process.wait()
+            case "pause":
+                _signal(process, signal.SIGSTOP)
+            case "cut":
+                self._hosts.cut(fault.host)
+            case _:
+                with contextlib.suppress(OSError), self._ballast.open("wb") as file:
+                    while True:
+                        file.write(bytes(1 << 16))
+                        file.flush()
+
+    def _undo(self, fault: Fault) -> None:
+        match fault.kind:
+            case "kill":
+                self._start(fault.host)
+            case "pause":
+                _signal(self._processes[fault.host], signal.SIGCONT)
+            case "cut":
+                self._hosts.heal(fault.host)
+            case _:
+                self._ballast.unlink(missing_ok=True)
+
+    def _start(self, host: int) -> None:
+        common = ["--secret-file", str(self._secret), "--heartbeat-timeout", f"{_HEARTBEAT_S:g}s", "--json"]
+        if host == JOBMANAGER:
+            words = ["jobmanager", "--listen", self._address, "--folder", str(self._disk / "jobs")]
+        else:
+            words = ["taskmanager", "--jobmanager", self._address, "--listen", "tcp://0.0.0.0:6121", "--slots", "1"]
+            words += ["--allow", f"{__package__}.", "--name", f"host-{host}", "--memory", "32MiB"]
+        with self._log(host).open("a") as log:
+            command = [sys.executable, "-m", "netstack.cli", *words, *common]
+            self._processes[host] = self._hosts.start(host, command, stdout=log, stderr=log)
+
+    def _wait_up(self, host: int) -> None:
+        """A process that could not live, for want of disk, is started again."""
+        end_s = time.monotonic() + _PATIENCE_S
+        while self._processes[host].poll() is not None:
+            if time.monotonic() > end_s:
+                raise MeasurementFailed(f"host {host} does not come up: {self._last_words(host)}")
+            self._start(host)
+            time.sleep(2.0)
+
+    def _ask(self, command: str, *words: str) -> dict[str, Any] | None:
+        self._wait_up(JOBMANAGER)
+        flags = ["--jobmanager", self._address, "--secret-file", str(self._secret), "--json"]
+        done = self._hosts.run(JOBMANAGER, [sys.executable, "-m", "netstack.cli", command, *words, *flags], timeout=60)
+        if done.returncode:
+            self._refusal = done.stderr.strip()
+            return None
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def _log(self, host: int) -> Path:
+        return self._folder / f"log-{host}"
+
+    def _last_words(self, host: int) -> str:
+        return self._log(host).read_text()[-800:]
+
+
+def _signal(process: subprocess.Popen[str], number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, number)
