@@ -108,14 +108,14 @@ def ids_of(table: Path) -> list[int]:
 
 def test_a_stream_out_of_a_job_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
     """The job's JobManager and TaskManagers die on one side, Spark's driver with its executors on the other."""
-    rows, stream, jobmanager = 1_000 + 2_000 * DEATHS, free_address(), free_address()
+    rows, stream, jobmanager = 30_000 * DEATHS, free_address(), free_address()
     secret = tmp_path / "secret"
     secret.write_bytes(Secret.generate().reveal())
     secret.chmod(0o600)
     cli = ("-P", "-m", "netstack.cli")
     there = ("--jobmanager", jobmanager, "--secret-file", secret)
     taskmanager = (*cli, "taskmanager", *there, "--listen", "tcp://127.0.0.1:0", "--memory", "32MiB", "--allow", "*")
-    job = ("-p", f"address={stream}", "-p", f"folder={tmp_path / 'epochs'}", "-p", f"count={rows}")
+    job = ("-p", f"address={stream}", "-p", f"folder={tmp_path / 'epochs'}", "-p", f"count={rows}", "-p", "per_s=4000")
     jobs = ("--listen", jobmanager, "--folder", tmp_path / "jobs", "--secret-file", secret)
     starts = {
         "submit": starting(
