@@ -40,7 +40,7 @@ MODULES: Final = (
     *("wire.codec_flink", "wire.flink_consumer", "wire.flink_producer"),  # subclasses of a compiled class
     *("shuffle.index", "shuffle.pages", "shuffle.region", "shuffle.reading", "shuffle.view", "shuffle.store"),
     *("inbound.channel", "inbound.local_channel", "inbound.parts", "inbound.capture"),
-    *("inbound.gate", "inbound.union", "inbound.receiver", "inbound.uncredited", "inbound.spare"),
+    *("inbound.gate", "inbound.union", "inbound.receiver", "inbound.uncredited", "inbound.spare", "inbound.in_band"),
 )
 
 GROUP: Final = "netstack_core"

@@ -14,56 +14,35 @@ buffers only for what waits: while it is blocked it gives all of them back, and 
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, Protocol, final
+from typing import Final, final
 
 from ..buffer.buffer import Buffer
 from ..buffer.local_pool import BufferListener, LocalBufferPool
 from ..buffer.network_pool import NetworkBufferPool
 from ..buffer.segment import Segment
-from ..errors import ChannelFailed, ErrorCode, RemoteProtocolError, channel_error
-from ..events import Alignment, CheckpointBarrier, DataType, EndOfData, EndOfPartition, decode_event
+from ..errors import ChannelFailed, RemoteProtocolError
+from ..events import Alignment, CheckpointBarrier, DataType
 from ..wire.codec import Inflate
 from ..wire.credit import MAX_CREDIT, ReceiveCredit
 from .capture import InputCapture
 from .gate import SingleInputGate
+from .in_band import (
+    EVENT_OVERHEAD_BYTES,
+    MAX_WAITING_EVENT_BYTES,
+    compressed_checkpoint,
+    out_of_sequence,
+    read_event,
+    too_many_events,
+    without_credit,
+)
+from .link import ChannelLink
 from .parts import CompressedBuffer, buffers_of
 from .statistics import ChannelStatistics
 
 _DATA: Final = DataType.DATA
-_END_TYPES: Final = {EndOfData: DataType.END_OF_DATA, EndOfPartition: DataType.END_OF_PARTITION}
-"""Gates count these by their data type and read their bytes, so the two have to agree."""
 
 _NO_QUEUE: Final[deque[Buffer]] = deque(maxlen=0)
 """Stands where nothing has come yet: an empty deque takes 760 bytes, more than all the rest of an idle channel."""
-
-MAX_WAITING_EVENT_BYTES: Final = 16 * 1024 * 1024
-EVENT_OVERHEAD_BYTES: Final = 100
-"""Events cost no credit, so a bound of their own keeps a hostile producer from filling memory: 160,000 small ones."""
-
-
-class ChannelLink(Protocol):
-    """What a remote channel tells its producer: the receiver of its connection."""
-
-    def want_announcement(self, channel: RemoteInputChannel) -> None:
-        """The channel has credit to announce."""
-
-    def announce_now(self) -> None:
-        """Half of what the producer could send was consumed: it should hear of it before the rest is."""
-
-    def hold_announcement(self, channel: RemoteInputChannel) -> None:
-        """The channel has credit that need not be announced while data keeps coming."""
-
-    def want_resume(self, channel: RemoteInputChannel) -> None:
-        """The producer may go on."""
-
-    def want_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
-        """The producer should fill new buffers to this size; only the newest counts."""
-
-    def acknowledge(self, channel: RemoteInputChannel) -> None:
-        """Every record was processed."""
-
-    def leave(self, channel: RemoteInputChannel) -> None:
-        """The channel is released; nothing more is wanted of it."""
 
 
 @final
@@ -209,7 +188,7 @@ class RemoteInputChannel:
             ChannelFailed: out of sequence, or no credit was left for it; `segment` stays with the caller.
         """
         if sequence != self._expected_sequence:
-            raise self._out_of_sequence(sequence)
+            raise out_of_sequence(self._expected_sequence, sequence, self)
         if self._floating:
             free = self._floating.pop()
             is_floating = True
@@ -217,7 +196,7 @@ class RemoteInputChannel:
             free = self._exclusive.pop()
             is_floating = False
         else:
-            raise self._without_credit(sequence)
+            raise without_credit(sequence, self)
         self._expected_sequence = (sequence + 1) & 0xFFFFFFFF  # it travels as 32 bits
         self._buffers += 1
         self._bytes += length
@@ -254,13 +233,13 @@ class RemoteInputChannel:
             ChannelFailed: out of sequence, or no credit was left for it, or it cannot be part of a checkpoint.
         """
         if sequence != self._expected_sequence:
-            raise self._out_of_sequence(sequence)
+            raise out_of_sequence(self._expected_sequence, sequence, self)
         is_floating = bool(self._floating)
         if not self.free_buffers:
-            raise self._without_credit(sequence)
+            raise without_credit(sequence, self)
         if inflate is not None:
             if self._capture is not None:
-                raise self._compressed_checkpoint()
+                raise compressed_checkpoint(self)
             self._has_compressed = True
         segment = self._floating.pop() if is_floating else self._exclusive.pop()
         length = len(body)
@@ -291,32 +270,12 @@ class RemoteInputChannel:
             ChannelFailed: out of sequence, not an event, or more events than may wait.
         """
         if sequence != self._expected_sequence:
-            raise self._out_of_sequence(sequence)
-        try:
-            event = decode_event(payload)
-        except RemoteProtocolError as error:
-            raise ChannelFailed(error.code, error.text, channel=str(self)) from error
-        if _END_TYPES.get(type(event)) is not (data_type if data_type in _END_TYPES.values() else None):
-            raise ChannelFailed(
-                ErrorCode.MALFORMED_FRAME,
-                f"event {type(event).__name__} came under data type {data_type.name}; its producer is faulty",
-                channel=str(self),
-            )
-        if backlog and data_type.blocks_upstream:
-            raise ChannelFailed(
-                ErrorCode.MALFORMED_FRAME,
-                f"{data_type.name} came with backlog {backlog}, but nothing follows it until a resume; its producer is"
-                " faulty",
-                channel=str(self),
-            )
+            raise out_of_sequence(self._expected_sequence, sequence, self)
+        event = read_event(payload, data_type, backlog, self)
         self._expected_sequence = (sequence + 1) & 0xFFFFFFFF  # it travels as 32 bits
         self._event_bytes += len(payload) + EVENT_OVERHEAD_BYTES
         if self._event_bytes > MAX_WAITING_EVENT_BYTES:
-            raise ChannelFailed(
-                ErrorCode.CREDIT_VIOLATION,
-                f"more than {MAX_WAITING_EVENT_BYTES} bytes of events wait to be read; send what is large as records",
-                channel=str(self),
-            )
+            raise too_many_events(self)
         buffer = Buffer(memoryview(payload), len(payload), data_type, None)
         buffer.sequence = sequence
         if self._queue is _NO_QUEUE:
@@ -558,7 +517,7 @@ class RemoteInputChannel:
     def _note_barrier(self, barrier: CheckpointBarrier, sequence: int) -> None:
         if barrier.alignment is not Alignment.AT_LEAST_ONCE:
             if self._has_compressed:
-                raise self._compressed_checkpoint()
+                raise compressed_checkpoint(self)
             self._captured().on_barrier(barrier.checkpoint_id, sequence)
 
     def _give_up_floating(self) -> None:
@@ -586,24 +545,3 @@ class RemoteInputChannel:
             compressed.recycle()
             self._error = ChannelFailed(error.code, error.text, channel=str(self))
             raise self._error from error
-
-    def _compressed_checkpoint(self) -> ChannelFailed:
-        return ChannelFailed(
-            ErrorCode.UNEXPECTED_FRAME,
-            "compressed buffers and a barrier that may overtake them on one channel; switch the compression off",
-            channel=str(self),
-        )
-
-    def _without_credit(self, sequence: int) -> ChannelFailed:
-        return ChannelFailed(
-            ErrorCode.CREDIT_VIOLATION,
-            f"a data buffer came (sequence {sequence}) although the producer had no credit left",
-            channel=str(self),
-        )
-
-    def _out_of_sequence(self, sequence: int) -> ChannelFailed:
-        return channel_error(
-            ErrorCode.SEQUENCE_GAP,
-            f"expected buffer {self._expected_sequence}, got {sequence}: a buffer was lost or repeated",
-            channel=str(self),
-        )

@@ -27,8 +27,9 @@ from netstack.buffer.stored import PART_HEADER, Packaging, StoredBuffer, compres
 from netstack.errors import ChannelFailed, ErrorCode, RemoteProtocolError
 from netstack.events import Alignment, DataType, data_type_of, decode_event, encode_event
 from netstack.ids import PartitionId, ResultPartitionType
-from netstack.inbound.channel import EVENT_OVERHEAD_BYTES, MAX_WAITING_EVENT_BYTES, RemoteInputChannel
+from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
+from netstack.inbound.in_band import EVENT_OVERHEAD_BYTES, MAX_WAITING_EVENT_BYTES
 from netstack.inbound.receiver import ChannelReceiver
 from netstack.outbound.partition import ResultPartition
 from netstack.outbound.sender import ChannelSender

@@ -66,8 +66,8 @@ from netstack import (
     open_task_manager,
 )
 from netstack.events import encode_event
-from netstack.inbound.channel import EVENT_OVERHEAD_BYTES, MAX_WAITING_EVENT_BYTES
 from netstack.inbound.gate import SingleInputGate
+from netstack.inbound.in_band import EVENT_OVERHEAD_BYTES, MAX_WAITING_EVENT_BYTES
 
 pytestmark = pytest.mark.usefixtures("every_descriptor_back")
 
