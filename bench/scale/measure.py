@@ -31,6 +31,10 @@ AXES: Final = ("channels", "connections", "taskmanagers")
 SEGMENT_BYTES: Final = 4 * KIB
 """Of channels and connections: 10,000 channels of 3 buffers each are then 120 MiB."""
 
+MANY: Final = 10_000
+MANY_TIMES_LONGER: Final = 4
+"""So many channels take as long to open and to end as a short run, and the first record of each opens a buffer."""
+
 Told = Callable[[str], None]
 Rows = list[dict[str, Any]]
 
@@ -109,7 +113,7 @@ def _pair(spec: ScaleSpec, emit: Emit, settings: Mapping[str, Any]) -> dict[str,
     """Two processes."""
     run = RunSpec(
         emit=emit,
-        seconds=spec.seconds,
+        seconds=spec.seconds * (MANY_TIMES_LONGER if settings["channels"] >= MANY else 1),
         segment_size_bytes=SEGMENT_BYTES,
         verify="sample" if emit == "batch" else "all",
         **settings,
