@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self, final
 import numpy.typing as npt
 import trio
 
-from ..blocking import record_writer as blocking
 from ..blocking.network_environment import ResultPartition
+from ..blocking.queued_writer import QueuedWriter
 from ..events import Event
 from ..outbound.selector import ChannelSelector
 from ..record.formats import RecordFormat
@@ -48,9 +48,7 @@ class RecordWriter(Generic[T]):
         buffer_timeout_s: float | None = 0.1,
     ) -> None:
         """Takes over the partition; arguments and errors of `netstack.RecordWriter`."""
-        self._inner = blocking.RecordWriter(
-            partition, selector=selector, format=format, buffer_timeout_s=buffer_timeout_s
-        )
+        self._inner = QueuedWriter(partition, selector=selector, format=format, buffer_timeout_s=buffer_timeout_s)
         self._partition = partition
         self.emit_nowait = self._inner.emit_nowait
         """`emit_nowait(record)`: takes a record now, or raises `trio.WouldBlock`; errors as `emit`."""

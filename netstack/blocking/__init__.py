@@ -29,7 +29,7 @@ from trio import WouldBlock
 
 from .network_environment import NetworkEnvironment, ResultPartition, SingleInputGate, open_task_manager
 from .record_reader import ArrayReader, ReaderStatistics, RecordReader
-from .record_writer import RecordWriter
+from .record_writer import RecordWriter, WriterStatistics
 
 __all__ = [
     "ArrayReader",
@@ -40,5 +40,6 @@ __all__ = [
     "ResultPartition",
     "SingleInputGate",
     "WouldBlock",
+    "WriterStatistics",
     "open_task_manager",
 ]

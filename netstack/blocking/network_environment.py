@@ -46,6 +46,10 @@ class ResultPartition:
         """A snapshot; what a `RecordWriter` has taken and not written yet is not in it."""
         return _do(self.portal, self.inner.statistics)
 
+    def park_writer(self) -> ThreadParking | None:
+        """Called by a writer: see `runtime.NetworkEnvironment.park_writer`."""
+        return _visiting(self.portal, lambda: self.portal.inside.park_writer(self.inner))
+
     def fail(self, cause: str) -> None:
         """The producer failed: consumers are told the cause, a writer that waits is woken with an error."""
         _do(self.portal, lambda: self.inner.fail(cause))
@@ -71,11 +75,7 @@ class SingleInputGate:
 
     def leave_to_thread(self) -> ThreadParking | None:
         """Called by a reader: see `runtime.NetworkEnvironment.leave_to_thread`."""
-        parking = _do(self.portal, lambda: self.portal.inside.leave_to_thread(self.inner))
-        if parking is not None:
-            self.portal.visits = self.portal.inside.visits
-            INTERRUPTS.protect()
-        return parking
+        return _visiting(self.portal, lambda: self.portal.inside.leave_to_thread(self.inner))
 
     def close(self) -> None:
         """Gives every channel up and tells its producer; a reader that waits is woken with an error. Idempotent."""
@@ -180,6 +180,15 @@ def open_task_manager(
         )
 
     return NetworkEnvironment(Portal(open_inside, f"netstack {address}"))
+
+
+def _visiting(portal: Manager, ask: Callable[[], ThreadParking | None]) -> ThreadParking | None:
+    """Asks for a place to wait in; who gets one will visit."""
+    parking = _do(portal, ask)
+    if parking is not None:
+        portal.visits = portal.inside.visits
+        INTERRUPTS.protect()
+    return parking
 
 
 def _do(portal: Manager, action: Callable[[], R]) -> R:

@@ -1,68 +1,69 @@
-"""RecordWriter for a thread that blocks: records are collected here and written in the TaskManager's thread.
+"""RecordWriter for a thread that blocks: writes and sends by itself, or through the door.
 
 Takes: a partition, a selector, a format, the buffer timeout. Gives: the calls of `netstack.RecordWriter`, which take
 `timeout_s` and block.
 
-How: a way through the door costs as much as a hundred records. So a record is encoded and told its subpartition in the
-caller's thread, and put into a queue; a task in the TaskManager's thread writes what is there.
-
-Rules:
-- Everything that is written passes through the one queue: order holds.
-- The queue is bounded by bytes. Without room a call waits until half of it was written.
-- A record waits at most the buffer timeout, here and in its buffer together: here at most `LINGER_S`, and at most half
-  of it. With a timeout of 0 nothing lingers: the task is woken, and writes what is there by then.
-- An item leaves the queue when it was written. What fails stays, and is counted.
+Directly (`direct_writer`): the calling thread encodes, fills buffers and sends. Through the door (`queued_writer`): it
+encodes, and the TaskManager's thread does the rest; so it is where files keep what is written.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, final
 
-import numpy as np
 import numpy.typing as npt
-import trio
 
-from ..errors import ConfigError, LocalProtocolError
+from ..errors import ConfigError
 from ..events import Event
-from ..outbound.selector import ChannelSelector, RebalanceSelector
-from ..record.formats import Encoded, RecordFormat, format_named
-from ..record.framing import MAX_RECORD_BYTES, check_record_bytes
-from ..runtime import record_writer as runtime
-from ..runtime.signal import Signal
-from .batches import array_work, columnar_work
+from ..outbound.selector import ChannelSelector
+from ..record.formats import RecordFormat
+from .direct_writer import DirectWriter
 from .network_environment import ResultPartition
-from .routing import ChosenSelector, EncodedFormat
-from .work import Work
+from .queued_writer import QueuedWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from typing_extensions import TypeVar
 
-ROOM_BYTES: Final = 512 * 1024
-"""What may wait in the queue; the last item that found room may exceed it."""
+    T = TypeVar("T", default=Any)
+else:  # defaults are 3.13's; type checkers bring theirs
+    from typing import TypeVar
 
-ITEM_BYTES: Final = 64
-"""What an item counts beside its payload: about what it takes."""
+    T = TypeVar("T")
 
-LINGER_S: Final = 0.005
-"""The longest a record waits for others on its way to the other thread."""
 
-_Item: TypeAlias = "tuple[int, Encoded] | Work"
+@dataclass(frozen=True, slots=True)
+class WriterStatistics:
+    """A snapshot of how a writer writes; what it has written is in its partition's statistics.
+
+    Attributes:
+        is_direct: the calling thread fills buffers and sends; else the TaskManager's thread does.
+        waits: how often the calling thread waited for a buffer, after having looked; 0 where it does not write.
+        unwritten_records: that were taken and are not in the partition.
+    """
+
+    is_direct: bool
+    waits: int
+    unwritten_records: int
 
 
 @final
-class RecordWriter:
+class RecordWriter(Generic[T]):
     """Writes to one result partition; one writer a partition, used by one thread at a time.
 
     The calls are those of `netstack.RecordWriter`. "Taken" means: it is written, in order, however long that takes.
     `timeout_s` is how long a call may wait; with TimeoutError nothing of it was done, and it can be made again.
+    `with` finishes the partition at the end of the block, or fails it.
 
     Errors of a record (RecordError, what a selector raises) are raised by its call, and the writer goes on. What fails
     later, because the partition failed, was released, or the TaskManager was closed, is raised by the next call with a
     note of how many records that had been taken were not written (`unwritten_records`); every call after that raises
     LocalProtocolError.
+
+    The selector and the format work in the caller's thread (but see `queued_writer` for an `AdaptiveRebalanceSelector`)
+    and must call nothing of the same TaskManager.
     """
 
     def __init__(
@@ -72,38 +73,34 @@ class RecordWriter:
         selector: ChannelSelector | None = None,
         format: RecordFormat | str = "bytes",
         buffer_timeout_s: float | None = 0.1,
+        direct: bool | None = None,
     ) -> None:
-        """Takes over the partition; arguments and errors of `netstack.RecordWriter`.
+        """Takes over the partition; arguments and errors of `netstack.RecordWriter`, and `direct`.
 
-        The selector and the format work in the caller's thread, except for an `AdaptiveRebalanceSelector`.
+        Args:
+            partition: from `NetworkEnvironment.create_partition`.
+            selector: which subpartition gets a record; round robin when not given.
+            format: how a record becomes bytes.
+            buffer_timeout_s: as of `netstack.RecordWriter`.
+            direct: whether the calling thread fills buffers and sends by itself; None where it can, True insists.
+
+        Raises:
+            ConfigError: a negative timeout, or an unknown format; or it cannot write directly, and must.
         """
-        if buffer_timeout_s is not None and buffer_timeout_s < 0:
-            raise ConfigError(f"buffer_timeout_s={buffer_timeout_s}; give 0, seconds above 0, or None")
         self._partition = partition
-        self._portal = partition.portal
-        self._format = format_named(format) if isinstance(format, str) else format
-        self._encode = self._format.encode
-        self._is_raw = self._format.name == "bytes"
-        self._chosen = ChosenSelector(RebalanceSelector() if selector is None else selector)
-        self._select = self._chosen.choose
-        self._linger_s = None if buffer_timeout_s is None else min(LINGER_S, buffer_timeout_s / 2)
-        self._timeout_s = None if buffer_timeout_s is None else buffer_timeout_s - (self._linger_s or 0)
-        self._queue: deque[_Item] = deque()
-        self._append = self._queue.append
-        self._room = ROOM_BYTES  # the caller's own account: never more than there is
-        self._is_busy = False
-        self._never_lingers = self._linger_s is None
-        # Set outside, cleared inside before the queue is looked at: so whoever appends either sees it set, and is
-        # written, or sets it.
-        self._is_armed = self._never_lingers
-        self._is_hurried = False
-        self._failure: BaseException | None = None
-        self._was_told = False
-        self._is_finished = False
-        self._changed = Signal()
-        self._progress = Signal()
-        self._portal.call(self._open, timeout_s=None, what=self._name("opening the writer of"))
-        self._fixed_slot = self._chosen.fixed
+        parking = partition.park_writer() if direct is None or direct else None
+        if direct and parking is None:
+            raise ConfigError(
+                f"direct=True: partition {partition.partition_id!r} is kept in files; leave it out to write through the"
+                " TaskManager's thread then"
+            )
+        settings: dict[str, Any] = {"selector": selector, "format": format, "buffer_timeout_s": buffer_timeout_s}
+        self._way: DirectWriter | QueuedWriter = (
+            QueuedWriter(partition, **settings) if parking is None else DirectWriter(partition, parking, **settings)
+        )
+        # Bound here, because a second call would cost a record a tenth of what it does.
+        self.emit = self._way.emit  # type: ignore[method-assign]
+        self.emit_nowait = self._way.emit_nowait  # type: ignore[method-assign]
 
     @property
     def partition(self) -> ResultPartition:
@@ -113,9 +110,19 @@ class RecordWriter:
     @property
     def unwritten_records(self) -> int:
         """Records that were taken and are not in the partition (a batch until all of it is); after a failure: lost."""
-        return sum(1 if isinstance(item, tuple) else item.records for item in list(self._queue))
+        return self._way.unwritten_records
 
-    def emit(self, record: Any, *, timeout_s: float | None = None) -> None:
+    def statistics(self) -> WriterStatistics:
+        """A snapshot; O(records that were taken and not written)."""
+        way = self._way
+        return WriterStatistics(way.is_direct, way.waits, way.unwritten_records)
+
+    def __repr__(self) -> str:
+        """Says which way it writes."""
+        way = "directly" if self._way.is_direct else "through the TaskManager's thread"
+        return f"<RecordWriter of partition {self._partition.partition_id!r}, {way}>"
+
+    def emit(self, record: T, *, timeout_s: float | None = None) -> None:
         """Takes a record; waits when there is no room.
 
         Raises:
@@ -124,36 +131,15 @@ class RecordWriter:
             LocalProtocolError: the partition is finished, or another thread is in a call of this writer.
             PoolDestroyed, ...: see the class.
         """
-        if self._is_busy or self._failure is not None:
-            self._refuse()
-        self._is_busy = True  # nothing that a signal handler could interrupt stands between this and `try`
-        try:
-            payload = record if self._is_raw and record.__class__ is bytes else self._encode(record)
-            if self._room <= 0:
-                self._wait_room(timeout_s)
-            self._take(record, payload)
-        finally:
-            self._is_busy = False
+        self._way.emit(record, timeout_s=timeout_s)
 
-    def emit_nowait(self, record: Any) -> None:
+    def emit_nowait(self, record: T) -> None:
         """Takes a record now; errors as `emit`.
 
         Raises:
             WouldBlock: there is no room; the record was not taken.
         """
-        if self._is_busy or self._failure is not None:
-            self._refuse()
-        self._is_busy = True  # nothing that a signal handler could interrupt stands between this and `try`
-        try:
-            payload = record if self._is_raw and record.__class__ is bytes else self._encode(record)
-            if self._room <= 0:
-                if self._queue:
-                    self._hurry()
-                    raise trio.WouldBlock
-                self._room = ROOM_BYTES
-            self._take(record, payload)
-        finally:
-            self._is_busy = False
+        self._way.emit_nowait(record)
 
     def emit_batch(self, batch: npt.NDArray[Any] | pa.RecordBatch, *, timeout_s: float | None = None) -> None:
         """Takes an array of fixed-width records, or an Arrow RecordBatch as one record; waits when there is no room.
@@ -168,21 +154,7 @@ class RecordWriter:
             TimeoutError, LocalProtocolError, ...: as `emit`.
             RecordError: not a batch of fixed-width records of the format.
         """
-        if self._is_busy or self._failure is not None:
-            self._refuse()
-        self._is_busy = True
-        try:
-            if self._room <= 0:
-                self._wait_room(timeout_s)
-            make = array_work if isinstance(batch, np.ndarray) else columnar_work
-            work = make(batch, self._format, self._chosen, self._inner)
-            if work.records:
-                self._room -= work.bytes + ITEM_BYTES
-                self._append(work)
-                if not self._is_armed:
-                    self._arm()
-        finally:
-            self._is_busy = False
+        self._way.emit_batch(batch, timeout_s=timeout_s)
 
     def broadcast_event(self, event: Event, *, priority: bool = False, timeout_s: float | None = None) -> None:
         """Sends an event on every subpartition, behind (with priority: in front of) everything written so far.
@@ -194,7 +166,7 @@ class RecordWriter:
             TimeoutError: its turn did not come within `timeout_s`; it was not sent.
             LocalProtocolError, ...: as `emit`.
         """
-        self._through(lambda: self._inner.broadcast_event(event, priority=priority), "sending an event in", timeout_s)
+        self._way.broadcast_event(event, priority=priority, timeout_s=timeout_s)
 
     def flush(self, *, timeout_s: float | None = None) -> None:
         """Makes everything that was taken available to the consumers now, whatever the buffer timeout.
@@ -203,7 +175,7 @@ class RecordWriter:
             TimeoutError: not everything was written within `timeout_s`; it will be.
             LocalProtocolError, ...: as `emit`.
         """
-        self._through(lambda: self._inner.flush(), "flushing", timeout_s)
+        self._way.flush(timeout_s=timeout_s)
 
     def finish(self, *, drain: bool = True, timeout_s: float | None = None) -> None:
         """Writes what was taken, then EndOfData and EndOfPartition on every subpartition; nothing follows. Idempotent.
@@ -212,9 +184,7 @@ class RecordWriter:
             TimeoutError: not everything was written within `timeout_s`; the end was not sent.
             LocalProtocolError, ...: as `emit`.
         """
-        if self._is_finished:
-            return
-        self._through(lambda: self._end(drain), "finishing", timeout_s)
+        self._way.finish(drain=drain, timeout_s=timeout_s)
 
     def wait_consumed(self, *, timeout_s: float | None = None) -> None:
         """Waits until every consumer has processed every record, or is gone (call `finish` before).
@@ -223,215 +193,17 @@ class RecordWriter:
             TimeoutError: not within `timeout_s`; call it again.
             LocalProtocolError, ...: the TaskManager was closed meanwhile; and as `emit`.
         """
-        if self._is_busy or (self._failure is not None and not self._is_finished):
-            self._refuse()
-        self._is_busy = True
-        try:
-            self._call(lambda: self._inner.wait_consumed(), "waiting for the consumers of", timeout_s)
-        finally:
-            self._is_busy = False
+        self._way.wait_consumed(timeout_s=timeout_s)
 
-    # For other event loops (`netstack.aio`): the same, as async functions to be run in the TaskManager's thread.
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
 
-    @property
-    def has_room(self) -> bool:
-        """Whether a record would be taken at once."""
-        return self._room > 0 or not self._queue
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the end was sent."""
-        return self._is_finished
-
-    @contextlib.contextmanager
-    def exclusively(self) -> Iterator[None]:
-        """No other call may come in between.
-
-        Raises:
-            LocalProtocolError, ...: another call is under way, or the writer has failed; see the class.
-        """
-        if self._is_busy or (self._failure is not None and not self._is_finished):
-            self._refuse()
-        self._is_busy = True
-        try:
-            yield
-        finally:
-            self._is_busy = False
-
-    async def make_room(self) -> None:
-        """Waits until there is room. Cancellation: nothing changed."""
-        self._room = await self._make_room()
-
-    async def broadcasting(self, event: Event, *, priority: bool) -> None:
-        """See `broadcast_event`."""
-        await self._behind(lambda: self._inner.broadcast_event(event, priority=priority))
-
-    async def flushing(self) -> None:
-        """See `flush`."""
-        await self._behind(self._inner.flush)
-
-    async def finishing(self, *, drain: bool) -> None:
-        """See `finish`."""
-        await self._behind(lambda: self._end(drain))
-
-    async def waiting_consumed(self) -> None:
-        """See `wait_consumed`."""
-        await self._inner.wait_consumed()
-
-    # In the caller's thread.
-
-    def _name(self, doing: str) -> str:
-        return f"{doing} partition {self._partition.partition_id!r}"
-
-    def _call(self, action: Callable[[], Awaitable[Any]], doing: str, timeout_s: float | None) -> Any:
-        return self._portal.call(action, timeout_s=timeout_s, what=self._name(doing))
-
-    def _refuse(self) -> None:
-        if self._is_busy:
-            raise LocalProtocolError(
-                self._name("another thread is in a call of the writer of") + "; one at a time: use a lock of yours"
-            )
-        self._raise_failure()
-
-    def _take(self, record: Any, payload: Encoded) -> None:
-        size = len(payload)
-        if size > MAX_RECORD_BYTES:
-            check_record_bytes(size)
-        slot = self._fixed_slot
-        if slot is None:
-            slot = self._select(record)
-        self._room -= size + ITEM_BYTES
-        self._append((slot, payload))
-        if not self._is_armed:
-            self._arm()
-
-    def _arm(self) -> None:
-        self._is_armed = True
-        self._portal.post(self._changed.wake)
-
-    def _hurry(self) -> None:
-        if not self._is_hurried:
-            self._is_hurried = True
-            self._portal.post(self._changed.wake)
-
-    def _wait_room(self, timeout_s: float | None) -> None:
-        self._room = self._call(self._make_room, "waiting for room in", timeout_s)
-
-    def _through(self, action: Callable[[], Awaitable[None]], doing: str, timeout_s: float | None) -> None:
-        """Does something behind everything that was taken."""
-        if self._is_busy or self._failure is not None:
-            self._refuse()
-        self._is_busy = True
-        try:
-            self._call(lambda: self._behind(action), doing, timeout_s)
-        finally:
-            self._is_busy = False
-
-    def _raise_failure(self) -> None:
-        assert self._failure is not None
-        if self._is_finished:
-            raise self._failure
-        lost = f"{self.unwritten_records} records that its writer had taken were not written"
-        if not self._was_told:
-            self._was_told = True
-            self._failure.add_note(f"partition {self._partition.partition_id!r}: {lost}")
-            raise self._failure
-        raise LocalProtocolError(
-            self._name("nothing can be written to") + f" any more, since its writer failed; {lost}"
-        ) from self._failure
-
-    # In the TaskManager's thread.
-
-    async def _open(self) -> None:
-        self._inner = runtime.RecordWriter(
-            self._partition.inner,
-            selector=self._chosen,
-            format=EncodedFormat(self._format),
-            buffer_timeout_s=self._timeout_s,
-        )
-        self._portal.start_task(self._run)
-
-    async def _run(self) -> None:
-        """Writes what is taken, until the thread ends or something fails."""
-        try:
-            while not self._is_finished:
-                await trio.lowlevel.checkpoint()
-                while not (self._is_hurried or (self._is_armed and not self._never_lingers)):
-                    await self._changed.wait()
-                await self._linger()
-                self._is_hurried = False
-                self._is_armed = self._never_lingers
-                await self._write()
-                self._progress.wake()
-        except trio.Cancelled:
-            self._fail(LocalProtocolError(self._name("the TaskManager was closed with an open writer of")))
-            raise
-        except BaseException as error:  # of a partition that failed, or of a selector: the caller's, not the thread's
-            self._fail(error)
-
-    async def _behind(self, action: Callable[[], Awaitable[None]]) -> None:
-        self._check_alive()
-        work = Work(action, is_awaited=True)
-        self._queue.append(work)
-        self._is_hurried = True
-        self._changed.wake()
-        await work.wait()
-
-    async def _end(self, drain: bool) -> None:
-        await self._inner.finish(drain=drain)
-        self._is_finished = True
-        self._failure = LocalProtocolError(self._name("nothing can be written any more to") + ", which is finished")
-
-    async def _linger(self) -> None:
-        if self._linger_s and not self._is_hurried:
-            with trio.move_on_after(self._linger_s):
-                while not self._is_hurried:
-                    await self._changed.wait()
-
-    async def _write(self) -> None:
-        queue, inner, progress = self._queue, self._inner, self._progress
-        emit_nowait = inner.emit_nowait
-        while queue:
-            item = queue[0]
-            if isinstance(item, tuple):
-                try:
-                    emit_nowait(item)
-                except trio.WouldBlock:
-                    await inner.emit(item)
-                    progress.wake()
-            else:
-                await item.run()
-                progress.wake()
-            queue.popleft()
-
-    async def _make_room(self) -> int:
-        """Waits until half of what is queued is written, or as much as time allows. Returns the room there is then."""
-        queue = self._queue
-        self._is_hurried = True
-        self._changed.wake()
-        enough = len(queue) // 2
-        try:
-            while len(queue) > enough or self._room_left() <= 0:
-                self._check_alive()
-                await self._progress.wait()
-        except trio.Cancelled:
-            if self._room_left() <= 0:
-                raise
-        self._check_alive()
-        return self._room_left()
-
-    def _room_left(self) -> int:
-        return ROOM_BYTES - sum(
-            len(item[1]) + ITEM_BYTES if isinstance(item, tuple) else item.bytes + ITEM_BYTES for item in self._queue
-        )
-
-    def _check_alive(self) -> None:
-        if self._failure is not None:
-            self._raise_failure()
-
-    def _fail(self, error: BaseException) -> None:
-        self._failure = error
-        for item in self._queue:
-            if isinstance(item, Work):
-                item.fail(error)
-        self._progress.wake()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Finishes the partition, or fails it."""
+        if kind is None:
+            self.finish()
+        elif not self._way.is_finished:
+            self._partition.fail(f"its producer stopped: {kind.__name__}" + (f": {error}" if str(error) else ""))

@@ -147,6 +147,12 @@ class PartitionWriter:
         assert refused is not None
         return refused[1] if refused[0] is record else self._select(record)
 
+    def forget_refused(self) -> None:
+        """The record that was refused does not come again: another one takes its turn."""
+        if self._refused is not None and self._selector.is_round_robin:
+            self._selector.advance(-1)
+        self._refused = None
+
     def _try_emit_slowly(self, slot: int, payload: Payload, size: int) -> bool:
         if self.is_emitting or (self._torn is not None and not self.complete_torn()):
             return False

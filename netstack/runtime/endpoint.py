@@ -144,6 +144,15 @@ class NetworkEndpoint:
                 if pump.is_dirty:
                     pump.write_now()
 
+    def has_unsent(self) -> bool:
+        """Whether `kick` has something to do."""
+        return bool(self._dirty)
+
+    @property
+    def consumers(self) -> tuple[Pump, ...]:
+        """The accepted connections."""
+        return tuple(self._accepted)
+
     def listen(self) -> float:
         """Takes in what consumers have said, without waiting; what that allows is sent.
 

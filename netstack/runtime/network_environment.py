@@ -92,6 +92,7 @@ class NetworkEnvironment:
             visits=self.visits,
         )
         self.kick = self._endpoint.kick
+        self.has_unsent = self._endpoint.has_unsent
         self.settle = self._endpoint.settle
         self._memory_watch = MemoryWatch()
         self.kept = KeptPartitions(config, self._pool, nursery, self.visits)
@@ -286,6 +287,17 @@ class NetworkEnvironment:
         for pump in pumps:
             pump.leave_to_thread(True)
         return ThreadParking(self.visits, lambda: pumps)
+
+    def park_writer(self, partition: ResultPartition) -> ThreadParking | None:
+        """Where a thread that writes a partition waits; None for one that is kept in files, which is the loop's."""
+        if partition.store is not None:
+            return None
+        return ThreadParking(self.visits, lambda: self._endpoint.consumers)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is, or is about to be."""
+        return self._closed
 
     def add_address(self, address: str) -> None:
         """Another URL by which others know this environment: what they say is there is here."""

@@ -98,6 +98,7 @@ class ThreadParking:
         self._is_parked = False
         self._spinner = Spinner(relax=self._relax, pass_on=_go_on)
         self._moves_on_at = float("inf")
+        self._in_loop: Signal | None = None
         visits.open()
 
     def __del__(self) -> None:
@@ -110,13 +111,18 @@ class ThreadParking:
         if self._is_parked:
             self._is_parked = False
             os.write(self._rope, b"\0")
+        elif self._in_loop is not None:
+            self._in_loop.wake()
 
     async def checkpoint(self) -> None:
         """See `Parking.checkpoint`."""
 
     async def wait(self, spin_s: float, look: Callable[[], bool]) -> None:
         """See `Parking.wait`."""
-        await self._spinner.wait(spin_s, look, _park)
+        if self._in_loop is None:
+            await self._spinner.wait(spin_s, look, _park)
+        else:
+            await _park()
 
     @contextlib.contextmanager
     def move_on_after(self, seconds: float) -> Iterator[None]:
@@ -129,13 +135,22 @@ class ThreadParking:
         finally:
             self._moves_on_at = float("inf")
 
-    def run(self, coroutine: Coroutine[Any, Any, R], timeout_s: float | None, what: str) -> R:
+    def run(
+        self,
+        coroutine: Coroutine[Any, Any, R],
+        timeout_s: float | None,
+        what: str,
+        *,
+        keep: Callable[[], bool] | None = None,
+    ) -> R | None:
         """Runs what waits here and nowhere else; in the thread, outside.
 
         Args:
             coroutine: of a reader or a writer that parks here.
             timeout_s: the longest it may wait; None for no limit.
             what: is said to have taken longer.
+            keep: asked when it must wait and may not: whether it is kept, to be brought to its end by `run_in_loop`;
+                else it is cancelled. Where time is up, None is returned then.
 
         Raises:
             TimeoutError: it waited longer; it was cancelled.
@@ -154,13 +169,35 @@ class ThreadParking:
                 coroutine.send(None)
                 try:
                     self._block(until, timeout_s, what)
+                except _MovedOn as moved_on:
+                    coroutine.throw(moved_on)
                 except BaseException as error:  # cancels: whatever the coroutine does then, it is told why
+                    if keep is not None and keep():
+                        if isinstance(error, TimeoutError):
+                            return None
+                        raise
                     coroutine.throw(error)
         except StopIteration as done:
             result: R = done.value
             return result
         finally:
             visits.leave()
+
+    async def run_in_loop(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Brings to its end what `run` kept. Cancellation, and its errors: it is closed."""
+        self._in_loop = Signal()
+        try:
+            while True:
+                coroutine.send(None)
+                with trio.move_on_after(max(0.0, self._moves_on_at - monotonic())):
+                    await self._in_loop.wait()
+                if monotonic() >= self._moves_on_at:
+                    coroutine.throw(_MovedOn())
+        except StopIteration:
+            pass
+        finally:
+            self._in_loop = None
+            coroutine.close()
 
     def _relax(self) -> None:
         self._visits.leave()

@@ -123,6 +123,7 @@ class Pump:
         self._write_error: ConnectionLost | None = None
         self._visits = Visits() if visits is None else visits
         self._now = self._visits.now
+        self._is_plain = stream.descriptor() is not None
         self._is_left = False
         self._look_in_s = LOOK_IN_S
         self._work = Signal()
@@ -151,6 +152,9 @@ class Pump:
 
     def write_now(self) -> None:
         """Sends what is ready until there is no more, or the stream is full."""
+        if self._visits.is_inside and not self._is_plain:  # more than a socket: the loop's
+            self._work.wake()
+            return
         self.is_dirty = False
         if self._is_writing or self._is_full or self._outgoing in _SENDS_NOTHING:
             return
@@ -208,6 +212,8 @@ class Pump:
             The bytes the last call brought; with `SHORT_READ_BYTES` or more there may be more.
         """
         if self._is_reading or self._is_paused or self._outgoing in _OVER:
+            return 0
+        if self._visits.is_inside and not self._is_plain:
             return 0
         self._is_reading = True
         connection = self.connection

@@ -23,8 +23,8 @@ from ..outbound.selector import ChannelSelector, RebalanceSelector
 from ..outbound.writer import PartitionWriter
 from ..record.formats import RecordFormat, format_named, rows_as_bytes
 from ..waits import WaitMeter
+from .parking import Parking, TaskParking
 from .signal import Signal
-from .spin import Spinner
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,6 +63,7 @@ class RecordWriter(Generic[T]):
         selector: ChannelSelector | None = None,
         format: RecordFormat | str = "bytes",
         buffer_timeout_s: float | None = 0.1,
+        parking: Parking | None = None,
     ) -> None:
         """Takes over the partition.
 
@@ -72,6 +73,7 @@ class RecordWriter(Generic[T]):
             format: how a record becomes bytes: bytes, str, int64, float64, msgpack, arrow, or a `RecordFormat`.
             buffer_timeout_s: longest a written record waits for its buffer to fill; 0 sends every record at once, None
                 waits for full buffers, events and the end. What is kept in files is always written as full buffers.
+            parking: where it waits; None is in its event loop.
 
         Raises:
             ConfigError: a negative timeout, or an unknown format.
@@ -90,15 +92,20 @@ class RecordWriter(Generic[T]):
         self._partition = partition
         self._pool = partition.pool
         self._now = partition.host.now
-        self._available = Signal()
         self._is_back = False
-        self._spinner = Spinner()
+        self._parking: Parking = TaskParking() if parking is None else parking
         self._consumed = Signal()
         partition.pool.on_available = self._on_back
         self._core.buffers.on_lent_back = self._on_back
         partition.on_acknowledged = self._consumed.wake
         partition.on_release = self._core.abandon
         self._try_emit = self._core.try_emit
+        self.try_emit = self._core.try_emit
+        """`try_emit(record)`, see `PartitionWriter.try_emit`."""
+        self.forget_refused = self._core.forget_refused
+        """See `PartitionWriter.forget_refused`."""
+        self.check_batch = self._core.rows_of_batch
+        """See `PartitionWriter.rows_of_batch`."""
         self.emit_nowait = self._core.emit_nowait
         """`emit_nowait(record)`, see `PartitionWriter.emit_nowait`: bound here, because a second call would cost a
         quarter of it."""
@@ -160,7 +167,7 @@ class RecordWriter(Generic[T]):
                     await self._drive(slot, emission)
                     counters.records += count
                     core.buffers.after_write(slot)
-            await trio.lowlevel.checkpoint()
+            await self._parking.checkpoint()
             if not all(element.is_back for element in lent):
                 await self._wait_sent(lent)
         finally:
@@ -173,13 +180,13 @@ class RecordWriter(Generic[T]):
         sent.
         """
         await self._make_whole()
-        await trio.lowlevel.checkpoint()
+        await self._parking.checkpoint()
         self._core.broadcast_event(event, priority=priority)
 
     async def flush(self) -> None:
         """Makes everything written available to the consumers now, whatever the buffer timeout. A checkpoint."""
         self._core.flush()
-        await trio.lowlevel.checkpoint()
+        await self._parking.checkpoint()
 
     async def finish(self, *, drain: bool = True) -> None:
         """Sends EndOfData and EndOfPartition on every subpartition; nothing can be written afterwards.
@@ -193,7 +200,7 @@ class RecordWriter(Generic[T]):
         Cancellation: the end was not sent; or, of a partition that is kept, it is sealed all the same.
         """
         await self._make_whole()
-        await trio.lowlevel.checkpoint()
+        await self._parking.checkpoint()
         self._core.end(drain=drain)
         self._partition.close()
         if self._partition.store is not None:
@@ -209,7 +216,7 @@ class RecordWriter(Generic[T]):
 
         Cancellation: nothing changed.
         """
-        await trio.lowlevel.checkpoint()
+        await self._parking.checkpoint()
         while not (self._partition.all_acknowledged or self._partition.is_released):
             await self._consumed.wait()
 
@@ -243,6 +250,19 @@ class RecordWriter(Generic[T]):
         step = max(1, pool.size * pool.segment_size_bytes // PORTIONS // record_bytes)
         return (batch[start : start + step] for start in range(0, len(batch), step))
 
+    async def wait_room(self) -> None:
+        """Waits until a buffer is at hand, so that what is begun then has a first part at least.
+
+        Raises:
+            PoolDestroyed: the partition was released meanwhile.
+
+        Cancellation: nothing changed.
+        """
+        await self._make_whole()
+        pool = self._pool
+        while pool.is_destroyed or pool.is_over_quota or not pool.can_acquire(1):
+            await self._wait_for_buffer(self._partition.soft_backpressured)
+
     async def _emit_few(self, batch: npt.NDArray[Any]) -> None:
         """A batch of few records a subpartition, one by one: array operations would cost more."""
         core = self._core
@@ -252,7 +272,7 @@ class RecordWriter(Generic[T]):
                 await self._drive(slot, core.plan_payload(slot, payload))
                 self._partition.counters.records += 1
                 core.buffers.after_write(slot)
-        await trio.lowlevel.checkpoint()
+        await self._parking.checkpoint()
 
     async def _share_out(self, batch: npt.NDArray[Any]) -> None:
         """A batch of little for each of many subpartitions: framed as a whole."""
@@ -311,11 +331,11 @@ class RecordWriter(Generic[T]):
             )
         await self._make_whole()
         await self._emit_spanning(batch)
-        await trio.lowlevel.checkpoint()
+        await self._parking.checkpoint()
 
     async def _wait_sent(self, lent: list[LentBuffer]) -> None:
         """Lets the connections send from the batch's memory for a moment: cheaper than copying the rest."""
-        with trio.move_on_after(LEND_GRACE_S):
+        with self._parking.move_on_after(LEND_GRACE_S):
             for element in lent:
                 while not element.is_back:
                     await self._wait(self._partition.soft_backpressured)
@@ -328,7 +348,7 @@ class RecordWriter(Generic[T]):
             listen = self._partition.listen
             spin_s = 0.0 if listen is None else listen()
             if not self._is_back:  # what was heard may have been what we wait for
-                await self._spinner.wait(spin_s, self._look, self._available.wait)
+                await self._parking.wait(spin_s, self._look)
         finally:
             meter.end(self._now())
 
@@ -340,7 +360,7 @@ class RecordWriter(Generic[T]):
 
     def _on_back(self) -> None:
         self._is_back = True
-        self._available.wake()
+        self._parking.wake()
 
     def _take_back(self, lent: list[LentBuffer]) -> None:
         """Makes the batch's memory the caller's again: what is not sent yet is copied."""

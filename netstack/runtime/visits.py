@@ -119,6 +119,11 @@ class Visits(trio.abc.Instrument):
             INTERRUPTS.leave()
 
     @property
+    def is_over(self) -> bool:
+        """Whether the loop has ended: nobody gets in any more."""
+        return bool(self._refusal)
+
+    @property
     def is_mine(self) -> bool:
         """Whether the calling thread is inside."""
         return self._visitor == threading.get_ident()

@@ -65,6 +65,7 @@ def write(writer: blocking.RecordWriter, calls: list[tuple[str, int]]) -> int:
     keyed=st.booleans(),
     buffer_timeout_s=BUFFER_TIMEOUTS,
     patience_s=st.sampled_from([0, 0.001, PATIENCE_S]),
+    direct=st.booleans(),
 )
 @pytest.mark.slow
 def test_per_channel_every_record_that_was_taken_once_and_in_order(
@@ -74,10 +75,13 @@ def test_per_channel_every_record_that_was_taken_once_and_in_order(
     keyed: bool,
     buffer_timeout_s: float | None,
     patience_s: float,
+    direct: bool,
 ) -> None:
     partition, gate = lasting_pair.join(channels)
     selector = KeyGroupSelector(max_parallelism=16) if keyed else None
-    writer = blocking.RecordWriter(partition, format="int64", selector=selector, buffer_timeout_s=buffer_timeout_s)
+    writer = blocking.RecordWriter(
+        partition, format="int64", selector=selector, buffer_timeout_s=buffer_timeout_s, direct=direct
+    )
     writing = Background(lambda: write(writer, calls))
     reader = blocking.RecordReader(gate, format="int64")
     found: list[list[int]] = [[] for _ in range(channels)]
