@@ -214,7 +214,7 @@ def test_what_fails_later_is_told_at_the_next_call_with_how_much_was_lost(
     fill(writer)
     waiting = background(lambda: writer.emit(BIG))
     partition.fail("the source is gone")
-    with pytest.raises(Exception, match="the source is gone|released") as caught:
+    with pytest.raises(Exception, match=r"the source is gone|released") as caught:
         waiting.outcome()
     lost = writer.unwritten_records
     assert lost > 0 or direct
