@@ -21,8 +21,10 @@ Rules:
 - A thread that computes without pause holds the interpreter for up to `sys.getswitchinterval()` (5 ms) at a time, and
   with it the TaskManager's thread.
 
-Cost: with a blocking writer about 0.7 of the records a second of trio's, with a blocking reader as many; for a record
-alone 60 us and 170 us more. How that was measured: `netstack/DESIGN.md`, "A door between threads".
+The calling thread itself reads and writes the sockets, encodes and decodes, wherever it can (`direct=` of readers and
+writers; `statistics()` and `repr` tell): on plain TCP and unix sockets, where no other gate reads from the connection,
+and for partitions that are not kept in files. Elsewhere the TaskManager's thread does, which costs a record alone 60 to
+170 us more; see `netstack/DESIGN.md`, "A door between threads" and "A visitor of the loop".
 """
 
 from trio import WouldBlock

@@ -273,8 +273,8 @@ class NetworkEnvironment:
         """Leaves the connections of a gate to the thread that reads it; None where that cannot be.
 
         It can where all of them are plain sockets that no other gate reads from, and credit is used: what nobody reads
-        may then wait. Another gate that comes to read from one takes it back. It cannot where connections go on after a
-        cut: dialling again is the loop's.
+        may then wait. Another gate that comes to read from one takes it back. What goes on after a cut
+        (`resume_grace_s`) is more than a socket.
         """
         producers = self._gates.get(gate)
         if producers is None or not producers.only_sockets or not self.config.credit_based:
@@ -282,7 +282,7 @@ class NetworkEnvironment:
         if self.config.resume_grace_s:
             return None
         pumps = producers.pumps
-        if any(pump.readers > 1 for pump in pumps):
+        if any(pump.readers > 1 or not pump.is_plain for pump in pumps):
             return None
         for pump in pumps:
             pump.leave_to_thread(True)

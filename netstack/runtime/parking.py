@@ -238,7 +238,7 @@ class ThreadParking:
             if pump.is_ending:
                 self._poll.unregister(polled.pop(pump))
         for pump in self._pumps():
-            if pump not in polled and not pump.is_ending:
+            if pump not in polled and pump.is_plain and not pump.is_ending:
                 descriptor = pump.stream.descriptor()
                 if descriptor is not None:
                     polled[pump] = descriptor

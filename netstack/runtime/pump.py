@@ -35,6 +35,7 @@ from ..wire.connection import Connection, OutgoingBatch
 from ..wire.frames import Goodbye
 from ..wire.states import State
 from .outgoing import OUTGOING_TRANSITIONS, OutgoingInput, OutgoingState
+from .session_stream import SessionStream
 from .signal import Signal
 from .turns import TURN_S, WorkAccount, turns
 from .visits import Visits
@@ -123,7 +124,8 @@ class Pump:
         self._write_error: ConnectionLost | None = None
         self._visits = Visits() if visits is None else visits
         self._now = self._visits.now
-        self._is_plain = stream.descriptor() is not None
+        self.is_plain = stream.descriptor() is not None and not isinstance(stream, SessionStream)
+        """Whether it is a socket and no more: a thread may use it without the loop."""
         self._is_left = False
         self._look_in_s = LOOK_IN_S
         self._work = Signal()
@@ -152,7 +154,7 @@ class Pump:
 
     def write_now(self) -> None:
         """Sends what is ready until there is no more, or the stream is full."""
-        if self._visits.is_inside and not self._is_plain:  # more than a socket: the loop's
+        if self._visits.is_inside and not self.is_plain:  # more than a socket: the loop's
             self._work.wake()
             return
         self.is_dirty = False
@@ -213,7 +215,7 @@ class Pump:
         """
         if self._is_reading or self._is_paused or self._outgoing in _OVER:
             return 0
-        if self._visits.is_inside and not self._is_plain:
+        if self._visits.is_inside and not self.is_plain:
             return 0
         self._is_reading = True
         connection = self.connection

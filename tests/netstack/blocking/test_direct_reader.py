@@ -96,6 +96,23 @@ def test_what_is_no_plain_socket_is_read_through_the_thread(
         assert list(reader) == [7]
 
 
+def test_what_goes_on_after_a_cut_is_the_loops_to_read_and_to_write() -> None:
+    pair = Pair(NetworkConfig(resume_grace_s=5.0))
+    partition = pair.producer.create_partition("p", subpartitions=1)
+    box = Middlebox(pair.producer.address)
+    try:
+        gate = pair.consumer.open_gate([ChannelDescriptor(box.address, "p")], timeout_s=PATIENCE_S)
+        writer = blocking.RecordWriter(partition, format="int64", buffer_timeout_s=0)
+        reader = blocking.RecordReader[int](gate, format="int64")
+        assert (writer.statistics().is_direct, reader.statistics().is_direct) == (True, False)
+        writing = Background(lambda: ([writer.emit(number) for number in range(50_000)], writer.finish()))
+        assert list(reader) == list(range(50_000))
+        writing.outcome()
+    finally:
+        box.close()
+        pair.close()
+
+
 CALLS = st.lists(
     st.one_of(
         st.tuples(st.just("records"), st.integers(1, 300)),
