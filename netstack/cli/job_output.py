@@ -18,6 +18,8 @@ from rich.text import Text
 from ..jobmanager.client import Document, JobResult
 from ..units import format_count
 
+_SHOWN_SUBTASKS = 16
+
 ENDED = frozenset({"finished", "canceled", "failed"})
 
 _STYLES = {
@@ -93,12 +95,38 @@ def job_lines(job: Document) -> list[RenderableType]:
         lines.append(Text(f"waits for {job['waits_for']}", style="yellow"))
     if job["vertices"]:
         lines.append(vertices_table(job["vertices"]))
+        lines += map(Text, decided_lines(job["vertices"]))
     if job["last_checkpoint"]:
         last = job["last_checkpoint"]
         lines.append(Text(f"checkpoint {last['checkpoint_id']}: {last['path']}"))
     for happening in job["log"][-8:]:
         lines.append(Text(f"{time.strftime('%H:%M:%S', time.localtime(happening['at']))} {happening['text']}", "dim"))
     return lines
+
+
+def decided_lines(vertices: Iterable[Document]) -> list[str]:
+    """What the plan left open, and how it was decided: the formula's steps, and what each subtask reads."""
+    lines = []
+    for vertex in vertices:
+        decided = vertex.get("decided")
+        if decided is None:
+            continue
+        lines.append(f"{vertex['name']}: planned undecided, decided {vertex['parallelism']}")
+        lines += [f"  {step}" for step in decided["steps"]]
+        sizes = [f"{size:,}" for size in decided["bytes_per_subtask"]]
+        lines.append(f"  bytes of each subtask: {' '.join(sizes[:_SHOWN_SUBTASKS])}{_more(len(sizes))}")
+        for given in decided["inputs"]:
+            reads = [
+                "+".join(f"{piece['subpartitions'][0]}-{piece['subpartitions'][1]}" for piece in pieces)
+                for pieces in given["reads"]
+            ]
+            shown = " ".join(reads[:_SHOWN_SUBTASKS])
+            lines.append(f"  subpartitions of {given['dataset']} that each reads: {shown}{_more(len(reads))}")
+    return lines
+
+
+def _more(count: int) -> str:
+    return "" if count <= _SHOWN_SUBTASKS else f" and {count - _SHOWN_SUBTASKS} more"
 
 
 def vertices_table(

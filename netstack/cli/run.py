@@ -33,7 +33,7 @@ from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.plan.plan import make_plan
 from ..schedule.slots.slots import LoadBalanceMode
 from .job import job_parameters, load_stream_graph, parameters_of
-from .job_output import print_document, print_results, result_document
+from .job_output import decided_lines, print_document, print_results, result_document
 from .jobmanager_flags import json_flag
 from .run_view import RunView
 from .values import COUNT, SIZE
@@ -186,9 +186,16 @@ def run(
                 "duration_s": round(time.monotonic() - began, 3),
                 "restarts": embedded.restarts,
                 "checkpoints_completed": embedded.checkpoints,
+                "decided": {
+                    vertex["name"]: {"parallelism": vertex["parallelism"], **vertex["decided"]}
+                    for vertex in embedded.vertices
+                    if vertex["decided"] is not None
+                },
             }
         )
     else:
+        for line in decided_lines(embedded.vertices):
+            click.echo(line, err=True)
         print_results(result.results)
     return 0 if result.state == "finished" else 1
 
@@ -250,6 +257,7 @@ class _Run:
         record: Path | None = None,
     ) -> None:
         self.restarts = self.checkpoints = self._told = 0
+        self.vertices: list[dict[str, Any]] = []
         self._graph = graph
         self._from_savepoint = from_savepoint
         self._web = web
@@ -330,6 +338,7 @@ class _Run:
     async def _look(self, cluster: JobCluster) -> None:
         document = await cluster.client.job(self._job_id)
         self.restarts, self.checkpoints = document["restarts"], document["checkpoints_completed"]
+        self.vertices = document["vertices"]
         self._view.show(document, trio.current_time())
 
     async def _end_on(self, signals: AsyncIterator[int], nursery: trio.Nursery) -> None:

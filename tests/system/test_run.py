@@ -81,6 +81,17 @@ def test_a_job_runs_and_leaves_nothing(tmp_path: Path) -> None:
     assert [*tmp_path.iterdir()] == [recording]
 
 
+def test_what_was_decided_while_it_ran_is_told(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("to be or not to be\n" * 100)
+    words = ("netstack.examples:batch_word_count", "--input", str(text), "-p", "volume=2000", "--taskmanagers", "1")
+    out, err = finished(start(tmp_path, *words), 0)
+    assert json.loads(out)["words"] == 600
+    # to be or not to be: 6 words with a length, a msgpack head and 13 letters
+    assert "count: planned undecided, decided 3\n" in err
+    assert "ceil(4300 / 2000) = 3" in err
+
+
 def test_an_operator_that_prints_and_exits_is_named_with_its_exit_code(tmp_path: Path) -> None:
     out, err = finished(start(tmp_path, "cluster_jobs:exiting", "--taskmanagers", "1"), 1)
     assert out == ""

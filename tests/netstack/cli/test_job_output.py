@@ -53,6 +53,23 @@ def test_a_job_in_detail() -> None:
     assert "created -> running" in text
 
 
+def test_what_was_decided_is_told_beside_the_plan() -> None:
+    document = job()
+    (vertex,) = document["vertices"]
+    reads = [[{"partitions": [0, 1], "subpartitions": [first, first + 3]}] for first in range(0, 80, 4)]
+    vertex["parallelism"] = 20
+    vertex["decided"] = {
+        "steps": ["ceil(400 / 20) = 20"],
+        "bytes_per_subtask": [1_020] * 20,
+        "inputs": [{"dataset": "read.0", "bytes": 400, "is_broadcast": False, "reads": reads}],
+    }
+    text = shown(*job_lines(document))
+    assert "source -> map: planned undecided, decided 20\n  ceil(400 / 20) = 20\n" in text
+    assert "bytes of each subtask: 1,020 1,020" in text
+    assert "subpartitions of read.0 that each reads: 0-3 4-7 " in text
+    assert text.count(" and 4 more") == 2
+
+
 def test_a_job_that_waits_and_one_that_failed_say_why() -> None:
     waits = job(waits_for="1 more slots; 29 slots are there", missing_slots=1)
     assert "waits for 1 more slots; 29 slots are there" in shown(*job_lines(waits))
