@@ -50,6 +50,7 @@ _SETTLED_S: Final = 10.0
 """So long a process that was stopped may hold up who is sent off, or reads a state."""
 
 _PATIENCE_S: Final = 120.0
+_ANSWER_S: Final = 60.0
 
 
 class Hosts(Protocol):
@@ -293,7 +294,14 @@ class _Cluster:
     def _ask(self, command: str, *words: str) -> dict[str, Any] | None:
         self._wait_up(JOBMANAGER)
         flags = ["--jobmanager", self._address, "--secret-file", str(self._secret), "--json"]
-        done = self._hosts.run(JOBMANAGER, [sys.executable, "-m", "netstack.cli", command, *words, *flags], timeout=60)
+        asked = [sys.executable, "-m", "netstack.cli", command, *words, *flags]
+        try:
+            done = self._hosts.run(JOBMANAGER, asked, timeout=_ANSWER_S)
+        except subprocess.TimeoutExpired:  # of a JobManager that is stopped, or a machine that is busy
+            self._refusal = f"{command} had no answer within {_ANSWER_S:g} s"
+            if command == "submit":  # it may have been heard
+                raise MeasurementFailed(self._refusal) from None
+            return None
         if done.returncode:
             self._refusal = done.stderr.strip()
             return None

@@ -307,8 +307,7 @@ class ResultSubpartition:
         """Data buffers that wait and may be promised."""
         if self.is_blocked or not self._queue:
             return 0
-        last = self._queue[-1]
-        if self._flush_requested or last.is_finished:
+        if self._flush_requested or not self.has_open_buffer:
             return self._data_buffers
         return max(self._data_buffers - 1, 0)
 
