@@ -116,6 +116,7 @@ class Pump:
         self._answers = answers
         self._batch: OutgoingBatch | None = None
         self._is_full = False
+        self._has_rest = False  # of a stream that goes on: sent again while it waits to be writable
         self._is_writing = False
         self._is_reading = False
         self._is_paused = False
@@ -191,6 +192,8 @@ class Pump:
 
     def retry(self) -> None:
         """As `write_now`, also of a stream that was full."""
+        if self._visits.is_inside and not self.is_plain:
+            return  # the task that waits for room must find it wanted
         if self._is_full and not self._is_reading:
             self._is_full = False
             self.write_now()
@@ -283,9 +286,8 @@ class Pump:
     def go_on(self) -> None:
         """The stream, which was suspended, has another line: what it has to send again goes first."""
         self.connection.excuse(trio.current_time())
-        if not self.is_closed:
-            self._is_full = True
-            self._work.wake()
+        self._has_rest = True
+        self._work.wake()
 
     def settle(self) -> None:
         """Copies what the stream has not taken yet, so that lent memory may change."""
@@ -335,7 +337,8 @@ class Pump:
             if self._write_error is not None:
                 await trio.sleep(DRAIN_S)
                 self._close(self._write_error)
-            elif self._is_full:
+            elif self._is_full or self._has_rest:
+                self._has_rest = False
                 await self.stream.wait_writable()
                 self._is_full = False
                 self.write_now()
