@@ -1,18 +1,35 @@
-"""The consumer's end in a thread that blocks: `netstack.blocking` instead of trio.
+"""Either end in a thread that blocks: `netstack.blocking` instead of trio.
 
-Takes: the settings and the worker's `io`. Gives: records one by one to the verifier.
+Takes: the settings and the worker's `io`. Gives: records one by one, from the source or to the verifier.
 """
 
 from __future__ import annotations
 
-from netstack.blocking import RecordReader, open_task_manager
+from netstack.blocking import RecordReader, RecordWriter, open_task_manager
 
-from .ends import address_of, config_of, descriptors_of
+from .ends import PARTITION, address_of, config_of, descriptors_of
 from .pacing import clock_ns
 from .spec import RunSpec
-from .worker_io import ConsumerIo, Facts
+from .worker_io import ConsumerIo, Facts, ProducerIo
 
 TAKE_RECORDS = 1024  # verified together, as those that trio's reader gives
+
+
+def produce_blocking(spec: RunSpec, io: ProducerIo) -> Facts:
+    """Writes until the run is over, then waits until the consumer has read everything; in a thread of its own."""
+    with open_task_manager(address_of(spec, io.scratch / "netstack.sock"), config_of(spec)) as manager:
+        partition = manager.create_partition(PARTITION, subpartitions=spec.channels)
+        writer = RecordWriter(partition, buffer_timeout_s=spec.buffer_timeout_s)
+        io.publish(manager.address)
+        io.ready()
+        emit = writer.emit
+        while (span := io.next_span()) is not None:
+            for record in io.source.records(*span):
+                emit(record)
+        writer.finish()
+        writer.wait_consumed()
+        wrote = partition.statistics()
+        return Facts(buffers=wrote.buffers, wire_bytes=manager.statistics().bytes_sent)
 
 
 def consume_blocking(spec: RunSpec, io: ConsumerIo) -> Facts:

@@ -56,6 +56,7 @@ COLUMNS: Final[dict[str, str]] = {
     "settings_emit": "string",
     "settings_batch_records": "int64",
     "settings_read": "string",
+    "settings_write": "string",
     "settings_channels": "int64",
     "settings_connections": "int64",
     "settings_buffer_timeout_s": "float64",

@@ -24,7 +24,7 @@ from netstack.outbound.partition import ResultPartition
 from netstack.outbound.selector import ChannelSelector, CustomSelector
 from netstack.record.formats import format_named
 
-from .blocking_engine import consume_blocking
+from .blocking_engine import consume_blocking, produce_blocking
 from .costs import profiled
 from .ends import PARTITION, address_of, config_of, descriptors_of
 from .observed import Observation, observing
@@ -42,6 +42,8 @@ async def produce(spec: RunSpec, io: ProducerIo) -> Facts:
     """Writes until the run is over, then waits until the consumer has read everything."""
     if spec.connections > 1:
         return await produce_spread(spec, io)
+    if spec.write == "blocking":
+        return await trio.to_thread.run_sync(produce_blocking, spec, io)
     address = address_of(spec, io.scratch / "netstack.sock")
     async with open_task_manager(address, config_of(spec)) as manager:
         partition = manager.create_partition(PARTITION, subpartitions=spec.channels)

@@ -283,6 +283,13 @@ def _shared() -> tuple[Callable[[_Command], _Command], ...]:
             help="Of --emit record: async for, next_records, or netstack.blocking in a thread.",
         ),
         click.option(
+            "--write",
+            type=click.Choice(["task", "blocking"]),
+            default=default.write,
+            show_default=True,
+            help="Of --emit record: in a task of trio's, or netstack.blocking in a thread.",
+        ),
+        click.option(
             "--connections",
             type=COUNT,
             default=default.connections,

@@ -18,6 +18,7 @@ from netstack.units import format_size
 
 Emit = Literal["record", "batch", "arrow"]
 Read = Literal["record", "buffer", "blocking"]
+Write = Literal["task", "blocking"]
 Verify = Literal["all", "sample"]
 TransportName = Literal["tcp", "unix", "tls"]
 
@@ -36,6 +37,7 @@ class RunSpec:
         batch_records: records in one array or columnar batch; None picks about 1 MiB of payload.
         read: records one by one (`async for`), those of a buffer at once (`next_records`), or one by one in a thread
             that blocks (`netstack.blocking`).
+        write: in a task of trio's, or in a thread that blocks.
         channels: logical channels, shared out among the connections.
         connections: each to a TaskManager of its own in the producer's process.
         buffer_timeout_s: None: only full buffers; 0: after every record.
@@ -73,6 +75,7 @@ class RunSpec:
     emit: Emit = "record"
     batch_records: int | None = None
     read: Read = "record"
+    write: Write = "task"
     channels: int = 1
     connections: int = 1
     buffer_timeout_s: float | None = 0.1
@@ -125,6 +128,12 @@ class RunSpec:
             raise ConfigError("--verify sample is for two processes on this machine: leave it, or the hosts, out")
         if self.read != "record" and (self.emit != "record" or self.ENGINE_KIND != "local"):
             raise ConfigError(f"--read {self.read} is for --emit record between two processes; leave it out")
+        if self.write != "task" and (self.emit != "record" or self.connections > 1 or self.ENGINE_KIND != "local"):
+            raise ConfigError(
+                f"--write {self.write} is for --emit record over one connection between two processes; leave it out"
+            )
+        if self.write == "blocking" and self.input_path is not None:
+            raise ConfigError("--write blocking is for generated records; leave --input or it out")
         if self.connections > 1:
             if self.channels % self.connections:
                 raise ConfigError(
@@ -137,8 +146,10 @@ class RunSpec:
             raise ConfigError(
                 "--profile looks into the two processes of a run on this machine: leave it, or the hosts, out"
             )
-        if self.profile and (self.connections > 1 or self.read == "blocking"):
-            raise ConfigError("--profile looks into one event loop a side: leave --connections and --read blocking out")
+        if self.profile and (self.connections > 1 or "blocking" in (self.read, self.write)):
+            raise ConfigError(
+                "--profile looks into one event loop a side: leave --connections, --read and --write blocking out"
+            )
         if not 0 <= self.spin_s <= 1:
             raise ConfigError(f"--spin {self.spin_s:g}s: give 0, or a duration up to 1s")
         if self.debloat_s is not None and not self.debloat_s > 0:

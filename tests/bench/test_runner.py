@@ -250,6 +250,16 @@ def test_without_credit_beside_credit() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("rate_per_s", [None, 20_000.0])
+def test_both_ends_in_threads_that_block(rate_per_s: float | None) -> None:
+    timeout_s = 0.1 if rate_per_s is None else 0.0
+    settings = {"rate_per_s": rate_per_s, "buffer_timeout_s": timeout_s, "channels": 2}
+    row = run_once(RunSpec.from_dict({"records": 20_000, "read": "blocking", "write": "blocking", **settings}))
+    assert (row["delivered"], row["records"], row["verified"]) == (True, 20_000, "all")
+    assert row["wire_bytes"] > row["payload_bytes"]
+
+
+@pytest.mark.slow
 def test_tls_beside_plain() -> None:
     row = run_with_peers(RunSpec(records=100_000, transport="tls"), ["plain"], 1)
     ours, theirs = checked(row), checked(row["peer"])

@@ -38,6 +38,9 @@ def test_record_i_comes_through_channel_i_whatever_the_number_of_connections() -
         ({"connections": 2, "channels": 2, "emit": "arrow"}, "--connections"),
         ({"connections": 2, "channels": 2, "profile": True}, "--profile"),
         ({"read": "buffer", "emit": "batch"}, "--read buffer"),
+        ({"write": "blocking", "emit": "batch"}, "--write blocking"),
+        ({"write": "blocking", "connections": 2, "channels": 2}, "--write blocking"),
+        ({"write": "blocking", "profile": True}, "--profile"),
     ],
 )
 def test_what_connections_and_readers_cannot_do_is_refused(settings: dict[str, object], flag: str) -> None:
