@@ -51,6 +51,8 @@ class LocalBufferPool:
         self._network = network
         self.required = required
         self.maximum = maximum
+        self.largest_maximum = maximum
+        """So far: what was taken under it may still be in use."""
         self.on_available: Callable[[], None] | None = None
         """Called on the edge to available; whoever waits re-checks, since another may have been faster."""
         self._size = required
@@ -95,6 +97,7 @@ class LocalBufferPool:
         if self.maximum is None or maximum < self.required:
             raise LocalProtocolError(f"a pool of {self.required} to {self.maximum} segments, and at most {maximum}")
         if maximum != self.maximum and not self._destroyed:
+            self.largest_maximum = max(maximum, self.largest_maximum or 0)
             self._network.set_maximum(self, maximum)
 
     @property

@@ -268,7 +268,10 @@ def _check_pool(pool: LocalBufferPool, network: NetworkBufferPool) -> None:
     """What holds for every local pool."""
     available, requested, size = len(pool._available), pool._requested, pool._size
     assert available <= requested, f"a pool has {pool.statistics()}"
-    assert pool.maximum is None or requested <= pool.maximum + pool._max_overdraft, f"a pool has {pool.statistics()}"
+    if pool.maximum is not None and pool.largest_maximum is not None:
+        assert requested <= pool.largest_maximum + pool._max_overdraft, f"a pool has {pool.statistics()}"
+        is_over = requested > pool.maximum + pool._max_overdraft
+        assert not is_over or not available, f"a pool that gives back keeps what nobody uses: {pool.statistics()}"
     if pool._destroyed:
         return
     assert pool.required <= size, f"a pool shrank below its guarantee: {pool.statistics()}"
