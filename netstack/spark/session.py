@@ -77,6 +77,7 @@ def open_session(settings: SparkSettings) -> Iterator[Any]:
                 Apart(session.stop).result()
         finally:
             start.end()
+            start.join()
 
 
 @final
@@ -124,6 +125,10 @@ class _Start:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+    def join(self) -> None:
+        """Waits a while for the thread: what it says of the connection that it has lost is for nobody."""
+        self._making.is_over(_JVM_END_S)
 
     def _make(self) -> Any:
         from pyspark.sql import SparkSession

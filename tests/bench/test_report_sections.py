@@ -18,6 +18,7 @@ from bench.report.percentiles import nines, percentiles_section
 from bench.report.points import Line
 from bench.report.timeline import timeline_section
 from bench.store import Row
+from netstack.units import format_latency
 
 Rows = Callable[..., list[Row]]
 OnHosts = Callable[[list[Row], tuple[str, ...]], list[Row]]
@@ -189,7 +190,8 @@ def test_pairs_are_maps_of_throughput_and_latency(fake_rows: Rows, on_hosts: OnH
     assert p50[1].endswith("<small>&plusmn; 45.0 \u00b5s</small>") or "&plusmn; 45" in p50[1]
     assert "&plusmn;" not in p50[0], "one host, one clock"
     latency = next(row for row in rows if row["kind"] == "latency")
-    assert any(f"{pair['latency_us']['p50'] / 1000:.3g} ms" in p50[1] for pair in latency["pairs"])
+    told = [format_latency(pair["latency_us"]["p50"]).replace("us", "\u00b5s") for pair in latency["pairs"]]
+    assert any(text in p50[1] for text in told)
     assert page.count("sources</th>") == 1
     assert "\u2212130 \u00b5s &plusmn; 22.5 \u00b5s" in page
     assert ">idle<" not in page, "a column that no host has is left out"
