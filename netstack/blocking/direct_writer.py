@@ -35,6 +35,7 @@ from ..runtime import record_writer as runtime
 from ..runtime.parking import ThreadParking
 from .network_environment import ResultPartition
 from .portal import check_timeout
+from .writer_failure import WriterFailure
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,7 +67,7 @@ class DirectWriter:
         self._is_taken = False
         self._is_finished = False
         self._failure: BaseException | None = None
-        self._was_told = False
+        self._told = WriterFailure(partition.partition_id)
         self._unwritten = 0
         self._late: threading.Event | None = None
         """Set when the loop has brought to its end what it was left."""
@@ -310,16 +311,7 @@ class DirectWriter:
 
     def _raise_failure(self) -> NoReturn:
         assert self._failure is not None
-        if self._is_finished:
-            raise self._failure
-        lost = f"{self._unwritten} records that its writer had taken were not written"
-        if not self._was_told:
-            self._was_told = True
-            self._failure.add_note(f"partition {self._partition.partition_id!r}: {lost}")
-            raise self._failure
-        raise LocalProtocolError(
-            self._name("nothing can be written to") + f" any more, since its writer failed; {lost}"
-        ) from self._failure
+        self._told.tell(self._failure, unwritten_records=self._unwritten, is_finished=self._is_finished)
 
     def _name(self, doing: str) -> str:
         return f"{doing} partition {self._partition.partition_id!r}"

@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ from .batches import array_work, columnar_work
 from .network_environment import ResultPartition
 from .routing import ChosenSelector, EncodedFormat
 from .work import Work
+from .writer_failure import WriterFailure
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,7 +93,7 @@ class QueuedWriter:
         self._is_armed = self._never_lingers
         self._is_hurried = False
         self._failure: BaseException | None = None
-        self._was_told = False
+        self._told = WriterFailure(partition.partition_id)
         self._is_finished = False
         self._changed = Signal()
         self._progress = Signal()
@@ -321,18 +322,9 @@ class QueuedWriter:
         finally:
             self._is_busy = False
 
-    def _raise_failure(self) -> None:
+    def _raise_failure(self) -> NoReturn:
         assert self._failure is not None
-        if self._is_finished:
-            raise self._failure
-        lost = f"{self.unwritten_records} records that its writer had taken were not written"
-        if not self._was_told:
-            self._was_told = True
-            self._failure.add_note(f"partition {self._partition.partition_id!r}: {lost}")
-            raise self._failure
-        raise LocalProtocolError(
-            self._name("nothing can be written to") + f" any more, since its writer failed; {lost}"
-        ) from self._failure
+        self._told.tell(self._failure, unwritten_records=self.unwritten_records, is_finished=self._is_finished)
 
     # In the TaskManager's thread.
 

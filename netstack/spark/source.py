@@ -346,7 +346,11 @@ def _fitted(batch: Any, names: list[str], target: Any) -> Iterator[Any]:
         raise RecordError(f"batches have no column {missing[0]!r}; they have {', '.join(batch.schema.names)}")
     try:
         yield from pa.Table.from_batches([batch]).select(names).cast(target).to_batches()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+    except (
+        pa.ArrowInvalid,
+        pa.ArrowNotImplementedError,
+        ValueError,
+    ) as error:  # of a cast
         raise RecordError(f"a batch does not fit the schema: {error}") from error
 
 

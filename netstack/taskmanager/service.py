@@ -62,7 +62,7 @@ from .details import details_document
 from .environments import Environments
 from .job_scope import JobScope
 from .network_settings import config_of
-from .session import Session
+from .session import ControlSession
 from .slots import TaskSlotTable
 from .statistics import job_document, merged
 
@@ -367,7 +367,7 @@ class TaskManager:
         if greeting.role == TASKMANAGER:
             raise RequestRefused(f"{link.peer} is a TaskManager, and so is this: dial a JobManager")
         with self._driven_by(link):
-            await Session(link, self).serve()
+            await ControlSession(link, self).serve()
 
     @contextmanager
     def _driven_by(self, link: MessageLink) -> Iterator[None]:
@@ -409,7 +409,7 @@ class TaskManager:
         self._registered.set()
         with self._driven_by(link):
             LOGGER.info("registered at %s", shown_text(link.peer))
-            await Session(link, self).serve()
+            await ControlSession(link, self).serve()
 
 
 @asynccontextmanager

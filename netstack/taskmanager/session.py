@@ -66,7 +66,7 @@ class SessionHost(Protocol):
 
 
 @final
-class Session:
+class ControlSession:
     """A control connection whose greetings are exchanged."""
 
     def __init__(self, link: MessageLink, host: SessionHost) -> None:
