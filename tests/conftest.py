@@ -22,6 +22,8 @@ from hypothesis import HealthCheck, settings
 from trio.testing import MockClock
 from trio_runs import run_limited, virtual_clock
 
+from netstack.certificates import make_authority
+
 # The everyday profile runs the same examples each time, so that a failure is the change's fault. `thorough` searches:
 # HYPOTHESIS_PROFILE=thorough make test. `fresh` draws as many as everyday, others each time (see --hypothesis-seed).
 everyday = settings(
@@ -120,3 +122,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     settings = SparkSettings(master="local[2]", app_name="netstack-tests", log_file=str(log))
     with open_session(settings) as session:
         yield session
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an authority that makes certificates of hosts."""
+    pytest.importorskip("cryptography")
+    folder = tmp_path_factory.mktemp("authority")
+    make_authority(folder)
+    return folder

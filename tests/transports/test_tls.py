@@ -24,13 +24,6 @@ HOST = ["127.0.0.1", "localhost"]
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=128 * 1024)
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("authority")
-    make_authority(folder)
-    return folder
-
-
 @pytest.fixture
 def host(authority: Path, tmp_path: Path) -> Path:
     make_host(tmp_path / "host", authority, HOST)

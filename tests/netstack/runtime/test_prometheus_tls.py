@@ -32,13 +32,6 @@ PROMETHEUS = shutil.which("prometheus")
 SETTINGS = Path(__file__).parents[3] / "tools/monitoring/prometheus-tls.yml"
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("authority")
-    make_authority(folder)
-    return folder
-
-
 @pytest.fixture
 def host(authority: Path, tmp_path: Path) -> Path:
     make_host(tmp_path / "host", authority, ["127.0.0.1"])
