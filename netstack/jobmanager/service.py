@@ -201,7 +201,7 @@ class JobManager:
     def _opened(self, found: ConnectedTaskManager, job_id: str, master: JobMaster) -> None:
         """A TaskManager has made room for a job: now its slots are of use."""
         found.jobs.add(job_id)
-        if all(each is found or job_id not in each.opening for each in self.taskmanagers.all()):
+        if all(job_id in each.jobs or job_id not in each.opening for each in self.taskmanagers.all()):
             self._offer_opened(job_id, master)
         else:
             self._nursery.start_soon(self._offer_later, job_id, master)

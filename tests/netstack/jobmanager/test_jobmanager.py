@@ -16,6 +16,7 @@ from netstack.checkpoint.coordinator import CheckpointSettings
 from netstack.control.messages import CloseJob
 from netstack.errors import ConfigError
 from netstack.jobmanager import asks
+from netstack.jobmanager.service import ORDER_PATIENCE_S
 from netstack.schedule.graph.restart_settings import RestartSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
@@ -62,6 +63,20 @@ async def test_tasks_wait_for_slots_and_say_so(autojump_clock: MockClock) -> Non
         async with taskmanager(manager, slots=1) as second:
             first.finishes = second.finishes = True
             assert (await user.ask("wait", job_id=job_id[:6]))["state"] == "finished"
+
+
+async def test_when_all_have_opened_a_job_nobody_waits_for_others(autojump_clock: MockClock) -> None:
+    async with (
+        jobmanager() as manager,
+        taskmanager(manager, slots=1) as first,
+        taskmanager(manager, slots=1) as second,
+        client(manager) as user,
+    ):
+        first.finishes = second.finishes = True
+        began_s = trio.current_time()
+        await user.ask("wait", job_id=(await user.ask("submit", document=document(pipeline())))["job_id"])
+        assert first.opened == second.opened != []
+        assert trio.current_time() - began_s < ORDER_PATIENCE_S
 
 
 async def test_a_job_that_gets_no_slots_fails_and_says_what_there_was(autojump_clock: MockClock) -> None:
