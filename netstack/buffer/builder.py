@@ -10,9 +10,10 @@ writer announces a buffer when it finishes (DESIGN.md, "Announce on finish"). Wh
 - `limit` is what the per-record path compares with. It equals `capacity` while the buffer's flush is armed; when the
   reader takes the bytes of an unfinished buffer it drops to `position`, which sends the next record through the slow
   path, where a new deadline is armed. So the fast path needs no question about time.
-- `run` holds small records whose bytes are counted in `position` and not in memory yet, all of one length: they are
-  joined when somebody looks (`settle`), which costs a quarter of writing each. Whoever writes at `position`, or reads
-  below it, settles first; so nobody can tell.
+- `run` holds small records behind `position` that are not in memory yet, all of one length: they are written and
+  committed when somebody looks (`settle`), together, which costs a quarter of writing each. Whoever writes, or takes
+  what is committed, settles first; so nobody can tell. `run_limit` says how many it may hold: as many as end below
+  `limit`, so that a record of a run costs its writer a comparison and nothing else.
 """
 
 from __future__ import annotations
@@ -47,8 +48,10 @@ class BufferBuilder:
         "limit",
         "memory",
         "position",
+        "records",
         "run",
         "run_bytes",
+        "run_limit",
         "segment",
     )
 
@@ -59,7 +62,11 @@ class BufferBuilder:
         self.run: list[bytes] = []
         """The last records, without their lengths, that are not in memory yet."""
         self.run_bytes = -1
-        """The length of each of them; of the last record, when there are none; -1: any record starts a run."""
+        """The length of each of them; of the last record, when there are none; -1: of no record."""
+        self.run_limit = 0
+        """How many of them there may be; 0 when there are none."""
+        self.records = 0
+        """How many records came in runs, those in `run` not counted."""
         self.capacity = self.limit = len(segment.memory)
         self.finished = False
         self._pool = pool
@@ -70,7 +77,13 @@ class BufferBuilder:
     @property
     def writable_bytes(self) -> int:
         """Room left."""
-        return self.capacity - self.position
+        return self.capacity - self.written_bytes
+
+    @property
+    def written_bytes(self) -> int:
+        """What is in it, a run included."""
+        run = self.run
+        return self.position + len(run) * (PREFIX_BYTES + self.run_bytes) if run else self.position
 
     def append(self, source: bytes | memoryview) -> int:
         """Copies and commits as much of `source` as fits.
@@ -91,18 +104,39 @@ class BufferBuilder:
         self.position = end
         return count
 
+    def extend_run(self, record: bytes, most: int) -> bool:
+        """Adds a record of `run_bytes`; afterwards up to `most - 1` more may be added to `run` without asking.
+
+        Returns:
+            Whether it was added: not if it does not end below `limit`.
+        """
+        run = self.run
+        count = len(run)
+        room = (self.limit - self.position - 1) // (PREFIX_BYTES + self.run_bytes)
+        if count >= room:
+            return False
+        run.append(record)
+        self.run_limit = min(room, count + most)
+        return True
+
     def settle(self) -> None:
-        """Writes the records of the run into memory."""
+        """Writes the records of the run into memory, and commits them."""
         run = self.run
         if run:
             prefix = LENGTH.pack(self.run_bytes)
-            start = self.position - len(run) * (PREFIX_BYTES + self.run_bytes)
+            start = self.position
+            end = start + len(run) * (PREFIX_BYTES + self.run_bytes)
             self.memory[start : start + PREFIX_BYTES] = prefix
-            self.memory[start + PREFIX_BYTES : self.position] = prefix.join(run)
+            self.memory[start + PREFIX_BYTES : end] = prefix.join(run)
+            self.position = end
+            self.records += len(run)
+            self.run_limit = 0
             run.clear()
 
     def trim(self, capacity_bytes: int) -> None:
         """Sets the capacity, never below what is written nor above the segment."""
+        if self.run:
+            self.settle()
         armed = self.limit == self.capacity
         self.capacity = min(max(capacity_bytes, self.position), len(self.memory))
         if armed:
@@ -166,22 +200,23 @@ class BufferConsumer:
 
     @property
     def unread_bytes(self) -> int:
-        """Committed since the last `build`."""
-        return self._builder.position - self._position
+        """Committed since the last `build`, a run included."""
+        return self._builder.written_bytes - self._position
 
     def has_data(self) -> bool:
         """Whether bytes were committed since the last `build`."""
-        return self._builder.position > self._position
+        builder = self._builder
+        return builder.position > self._position or len(builder.run) > 0
 
     def build(self) -> Buffer | None:
         """The newly committed bytes; never the same byte twice."""
         if self._closed:
             raise LocalProtocolError("build on a closed BufferConsumer")
         builder = self._builder
-        start = self._position
-        end = builder.position
         if builder.run:
             builder.settle()
+        start = self._position
+        end = builder.position
         if not builder.finished:
             builder.limit = end  # the next record is the first unflushed one: it must re-arm the flush
         if start == end:

@@ -90,14 +90,14 @@ class Emission:
         offset, total = self._offset, self._total
         while offset < total:
             builder = builders[slot]
+            if builder.run:
+                builder.settle()
             position = builder.position
             room, left = builder.capacity - position, total - offset
             if room < left and builder.capacity < len(builder.memory):
                 room = self._make_room(offset)
             count = min(room, left)
-            if count > 0:
-                builder.settle()
-            else:
+            if count <= 0:
                 if not buffers.open(slot):
                     self._offset = offset
                     return False
@@ -126,6 +126,8 @@ class Emission:
         told = None if self._lent is None else buffers.on_lent_back
         while self._offset < self._total:
             builder = buffers.builders[slot]
+            if builder.run:
+                builder.settle()
             left = self._total - self._offset
             size, at_once = segment_bytes, KICK_BUFFERS
             if subpartition.buffer_size < size:
@@ -140,7 +142,6 @@ class Emission:
                         return False
                     self._opened_at = self._offset
                     continue
-                builder.settle()
                 position = builder.position
                 for piece in cursor.take(count):
                     builder.memory[position : position + len(piece)] = piece

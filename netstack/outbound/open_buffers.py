@@ -89,6 +89,7 @@ class OpenBuffers:
         self._host = partition.host
         self._ticks = partition.host.ticks
         self._counters = partition.counters
+        partition.counters.builders = self.builders
         self._store = partition.store
         self._unkicked = 0
         self._deadlines: deque[tuple[float, int]] = deque()
@@ -172,6 +173,7 @@ class OpenBuffers:
         counters = self._counters
         counters.buffers += 1
         written = builder.finish()
+        counters.counted += builder.records
         counters.bytes += written
         counters.slots[slot] += written
         if by_event:
@@ -264,5 +266,6 @@ class OpenBuffers:
             if builder is not _NONE:
                 self.builders[slot] = _NONE
                 builder.finish()
+                self._counters.counted += builder.records
                 builder.close()
         self._open_slots = 0

@@ -14,6 +14,7 @@ from typing import Protocol, final
 
 from ..buffer.buffer import BufferSource, Notify
 from ..buffer.elements import EventBuffer
+from ..buffer.builder import BufferBuilder
 from ..buffer.local_pool import LocalBufferPool
 from ..buffer.statistics import LocalBufferPoolStatistics
 from ..buffer.stored import Packaging
@@ -163,10 +164,23 @@ class PartitionHost(Protocol):
 class OutputCounters:
     """What the writer counts, per buffer or per batch; read through `ResultPartition.statistics`."""
 
-    __slots__ = ("buffers", "bytes", "events", "flushes_event", "flushes_full", "flushes_timeout", "records", "slots")
+    __slots__ = (
+        "buffers",
+        "builders",
+        "bytes",
+        "counted",
+        "events",
+        "flushes_event",
+        "flushes_full",
+        "flushes_timeout",
+        "slots",
+    )
 
     def __init__(self, slots: int) -> None:
-        self.records = 0
+        self.counted = 0
+        """Records, without those that an open buffer counts: of runs, see `BufferBuilder.records`."""
+        self.builders: list[BufferBuilder] = []
+        """The open buffers."""
         self.buffers = 0
         self.bytes = 0
         self.events = 0
@@ -175,6 +189,14 @@ class OutputCounters:
         self.flushes_event = 0
         self.slots = [0] * slots
         """Bytes of finished buffers by subpartition; the last ones are those of broadcasts."""
+
+    @property
+    def records(self) -> int:
+        """Records written so far; O(open buffers)."""
+        count = self.counted
+        for builder in self.builders:
+            count += builder.records + len(builder.run)
+        return count
 
 
 @final

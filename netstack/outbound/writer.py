@@ -4,9 +4,10 @@ Takes: records (or arrays of records), a selector, the buffer timeout. Gives: co
 finished buffers and flushes to the subpartitions.
 
 How a record becomes visible: its bytes go straight into the open buffer of its subpartition, which is in the queue from
-its first byte on. The per-record path is one comparison with `builder.limit` and one `pack_into`. Everything else (no
-buffer yet, buffer full, flush to be armed, torn record to be completed) is behind that comparison, in the slow path,
-once per buffer or per flush.
+its first byte on. Of small records of one length that is put off: each is one comparison with `builder.run_limit` and
+one `append`, and the buffer writes them together when somebody looks. Any other is one comparison with `builder.limit`
+and one `pack_into`. Everything else (no buffer yet, buffer full, flush to be armed, torn record to be completed) is
+behind these comparisons, in the slow path, once per buffer or per flush.
 
 Slots and the buffer timeout are those of `OpenBuffers`.
 """
@@ -34,6 +35,16 @@ LEND_BYTES: Final = 8 * 1024
 
 RUN_LIMIT_BYTES: Final = 1024
 """Records up to this are joined a run at a time; longer ones would keep much alive, and copying is what they cost."""
+
+LOOK_S: Final = 10e-6
+QUICK_LOOKS: Final = 16
+"""With a timeout of 0: so many looks at the clock in a row, less than `LOOK_S` apart, find a producer in a hurry."""
+
+GRANTED: Final = 32
+"""It writes so many records of a run from look to look; if it stops being in a hurry, as many may be late, once."""
+
+ALL: Final = 1 << 30
+"""With any other timeout: all that the buffer holds."""
 
 SHARE: Final = 4
 """A batch with less for each channel than such a part of a buffer is framed as a whole."""
@@ -82,6 +93,9 @@ class PartitionWriter:
         self._fixed_slot = self._count if selector.is_broadcast else 0 if self._count == 1 else None
         self._flush_always = buffer_timeout_s == 0
         self._ticks = partition.host.ticks
+        self._granted = 1 if self._flush_always else ALL
+        self._quick_looks = 0
+        self._looked_at = 0.0
         self._counters = partition.counters
         self._lend_bytes = LEND_BYTES if partition.store is None else MAX_RECORD_BYTES + 1  # files are no reader
         if partition.store is not None:
@@ -106,31 +120,42 @@ class PartitionWriter:
         counters = self._counters
         encode = self._encode
         is_raw = self._is_raw
-        fixed_slot = self._fixed_slot
+        is_fixed = self._fixed_slot is not None
+        fixed_slot = -1 if self._fixed_slot is None else self._fixed_slot
         select = self._select
         flush_always = self._flush_always
 
         def emit(record: Any) -> bool:
-            payload = record if is_raw and record.__class__ is bytes else encode(record)
-            slot = fixed_slot
-            if slot is None:
+            payload: Any = record
+            if not is_raw or type(record) is not bytes:
+                payload = encode(record)
+                if type(payload) is not bytes and len(payload) <= RUN_LIMIT_BYTES:
+                    payload = bytes(payload)  # what is that small may join a run
+            if is_fixed:
+                slot = fixed_slot
+            else:
                 slot = select(record) if self._refused is None else self._slot_again(record)
             size = len(payload)
             builder = builders[slot]
+            if size == builder.run_bytes:
+                if len(builder.run) < builder.run_limit:
+                    builder.run.append(payload)
+                    return True
+                if builder.extend_run(payload, self._granted):
+                    if flush_always:
+                        self._look()
+                    return True
+            if builder.run:
+                builder.settle()
             start = builder.position
             end = start + size + PREFIX_BYTES
             if end < builder.limit:
-                if size == builder.run_bytes and payload.__class__ is bytes:
-                    builder.run.append(payload)  # as many of one length cost less when they are written together
-                else:
-                    if builder.run:
-                        builder.settle()
-                    packer(size).pack_into(builder.memory, start, size, payload)
-                    builder.run_bytes = size if size <= RUN_LIMIT_BYTES else -1
+                packer(size).pack_into(builder.memory, start, size, payload)
+                builder.run_bytes = size if size <= RUN_LIMIT_BYTES else -1
                 builder.position = end
-                counters.records += 1
-                if flush_always and self._ticks() >= self.buffers.next_kick:
-                    self.buffers.kick()
+                counters.counted += 1
+                if flush_always:
+                    self._look()
                 return True
             if self._try_emit_slowly(slot, payload, size):
                 return True
@@ -140,6 +165,18 @@ class PartitionWriter:
             return False
 
         return emit
+
+    def _look(self) -> None:
+        """With a timeout of 0: has the connections send when it is time, and says when to look at the clock again.
+
+        That is at the next record, unless `QUICK_LOOKS` found a producer in a hurry: a look costs as much as a record.
+        """
+        now = self._ticks()
+        self._quick_looks = self._quick_looks + 1 if now - self._looked_at < LOOK_S else 0
+        self._looked_at = now
+        self._granted = GRANTED if self._quick_looks >= QUICK_LOOKS else 1
+        if now >= self.buffers.next_kick:
+            self.buffers.kick()
 
     def _slot_again(self, record: Any) -> int:
         """The slot of a record that was refused just before: a selector is asked once a record, whatever it counts."""
@@ -186,7 +223,7 @@ class PartitionWriter:
             buffers.ignores_quota = False
             if not complete:
                 raise LocalProtocolError(f"{wanted} buffers were at hand and then were not; one writer a partition")
-        self._counters.records += 1
+        self._counters.counted += 1
         buffers.after_write(slot)
         return True
 
@@ -315,7 +352,7 @@ class PartitionWriter:
             builder.settle()
         builder.memory[start:end] = framed
         builder.position = end
-        self._counters.records += records
+        self._counters.counted += records
         return True
 
     def emission_of_share(self, slot: int, framed: memoryview, records: int) -> Emission:
@@ -367,7 +404,7 @@ class PartitionWriter:
             builder.settle()
         packer(size).pack_into(builder.memory, start, size, payload)
         builder.position = end
-        self._counters.records += 1
+        self._counters.counted += 1
         return True
 
     def plan_payload(self, slot: int, payload: bytes) -> Emission:
@@ -437,7 +474,7 @@ class PartitionWriter:
                 out[:] = rest[start:stop]
 
             self._torn = Emission(self.buffers, slot, len(rest), len(rest), write, None, None)
-            self._counters.records += 1
+            self._counters.counted += 1
 
 
 def framed_whole(rows: Rows) -> memoryview:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from typing import TYPE_CHECKING, TypeAlias, final
+from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 import numpy as np
 
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 Rows: TypeAlias = "npt.NDArray[np.uint8]"
 """Payloads as an array of shape (records, bytes of a record)."""
 
-LENGTH = struct.Struct(">I")
-PREFIX_BYTES = 4
-MAX_RECORD_BYTES = 2**31 - 1
+LENGTH: Final = struct.Struct(">I")
+PREFIX_BYTES: Final = 4
+MAX_RECORD_BYTES: Final = 2**31 - 1
 """The length is an int32; a longer one would read as negative."""
 
-PACKER_LIMIT_BYTES = 1024
+PACKER_LIMIT_BYTES: Final = 1024
 """Above this, copying the payload outweighs the look-up, and every length seen would keep a Struct alive."""
 
-BULK_LIMIT_BYTES = 16 * 1024
+BULK_LIMIT_BYTES: Final = 16 * 1024
 """Payloads up to this size are moved by array; above, one slice assignment a record is as fast and needs no dtype."""
 
-FEW_CELLS = 3
+FEW_CELLS: Final = 3
 """Up to this many cells, slice assignments beat the fixed cost of a strided copy (about 1 us)."""
 
-_STAMP_LIMIT_BYTES = 8
+_STAMP_LIMIT_BYTES: Final = 8
 """Up to this payload, copying ready cells and overwriting their payloads is cheaper than scattering the lengths."""
 
-_CHUNK_BYTES = 64 * 1024
+_CHUNK_BYTES: Final = 64 * 1024
 """Cells handled by one pair of passes: no more than a second-level cache holds several times over."""
 
 
@@ -60,7 +60,7 @@ class _Packers(dict[int, struct.Struct]):
         return made
 
 
-packer = _Packers().__getitem__
+packer: Final = _Packers().__getitem__
 """`packer(n)`: the Struct that packs a length and n payload bytes in one call; cached up to `PACKER_LIMIT_BYTES`."""
 
 

@@ -165,7 +165,7 @@ class RecordWriter(Generic[T]):
                     continue
                 for slot, count, emission in core.plan_batch(part, lent):
                     await self._drive(slot, emission)
-                    counters.records += count
+                    counters.counted += count
                     core.buffers.after_write(slot)
             await self._parking.checkpoint()
             if not all(element.is_back for element in lent):
@@ -270,7 +270,7 @@ class RecordWriter(Generic[T]):
         for slot, payload in zip(core.slots_of_batch(batch, len(rows)), rows_as_bytes(rows), strict=True):
             if not core.try_write(slot, payload):
                 await self._drive(slot, core.plan_payload(slot, payload))
-                self._partition.counters.records += 1
+                self._partition.counters.counted += 1
                 core.buffers.after_write(slot)
         await self._parking.checkpoint()
 
@@ -280,14 +280,14 @@ class RecordWriter(Generic[T]):
         for slot, count, framed in core.plan_shares(batch):
             if not core.try_share(slot, framed, count):
                 await self._drive(slot, core.emission_of_share(slot, framed, count))
-                self._partition.counters.records += count
+                self._partition.counters.counted += count
                 core.buffers.after_write(slot)
 
     async def _emit_spanning(self, record: Any) -> None:
         """Emits one record of any size, piece by piece as there are buffers."""
         slot, emission = self._core.plan_record(record)
         await self._drive(slot, emission)
-        self._partition.counters.records += 1
+        self._partition.counters.counted += 1
         self._core.buffers.after_write(slot)
 
     async def _make_whole(self) -> None:

@@ -11,11 +11,13 @@ from netstack.buffer.buffer import Buffer
 from netstack.buffer.builder import BufferBuilder, BufferConsumer
 from netstack.buffer.lent import LentBuffer
 from netstack.buffer.network_pool import NetworkBufferPool
+from netstack.record.framing import PREFIX_BYTES, frame
 
 SIZE = 24
 
 actions = st.one_of(
     st.tuples(st.just("append"), st.binary(max_size=SIZE + 4)),
+    st.tuples(st.just("run"), st.sampled_from([0, 1, 3]), st.integers(1, 4), st.integers(1, 6)),
     st.tuples(st.just("build"), st.integers(0, 5)),
     st.tuples(st.just("copy"), st.integers(0, 5)),
     st.tuples(st.just("close"), st.integers(0, 5)),
@@ -43,6 +45,7 @@ def test_what_is_built_is_what_was_appended_and_the_segment_returns_once(script:
     written = bytearray()
     capacity = SIZE
     finished = closed = False
+    records = unasked = 0
     out: list[tuple[Buffer, bytes]] = []
     for name, *arguments in script:
         alive = not closed or bool(readers) or bool(out)
@@ -55,6 +58,28 @@ def test_what_is_built_is_what_was_appended_and_the_segment_returns_once(script:
                 taken = builder.append(source)
                 assert taken == min(len(source), capacity - len(written))
                 written += source[:taken]
+                assert builder.writable_bytes == capacity - len(written)
+            case "run":
+                size, most, count = arguments
+                if builder.run_bytes != size:  # a writer settles, and packs the first record of another length
+                    builder.settle()
+                    builder.run_bytes = size
+                for number in range(count):
+                    record = bytes([number]) * size
+                    fits = len(written) + size + PREFIX_BYTES < builder.limit
+                    if len(builder.run) < builder.run_limit:
+                        assert fits
+                        builder.run.append(record)
+                    else:
+                        unasked = most
+                        assert builder.extend_run(record, most) == fits
+                    if not fits:
+                        break
+                    assert unasked > 0
+                    unasked -= 1
+                    records += 1
+                    written += frame(record)
+                assert builder.records + len(builder.run) == records
                 assert builder.writable_bytes == capacity - len(written)
             case "trim" if not finished:
                 builder.trim(arguments[0])

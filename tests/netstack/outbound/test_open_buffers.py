@@ -11,6 +11,7 @@ from writer_stage import SIZE, Stage, buffers
 from netstack.buffer.lent import LentBuffer
 from netstack.outbound.emission import KICK_BUFFERS
 from netstack.outbound.open_buffers import SLICE_S
+from netstack.outbound.writer import GRANTED, QUICK_LOOKS
 from netstack.outbound.selector import (
     BroadcastSelector,
 )
@@ -104,6 +105,36 @@ def test_with_a_timeout_of_0_a_writer_that_never_waits_sends_in_slices() -> None
     stage.host.advance(2 * SLICE_S)
     stage.emit(b"c")
     assert stage.host.kicks == kicks + 1
+
+
+def test_with_a_timeout_of_0_a_writer_in_a_hurry_looks_at_the_clock_every_few_records() -> None:
+    stage = Stage(timeout_s=0, segment_bytes=16 * 1024)
+    for _ in range(1 + QUICK_LOOKS + 1):  # the first one sends
+        stage.emit(b"a")
+    kicks = stage.host.kicks
+    stage.host.advance(2 * SLICE_S)
+    for _ in range(GRANTED - 1):  # it was in a hurry until now
+        stage.emit(b"b")
+    assert stage.host.kicks == kicks
+    stage.emit(b"c")
+    assert stage.host.kicks == kicks + 1
+    stage.read()
+    stage.host.advance(2 * SLICE_S)
+    for count in range(2, 4):  # it is not any more: its first record sends, and its next ones
+        stage.emit(b"d")
+        assert stage.host.kicks == kicks + count
+        stage.host.advance(2 * SLICE_S)
+
+
+def test_records_of_a_run_are_counted_at_once() -> None:
+    stage = Stage(subpartitions=2, segment_bytes=1024)
+    for count in range(1, 100):
+        stage.emit(b"12345678")
+        if count % 10 == 0:
+            stage.read(count // 10 % 2)
+        assert stage.partition.statistics().records == count
+    stage.writer.abandon()
+    assert stage.partition.statistics().records == 99
 
 
 def test_a_run_of_full_buffers_is_sent_every_few() -> None:
