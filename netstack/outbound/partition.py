@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Protocol, final
 
 from ..buffer.buffer import BufferSource, Notify
-from ..buffer.elements import EventBuffer
 from ..buffer.builder import BufferBuilder
+from ..buffer.elements import EventBuffer
 from ..buffer.local_pool import LocalBufferPool
 from ..buffer.statistics import LocalBufferPoolStatistics
 from ..buffer.stored import Packaging
