@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import enum
 import struct
-import zlib
 from typing import Final, final
 
 import lz4.block
 
+from .. import crc
 from ..errors import ErrorCode, RemoteProtocolError
 from ..events import DataType
 from .buffer import Buffer, BufferOwner
@@ -63,15 +63,19 @@ class StoredBuffer(Buffer):
         self.is_range = is_range
 
 
+ACCELERATION: Final = 2
+"""Of LZ4. In pages of 32 KiB it writes 0.5 to 9 % more than 1, and takes up to 40 % less time (JSON: 2 %, 20 %)."""
+
+
 def compress(data: bytes | memoryview) -> bytes | None:
     """The LZ4 block of `data`; None if that would not make it smaller by a sixteenth, so that it is kept as it is."""
-    block: bytes = lz4.block.compress(data, store_size=False)
+    block: bytes = lz4.block.compress(data, mode="fast", acceleration=ACCELERATION, store_size=False)
     return block if len(block) + PART_HEADER.size < len(data) - len(data) // 16 else None
 
 
 def part_crc32(block: bytes | memoryview, original_bytes: int) -> int:
     """What `PART_HEADER` says of a block."""
-    return zlib.crc32(block, original_bytes)
+    return crc.crc32(block, original_bytes)
 
 
 def decompress(part: memoryview, max_bytes: int, *, is_checked: bool = False) -> bytes:

@@ -17,10 +17,10 @@ import errno
 import logging
 import os
 import re
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, final
 
+from .. import crc
 from ..errors import CheckpointStorageError
 from .files import CheckpointFiles
 
@@ -214,9 +214,9 @@ class CheckpointFolders:
         """
         expected = found = 0
         for piece in pieces:
-            expected = zlib.crc32(piece, expected)
+            expected = crc.crc32(piece, expected)
         for piece in self._files.read(path):
-            found = zlib.crc32(piece, found)
+            found = crc.crc32(piece, found)
         if found != expected:
             raise OSError(errno.EIO, "what is read back is not what was written")
 

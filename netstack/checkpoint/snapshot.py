@@ -32,6 +32,7 @@ from urllib.parse import quote
 import lz4.frame
 import msgpack
 
+from .. import crc
 from ..errors import CheckpointError, CheckpointStorageError, LocalProtocolError
 from ..shown import shown, shown_error
 from .plain_data import misfit
@@ -143,7 +144,7 @@ def state_file_name(task: str, subtask: int, crc32: int) -> str:
     name = quote(task, safe="", errors="surrogatepass")
     if len(name) > 150:
         data = name.encode()
-        name = f"{name[:100]}~{zlib.crc32(data):08x}{zlib.adler32(data):08x}~{len(data)}"
+        name = f"{name[:100]}~{crc.crc32(data):08x}{zlib.adler32(data):08x}~{len(data)}"
     return f"{name}-{subtask}.{crc32:08x}.state"
 
 
@@ -170,7 +171,7 @@ def encode_snapshot(checkpoint_id: int, snapshot: TaskSnapshot) -> tuple[list[by
             " keep None, bool, int of 64 bits, float, str, bytes, and lists, tuples and dicts of these"
         ) from error
     header = _HEADER.pack(_MAGIC, VERSION, len(body))
-    crc32 = zlib.crc32(body, zlib.crc32(header))
+    crc32 = crc.crc32(body, crc.crc32(header))
     pieces = [header, body, _CRC.pack(crc32)]
     size_bytes = HEADER_BYTES + len(body) + CRC_BYTES
     return pieces, TaskFile(snapshot.task, snapshot.subtask, size_bytes, crc32)
@@ -206,7 +207,7 @@ def decode_snapshot(data: bytes, checkpoint_id: int) -> TaskSnapshot:
     check_header(data, len(data))
     (expected,) = _CRC.unpack(data[-CRC_BYTES:])
     view = memoryview(data)
-    check_crc32(zlib.crc32(view[:-CRC_BYTES]), expected)
+    check_crc32(crc.crc32(view[:-CRC_BYTES]), expected)
     try:
         document = _unpacked(lz4.frame.decompress(view[HEADER_BYTES:-CRC_BYTES]))
         snapshot = TaskSnapshot(
@@ -296,7 +297,7 @@ def decode_manifest(data: bytes, checkpoint_id: int) -> Manifest:
 
 
 def _manifest_end(head: bytes) -> bytes:
-    return b'%08x"\n}\n' % zlib.crc32(head)
+    return b'%08x"\n}\n' % crc.crc32(head)
 
 
 def _packed(value: Any) -> bytes:

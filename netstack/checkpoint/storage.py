@@ -19,11 +19,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, final
 
+from .. import crc
 from ..errors import CheckpointFenced, CheckpointStorageError, ConfigError
 from ..shown import shown
 from .fence import CheckpointFence
@@ -412,7 +412,7 @@ class CheckpointStorage:
                     head += piece[:HEADER_BYTES]
                 # The last bytes are the checksum itself, so those are always held back.
                 held = tail + piece
-                crc32 = zlib.crc32(memoryview(held)[:-CRC_BYTES], crc32)
+                crc32 = crc.crc32(memoryview(held)[:-CRC_BYTES], crc32)
                 tail = held[-CRC_BYTES:]
             with _naming(file.name):
                 check_header(head, size_bytes)

@@ -17,9 +17,9 @@ Rules:
 from __future__ import annotations
 
 import functools
-import zlib
 from collections.abc import Callable
 
+from .. import crc
 from ..buffer.segment import Segment
 from ..errors import ChannelFailed, ConnectionLost, ErrorCode, RemoteProtocolError, channel_error
 from ..events import DataType
@@ -129,10 +129,10 @@ class ChannelReceiver:
             self._drop(channel)
             return segment
         try:
-            if self._checksum and zlib.crc32(segment.memory[:length]) != checksum:
+            if self._checksum and crc.crc32(segment.memory[:length]) != checksum:
                 raise ChannelFailed(
                     ErrorCode.CHECKSUM_MISMATCH,
-                    f"buffer {sequence} of {length} bytes: CRC-32 {zlib.crc32(segment.memory[:length]):08x},"
+                    f"buffer {sequence} of {length} bytes: CRC-32 {crc.crc32(segment.memory[:length]):08x},"
                     f" announced {checksum:08x}; memory or a middlebox damages data",
                     channel=str(found),
                 )

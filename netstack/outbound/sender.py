@@ -14,12 +14,12 @@ Rules:
 
 from __future__ import annotations
 
-import zlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, final
 
+from .. import crc
 from ..buffer.buffer import Buffer, BufferSource, Notify
 from ..buffer.segment import Segment
 from ..buffer.stored import Packaging, StoredBuffer
@@ -500,8 +500,8 @@ class ChannelSender:
 
 def _crc32(buffer: Buffer) -> int:
     if buffer.pieces is None:
-        return zlib.crc32(buffer.memory)
+        return crc.crc32(buffer.memory)
     value = 0
     for piece in buffer.pieces:
-        value = zlib.crc32(piece, value)
+        value = crc.crc32(piece, value)
     return value

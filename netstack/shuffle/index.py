@@ -15,7 +15,6 @@ A reader needs the head and its own rows.
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, final
@@ -23,6 +22,7 @@ from typing import Final, final
 import numpy as np
 import numpy.typing as npt
 
+from .. import crc
 from ..errors import PartitionDamaged
 
 MAGIC: Final = b"nsindex1"
@@ -99,13 +99,13 @@ class RegionIndex:
         """The index file, in pieces."""
         flags = bytes(entry.flags for entry in self._entries)
         head = MAGIC + struct.pack(">II", self._subpartitions, len(flags))
-        yield head + struct.pack(">I", zlib.crc32(flags, zlib.crc32(head))) + flags
+        yield head + struct.pack(">I", crc.crc32(flags, crc.crc32(head))) + flags
         for subpartition in range(self._subpartitions):
             row = np.empty(len(flags), CELL)
             for region, entry in enumerate(self._entries):
                 row[region] = entry.cells[subpartition]
             data = row.tobytes()
-            yield data + struct.pack(">I", zlib.crc32(data))
+            yield data + struct.pack(">I", crc.crc32(data))
 
 
 def head_bytes(regions: int) -> int:
@@ -150,13 +150,13 @@ def decode_rows(head: bytes, rows: bytes, first: int, count: int, name: str, *, 
     """
     _, _, regions, crc32 = HEAD.unpack_from(head)
     flags = head[HEAD.size :]
-    if len(flags) != regions or zlib.crc32(flags, zlib.crc32(head[: HEAD.size - 4])) != crc32:
+    if len(flags) != regions or crc.crc32(flags, crc.crc32(head[: HEAD.size - 4])) != crc32:
         raise PartitionDamaged(f"{name}: its head does not have the checksum that was written: the file was damaged")
     step = row_bytes(regions)
     columns = []
     for index in range(count):
         row = rows[index * step : (index + 1) * step]
-        if len(row) != step or zlib.crc32(row[:-4]) != int.from_bytes(row[-4:], "big"):
+        if len(row) != step or crc.crc32(row[:-4]) != int.from_bytes(row[-4:], "big"):
             raise PartitionDamaged(
                 f"{name}: the row of subpartition {first + index} does not have the checksum that was written: the"
                 " file was damaged; its producer has to run again"

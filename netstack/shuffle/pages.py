@@ -10,10 +10,10 @@ eight of them and the body are a compressed buffer as it travels (`buffer.stored
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterable, Iterator
 from typing import Final, final
 
+from .. import crc
 from ..buffer.buffer import Buffer
 from ..buffer.stored import PART_HEADER, compress, part_crc32
 from ..errors import PartitionDamaged
@@ -109,7 +109,7 @@ def encode_page(data_type: DataType, pieces: list[memoryview], length: int, *, c
             return [PAGE.pack(data_type, len(block), length, part_crc32(block, length)), block]
     crc32 = _seed(data_type)
     for piece in pieces:
-        crc32 = zlib.crc32(piece, crc32)
+        crc32 = crc.crc32(piece, crc32)
     return [PAGE.pack(data_type, length, 0, crc32), *pieces]
 
 
@@ -142,7 +142,7 @@ def split_pages(block: memoryview, pages: list[Page], *, max_bytes: int, name: s
         stop = start + stored
         if stop > end:
             break
-        if zlib.crc32(block[start:stop], original or _seed(data_type)) != crc32:
+        if crc.crc32(block[start:stop], original or _seed(data_type)) != crc32:
             raise PartitionDamaged(
                 f"{name}: the page of {stored} bytes at byte {offset + position} does not have the checksum that was"
                 " written with it: the file was damaged; its producer has to run again"

@@ -241,7 +241,7 @@ class ChainLoop:
         done, count = 0, len(records)
         while done < count:
             last = min(done + self._slice, count)
-            began = self._ticks()
+            began, waits = self._ticks(), output.waits
             reached = await step(records, done, last)
             if self._untold:  # before anything waits for consumers that are not there yet
                 self.tell_first_output()
@@ -250,7 +250,8 @@ class ChainLoop:
             chain.records_in += reached - done
             processed(reached)
             now = self._ticks()
-            self._adapt(reached - done, now - began)
+            if output.waits == waits:  # else who knows how much of it was work
+                self._adapt(reached - done, now - began)
             done = reached
             if now - self._waited_at > TURN_S:
                 await self._wait(trio.lowlevel.checkpoint)

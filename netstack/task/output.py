@@ -128,6 +128,11 @@ class TaskOutput:
         """Whether there is no partition, so that it is always available."""
         return not self.partitions
 
+    @property
+    def waits(self) -> int:
+        """How often a writer has waited for a buffer so far."""
+        return sum(each.soft_backpressured.count + each.hard_backpressured.count for each in self.partitions)
+
     async def drain(self) -> None:
         """Writes what is kept, waiting for buffers: hard back-pressure."""
         self.backpressured.begin(self._now())
