@@ -209,11 +209,12 @@ async def _consume_records(verifier: Taker, gate: SingleInputGate) -> None:
     """One by one; handed to the verifier a few hundred at a time, per channel."""
     feed = verifier.feed
     reader = RecordReader(gate)
+    has_many = gate.channel_count > 1
     channel = 0
     taken: list[bytes] = []
     append = taken.append
     async for record in reader:
-        if reader.channel_index != channel or len(taken) == TAKE_RECORDS:
+        if (has_many and reader.channel_index != channel) or len(taken) == TAKE_RECORDS:
             feed(channel, taken)
             taken.clear()
             channel = reader.channel_index

@@ -33,7 +33,7 @@ from typing import Any, Final
 MODULES: Final = (
     *("buffer.segment", "buffer.buffer", "buffer.builder", "buffer.elements", "buffer.lent"),
     *("buffer.local_pool", "buffer.network_pool", "buffer.stored"),
-    *("record.framing", "record.rows", "record.deserializer"),
+    *("record.framing", "record.rows", "record.deserializer", "record.handout"),
     *("outbound.open_buffers", "outbound.emission", "outbound.writer", "outbound.partition"),
     *("outbound.subpartition", "outbound.subpartition_view", "outbound.sender"),
     *("wire.credit", "wire.codec", "wire.codec_native", "wire.assembler", "wire.connection"),
@@ -196,7 +196,9 @@ def main() -> int:
     root = Path(__file__).resolve().parent.parent
     compiled = compiled_module(root)
     out = compiled.compiled_folder(root / "netstack")
-    if not arguments.force and compiled.current_manifest(root / "netstack")[0] is not None:
+    manifest = compiled.current_manifest(root / "netstack")[0]
+    wanted = {GROUP + "__mypyc", *(f"netstack.{name}" for name in MODULES)}
+    if not arguments.force and manifest is not None and set(manifest["files"]) == wanted:
         return 0
     print("Compiling the data path (once, about a minute) ...", file=sys.stderr)
     try:

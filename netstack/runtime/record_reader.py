@@ -10,7 +10,7 @@ import abc
 import contextlib
 import operator
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Generic, final
 
 import numpy as np
@@ -26,6 +26,7 @@ from ..inbound.leaving import ClosedByLeaving
 from ..inbound.union import UnionInputGate
 from ..record.deserializer import RecordDeserializer
 from ..record.formats import RecordFormat, format_named
+from ..record.handout import Handout, Ready
 from ..record.rows import RowDeserializer
 from ..record.spill import SpillDirectory
 from .parking import Parking, TaskParking
@@ -201,16 +202,16 @@ class RecordReader(_Reader, Generic[T]):
             RecordDeserializer(made, spill=spill, spill_threshold_bytes=settings.spill_threshold_bytes)
             for _ in range(gate.channel_count)
         ]
-        self._ready: Iterator[T] = iter(())
+        self._ready = Ready()
         self.channel_index = 0
         """Which channel the last element came from."""
 
-    def __aiter__(self) -> RecordReader[T]:
-        """Itself: a reader is read once."""
-        return self
+    def __aiter__(self) -> AsyncIterator[T]:
+        """Goes on where the last one stopped: a reader is read once."""
+        return Handout(self._ready, self._next_elements)
 
-    async def __anext__(self) -> T:
-        """The next element; waits when there is none.
+    def __anext__(self) -> Awaitable[T]:
+        """The next element; waits when there is none. (`async for` is faster than many of these.)
 
         A checkpoint only when it waits, and once in `TURN_BUFFERS` buffers: one a record would cost several times what
         the record does.
@@ -223,13 +224,7 @@ class RecordReader(_Reader, Generic[T]):
 
         Cancellation: nothing is lost; ask again.
         """
-        for element in self._ready:
-            return element
-        elements = await self._next_elements()
-        if elements is None:
-            raise StopAsyncIteration
-        self._ready = iter(elements)
-        return next(self._ready)
+        return Handout(self._ready, self._next_elements).__anext__()
 
     async def next_records(self) -> list[T] | None:
         """All elements of the next buffer at once, at least one; None when every channel has ended.
@@ -288,7 +283,7 @@ class RecordReader(_Reader, Generic[T]):
         super().close()
 
     def _unread(self) -> str:
-        count = operator.length_hint(self._ready)
+        count = operator.length_hint(self._ready.elements)
         return f"{count} records" if count else ""
 
     def _check_whole(self) -> None:

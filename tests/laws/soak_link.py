@@ -164,7 +164,7 @@ class Producer:
             if is_done:
                 self.in_hand = None
                 self.writer.is_emitting = False
-                self.partition.counters.records += 1
+                self.partition.counters.counted += 1
                 self.writer.buffers.after_write(slot)
         self.is_asleep = not is_done
         return is_done
