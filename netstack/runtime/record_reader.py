@@ -211,7 +211,7 @@ class RecordReader(_Reader, Generic[T]):
         return Handout(self._ready, self._next_elements)
 
     def __anext__(self) -> Awaitable[T]:
-        """The next element; waits when there is none. (`async for` is faster than many of these.)
+        """The next element; waits when there is none. Many of these cost more than `async for`.
 
         A checkpoint only when it waits, and once in `TURN_BUFFERS` buffers: one a record would cost several times what
         the record does.
