@@ -104,6 +104,15 @@ class BufferBuilder:
         self.position = end
         return count
 
+    def write(self, framed: memoryview) -> None:
+        """Copies and commits whole records, which must end below `limit`."""
+        if self.run:
+            self.settle()
+        start = self.position
+        end = start + len(framed)
+        self.memory[start:end] = framed
+        self.position = end
+
     def extend_run(self, record: bytes, most: int) -> bool:
         """Adds a record of `run_bytes`; afterwards up to `most - 1` more may be added to `run` without asking.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import TYPE_CHECKING, Protocol, final
 
 from ..buffer.buffer import BufferSource, Notify
 from ..buffer.builder import BufferBuilder
@@ -24,6 +24,9 @@ from ..ids import PartitionId, ResultPartitionType
 from ..waits import WaitMeter, WaitStatistics
 from .subpartition import ResultSubpartition
 from .subpartition_view import SubpartitionStatistics
+
+if TYPE_CHECKING:
+    from .staging import Staging
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +245,7 @@ class ResultPartition:
         """Told what a consumer says to the task, where a dialect lets it; None: nobody listens, which it is told."""
         self.on_release: Callable[[], None] | None = None
         """Told before the partition is dropped: its writer gives its open buffers up."""
+        self._staging: Staging | None = None
         self.listen: Callable[[], float] | None = None
         """Takes in what consumers have said, credit above all, without waiting; returns for how many seconds its writer
         may do so before it parks. None: nobody can be asked."""
@@ -283,6 +287,12 @@ class ResultPartition:
         """Framed bytes finished so far for each consumer; of a finished partition what each will read."""
         *slots, broadcast = self.counters.slots
         return tuple(slot + broadcast for slot in slots)
+
+    def stage(self, staging: Staging) -> None:
+        """Its writer keeps records there, which are shared out before anybody looks."""
+        self._staging = staging
+        for subpartition in self.subpartitions:
+            subpartition.staging = staging
 
     def create_view(
         self, subpartition: int, notify: Notify, count: int = 1, packaging: Packaging = Packaging.PLAIN
@@ -401,6 +411,8 @@ class ResultPartition:
 
     def statistics(self) -> ResultPartitionStatistics:
         """A snapshot; O(subpartitions and what they have queued)."""
+        if self._staging is not None:
+            self._staging.close()
         counters = self.counters
         now = self.host.now()
         return ResultPartitionStatistics(

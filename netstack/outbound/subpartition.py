@@ -16,13 +16,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from ..buffer.buffer import Allowance, Buffer, Notify
 from ..buffer.elements import BarrierBuffer, EventBuffer, QueueElement, copy_data, count_readable
 from ..errors import LocalProtocolError
 from ..events import Alignment, CheckpointBarrier, DataType
 from .subpartition_view import SubpartitionStatistics, SubpartitionView
+
+if TYPE_CHECKING:
+    from .staging import Staging
 
 LOCAL_CREDIT: Final = 16
 """A local consumer takes what is queued without waiting for credit: for comparing loads it counts as having this."""
@@ -68,6 +71,7 @@ class ResultSubpartition:
         "is_blocked",
         "is_finished",
         "is_released",
+        "staging",
     )
 
     def __init__(
@@ -83,6 +87,8 @@ class ResultSubpartition:
         self.is_blocked = False
         self.is_finished = False
         self.is_released = False
+        self.staging: Staging | None = None
+        """Where the writer keeps records that belong into the last buffer; shared out before anybody reads that."""
         self._queue: deque[QueueElement] = _NO_QUEUE
         self._priority_count = 0
         self._data_buffers = 0
@@ -248,6 +254,9 @@ class ResultSubpartition:
         """The next buffer; see `BufferSource`."""
         if self.is_blocked:
             return None
+        staging = self.staging
+        if staging is not None and staging.size >= 0:
+            staging.close()
         queue = self._queue
         while queue:
             head = queue[0]
@@ -317,6 +326,8 @@ class ResultSubpartition:
 
     def readable(self) -> tuple[int, int]:
         """See `BufferSource.readable`; O(queue)."""
+        if self.staging is not None:
+            self.staging.close()
         return (0, 0) if self.is_blocked else count_readable(self._queue, flushed=self._flush_requested)
 
     def load_buffers(self) -> int:
@@ -383,6 +394,8 @@ class ResultSubpartition:
 
     def statistics(self) -> SubpartitionStatistics:
         """A snapshot; O(queue)."""
+        if self.staging is not None:
+            self.staging.close()
         return SubpartitionStatistics(
             queued_buffers=len(self._queue),
             queued_bytes=sum(element.unread_bytes for element in self._queue),

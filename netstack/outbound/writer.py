@@ -24,11 +24,20 @@ from ..buffer.lent import LentBuffer
 from ..errors import LocalProtocolError, RecordError
 from ..events import Event
 from ..record.formats import RecordFormat
-from ..record.framing import LENGTH, MAX_RECORD_BYTES, PREFIX_BYTES, FramedBatch, check_record_bytes, packer
+from ..record.framing import (
+    LENGTH,
+    MAX_RECORD_BYTES,
+    PREFIX_BYTES,
+    FramedBatch,
+    check_record_bytes,
+    framed_whole,
+    packer,
+)
 from .emission import SMALL_PIECE_BYTES, Emission, Payload, PieceCursor, Rows, framed_rows, is_immutable
 from .open_buffers import OpenBuffers
 from .partition import ResultPartition
 from .selector import ChannelSelector
+from .staging import FROM_CHANNELS, Staging
 
 LEND_BYTES: Final = 8 * 1024
 """Records from this size on are sent from where they lie instead of being copied into a buffer first."""
@@ -104,12 +113,22 @@ class PartitionWriter:
         self._refused: tuple[Any, int] | None = None
         self.is_emitting = False
         """Whether an emission waits half-way: nothing else may be written then."""
-        self.try_emit = self._specialised(None)
+        self._staging: Staging | None = None
+        if (
+            selector.is_round_robin
+            and self._fixed_slot is None
+            and self._count >= FROM_CHANNELS
+            and not self._flush_always
+            and partition.store is None
+        ):
+            self._staging = Staging(self.buffers, selector)
+            partition.stage(self._staging)
+        self.try_emit = self._staged(self._specialised(None))
         """`try_emit(record)` writes a record, whole or not at all, and returns whether it did; not when that needs a
         buffer that is not there. Raises RecordError: the record does not fit the format; LocalProtocolError: the
         partition is finished or released; PoolDestroyed: it failed or was released meanwhile. Nothing was written then.
         """
-        self.emit_nowait = self._specialised(refuse)
+        self.emit_nowait = self._staged(self._specialised(refuse))
         """As `try_emit`, but raises `refuse` when there is no buffer for the record: `await emit(record)`."""
 
     # One record.
@@ -165,6 +184,48 @@ class PartitionWriter:
             return False
 
         return emit
+
+    def _staged(self, emit_apart: Callable[[Any], bool]) -> Callable[[Any], bool]:
+        """The same, for a writer that stages what it can (`staging`)."""
+        staging = self._staging
+        if staging is None:
+            return emit_apart
+        open_staging: Staging = staging
+        records = staging.records
+        encode = self._encode
+        is_raw = self._is_raw
+
+        def emit(record: Any) -> bool:
+            if open_staging.size < 0:
+                open_staging.pause -= 1
+                if open_staging.pause >= 0 or not self._can_stage():
+                    return emit_apart(record)
+            payload: Any = record
+            if not is_raw or type(record) is not bytes:
+                payload = encode(record)
+                if type(payload) is not bytes and len(payload) <= RUN_LIMIT_BYTES:
+                    payload = bytes(payload)
+            size = len(payload)
+            if size != open_staging.size:
+                open_staging.close()
+                if size > RUN_LIMIT_BYTES or not open_staging.open(size):
+                    return emit_apart(record)
+            records.append(payload)
+            open_staging.left -= 1
+            if not open_staging.left:
+                open_staging.on_full()
+            return True
+
+        return emit
+
+    def _can_stage(self) -> bool:
+        """Whether nothing is half-way, so that a record could be written at once."""
+        return self._torn is None and self._refused is None and not self.is_emitting
+
+    def settle(self) -> None:
+        """Shares out what is staged, before anything else is written."""
+        if self._staging is not None:
+            self._staging.close()
 
     def _look(self) -> None:
         """With a timeout of 0: has the connections send when it is time, and says when to look at the clock again.
@@ -248,6 +309,7 @@ class PartitionWriter:
 
     def plan_record(self, record: Any) -> tuple[int, Emission]:
         """The slot of a record, and the emission that writes it with waits."""
+        self.settle()
         slot = self._fixed_slot
         if slot is None:
             slot = self._select(record) if self._refused is None else self._slot_again(record)
@@ -267,6 +329,7 @@ class PartitionWriter:
             array: one record an element, or, for a two-dimensional uint8 array, one record a row.
             lent: where buffers over the array's own memory are noted; they must be settled before it may change.
         """
+        self.settle()
         rows = self.rows_of_batch(array)
         count = len(rows)
         if not count:
@@ -309,6 +372,7 @@ class PartitionWriter:
 
         A slot may come more than once. The bytes are nobody else's.
         """
+        self.settle()
         rows = self.rows_of_batch(array)
         count, width = rows.shape
         if not count:
@@ -344,14 +408,11 @@ class PartitionWriter:
     def try_share(self, slot: int, framed: memoryview, records: int) -> bool:
         """Writes framed records into the open buffer of a slot, all of them or none; see `try_emit`."""
         builder = self._builders[slot]
-        start = builder.position
-        end = start + len(framed)
-        if end >= builder.limit:
-            return False
         if builder.run:
             builder.settle()
-        builder.memory[start:end] = framed
-        builder.position = end
+        if builder.position + len(framed) >= builder.limit:
+            return False
+        builder.write(framed)
         self._counters.counted += records
         return True
 
@@ -384,6 +445,7 @@ class PartitionWriter:
 
     def slots_of_batch(self, array: npt.NDArray[Any], count: int) -> list[int]:
         """The slot of each of `count` records, as if each had been emitted alone."""
+        self.settle()
         if self._fixed_slot is not None:
             return [self._fixed_slot] * count
         if self._selector.is_round_robin:
@@ -396,12 +458,12 @@ class PartitionWriter:
         """Writes an encoded record to a slot, whole or not at all; see `try_emit`."""
         size = len(payload)
         builder = self._builders[slot]
+        if builder.run:
+            builder.settle()
         start = builder.position
         end = start + size + PREFIX_BYTES
         if end >= builder.limit:
             return self._try_emit_slowly(slot, payload, size)
-        if builder.run:
-            builder.settle()
         packer(size).pack_into(builder.memory, start, size, payload)
         builder.position = end
         self._counters.counted += 1
@@ -432,12 +494,14 @@ class PartitionWriter:
 
         A torn record (a cancelled `emit`) must have been completed before.
         """
+        self.settle()
         self.buffers.finish_all(by_event=True)
         self.partition.broadcast_event(event, priority=priority)
         self.buffers.kick()
 
     def end(self, *, drain: bool) -> None:
         """Queues the end of data and of the partition."""
+        self.settle()
         self.buffers.finish_all(by_event=True)
         self.partition.end_of_data(drain=drain)
         self.partition.finish()
@@ -445,11 +509,17 @@ class PartitionWriter:
 
     def flush(self) -> None:
         """Makes everything written available now."""
+        self.settle()
         self.partition.flush_all()
         self.buffers.kick()
 
     def abandon(self) -> None:
         """Gives the open builders up (their bytes stay queued)."""
+        if self._staging is not None:
+            if self.partition.is_released:
+                self._staging.drop()
+            else:
+                self._staging.close()
         self.buffers.abandon()
 
     # What was begun and is to be completed.
@@ -475,14 +545,6 @@ class PartitionWriter:
 
             self._torn = Emission(self.buffers, slot, len(rest), len(rest), write, None, None)
             self._counters.counted += 1
-
-
-def framed_whole(rows: Rows) -> memoryview:
-    """All cells of a batch side by side."""
-    batch = FramedBatch(rows)
-    framed = memoryview(bytearray(batch.size_bytes))
-    batch.write(0, batch.size_bytes, framed)
-    return framed
 
 
 def rows_of(array: npt.NDArray[Any]) -> Rows:

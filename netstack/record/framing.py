@@ -246,3 +246,11 @@ class FramedBatch:
             out[position:end] = self._flat[start + low : start + high]
             position = end
         return position
+
+
+def framed_whole(rows: Rows) -> memoryview:
+    """All cells of a batch side by side."""
+    batch = FramedBatch(rows)
+    framed = memoryview(bytearray(batch.size_bytes))
+    batch.write(0, batch.size_bytes, framed)
+    return framed
