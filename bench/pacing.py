@@ -4,8 +4,9 @@ Takes: the run's start, rate and limits. Gives: `Pacer` (how many records to sen
 
 Rules:
 - Every engine is paced the same way: sleep until `SPIN_NS` before the due time, then spin on the clock. A trio engine
-  stops sleeping a millisecond earlier, because that is how finely it can sleep. Where others need the processor nobody
-  spins: a timer of the kernel wakes the task, 50 to 150 us late.
+  sleeps by a timer of the kernel (`alarm`): trio's own sleep is too coarse for a thousand records a second, so that it
+  would never sleep, and a core that never rests wakes others later. Where others need the processor nobody spins: the
+  timer alone wakes the task, 50 to 150 us late.
 - Open loop: record i is due at `start_ns + i / rate`, whatever happened to the records before it. A pacer that is late
   hands out everything that is due at once; it never moves a due time, so a stall shows in the latencies.
 - Records due before the end of a run are sent even when they are late, up to twice the run's length: leaving them out
@@ -27,7 +28,6 @@ from .alarm import Alarm
 # A sleeping process is woken 50 to 150 us late, so sleeping stops before the due time. Much more would keep a core busy
 # at usual rates, and engines with threads of their own would pay for it: at 1,000 records/s, 2 ms cost pyzmq 20 us.
 SPIN_NS = 250_000
-_TRIO_ROUNDING_NS = 1_000_000  # trio waits in epoll, which counts whole milliseconds and rounds up
 # One latency sample per millisecond of work costs nothing and is plenty for a p99 of a few seconds.
 SAMPLE_INTERVAL_NS = 1_000_000
 _SAMPLES_AT_MOST = 1 << 15
@@ -60,6 +60,7 @@ class Pacer:
         "_limit",
         "_most",
         "_should_stop",
+        "_spin_ns",
         "_start_ns",
         "sent_records",
         "stopped_ns",
@@ -96,7 +97,8 @@ class Pacer:
             self._limit = math.ceil(seconds * rate_per_s)
             self._give_up_ns = start_ns + int(2 * seconds * 1e9)
         self._should_stop = should_stop
-        self._alarm = None if spins else Alarm()
+        self._spin_ns = SPIN_NS if spins else 0
+        self._alarm: Alarm | None = None  # made where it is needed: threads have none
         self.sent_records = 0
         self.stopped_ns = 0
 
@@ -119,14 +121,14 @@ class Pacer:
         import trio
 
         wait_ns = self._wait_until_ns()
-        if self._alarm is not None:
-            while wait_ns and clock_ns() < wait_ns:
-                await self._alarm.wait_until(wait_ns)
-        elif wait_ns:
-            spin_from = wait_ns - SPIN_NS - _TRIO_ROUNDING_NS
+        if wait_ns:
+            alarm = self._alarm
+            if alarm is None:
+                alarm = self._alarm = Alarm()
+            spin_from = wait_ns - self._spin_ns
             while (now := clock_ns()) < wait_ns:
                 if now < spin_from:
-                    await trio.sleep((spin_from - now) / 1e9)
+                    await alarm.wait_until(spin_from)
                 else:
                     await trio.lowlevel.checkpoint()
         return self._take()

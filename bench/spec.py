@@ -93,7 +93,7 @@ class RunSpec:
     input_path: str | None = None
     key_column: str | None = None
     warmup_s: float = 0.3
-    spin_s: float = 0.0002
+    spin_s: float = 0.002
     verify: Verify = "all"
     profile: bool = False
     checksum: bool = False

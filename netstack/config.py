@@ -88,11 +88,12 @@ class NetworkConfig:
             partition goes to one file.
         read_memory_bytes: what is read from files, and not sent yet, may take beside `memory_bytes`.
         spin_s: longest time in which a reader, or a writer without a buffer, looks for what it waits for before it
-            parks; 0 always parks. A wake-up costs 20 to 50 us. It looks only while the last waits were shorter than
-            this on the average, for a few such averages, on plain sockets, and while neither other tasks nor (as far
-            as it can tell) other processes want the processor. So an idle connection costs nothing. The default covers
-            round trips of credit; with 0.002 a record every millisecond costs a core, and is there sooner if that is
-            idle.
+            parks; 0 always parks. A wake-up costs 20 to 50 us, and whoever was asleep then runs two to three times as
+            slowly for a while. It looks only while the last waits were shorter than this on the average, for a few
+            such averages, on plain sockets, and while neither other tasks nor (as far as it can tell) other processes
+            want the processor. So an idle connection costs nothing; but a record every millisecond costs an otherwise
+            idle core: give 0.0002, which covers round trips of credit, where that is too much. A writer never looks
+            for longer than that.
         checksum: whether this side asks for a CRC-32 over the payload of every buffer (about 15 % of throughput).
         dialect: how its connections speak: "netstack" to others of its kind, "flink-2.3.0" to the task managers of a
             Flink cluster, with the same segment size. Flink's dialect has no checksums, no pings and no way without
@@ -131,7 +132,7 @@ class NetworkConfig:
     sort_buffer_bytes: int = 8 * MIB
     sort_min_subpartitions: int = 4
     read_memory_bytes: int = 32 * MIB
-    spin_s: float = 0.0002
+    spin_s: float = 0.002
     checksum: bool = False
     dialect: str = NATIVE_DIALECT
 

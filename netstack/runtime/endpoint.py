@@ -49,6 +49,9 @@ LOGGER: Final = logging.getLogger("netstack")
 CONNECTION_S: Final = 0.001
 """What a new connection costs in the tasks that serve it, about."""
 
+CREDIT_SPIN_S: Final = 0.0002
+"""How long a writer looks for credit at most: a round trip. Who is held up by a slow consumer sleeps."""
+
 SOFTWARE: Final = f"netstack {__version__}"
 KNOWN_FEATURES: Final = FEATURE_CHECKSUM
 
@@ -163,7 +166,7 @@ class NetworkEndpoint:
         for pump in self._consumers.ready():
             pump.retry()
             pump.read_now()
-        return self._config.spin_s if self._consumers.only_sockets else 0.0
+        return min(self._config.spin_s, CREDIT_SPIN_S) if self._consumers.only_sockets else 0.0
 
     def settle(self) -> None:
         """Every connection copies what it is in the middle of sending."""

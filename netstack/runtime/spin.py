@@ -6,9 +6,12 @@ there is something.
 Rules:
 - Only while what is awaited comes: the average of the last waits must be below the limit, and a wait spins a few
   averages at most. So an idle connection costs nothing, and the end of a burst little.
-- The processor is offered to other threads before each look (`sched_yield`). Who gets it back late, and still finds
-  nothing, or so late that data had to wait, leaves it to them for the next waits; each time for twice as many: on a
-  busy machine who sleeps is woken sooner than who spins gets his next turn.
+- Who has other work for a good part of the time spins for 200 us at most: a round trip of credit. What comes
+  meanwhile is taken in one go later, for less. Only who does little but wait gains by going on at once, still awake.
+- The processor is offered to other threads before each look (`sched_yield`). Who gets it back so late that data had to
+  wait, or too often late and in vain, leaves it to them for the next waits; each time for twice as many: on a busy
+  machine who sleeps is woken sooner than who spins gets his next turn. Now and then everybody is late: the system, or
+  the host of a virtual machine, has something to do. So a twentieth of the time spun may be lost.
 - Other tasks of the loop get their turn after 20 us and then every 100. If they had something to do, the task parks.
 """
 
@@ -34,8 +37,20 @@ AVERAGES: Final = 3.0
 WEIGHT: Final = 0.25
 """Of the newest wait in the average: two long ones end the spinning, some short ones begin it."""
 
+WORKING_LIMIT_S: Final = 0.0002
+"""How long one spins at most who has work for more than a part in `WAITS_TO_WORK` of the time."""
+
+WAITS_TO_WORK: Final = 4.0
+"""Average waits so much longer than the work between them: there is little to do but wait."""
+
 LATE_S: Final = 500e-6
 """A yield that takes longer has cost more than a wake-up, whatever came meanwhile."""
+
+LOST_SHARE: Final = 0.05
+"""Of the time spun may be lost to others, in yields that take longer than `BUSY_S` and bring nothing."""
+
+LOST_S: Final = 300e-6
+"""How much of it at once at most."""
 
 WAITS_OFF: Final = 16
 MOST_WAITS_OFF: Final = 4096
@@ -51,7 +66,17 @@ def offer_processor() -> None:
 class Spinner:
     """How one task waits. Not shared between tasks."""
 
-    __slots__ = ("_average_s", "_clock", "_next_off", "_pass_on", "_relax", "_waits_off")
+    __slots__ = (
+        "_average_s",
+        "_clock",
+        "_ended",
+        "_may_lose_s",
+        "_next_off",
+        "_pass_on",
+        "_relax",
+        "_waits_off",
+        "_work_s",
+    )
 
     def __init__(
         self,
@@ -71,6 +96,9 @@ class Spinner:
         self._clock = clock
         self._relax = relax or (lambda: offer_processor())  # looked up each time: a profile replaces it
         self._average_s = 1.0
+        self._work_s = 1.0
+        self._ended = clock()
+        self._may_lose_s = LOST_S
         self._waits_off = 0
         self._next_off = WAITS_OFF
 
@@ -90,12 +118,17 @@ class Spinner:
             await park()
             return
         began = self._clock()
+        work_s = min(self._work_s, 4 * limit_s)
+        self._work_s = work_s + (min(began - self._ended, 4 * limit_s) - work_s) * WEIGHT
+        if self._average_s < self._work_s * WAITS_TO_WORK:
+            limit_s = min(limit_s, WORKING_LIMIT_S)
         if self._waits_off:
             self._waits_off -= 1
             await park()
         elif self._average_s >= limit_s or not await self._spin(began, limit_s, look):
             await park()
-        waited = min(self._clock() - began, 4 * limit_s)
+        self._ended = self._clock()
+        waited = min(self._ended - began, 4 * limit_s)
         average_s = min(self._average_s, 4 * limit_s)
         self._average_s = average_s + (waited - average_s) * WEIGHT
 
@@ -109,16 +142,19 @@ class Spinner:
             yielded = clock()
             found = look()
             late_s = yielded - now
-            if late_s > LATE_S or (late_s > BUSY_S and not found):
+            if late_s > BUSY_S and not found:
+                self._may_lose_s -= late_s
+            if late_s > LATE_S or self._may_lose_s < 0:
+                self._may_lose_s = max(0.0, self._may_lose_s)
                 self._waits_off = self._next_off
                 self._next_off = min(2 * self._next_off, MOST_WAITS_OFF)
                 return found
-            if found:
-                self._next_off = max(self._next_off - 1, WAITS_OFF)
-                return True
             now = clock()
-            if now >= until:
-                return False
+            if found or now >= until:
+                self._may_lose_s = min(self._may_lose_s + (now - began) * LOST_SHARE, LOST_S)
+                if found:
+                    self._next_off = max(self._next_off - 1, WAITS_OFF)
+                return found
             if now >= turn:
                 await self._pass_on()
                 after = clock()

@@ -140,18 +140,21 @@ def test_under_trio_others_run_while_it_waits() -> None:
     assert len(ticks) > 10
 
 
-def test_who_does_not_spin_only_sleeps(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("spins", "spun_ns"), [(True, SPIN_NS), (False, 0)])
+def test_under_trio_it_sleeps_and_spins_as_elsewhere(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, spins: bool, spun_ns: int
+) -> None:
     async def wait_until(_: Alarm, at_ns: int) -> None:
         clock.sleep((at_ns - clock.now) / 1e9)
 
     monkeypatch.setattr(Alarm, "wait_until", wait_until)
 
     async def main() -> None:
-        paced = Pacer(start_ns=START, most=1, records=1, spins=False)
+        paced = Pacer(start_ns=START, most=1, records=1, spins=spins)
         assert await paced.next_span_async() == 1
 
     trio.run(main)
-    assert sum(clock.slept) * 1e9 == pytest.approx(5_000_000, rel=0.01)
+    assert sum(clock.slept) * 1e9 == pytest.approx(5_000_000 - spun_ns, rel=0.01)
     assert START <= clock.now < START + 10_000
 
 

@@ -12,7 +12,17 @@ from pump_stage import Stage
 from netstack.runtime import readiness
 from netstack.runtime.readiness import Readiness
 from netstack.runtime.signal import Signal
-from netstack.runtime.spin import AVERAGES, BUSY_S, FIRST_TURN_S, LATE_S, WAITS_OFF, Spinner
+from netstack.runtime.spin import (
+    AVERAGES,
+    BUSY_S,
+    FIRST_TURN_S,
+    LATE_S,
+    LOST_S,
+    LOST_SHARE,
+    WAITS_OFF,
+    WORKING_LIMIT_S,
+    Spinner,
+)
 
 LIMIT_S = 0.002
 LOOK_S = 0.000_002
@@ -27,10 +37,12 @@ class World:
         self.parks = 0
         self.due = 0.0
         self.yield_s = 0.0
+        self.hiccup_s = 0.0
         self.spinner = Spinner(clock=lambda: self.now, relax=self.relax)
 
     def relax(self) -> None:
-        self.now += self.yield_s
+        self.now += self.yield_s + self.hiccup_s
+        self.hiccup_s = 0.0
 
     def look(self) -> bool:
         self.looks += 1
@@ -97,7 +109,7 @@ async def test_the_end_of_a_burst_costs_a_few_waits_and_not_the_limit() -> None:
 async def test_who_gets_the_processor_back_late_and_in_vain_leaves_it_to_others() -> None:
     world = World()
     await world.settle(0.000_05)
-    world.yield_s = 2 * BUSY_S
+    world.yield_s = LOST_S + LOOK_S
     assert await world.wait(0.001) == (1, 1)
     assert [await world.wait(0.000_05) for _ in range(WAITS_OFF)] == [(0, 1)] * WAITS_OFF
     assert await world.wait(0.001) == (1, 1), "and once more"
@@ -111,6 +123,45 @@ async def test_who_gets_the_processor_back_late_and_in_vain_leaves_it_to_others(
     looks, parks = await world.wait(0.000_05)
     assert looks
     assert not parks
+
+
+async def test_who_works_between_waits_spins_for_a_round_trip_only() -> None:
+    world = World()
+    for _ in range(40):
+        await world.wait(0.001)
+        world.now += 0.001
+    assert await world.wait(0.001) == (0, 1)
+    for _ in range(40):
+        await world.wait(0.000_05)
+        world.now += 0.000_1
+    looks, parks = await world.wait(0.000_05)
+    assert looks
+    assert not parks
+    looks, parks = await world.wait(0.001)
+    assert parks
+    assert looks * LOOK_S <= WORKING_LIMIT_S + 3 * LOOK_S
+
+
+async def test_who_is_late_now_and_then_looks_on() -> None:
+    world = World()
+    await world.settle(0.001)
+    for _ in range(50):
+        for world.hiccup_s in (2 * BUSY_S, 0.0, 0.0, 0.0):
+            looks, parks = await world.wait(0.001)
+            assert looks
+            assert not parks
+    assert 3 * 0.001 * LOST_SHARE > 2 * BUSY_S - 0.001 * LOST_SHARE, "they are a smaller part of the time spun"
+
+
+async def test_who_is_late_every_time_leaves_the_processor_to_others() -> None:
+    world = World()
+    await world.settle(0.001)
+    parked = []
+    for _ in range(20):
+        world.hiccup_s = 2 * BUSY_S
+        parked.append((await world.wait(0.001))[1])
+    assert sum(parked) >= WAITS_OFF
+    assert parked[:2] == [0, 0]
 
 
 async def test_a_limit_of_0_parks() -> None:
