@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import trio
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import netstack
@@ -66,6 +66,9 @@ def write(writer: blocking.RecordWriter, calls: list[tuple[str, int]]) -> int:
     buffer_timeout_s=BUFFER_TIMEOUTS,
     patience_s=st.sampled_from([0, 0.001, PATIENCE_S]),
     direct=st.booleans(),
+)
+@example(  # a batch behind a run of records that are not in memory yet
+    calls=[("emit", 5), ("batch", 2)], channels=2, keyed=False, buffer_timeout_s=None, patience_s=0, direct=False
 )
 @pytest.mark.slow
 def test_per_channel_every_record_that_was_taken_once_and_in_order(
