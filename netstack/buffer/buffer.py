@@ -144,6 +144,9 @@ class BufferSource(Protocol):
     def has_priority(self) -> bool:
         """Whether the next element is a priority event."""
 
+    def take_empty(self) -> Buffer | None:
+        """A data buffer without bytes in its place among the others; None where none may come now."""
+
     def attach_credit(self, credit: Allowance) -> None:
         """A connection carries this source; `credit` is what its consumer allows.
 

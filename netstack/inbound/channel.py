@@ -316,6 +316,13 @@ class RemoteInputChannel:
         if gained:
             self._announce(gained)
 
+    def give_up_unannounced(self) -> None:
+        """Less waits at the producer than it expected: others get what is reserved for that and was not announced."""
+        credit = self.credit
+        while credit.unannounced and self._floating and self.free_buffers > self._required:
+            credit.unannounced -= 1
+            self._pool.recycle(self._floating.pop())
+
     # From a receiver without credits.
 
     def borrow(self) -> bool:

@@ -192,6 +192,7 @@ class ChannelReceiver:
                 if channel is not None:
                     channel.backlog_announcements += 1
                     channel.on_backlog(backlog)
+                    channel.give_up_unannounced()
             case _:
                 raise RemoteProtocolError(
                     ErrorCode.UNEXPECTED_FRAME, f"a producer does not send {type(frame).__name__} frames"

@@ -6,6 +6,7 @@ Gives: buffer frames to a gathering write, whenever the socket has room.
 Rules:
 - A data buffer costs one credit; an event costs none but keeps its place, unless it has priority.
 - Round robin among the channels that may send, one buffer a turn; a channel with a priority event goes first.
+- A channel that credit holds up is announced more than what waits, for as long as it goes on (`held_up`).
 - A channel that was opened without credit has its backlog announced when it has something to send and no credit.
 - A frame for a channel that is not open here crossed its cancel on the way: ignored. A channel number that was never
   opened is the peer's mistake and costs that channel only; unless the dialect blames the connection
@@ -44,6 +45,7 @@ from ..wire.frames import (
     TaskEvent,
     UnknownChannel,
 )
+from .held_up import HeldUpChannels
 
 _DATA: Final = DataType.DATA
 _STORED: Final = DataType.STORED_DATA
@@ -115,6 +117,10 @@ class SendingChannel:
         "buffer_size",
         "buffers",
         "credit",
+        "expected",
+        "gives_back",
+        "has_asked_for_less",
+        "initial_credit",
         "is_first",
         "is_registered",
         "number",
@@ -132,6 +138,13 @@ class SendingChannel:
         self.partition_id = partition_id
         self.subpartition = subpartition
         self.credit = SendCredit(initial_credit)
+        self.initial_credit = initial_credit
+        self.expected = 0
+        """Buffers that are announced at least: its writer was held up a moment ago (`held_up`)."""
+        self.gives_back = False
+        """Whether it was ever expected to send more than it had, and so gives back credit that it does not use."""
+        self.has_asked_for_less = False
+        """Whether its consumer has asked for smaller buffers."""
         self.buffers = 0
         self.backlog_announcements = 0
         self.buffer_size = 0
@@ -161,6 +174,7 @@ class ChannelSender:
         max_channels: int,
         on_write_wanted: Callable[[], None],
         send: Callable[[Frame], None],
+        call_later: Callable[[float, Callable[[], None]], None] | None = None,
     ) -> None:
         """Starts without channels.
 
@@ -170,8 +184,12 @@ class ChannelSender:
             max_channels: bound on what one peer can make us remember.
             on_write_wanted: called when there is something to write.
             send: queues a control frame.
+            call_later: calls back once, so many seconds later; None: nothing is announced but what waits.
         """
         self._codec = codec
+        self._held_up: HeldUpChannels | None = None
+        if call_later is not None and codec.takes_credit_back:
+            self._held_up = HeldUpChannels(codec, call_later, on_write_wanted)
         self._views = views
         self._max_channels = max_channels
         self._on_write_wanted = on_write_wanted
@@ -206,6 +224,8 @@ class ChannelSender:
                             self._fail(channel, error.code, error.text)
                         else:
                             channel.on_data_available()
+                            if channel.gives_back and not channel.is_registered and self._held_up is not None:
+                                self._held_up.on_credit(channel)
             case Resume(number):
                 channel = self._find(number)
                 if channel is not None and channel.view is not None:
@@ -236,7 +256,10 @@ class ChannelSender:
                     self._fail(
                         channel, ErrorCode.MALFORMED_FRAME, "buffers of 0 bytes were asked for; ask for 1 or more"
                     )
-                elif channel.view is None:
+                    return
+                channel.has_asked_for_less = True
+                channel.expected = 0
+                if channel.view is None:
                     channel.buffer_size = size_bytes
                 else:
                     channel.view.set_buffer_size(size_bytes)
@@ -293,6 +316,9 @@ class ChannelSender:
         """Adds frames of the channels whose turn it is."""
         if self._to_announce:
             self._announce_backlogs(batch)
+        held_up = self._held_up
+        if held_up is not None and held_up.has_silent:
+            held_up.collect(batch)
         if self._blamed is not None:
             batch.add_control(self._codec.encode_control(self._blamed))
             self._blamed = None
@@ -318,13 +344,16 @@ class ChannelSender:
                     buffer.recycle()
                     raise
                 channel.buffers += 1
-            if buffer.more_available and (credit.available > 0 or buffer.next_is_event):
-                channel.is_registered = True
-                if buffer.next_is_event and view.has_priority:
-                    channel.is_first = True
-                    first.append(channel)
-                else:
-                    ready.append(channel)
+            if buffer.more_available:
+                if credit.available > 0 or buffer.next_is_event:
+                    channel.is_registered = True
+                    if buffer.next_is_event and view.has_priority:
+                        channel.is_first = True
+                        first.append(channel)
+                    else:
+                        ready.append(channel)
+                elif held_up is not None and not channel.expected:
+                    held_up.add(channel, len(self._channels))
             if buffer.data_type is not _DATA:
                 if isinstance(buffer, StoredBuffer):
                     pieces = self._codec.encode_stored(channel.number, buffer.sequence, buffer.backlog, buffer)
@@ -343,7 +372,7 @@ class ChannelSender:
                     channel.number,
                     buffer.data_type,
                     buffer.sequence,
-                    buffer.backlog,
+                    max(buffer.backlog, channel.expected),
                     buffer.length,
                     _crc32(buffer) if self._checksum else 0,
                 ),
@@ -493,6 +522,8 @@ class ChannelSender:
             (self._first if channel.is_first else self._ready).remove(channel)
             channel.is_registered = channel.is_first = False
         self._to_announce.pop(channel, None)
+        if self._held_up is not None:
+            self._held_up.forget(channel)
         view, channel.view = channel.view, None
         if view is not None:
             view.release()

@@ -304,6 +304,15 @@ class ResultSubpartition:
             buffer.backlog = promised
         return buffer
 
+    def take_empty(self) -> Buffer | None:
+        """See `BufferSource.take_empty`."""
+        if self.is_blocked or self.is_finished or self.is_released or self._end_of_data_taken:
+            return None
+        buffer = Buffer(_NOTHING, 0, DataType.DATA, None)
+        buffer.sequence = self._sequence
+        self._sequence += 1
+        return buffer
+
     def is_available(self, *, has_credit: bool) -> bool:
         """Whether `poll` would return something; without credit only events count."""
         if self.is_blocked or not self._queue:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from ..buffer.buffer import Allowance
+from ..buffer.buffer import Allowance, Buffer
 from ..errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -95,6 +95,10 @@ class SubpartitionView:
     def set_buffer_size(self, size_bytes: int) -> None:
         """See `BufferSource.set_buffer_size`."""
         self._subpartition.set_buffer_size(size_bytes)
+
+    def take_empty(self) -> Buffer | None:
+        """See `BufferSource.take_empty`."""
+        return self._subpartition.take_empty()
 
     def attach_credit(self, credit: Allowance) -> None:
         """See `BufferSource.attach_credit`."""

@@ -215,6 +215,7 @@ class NetworkEndpoint:
                 max_channels=self._config.max_channels_per_connection,
                 on_write_wanted=on_write_wanted,
                 send=lambda frame: connection.send(frame),
+                call_later=self._call_later,
             )
             connection = Connection(
                 codec,

@@ -256,6 +256,10 @@ class StoredView:
         """Nothing overtakes in what is kept."""
         return False
 
+    def take_empty(self) -> Buffer | None:
+        """None: what is kept ends, and then its consumer leaves."""
+        return None
+
     def attach_credit(self, credit: Allowance) -> None:
         """See `BufferSource`."""
         self._credit = credit

@@ -141,6 +141,7 @@ class Link:
             max_channels=65_536,
             on_write_wanted=producer.want_write,
             send=lambda frame: producer.connection.send(frame),
+            call_later=lambda delay_s, callback: self.host.call_at(self.host.now() + delay_s, callback),
         )
         self.receiver = ChannelReceiver(
             codec,

@@ -94,6 +94,9 @@ class Codec(abc.ABC):
     """Whether a consumer that misuses a channel is told that its whole connection has failed, and left to end it. If
     not, the channel fails, and no other."""
 
+    takes_credit_back: bool = True
+    """Whether a consumer has the buffer of an empty one free again: the way a producer gives back credit."""
+
     repeats_cancel: bool = False
     """Whether a producer may overlook a cancel, so that what comes for a channel that left is answered by another."""
 

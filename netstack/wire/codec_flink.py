@@ -41,6 +41,7 @@ class FlinkCodec(Codec):
     has_hello = False
     has_heartbeat = False
     has_goodbye = False
+    takes_credit_back = False
 
     def __init__(self) -> None:
         """Knows no channel."""

@@ -1,0 +1,130 @@
+"""Channels that their consumers' credit holds up: more is announced than waits, and what is not used goes back.
+
+Takes: channels that ran out of credit while data waited. Gives: how many buffers to announce at least behind each of
+theirs; when one has fallen silent, the true backlog, and its credit in empty buffers.
+
+Why. A buffer tells how many wait behind it, and its consumer reserves as many. What a writer has queued is at most what
+it was held up with, so the last buffer of every round tells of none: the consumer gives its buffers up, and the next
+round begins with the exclusive ones and a round trip for the others. But who was held up a moment ago will go on. Told
+so, the consumer keeps its window open: with 2 + 8 buffers and 22 spare ones 1.4 to 1.5 times the throughput.
+
+Rules:
+- A share of `EXPECTED_BUFFERS` for each channel of the connection; of many channels others have something when one has
+  not.
+- A channel that has sent nothing from one look to the next (`LOOK_S`) is expected to send nothing. Its consumer is told
+  its true backlog, and every credit above the initial one goes back as an empty buffer; so does what arrives later. So
+  a silent channel holds no buffers that others may need.
+- Not for channels without buffers of their own, nor for those whose consumer wants less under way (`NewBufferSize`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, final
+
+from ..events import DataType
+from ..wire.codec import Codec
+from ..wire.connection import OutgoingBatch
+from ..wire.credit import MAX_CREDIT
+from ..wire.frames import BacklogAnnouncement
+
+if TYPE_CHECKING:
+    from .sender import SendingChannel
+
+EXPECTED_BUFFERS: Final = 32
+"""Of all channels of a connection: a MiB of the default size is as much as keeps both ends busy."""
+
+LOOK_S: Final = 0.1
+"""How often channels that were held up are looked at; a writer that pauses for less finds its window open."""
+
+_DATA: Final = DataType.DATA
+
+
+@final
+class HeldUpChannels:
+    """Of one connection."""
+
+    __slots__ = ("_call_later", "_codec", "_expecting", "_on_write_wanted", "_silent")
+
+    def __init__(
+        self,
+        codec: Codec,
+        call_later: Callable[[float, Callable[[], None]], None],
+        on_write_wanted: Callable[[], None],
+    ) -> None:
+        """Starts without any.
+
+        Args:
+            codec: the layout.
+            call_later: calls back once, so many seconds later.
+            on_write_wanted: called when there is something to write.
+        """
+        self._codec = codec
+        self._call_later = call_later
+        self._on_write_wanted = on_write_wanted
+        self._expecting: dict[SendingChannel, int] = {}  # with the buffers it had sent at the last look
+        self._silent: dict[SendingChannel, None] = {}  # whose backlog, and credit, are to be told and given back
+
+    @property
+    def has_silent(self) -> bool:
+        """Whether `collect` has something to add."""
+        return bool(self._silent)
+
+    def add(self, channel: SendingChannel, channels: int) -> None:
+        """A channel, of so many on the connection, has data and no credit."""
+        share = EXPECTED_BUFFERS // channels
+        initial = channel.initial_credit
+        if not share or not 0 < initial < MAX_CREDIT or channel.has_asked_for_less:
+            return
+        channel.expected = share
+        channel.gives_back = True
+        self._silent.pop(channel, None)
+        if not self._expecting:
+            self._call_later(LOOK_S, self._look)
+        self._expecting[channel] = channel.buffers
+
+    def on_credit(self, channel: SendingChannel) -> None:
+        """A channel that gives back has got credit: too late, perhaps."""
+        if not channel.expected and channel.credit.available > channel.initial_credit:
+            self._silent[channel] = None
+            self._on_write_wanted()
+
+    def forget(self, channel: SendingChannel) -> None:
+        """It is gone."""
+        self._expecting.pop(channel, None)
+        self._silent.pop(channel, None)
+
+    def collect(self, batch: OutgoingBatch) -> None:
+        """Adds what is to be said of channels that have fallen silent, and their credit."""
+        waiting, self._silent = self._silent, {}
+        for channel in waiting:
+            view, credit = channel.view, channel.credit
+            if view is None or view.is_available(has_credit=credit.available > 0):
+                continue  # it goes on, and its buffers say how much waits
+            backlog = view.backlog_buffers()
+            batch.add_control(self._codec.encode_control(BacklogAnnouncement(channel.number, backlog)))
+            while credit.available > channel.initial_credit:
+                if not batch.has_room:
+                    self._silent[channel] = None
+                    break
+                empty = view.take_empty()
+                if empty is None:
+                    break
+                credit.spend()
+                channel.buffers += 1
+                header = self._codec.encode_buffer_header(channel.number, _DATA, empty.sequence, backlog, 0, 0)
+                batch.add_control(header)
+
+    def _look(self) -> None:
+        """Who has sent nothing since the last look is silent."""
+        expecting, self._expecting = self._expecting, {}
+        for channel, buffers in expecting.items():
+            if channel.buffers != buffers:
+                self._expecting[channel] = channel.buffers
+            else:
+                channel.expected = 0
+                self._silent[channel] = None
+        if self._expecting:
+            self._call_later(LOOK_S, self._look)
+        if self._silent:
+            self._on_write_wanted()
