@@ -224,7 +224,7 @@ class ChannelSender:
                             self._fail(channel, error.code, error.text)
                         else:
                             channel.on_data_available()
-                            if channel.gives_back and not channel.is_registered and self._held_up is not None:
+                            if channel.gives_back and self._held_up is not None:
                                 self._held_up.on_credit(channel)
             case Resume(number):
                 channel = self._find(number)
@@ -317,8 +317,6 @@ class ChannelSender:
         if self._to_announce:
             self._announce_backlogs(batch)
         held_up = self._held_up
-        if held_up is not None and held_up.has_silent:
-            held_up.collect(batch)
         if self._blamed is not None:
             batch.add_control(self._codec.encode_control(self._blamed))
             self._blamed = None
@@ -378,6 +376,8 @@ class ChannelSender:
                 ),
                 buffer,
             )
+        if held_up is not None and held_up.has_silent:
+            held_up.collect(batch)
 
     def consider(self, channel: SendingChannel) -> None:
         """Puts a channel in line, if it may send."""

@@ -100,12 +100,14 @@ class ReceiveCredit:
     def is_short_for(self, backlog: int) -> bool:
         """Whether a sender with `backlog` buffers waiting may soon be out of credit although there is some to announce.
 
-        Soon: as much is waiting there as it may still send. A slow stream, of which nothing waits, is told when more
-        than half of its credit would be news (`add`, `use`), not after every record, which would wake both ends.
+        Soon: as much is waiting there as it may still send, and that is not far more than would be news. A slow stream,
+        of which nothing waits, is told when more than half of its credit would be news (`add`, `use`), not after every
+        record, which would wake both ends.
         """
         if not self.unannounced or self._scheduled:
             return False
-        return 0 < backlog >= self.announced - self.used
+        left = self.announced - self.used
+        return 0 < backlog >= left <= 4 * self.unannounced
 
     @property
     def is_scheduled(self) -> bool:

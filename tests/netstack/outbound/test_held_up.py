@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from netstack.events import CheckpointBarrier, DataType
 from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
-from netstack.outbound.held_up import EXPECTED_BUFFERS, LOOK_S
+from netstack.outbound.held_up import EXPECTED_BUFFERS, GOES_ON, LOOK_S
 from netstack.outbound.selector import CustomSelector
 from netstack.outbound.writer import PartitionWriter
 from netstack.record.formats import format_named
@@ -90,11 +90,17 @@ def test_its_window_stays_open_while_it_goes_on() -> None:
     assert stage.received[0] == frame(RECORD) * 20
     assert stage.channel().free_buffers == 10  # two of its own, and all floating ones
     assert stage.credit() + stage.channel().credit.unannounced == 10
-    for _ in range(5):  # and none of them is missed as long as it writes something between two looks
-        stage.link.advance_time(LOOK_S / 2)
+    for _ in range(5):  # and none of them is missed as long as it writes enough between two looks
+        assert stage.write(GOES_ON * EXPECTED_BUFFERS // 4) == GOES_ON * EXPECTED_BUFFERS // 4
+        stage.drain_all()
+        stage.link.advance_time(LOOK_S / 5)
+    assert stage.channel().free_buffers == 10
+    for _ in range(3):  # little is not enough
         stage.write(1)
         stage.drain_all()
-    assert stage.channel().free_buffers == 10
+        stage.link.advance_time(LOOK_S)
+    stage.drain_all()
+    stage.assert_silent()
     stage.close()
 
 
