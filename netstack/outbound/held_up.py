@@ -104,7 +104,8 @@ class HeldUpChannels:
             view, credit = channel.view, channel.credit
             if view is None:
                 continue
-            if view.is_available(has_credit=credit.available > 0) or not batch.has_room:
+            has_room = batch.has_room
+            if not has_room or view.is_available(has_credit=credit.available > 0):
                 self._silent[channel] = None  # first what waits, which says how much that is
                 continue
             backlog = view.backlog_buffers()
