@@ -51,6 +51,9 @@ FETCH_LIMIT: Final = 1 << 20
 RECORD_SHARE: Final = 64
 """What one record counts for, about what an object takes: a fetch ends after 16 Ki of them."""
 
+TRICKLE: Final = 16 * RECORD_SHARE
+"""Who fetches so little after having waited comes again at once: what is to be sent meanwhile waits for that."""
+
 FETCH_TURNS: Final = 64
 """Buffers, or arrays, after which a fetch ends: what is large is worth the way."""
 
@@ -158,7 +161,7 @@ class _Fetcher(abc.ABC):
                     self._portal.call(self._fetch, timeout_s=timeout_s, what="waiting for records")
                 else:
                     check_timeout(timeout_s)
-                    self._parking.run(self._take(), timeout_s, "waiting for records")
+                    self._parking.run(self._take(), timeout_s, "waiting for records", comes_again=_is_trickle)
             return self.take_ready()
         finally:
             self._is_busy = False
@@ -239,6 +242,10 @@ class _Fetcher(abc.ABC):
     @abc.abstractmethod
     def _close_inside(self) -> None:
         """Closes the reader in trio's thread."""
+
+
+def _is_trickle(share: int) -> bool:
+    return share <= TRICKLE
 
 
 @final

@@ -41,6 +41,10 @@ from .statistics import ChannelStatistics
 
 _DATA: Final = DataType.DATA
 
+TRICKLE_BYTES: Final = 256
+"""A buffer of so little, and nothing waiting behind it: whoever reads it comes for more at once, so its credit waits
+for that. Told before the record is handed out it would wake the producer first, which holds the record up."""
+
 _NO_QUEUE: Final[deque[Buffer]] = deque(maxlen=0)
 """Stands where nothing has come yet: an empty deque takes 760 bytes, more than all the rest of an idle channel."""
 
@@ -61,6 +65,7 @@ class RemoteInputChannel:
         "_gate",
         "_has_compressed",
         "_initial_credit",
+        "_is_trickle",
         "_link",
         "_network",
         "_on_demand",
@@ -136,6 +141,7 @@ class RemoteInputChannel:
         self._required = len(exclusive)
         self._on_demand = credit_based and not exclusive
         self._waiting = False
+        self._is_trickle = False
         self._queue: deque[Buffer] = _NO_QUEUE
         self._priority_count = 0
         self._capture: InputCapture | None = None
@@ -216,6 +222,7 @@ class RemoteInputChannel:
             queue.pop()
             buffer.recycle()
         required = self._required = backlog + self._initial_credit
+        self._is_trickle = not backlog and length <= TRICKLE_BYTES
         if not self._waiting and len(self._exclusive) + len(self._floating) < required:
             self.on_backlog(backlog)
         if self.credit.use() and self._link is not None:
@@ -542,7 +549,8 @@ class RemoteInputChannel:
                 self._link.want_announcement(self)
             else:
                 self._link.hold_announcement(self)
-            if self.credit.is_scheduled and self.credit.unannounced > len(self._queue):
+            waiting = len(self._queue)
+            if self.credit.is_scheduled and self.credit.unannounced > waiting and (waiting or not self._is_trickle):
                 self._link.announce_now()
 
     def _inflated(self, compressed: CompressedBuffer) -> Buffer:

@@ -98,6 +98,7 @@ class ThreadParking:
         self._is_parked = False
         self._spinner = Spinner(relax=self._relax, pass_on=_go_on)
         self._moves_on_at = float("inf")
+        self._has_waited = False
         self._in_loop: Signal | None = None
         visits.open()
 
@@ -119,6 +120,7 @@ class ThreadParking:
 
     async def wait(self, spin_s: float, look: Callable[[], bool]) -> None:
         """See `Parking.wait`."""
+        self._has_waited = True
         if self._in_loop is None:
             await self._spinner.wait(spin_s, look, _park)
         else:
@@ -142,6 +144,7 @@ class ThreadParking:
         what: str,
         *,
         keep: Callable[[], bool] | None = None,
+        comes_again: Callable[[R], bool] | None = None,
     ) -> R | None:
         """Runs what waits here and nowhere else; in the thread, outside.
 
@@ -151,6 +154,8 @@ class ThreadParking:
             what: is said to have taken longer.
             keep: asked when it must wait and may not: whether it is kept, to be brought to its end by `run_in_loop`;
                 else it is cancelled. Where time is up, None is returned then.
+            comes_again: asked about the result whether the caller is back in a moment. If it has waited, and so told
+                all there was to tell, what is to be sent since then waits for that (at most `LOOK_IN_S`).
 
         Raises:
             TimeoutError: it waited longer; it was cancelled.
@@ -159,6 +164,8 @@ class ThreadParking:
         """
         until = None if timeout_s is None else monotonic() + timeout_s
         visits = self._visits
+        leave = visits.leave
+        self._has_waited = False
         try:
             visits.enter()
         except BaseException:
@@ -179,9 +186,11 @@ class ThreadParking:
                     coroutine.throw(error)
         except StopIteration as done:
             result: R = done.value
+            if self._has_waited and comes_again is not None and comes_again(result):
+                leave = visits.leave_quietly
             return result
         finally:
-            visits.leave()
+            leave()
 
     async def run_in_loop(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Brings to its end what `run` kept. Cancellation, and its errors: it is closed."""

@@ -352,6 +352,8 @@ class Pump:
                 await self.stream.keep_sending()
             else:
                 await self._work.wait()
+                if not self._answers:  # what came goes first to whoever reads it; he tells what is to be told, or we
+                    await trio.lowlevel.checkpoint()
 
     async def _reader(self) -> None:
         line = turns()
@@ -425,8 +427,8 @@ class Pump:
         if not self.is_dirty:
             self.is_dirty = True
             self._on_dirty(self)
-            if not self._is_reading and not self._visits.is_inside:  # they write when they are done
-                self._work.wake()
+        if not self._is_reading and not self._visits.is_inside:  # they write when they are done, or come again
+            self._work.wake()
 
     def _stop_writing(self, error: ConnectionLost) -> None:
         """The stream takes nothing more; what it holds for us may still be everything we wait for."""

@@ -56,6 +56,9 @@ WAITS_OFF: Final = 16
 MOST_WAITS_OFF: Final = 4096
 """Waits without spinning after one in which others wanted the processor, and how many they become if they go on."""
 
+MOST_S_OFF: Final = 0.25
+"""How long they last at most: of a slow stream 4,096 would be a good while, and to try again costs a turn of theirs."""
+
 
 def offer_processor() -> None:
     """Lets another thread of the system run, if one waits for this core."""
@@ -72,6 +75,7 @@ class Spinner:
         "_ended",
         "_may_lose_s",
         "_next_off",
+        "_off_until",
         "_pass_on",
         "_relax",
         "_waits_off",
@@ -100,6 +104,7 @@ class Spinner:
         self._ended = clock()
         self._may_lose_s = LOST_S
         self._waits_off = 0
+        self._off_until = 0.0
         self._next_off = WAITS_OFF
 
     async def wait(self, limit_s: float, look: Callable[[], bool], park: Callable[[], Awaitable[None]]) -> None:
@@ -122,7 +127,7 @@ class Spinner:
         self._work_s = work_s + (min(began - self._ended, 4 * limit_s) - work_s) * WEIGHT
         if self._average_s < self._work_s * WAITS_TO_WORK:
             limit_s = min(limit_s, WORKING_LIMIT_S)
-        if self._waits_off:
+        if self._waits_off and began < self._off_until:
             self._waits_off -= 1
             await park()
         elif self._average_s >= limit_s or not await self._spin(began, limit_s, look):
@@ -147,6 +152,7 @@ class Spinner:
             if late_s > LATE_S or self._may_lose_s < 0:
                 self._may_lose_s = max(0.0, self._may_lose_s)
                 self._waits_off = self._next_off
+                self._off_until = yielded + MOST_S_OFF
                 self._next_off = min(2 * self._next_off, MOST_WAITS_OFF)
                 return found
             now = clock()

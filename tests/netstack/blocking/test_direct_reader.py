@@ -31,6 +31,7 @@ from netstack import (
     blocking,
 )
 from netstack.certificates import make_authority, make_host
+from netstack.runtime import pump
 
 from .conftest import PATIENCE_S, Background, Pair
 from .middlebox import Middlebox
@@ -319,6 +320,45 @@ def wait_in_background(reader: blocking.RecordReader[Any]) -> Background:
     while reader.statistics().waits == before:
         time.sleep(0.001)
     return waiting
+
+
+@pytest.fixture
+def unattended(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    """Nobody looks in for a thread, or pings: what it does not say is not said."""
+    monkeypatch.setattr(pump, "LOOK_IN_S", 3600.0)
+    made = Pair(NetworkConfig(heartbeat_interval_s=None))
+    yield made
+    made.close()
+
+
+def test_what_a_trickle_gives_back_is_told_when_the_reader_waits_again(unattended: Pair) -> None:
+    writer, reader = reader_of(unattended, direct=True)
+
+    def sent() -> int:
+        return unattended.consumer.statistics().dialled[0].connection.bytes_sent
+
+    waiting = wait_in_background(reader)
+    at_first = sent()
+    for number in range(20):
+        before = sent()
+        writer.emit(number)
+        assert waiting.outcome() == [number]
+        assert sent() == before, "a record is there before anything else is done"
+        waiting = wait_in_background(reader)
+    assert sent() > at_first, "and its credit was told"
+    writer.finish()
+    assert waiting.outcome() is None
+
+
+def test_who_stops_reading_a_trickle_says_so(unattended: Pair) -> None:
+    writer, reader = reader_of(unattended, direct=True)
+    for number in range(3):
+        waiting = wait_in_background(reader)
+        writer.emit(number)
+        assert waiting.outcome() == [number]
+    reader.close()
+    writer.finish()
+    writer.wait_consumed(timeout_s=PATIENCE_S)
 
 
 def test_a_format_that_calls_its_own_task_manager_is_told(pair: Pair) -> None:

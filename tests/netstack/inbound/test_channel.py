@@ -10,7 +10,7 @@ from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.buffer.segment import Segment
 from netstack.errors import ChannelFailed, ErrorCode, LocalProtocolError, ProducerFailed, RemoteProtocolError
 from netstack.events import Alignment, CheckpointBarrier, DataType, EndOfData, EndOfPartition, UserEvent, encode_event
-from netstack.inbound.channel import RemoteInputChannel
+from netstack.inbound.channel import TRICKLE_BYTES, RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
 
 SIZE = 16
@@ -24,9 +24,15 @@ class Stage:
     """A gate of remote channels, and the connection they think they have."""
 
     def __init__(
-        self, *, channels: int = 1, exclusive: int = 2, floating: tuple[int, int] = (1, 14), segments: int = 64
+        self,
+        *,
+        channels: int = 1,
+        exclusive: int = 2,
+        floating: tuple[int, int] = (1, 14),
+        segments: int = 64,
+        segment_bytes: int = SIZE,
     ) -> None:
-        self.network = NetworkBufferPool(segments, SIZE)
+        self.network = NetworkBufferPool(segments, segment_bytes)
         self.pool: LocalBufferPool = self.network.create_pool(*floating)
         self.landing = self.network.take_unpooled(1)[0]
         self.told = 0
@@ -244,6 +250,20 @@ def test_it_is_urgent_when_half_of_what_came_was_consumed() -> None:
     assert urgent == [0, 1, 2, 2]  # the last one gives a floating buffer back instead
     assert stage.log == ["announce 0"]
     stage.assert_all_home()
+
+
+@pytest.mark.parametrize(
+    ("size", "backlog", "urgent"), [(1, 0, 0), (TRICKLE_BYTES, 0, 0), (TRICKLE_BYTES + 1, 0, 1), (1, 1, 1)]
+)
+def test_credit_for_little_waits_until_its_reader_comes_again(size: int, backlog: int, urgent: int) -> None:
+    stage = Stage(floating=(1, 1), segment_bytes=2 * TRICKLE_BYTES)
+    assert stage.pool.try_acquire() is not None
+    stage.arrive(0)
+    stage.poll().recycle()
+    stage.arrive(1, b"x" * size, backlog)
+    stage.poll().recycle()
+    assert stage.log == ["announce 0"], "scheduled in any case"
+    assert min(stage.urgent, 1) == urgent
 
 
 def test_a_recycled_exclusive_buffer_is_a_credit_again(poor: Stage) -> None:

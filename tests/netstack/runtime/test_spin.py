@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 
+import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from netstack.runtime.spin import (
     LATE_S,
     LOST_S,
     LOST_SHARE,
+    MOST_S_OFF,
     WAITS_OFF,
     WORKING_LIMIT_S,
     Spinner,
@@ -162,6 +164,20 @@ async def test_who_is_late_every_time_leaves_the_processor_to_others() -> None:
         parked.append((await world.wait(0.001))[1])
     assert sum(parked) >= WAITS_OFF
     assert parked[:2] == [0, 0]
+
+
+async def test_of_slow_data_it_is_tried_again_soon() -> None:
+    world = World()
+    await world.settle(0.001)
+    for _ in range(7):
+        world.yield_s = 2 * LATE_S
+        while not (await world.wait(0.001))[0]:
+            pass
+    world.yield_s = 0.0
+    off = 0
+    while not (await world.wait(0.001))[0]:
+        off += 1
+    assert off == pytest.approx(MOST_S_OFF / 0.001, abs=2)
 
 
 async def test_a_limit_of_0_parks() -> None:
