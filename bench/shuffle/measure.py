@@ -148,7 +148,9 @@ def measure(spec: ShuffleSpec, progress: Callable[[str], None], spark: Any = Non
 async def _run(variant: Variant, shape: dict[str, int], spec: ShuffleSpec, folder: Path) -> dict[str, Any]:
     """One job, behind a short one that has the TaskManagers import everything."""
     short, long = (
-        shuffle_job(variant.mode, compression=variant.compression, **each).stream_graph()
+        shuffle_job(
+            variant.mode, compression=variant.compression, waits_for_slots=variant.slots < spec.slots, **each
+        ).stream_graph()
         for each in ({**shape, "batches": 1}, shape)
     )
     spread = LoadBalanceMode.SLOTS  # else a stage that fits one TaskManager leaves the others idle

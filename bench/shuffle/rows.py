@@ -31,7 +31,14 @@ Rows = npt.NDArray[np.uint8]
 
 
 def shuffle_job(
-    mode: str, *, batches: int, producers: int, consumers: int, compression: str = "lz4", seed: int = 1
+    mode: str,
+    *,
+    batches: int,
+    producers: int,
+    consumers: int,
+    compression: str = "lz4",
+    waits_for_slots: bool = False,
+    seed: int = 1,
 ) -> StreamEnvironment:
     """The job.
 
@@ -41,11 +48,15 @@ def shuffle_job(
         batches: of `BATCH_ROWS`, from each producer.
         producers: subtasks that make rows.
         consumers: subtasks that get them, each a range of keys.
+        waits_for_slots: whether no slot has a subtask of both stages, so that the second may have to wait for the first;
+            blocking it waits in any case. Otherwise each TaskManager has its part of both stages: without sharing the
+            slots that come first go to the first stage, and those of one TaskManager come together.
         seed: of the rows.
     """
+    shares = mode != "blocking" and not waits_for_slots
     network = NetworkConfig(memory_bytes=MEMORY_BYTES, shuffle_compression=compression)
     settings = StreamSettings(
-        is_batch=True, exchange_mode=MODES[mode], shares_slots_by_default=mode == "pipelined", network=network
+        is_batch=True, exchange_mode=MODES[mode], shares_slots_by_default=shares, network=network
     )
     job = StreamEnvironment("shuffle", settings=settings)
     made = job.source(MakeRows, name="rows", parameters={"batches": batches, "seed": seed}).set_parallelism(producers)

@@ -90,6 +90,9 @@ def paginate(buffers: Iterable[Buffer], page_bytes: int) -> Iterator[tuple[DataT
             if rest:
                 pieces.append(rest)
                 size += len(rest)
+            if size == page_bytes:  # at once: of full buffers no page has a second, empty piece
+                yield _DATA, pieces, size
+                pieces, size = [], 0
     if pieces:
         yield _DATA, pieces, size
 
