@@ -46,7 +46,7 @@ QUIET = Scenario(
     debloats=False,
     restart="fixed_delay",
 )
-ONE_KILL = replace(QUIET, faults=(Fault(at_s=2.5, kind=KILL, host="tm-0", for_s=0.4),))
+ONE_KILL = replace(QUIET, faults=(Fault(at_s=2.0, kind=KILL, host="tm-0", for_s=0.4),))
 
 
 def polls(mutant: Callable[[TaskInput, Callable[[], Any]], Any], monkeypatch: pytest.MonkeyPatch) -> None:
