@@ -48,9 +48,9 @@ def shuffle_job(
         batches: of `BATCH_ROWS`, from each producer.
         producers: subtasks that make rows.
         consumers: subtasks that get them, each a range of keys.
-        waits_for_slots: whether no slot has a subtask of both stages, so that the second may have to wait for the first;
-            blocking it waits in any case. Otherwise each TaskManager has its part of both stages: without sharing the
-            slots that come first go to the first stage, and those of one TaskManager come together.
+        waits_for_slots: whether no slot has subtasks of both stages, so that the second may have to wait for the
+            first; blocking it waits in any case. Otherwise each TaskManager has its part of both stages: without
+            sharing the slots that come first go to the first stage, and those of one TaskManager come together.
         seed: of the rows.
     """
     shares = mode != "blocking" and not waits_for_slots

@@ -29,8 +29,8 @@ from .mailbox import Mailbox
 from .output import Records, TaskOutput
 
 SLICE_S: Final = 0.002
-"""Records are processed in slices of about this duration; between two of them a clock is read. Of arrays a slice costs some
-100 us beside its records: with 1 ms, on cores that threads of other tasks want too, a shuffle took a tenth longer."""
+"""Records are processed in slices of about this duration; between two of them a clock is read. Of arrays a slice costs
+some 100 us beside its records: with 1 ms, on cores that other threads want too, a shuffle took a tenth longer."""
 
 TURN_S: Final = 0.005
 """After so long without a wait other tasks get a turn, among them those that read barriers from the network; a turn
