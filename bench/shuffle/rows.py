@@ -55,9 +55,7 @@ def shuffle_job(
     """
     shares = mode != "blocking" and not waits_for_slots
     network = NetworkConfig(memory_bytes=MEMORY_BYTES, shuffle_compression=compression)
-    settings = StreamSettings(
-        is_batch=True, exchange_mode=MODES[mode], shares_slots_by_default=shares, network=network
-    )
+    settings = StreamSettings(is_batch=True, exchange_mode=MODES[mode], shares_slots_by_default=shares, network=network)
     job = StreamEnvironment("shuffle", settings=settings)
     made = job.source(MakeRows, name="rows", parameters={"batches": batches, "seed": seed}).set_parallelism(producers)
     ranged = made.partition_by(Partitioner.CUSTOM, f"{__name__}:by_range").with_format("bytes")
