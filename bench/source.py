@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from netstack.errors import NetstackError
+from netstack.record.blocks import BlockCache
 
 from .spec import RunSpec
 
@@ -65,6 +66,7 @@ class Source:
 
     __slots__ = (
         "_block",
+        "_columns",
         "_filler_sum",
         "_index",
         "_payload_column",
@@ -85,6 +87,7 @@ class Source:
         self._rows = self._block.view(f"V{record_bytes}")[:, 0]
         self._ramp = np.arange(min(records_at_most, _RAMP_RECORDS), dtype=np.uint64)
         self._payload_column: Any = None
+        self._columns = BlockCache()
 
     def records(self, first: int, count: int) -> list[bytes]:
         """Records `first` to `first + count - 1`, each as bytes of its own."""
@@ -110,10 +113,13 @@ class Source:
     def arrow(self, first: int, count: int) -> list[pa.RecordBatch]:
         """The same values as one columnar batch: int64 `index`, and a fixed-size list of int64 for the filler, if any.
 
-        The batch owns its index column, because Arrow may read it long after this call.
+        The batch owns its index column, because Arrow may read it long after this call; when nobody refers to it any
+        more the memory is used for another (fresh memory costs a page fault every 4 KiB).
         """
         pa = import_arrow()
-        columns = {"index": _int64s(pa, np.arange(first, first + count, dtype=np.int64))}
+        index = self._columns.take(INDEX_BYTES * count).view(np.uint64)
+        self._count_up(index, first)
+        columns = {"index": _int64s(pa, index.view(np.int64))}
         words = self.record_bytes // 8 - 1
         if words:
             if self._payload_column is None:
@@ -134,11 +140,14 @@ class Source:
     def _write_indexes(self, first: int, count: int) -> None:
         if count > self.records_at_most:
             raise ValueError(f"{count} records asked of a source of at most {self.records_at_most}; ask for fewer")
-        # In steps that stay in the cache; a fresh array of indexes would cost page faults on top.
-        index, ramp = self._index, self._ramp
-        for at in range(0, count, _RAMP_RECORDS):
-            part = min(count - at, _RAMP_RECORDS)
-            np.add(ramp[:part], first + at, out=index[at : at + part])
+        self._count_up(self._index[:count], first)
+
+    def _count_up(self, index: npt.NDArray[np.uint64], first: int) -> None:
+        """Writes first, first + 1, ...; in steps that stay in the cache."""
+        ramp = self._ramp
+        for at in range(0, len(index), len(ramp)):
+            part = index[at : at + len(ramp)]
+            np.add(ramp[: len(part)], first + at, out=part)
 
 
 def _int64s(pa: Any, values: npt.NDArray[np.int64]) -> pa.Int64Array:

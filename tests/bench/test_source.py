@@ -51,8 +51,14 @@ def test_a_batch_keeps_its_values_when_the_next_one_is_made() -> None:
     pytest.importorskip("pyarrow")
     source = Source(16, 10)
     (batch,) = source.arrow(0, 10)
-    source.arrow(10, 10)
+    column = batch.column(0).slice(5)  # keeps the memory as a batch does
+    for first in range(10, 110, 10):
+        source.arrow(first, 10)
     assert batch.column(0).to_pylist() == list(range(10))
+    del batch
+    for first in range(10, 110, 10):
+        source.arrow(first, 10)
+    assert column.to_pylist() == list(range(5, 10))
 
 
 @given(sizes, st.integers(1, 200))

@@ -266,6 +266,20 @@ def test_credit_for_little_waits_until_its_reader_comes_again(size: int, backlog
     assert min(stage.urgent, 1) == urgent
 
 
+def test_what_was_reserved_for_more_than_comes_is_given_up_unless_it_was_announced(stage: Stage) -> None:
+    stage.channel.on_backlog(3)
+    assert stage.channel.credit.take() == 3
+    stage.channel.on_backlog(5)
+    free = stage.pool_free()
+    stage.channel.give_up_unannounced()
+    assert (stage.free(), stage.pool_free()) == ((2, 5), free)  # all of it is still expected
+    stage.channel.on_backlog(1)
+    stage.channel.give_up_unannounced()
+    assert (stage.free(), stage.channel.credit.unannounced) == ((2, 3), 0)
+    assert stage.pool_free() == free + 2
+    stage.assert_all_home()
+
+
 def test_a_recycled_exclusive_buffer_is_a_credit_again(poor: Stage) -> None:
     poor.arrive(0)
     buffer = poor.poll()
