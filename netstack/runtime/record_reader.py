@@ -27,7 +27,7 @@ from ..inbound.union import UnionInputGate
 from ..record.deserializer import RecordDeserializer
 from ..record.formats import RecordFormat, format_named
 from ..record.handout import Handout, Ready
-from ..record.rows import RowDeserializer
+from ..record.rows import DEFAULT_BLOCK_BYTES, RowDeserializer
 from ..record.spill import SpillDirectory
 from .parking import Parking, TaskParking
 
@@ -45,6 +45,10 @@ TURN_BUFFERS: Final = 64
 
 TAKE_BUFFERS: Final = 16
 """Buffers an `ArrayReader` takes before it hands out what they held: half a MiB stays in the processor's cache."""
+
+GATHERED_BYTES: Final = 64 * 1024 * 1024
+LEAST_BLOCK_BYTES: Final = 32 * 1024
+"""An `ArrayReader` gathers rows in blocks of its own for each channel, of so much together, but no smaller ones."""
 
 _BUSY: Final = "another task reads from this reader; give each task a gate of its own"
 _DATA: Final = DataType.DATA
@@ -91,6 +95,15 @@ class _Waiter:
                 finally:
                     gate.idle.end(gate.now())
                 self._turn = 0
+
+    def at_hand(self) -> Buffer | None:
+        """The next buffer, if it is there and nothing else comes first; if not, `next_buffer` knows what to do."""
+        if self._is_waiting or self._resume is not None or self._turn >= TURN_BUFFERS - 1:
+            return None
+        buffer = self.gate.poll()
+        if buffer is not None:
+            self._turn += 1
+        return buffer
 
     def _look(self) -> bool:
         self.gate.poke()
@@ -253,7 +266,9 @@ class RecordReader(_Reader, Generic[T]):
     async def _next_elements(self) -> list[T] | None:
         waiter = self._waiter
         while True:
-            buffer = await waiter.next_buffer()
+            buffer = waiter.at_hand()  # a coroutine less for most
+            if buffer is None:
+                buffer = await waiter.next_buffer()
             elements = self._elements_of(buffer)
             if elements or buffer is None:
                 return elements
@@ -331,7 +346,9 @@ class ArrayReader(_Reader):
         if not width or width < 1:
             raise ConfigError(f"records of {width} bytes cannot be read as arrays")
         self._waiter = _Waiter(gate, parking)
-        self._rows = [RowDeserializer(width) for _ in range(gate.channel_count)]
+        # One of few channels may gather much at a time; many together would take a gigabyte for every thousand.
+        block_bytes = max(LEAST_BLOCK_BYTES, min(DEFAULT_BLOCK_BYTES, GATHERED_BYTES // max(1, gate.channel_count)))
+        self._rows = [RowDeserializer(width, block_bytes=block_bytes) for _ in range(gate.channel_count)]
         self._ready: deque[tuple[int, npt.NDArray[np.uint8]]] = deque()
         self._error: NetstackError | None = None  # raised when the arrays before it were handed out
         self.channel_index = 0
@@ -350,7 +367,9 @@ class ArrayReader(_Reader):
             if self._error is not None:
                 error, self._error = self._error, None
                 raise error
-            buffer = await self._waiter.next_buffer()
+            buffer = self._waiter.at_hand()
+            if buffer is None:
+                buffer = await self._waiter.next_buffer()
             if buffer is None:
                 self._check_whole()
                 raise StopAsyncIteration
