@@ -89,10 +89,11 @@ class _Waiter:
             gate.poke()
             if not gate.is_available:
                 gate.idle.begin(gate.now())
+                self._is_waiting = True  # as `alone`, whose way out would be in the way of each record of a slow stream
                 try:
-                    with self.alone():
-                        await self.parking.wait(gate.spin_s, self._look)
+                    await self.parking.wait(gate.spin_s, self._look)
                 finally:
+                    self._is_waiting = False
                     gate.idle.end(gate.now())
                 self._turn = 0
 
