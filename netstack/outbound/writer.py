@@ -15,7 +15,7 @@ Slots and the buffer timeout are those of `OpenBuffers`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
@@ -123,67 +123,15 @@ class PartitionWriter:
         ):
             self._staging = Staging(self.buffers, selector)
             partition.stage(self._staging)
-        self.try_emit = self._staged(self._specialised(None))
+        self.try_emit = self._staged(Emitter(self, None).emit)
         """`try_emit(record)` writes a record, whole or not at all, and returns whether it did; not when that needs a
         buffer that is not there. Raises RecordError: the record does not fit the format; LocalProtocolError: the
         partition is finished or released; PoolDestroyed: it failed or was released meanwhile. Nothing was written then.
         """
-        self.emit_nowait = self._staged(self._specialised(refuse))
+        self.emit_nowait = self._staged(Emitter(self, refuse).emit)
         """As `try_emit`, but raises `refuse` when there is no buffer for the record: `await emit(record)`."""
 
     # One record.
-
-    def _specialised(self, refuse: type[Exception] | None) -> Callable[[Any], bool]:
-        """The per-record path of this writer: what it always needs is looked up here, once."""
-        builders = self._builders
-        counters = self._counters
-        encode = self._encode
-        is_raw = self._is_raw
-        is_fixed = self._fixed_slot is not None
-        fixed_slot = -1 if self._fixed_slot is None else self._fixed_slot
-        select = self._select
-        flush_always = self._flush_always
-
-        def emit(record: Any) -> bool:
-            payload: Any = record
-            if not is_raw or type(record) is not bytes:
-                payload = encode(record)
-                if type(payload) is not bytes and len(payload) <= RUN_LIMIT_BYTES:
-                    payload = bytes(payload)  # what is that small may join a run
-            if is_fixed:
-                slot = fixed_slot
-            else:
-                slot = select(record) if self._refused is None else self._slot_again(record)
-            size = len(payload)
-            builder = builders[slot]
-            if size == builder.run_bytes:
-                if len(builder.run) < builder.run_limit:
-                    builder.run.append(payload)
-                    return True
-                if builder.extend_run(payload, self._granted):
-                    if flush_always:
-                        self._look()
-                    return True
-            if builder.run:
-                builder.settle()
-            start = builder.position
-            end = start + size + PREFIX_BYTES
-            if end < builder.limit:
-                packer(size).pack_into(builder.memory, start, size, payload)
-                builder.run_bytes = size if size <= RUN_LIMIT_BYTES else -1
-                builder.position = end
-                counters.counted += 1
-                if flush_always:
-                    self._look()
-                return True
-            if self._try_emit_slowly(slot, payload, size):
-                return True
-            self._refused = (record, slot)
-            if refuse is not None:
-                raise refuse
-            return False
-
-        return emit
 
     def _staged(self, emit_apart: Callable[[Any], bool]) -> Callable[[Any], bool]:
         """The same, for a writer that stages what it can (`staging`)."""
@@ -259,12 +207,13 @@ class PartitionWriter:
         buffers = self.buffers
         buffers.switch(slot)
         builder = self._builders[slot]
+        if builder.run:
+            builder.settle()
         start = builder.position
         end = start + size + PREFIX_BYTES
         if builder.capacity < end <= len(builder.memory):
             buffers.grow(slot, end)
         if end <= builder.capacity:
-            builder.settle()
             builder.run_bytes = size if size <= RUN_LIMIT_BYTES else -1
             LENGTH.pack_into(builder.memory, start, size)
             builder.memory[start + PREFIX_BYTES : end] = payload
@@ -545,6 +494,78 @@ class PartitionWriter:
 
             self._torn = Emission(self.buffers, slot, len(rest), len(rest), write, None, None)
             self._counters.counted += 1
+
+
+@final
+class Emitter:
+    """The per-record path of a writer: what it always needs is looked up once, when it is made."""
+
+    __slots__ = (
+        "_builders",
+        "_counters",
+        "_encode",
+        "_fixed_slot",
+        "_flush_always",
+        "_is_fixed",
+        "_is_raw",
+        "_refuse",
+        "_select",
+        "_writer",
+    )
+
+    def __init__(self, writer: PartitionWriter, refuse: type[Exception] | None) -> None:
+        """Emits to `writer`; raises `refuse`, or returns False if it is None, when there is no buffer for a record."""
+        self._writer = writer
+        self._refuse = refuse
+        self._builders = writer._builders
+        self._counters = writer._counters
+        self._encode = writer._encode
+        self._is_raw = writer._is_raw
+        self._is_fixed = writer._fixed_slot is not None
+        self._fixed_slot = -1 if writer._fixed_slot is None else writer._fixed_slot
+        self._select = writer._select
+        self._flush_always = writer._flush_always
+
+    def emit(self, record: Any, /) -> bool:
+        """See `PartitionWriter.try_emit`."""
+        payload = record
+        if not self._is_raw or type(record) is not bytes:
+            payload = self._encode(record)
+            if type(payload) is not bytes and len(payload) <= RUN_LIMIT_BYTES:
+                payload = bytes(payload)  # what is that small may join a run
+        if self._is_fixed:
+            slot = self._fixed_slot
+        else:
+            slot = self._select(record) if self._writer._refused is None else self._writer._slot_again(record)
+        builder = self._builders[slot]
+        size = len(payload)
+        if size == builder.run_bytes:
+            run = builder.run
+            if len(run) < builder.run_limit:
+                run.append(payload)
+                return True
+            if builder.extend_run(payload, self._writer._granted):
+                if self._flush_always:
+                    self._writer._look()
+                return True
+        if builder.run:
+            builder.settle()
+        start = builder.position
+        end = start + size + PREFIX_BYTES
+        if end < builder.limit:
+            packer(size).pack_into(builder.memory, start, size, payload)
+            builder.run_bytes = size if size <= RUN_LIMIT_BYTES else -1
+            builder.position = end
+            self._counters.counted += 1
+            if self._flush_always:
+                self._writer._look()
+            return True
+        if self._writer._try_emit_slowly(slot, payload, size):
+            return True
+        self._writer._refused = (record, slot)
+        if self._refuse is not None:
+            raise self._refuse
+        return False
 
 
 def rows_of(array: npt.NDArray[Any]) -> Rows:

@@ -92,7 +92,7 @@ def test_more_than_it_has_room_for_is_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "records"),
     [
-        ({}, 1024),
+        ({}, 4096),
         ({"record_bytes": 1 << 20}, 1),
         ({"record_bytes": 1024}, 256),
         ({"emit": "batch"}, 131_072),

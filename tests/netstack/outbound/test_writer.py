@@ -361,3 +361,26 @@ def test_what_is_no_batch_of_records() -> None:
     assert rows_of(np.zeros((3, 0), np.uint8)).shape == (3, 0)
     strided = np.arange(10, dtype="<i4")[::2]
     assert rows_of(strided).tobytes() == strided.tobytes()
+
+
+@pytest.mark.parametrize("size", [SIZE, 1024])
+@pytest.mark.parametrize("way", ["encoded", "share", "longer", "emission"])
+def test_whatever_follows_a_run_comes_behind_it(way: str, size: int) -> None:
+    stage = Stage(segment_bytes=size, segments=512, buffers=(512, None))
+    stage.emit(b"long first")  # opens a buffer
+    written = frame(b"long first")
+    for number in range(20):
+        for record in (b"%d" % (number % 10), b"a", b"b"):
+            stage.emit(record)
+            written += frame(record)
+        payload = b"x" * (200 if way == "longer" else 1)
+        if way == "encoded":
+            assert stage.writer.try_write(0, payload)
+        elif way == "longer":
+            stage.emit(payload)
+        elif way == "emission" or not stage.writer.try_share(0, memoryview(frame(payload)), 1):
+            assert stage.writer.emission_of_share(0, memoryview(frame(payload)), 1).advance()
+            stage.writer.buffers.after_write(0)
+        written += frame(payload)
+    stage.writer.flush()
+    assert stage.read() == written
