@@ -34,8 +34,9 @@ MODULES: Final = (
     *("buffer.segment", "buffer.buffer", "buffer.builder", "buffer.elements", "buffer.lent"),
     *("buffer.local_pool", "buffer.network_pool", "buffer.stored"),
     *("record.framing", "record.rows", "record.deserializer", "record.handout"),
-    *("outbound.open_buffers", "outbound.emission", "outbound.staging", "outbound.writer", "outbound.partition"),
-    *("outbound.subpartition", "outbound.subpartition_view", "outbound.sender", "outbound.held_up"),
+    *("outbound.open_buffers", "outbound.emission", "outbound.staging", "outbound.emitter", "outbound.writer"),
+    *("outbound.partition", "outbound.subpartition", "outbound.subpartition_view"),
+    *("outbound.sender", "outbound.held_up"),
     *("wire.credit", "wire.codec", "wire.codec_native", "wire.assembler", "wire.connection"),
     *("wire.codec_flink", "wire.flink_consumer", "wire.flink_producer"),  # subclasses of a compiled class
     *("shuffle.index", "shuffle.pages", "shuffle.region", "shuffle.reading", "shuffle.view", "shuffle.store"),

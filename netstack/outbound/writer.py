@@ -15,7 +15,7 @@ Slots and the buffer timeout are those of `OpenBuffers`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,7 @@ from ..record.framing import (
     packer,
 )
 from .emission import SMALL_PIECE_BYTES, Emission, Payload, PieceCursor, Rows, framed_rows, is_immutable
+from .emitter import RUN_LIMIT_BYTES, Emitter, StagingEmitter
 from .open_buffers import OpenBuffers
 from .partition import ResultPartition
 from .selector import ChannelSelector
@@ -41,19 +42,6 @@ from .staging import FROM_CHANNELS, Staging
 
 LEND_BYTES: Final = 8 * 1024
 """Records from this size on are sent from where they lie instead of being copied into a buffer first."""
-
-RUN_LIMIT_BYTES: Final = 1024
-"""Records up to this are joined a run at a time; longer ones would keep much alive, and copying is what they cost."""
-
-LOOK_S: Final = 10e-6
-QUICK_LOOKS: Final = 16
-"""With a timeout of 0: so many looks at the clock in a row, less than `LOOK_S` apart, find a producer in a hurry."""
-
-GRANTED: Final = 32
-"""It writes so many records of a run from look to look; if it stops being in a hurry, as many may be late, once."""
-
-ALL: Final = 1 << 30
-"""With any other timeout: all that the buffer holds."""
 
 SHARE: Final = 4
 """A batch with less for each channel than such a part of a buffer is framed as a whole."""
@@ -95,22 +83,17 @@ class PartitionWriter:
         selector.observe(partition.subpartitions)
         self._selector = selector
         self._format = format
-        self._encode = format.encode
-        self._is_raw = format.name == "bytes"
         self.format_name = format.name
         self._select = selector.select
         self._fixed_slot = self._count if selector.is_broadcast else 0 if self._count == 1 else None
         self._flush_always = buffer_timeout_s == 0
-        self._ticks = partition.host.ticks
-        self._granted = 1 if self._flush_always else ALL
-        self._quick_looks = 0
-        self._looked_at = 0.0
         self._counters = partition.counters
         self._lend_bytes = LEND_BYTES if partition.store is None else MAX_RECORD_BYTES + 1  # files are no reader
         if partition.store is not None:
             partition.store.on_cut = self.buffers.finish_all
         self._torn: Emission | None = None
-        self._refused: tuple[Any, int] | None = None
+        self.refused: tuple[Any, int] | None = None
+        """The last record, and its slot, if there was no buffer for it."""
         self.is_emitting = False
         """Whether an emission waits half-way: nothing else may be written then."""
         self._staging: Staging | None = None
@@ -123,83 +106,53 @@ class PartitionWriter:
         ):
             self._staging = Staging(self.buffers, selector)
             partition.stage(self._staging)
-        self.try_emit = self._staged(Emitter(self, None).emit)
+        self.try_emit = self._emitter(None)
         """`try_emit(record)` writes a record, whole or not at all, and returns whether it did; not when that needs a
         buffer that is not there. Raises RecordError: the record does not fit the format; LocalProtocolError: the
         partition is finished or released; PoolDestroyed: it failed or was released meanwhile. Nothing was written then.
         """
-        self.emit_nowait = self._staged(Emitter(self, refuse).emit)
+        self.emit_nowait = self._emitter(refuse)
         """As `try_emit`, but raises `refuse` when there is no buffer for the record: `await emit(record)`."""
 
     # One record.
 
-    def _staged(self, emit_apart: Callable[[Any], bool]) -> Callable[[Any], bool]:
-        """The same, for a writer that stages what it can (`staging`)."""
-        staging = self._staging
-        if staging is None:
-            return emit_apart
-        open_staging: Staging = staging
-        records = staging.records
-        encode = self._encode
-        is_raw = self._is_raw
+    def _emitter(self, refuse: type[Exception] | None) -> Callable[[Any], bool]:
+        emitter = Emitter(
+            self,
+            encode=self._format.encode,
+            is_raw=self.format_name == "bytes",
+            slot=self._fixed_slot,
+            select=self._select,
+            flush_always=self._flush_always,
+            refuse=refuse,
+        )
+        if self._staging is None:
+            return emitter.emit
+        return StagingEmitter(self, self._staging, emitter).emit
 
-        def emit(record: Any) -> bool:
-            if open_staging.size < 0:
-                open_staging.pause -= 1
-                if open_staging.pause >= 0 or not self._can_stage():
-                    return emit_apart(record)
-            payload: Any = record
-            if not is_raw or type(record) is not bytes:
-                payload = encode(record)
-                if type(payload) is not bytes and len(payload) <= RUN_LIMIT_BYTES:
-                    payload = bytes(payload)
-            size = len(payload)
-            if size != open_staging.size:
-                open_staging.close()
-                if size > RUN_LIMIT_BYTES or not open_staging.open(size):
-                    return emit_apart(record)
-            records.append(payload)
-            open_staging.left -= 1
-            if not open_staging.left:
-                open_staging.on_full()
-            return True
-
-        return emit
-
-    def _can_stage(self) -> bool:
+    def can_stage(self) -> bool:
         """Whether nothing is half-way, so that a record could be written at once."""
-        return self._torn is None and self._refused is None and not self.is_emitting
+        return self._torn is None and self.refused is None and not self.is_emitting
 
     def settle(self) -> None:
         """Shares out what is staged, before anything else is written."""
         if self._staging is not None:
             self._staging.close()
 
-    def _look(self) -> None:
-        """With a timeout of 0: has the connections send when it is time, and says when to look at the clock again.
-
-        That is at the next record, unless `QUICK_LOOKS` found a producer in a hurry: a look costs as much as a record.
-        """
-        now = self._ticks()
-        self._quick_looks = self._quick_looks + 1 if now - self._looked_at < LOOK_S else 0
-        self._looked_at = now
-        self._granted = GRANTED if self._quick_looks >= QUICK_LOOKS else 1
-        if now >= self.buffers.next_kick:
-            self.buffers.kick()
-
-    def _slot_again(self, record: Any) -> int:
+    def slot_again(self, record: Any) -> int:
         """The slot of a record that was refused just before: a selector is asked once a record, whatever it counts."""
-        refused, self._refused = self._refused, None
+        refused, self.refused = self.refused, None
         assert refused is not None
         return refused[1] if refused[0] is record else self._select(record)
 
     def forget_refused(self) -> None:
         """The record that was refused does not come again: another one takes its turn."""
-        if self._refused is not None and self._selector.is_round_robin:
+        if self.refused is not None and self._selector.is_round_robin:
             self._selector.advance(-1)
-        self._refused = None
+        self.refused = None
 
-    def _try_emit_slowly(self, slot: int, payload: Payload, size: int) -> bool:
+    def try_emit_slowly(self, slot: int, payload: Payload, size: int) -> bool:
+        """As `try_emit`, of an encoded record for a slot, whatever is in the way."""
         if self.is_emitting or (self._torn is not None and not self.complete_torn()):
             return False
         self.partition.check_writable()
@@ -261,7 +214,7 @@ class PartitionWriter:
         self.settle()
         slot = self._fixed_slot
         if slot is None:
-            slot = self._select(record) if self._refused is None else self._slot_again(record)
+            slot = self._select(record) if self.refused is None else self.slot_again(record)
         pieces: list[Payload] = list(self._format.encode_pieces(record))
         size = sum(map(len, pieces))
         check_record_bytes(size)
@@ -382,7 +335,7 @@ class PartitionWriter:
             LocalProtocolError: the partition is finished or released.
         """
         self.partition.check_writable()
-        if not self._is_raw and array.dtype != self._format.numpy_dtype:
+        if self.format_name != "bytes" and array.dtype != self._format.numpy_dtype:
             wanted = self._format.numpy_dtype
             raise RecordError(
                 f"an array of {array.dtype} is no batch of {self.format_name} records:"
@@ -412,7 +365,7 @@ class PartitionWriter:
         start = builder.position
         end = start + size + PREFIX_BYTES
         if end >= builder.limit:
-            return self._try_emit_slowly(slot, payload, size)
+            return self.try_emit_slowly(slot, payload, size)
         packer(size).pack_into(builder.memory, start, size, payload)
         builder.position = end
         self._counters.counted += 1
@@ -494,78 +447,6 @@ class PartitionWriter:
 
             self._torn = Emission(self.buffers, slot, len(rest), len(rest), write, None, None)
             self._counters.counted += 1
-
-
-@final
-class Emitter:
-    """The per-record path of a writer: what it always needs is looked up once, when it is made."""
-
-    __slots__ = (
-        "_builders",
-        "_counters",
-        "_encode",
-        "_fixed_slot",
-        "_flush_always",
-        "_is_fixed",
-        "_is_raw",
-        "_refuse",
-        "_select",
-        "_writer",
-    )
-
-    def __init__(self, writer: PartitionWriter, refuse: type[Exception] | None) -> None:
-        """Emits to `writer`; raises `refuse`, or returns False if it is None, when there is no buffer for a record."""
-        self._writer = writer
-        self._refuse = refuse
-        self._builders = writer._builders
-        self._counters = writer._counters
-        self._encode = writer._encode
-        self._is_raw = writer._is_raw
-        self._is_fixed = writer._fixed_slot is not None
-        self._fixed_slot = -1 if writer._fixed_slot is None else writer._fixed_slot
-        self._select = writer._select
-        self._flush_always = writer._flush_always
-
-    def emit(self, record: Any, /) -> bool:
-        """See `PartitionWriter.try_emit`."""
-        payload = record
-        if not self._is_raw or type(record) is not bytes:
-            payload = self._encode(record)
-            if type(payload) is not bytes and len(payload) <= RUN_LIMIT_BYTES:
-                payload = bytes(payload)  # what is that small may join a run
-        if self._is_fixed:
-            slot = self._fixed_slot
-        else:
-            slot = self._select(record) if self._writer._refused is None else self._writer._slot_again(record)
-        builder = self._builders[slot]
-        size = len(payload)
-        if size == builder.run_bytes:
-            run = builder.run
-            if len(run) < builder.run_limit:
-                run.append(payload)
-                return True
-            if builder.extend_run(payload, self._writer._granted):
-                if self._flush_always:
-                    self._writer._look()
-                return True
-        if builder.run:
-            builder.settle()
-        start = builder.position
-        end = start + size + PREFIX_BYTES
-        if end < builder.limit:
-            packer(size).pack_into(builder.memory, start, size, payload)
-            builder.run_bytes = size if size <= RUN_LIMIT_BYTES else -1
-            builder.position = end
-            self._counters.counted += 1
-            if self._flush_always:
-                self._writer._look()
-            return True
-        if self._writer._try_emit_slowly(slot, payload, size):
-            return True
-        self._writer._refused = (record, slot)
-        if self._refuse is not None:
-            raise self._refuse
-        return False
 
 
 def rows_of(array: npt.NDArray[Any]) -> Rows:

@@ -10,11 +10,12 @@ from writer_stage import SIZE, Stage, buffers
 
 from netstack.buffer.lent import LentBuffer
 from netstack.outbound.emission import KICK_BUFFERS
+from netstack.outbound.emitter import GRANTED, QUICK_LOOKS
 from netstack.outbound.open_buffers import SLICE_S
 from netstack.outbound.selector import (
     BroadcastSelector,
 )
-from netstack.outbound.writer import GRANTED, LEND_BYTES, QUICK_LOOKS
+from netstack.outbound.writer import LEND_BYTES
 from netstack.record.framing import frame
 
 # The buffer timeout.
