@@ -85,7 +85,7 @@ class Source:
         self._block[:, INDEX_BYTES:] = np.frombuffer(tail, dtype=np.uint8)
         self._index = self._block[:, :INDEX_BYTES].view("<u8")[:, 0]
         self._rows = self._block.view(f"V{record_bytes}")[:, 0]
-        self._ramp = np.arange(min(records_at_most, _RAMP_RECORDS), dtype=np.uint64)
+        self._ramp = np.arange(max(1, min(records_at_most, _RAMP_RECORDS)), dtype=np.uint64)
         self._payload_column: Any = None
         self._columns = BlockCache()
 

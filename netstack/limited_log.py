@@ -1,6 +1,7 @@
 """Log lines that strangers can cause: a few a second, whatever happens; what was left out is counted and told.
 
-Takes: lines and the time. Gives: lines to a `logging.Logger`, at most `burst` at once and `per_second` on the average.
+Takes: lines and the time. Gives: lines to a `logging.Logger`, at most `burst` at once and `per_second` on the average;
+or, for a while, none below a level (`quieter`).
 
 Rules: every kind of line has an account of its own, so a flood of one kind hides no other. The number of lines that
 were left out is told with the next one of its kind that is written. What comes from a peer is `shown` by the caller.
@@ -9,10 +10,23 @@ were left out is told with the next one of its kind that is written. What comes 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, final
 
 _MAX_KINDS: Final = 64
+
+
+@contextmanager
+def quieter(name: str, level: int) -> Iterator[None]:
+    """Inside the block the logger of this name, and those below it, write nothing under `level`."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 @final

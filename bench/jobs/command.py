@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from netstack.cli.values import COUNT, COUNTS
+from netstack.limited_log import quieter
 from netstack.units import format_count, format_latency, three_digits
 
 from .. import console
@@ -72,8 +73,7 @@ def jobs(as_json: bool, **settings: Any) -> int:
     settings["all_to_all"] = settings["all_to_all"] or ()
     spec = JobsSpec(**settings)
     errors = console.err()
-    logging.getLogger("netstack.jobmanager").setLevel(logging.ERROR)  # it warns of every kill
-    with errors.status("starting") as status:
+    with errors.status("starting") as status, quieter("netstack.jobmanager", logging.ERROR):  # it warns of every kill
         result = trio.run(measure, spec, status.update)
     if as_json:
         console.print_json(result)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from ..errors import ConfigError
+from ..limited_log import quieter
 from .apart import Apart
 from .failures import SparkFailed, spark_errors
 from .settings import SparkSettings
@@ -66,7 +67,10 @@ def open_session(settings: SparkSettings) -> Iterator[Any]:
     """
     check_spark()
     _find_master(settings.master)
-    with tempfile.TemporaryDirectory(prefix="netstack-spark-", ignore_cleanup_errors=True) as scratch, quiet_py4j():
+    with (
+        tempfile.TemporaryDirectory(prefix="netstack-spark-", ignore_cleanup_errors=True) as scratch,
+        quieter("py4j", logging.CRITICAL + 1),  # of connections that an interrupt or an end cuts
+    ):
         log = Path(settings.log_file or Path(tempfile.gettempdir()) / f"netstack-spark-{os.getpid()}.log").absolute()
         start = _Start(settings, Path(scratch), log)
         try:
@@ -204,18 +208,6 @@ def _open_context(gateway: Any, settings: SparkSettings, log: Path) -> Any:
             f" of memory, or lower {settings.nodes_flag}; Spark's own log is {log}"
         )
     return context
-
-
-@contextmanager
-def quiet_py4j() -> Iterator[None]:
-    """Inside the block py4j does not write to standard error about connections that an interrupt or an end cut."""
-    logger = logging.getLogger("py4j")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _java() -> str | None:

@@ -89,7 +89,7 @@ def test_a_stop_ends_the_run(runner: Runner, tmp_path: Path) -> None:
     io = ProducerIo(RunSpec(seconds=1e9), runner.link, tmp_path)
     runner.say("go", start_ns=0)
     io.ready()
-    assert io.next_span() == (0, 1024)
+    assert io.next_span() == (0, 4096)
     runner.say("stop")
     while io.next_span() is not None:
         pass
@@ -98,12 +98,12 @@ def test_a_stop_ends_the_run(runner: Runner, tmp_path: Path) -> None:
 
 
 def test_spans_cover_every_record_once(runner: Runner, tmp_path: Path) -> None:
-    io = ProducerIo(RunSpec(records=2500), runner.link, tmp_path)
+    io = ProducerIo(RunSpec(records=10_000), runner.link, tmp_path)
     runner.say("go", start_ns=0)
     io.ready()
     spans = list(iter(io.next_span, None))
-    assert spans == [(0, 1024), (1024, 1024), (2048, 452)]
-    assert io.sent_records == 2500
+    assert spans == [(0, 4096), (4096, 4096), (8192, 1808)]
+    assert io.sent_records == 10_000
     assert io.sampler.samples()[0][0] == 0
 
 
