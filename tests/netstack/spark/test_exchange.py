@@ -97,6 +97,7 @@ def test_what_cannot_work_is_refused_before_anything_runs(spark: Any) -> None:
         exchange(exchange(df, key="id").where("id > 1"), key="id")
 
 
+@pytest.mark.long
 def test_a_failed_task_a_killed_one_and_a_cancelled_job_leave_nothing_and_say_one_sentence(spark: Any) -> None:
     context = spark.sparkContext
     fails = spark.range(0, 1000, 1, 2).selectExpr("id", "raise_error(concat('no number: ', id)) as x")

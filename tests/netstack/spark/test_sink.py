@@ -38,6 +38,7 @@ def test_a_data_frame_is_one_epoch_or_none(spark: Any, tmp_path: Path) -> None:
         assert not list(tmp_path.glob("staged-*"))  # the driver has told it
 
 
+@pytest.mark.long
 def test_micro_batches_are_there_once_and_another_job_reads_them(spark: Any, tmp_path: Path) -> None:
     register(spark)
     numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 50).option("numPartitions", 2).load()
