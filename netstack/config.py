@@ -218,6 +218,11 @@ class NetworkConfig:
         return self.partition_request_retries if self.dialect == FLINK_DIALECT else 0
 
     @property
+    def has_runs(self) -> bool:
+        """Whether there are runs among its records (`record/framing`): not where Flink reads and writes."""
+        return self.dialect == NATIVE_DIALECT
+
+    @property
     def total_segments(self) -> int:
         """Number of network buffers the memory holds."""
         return self.memory_bytes // self.segment_size_bytes

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 from ..errors import CheckpointError, ConfigError
 from ..keygroups import check_parallelism, default_max_parallelism, key_group, operator_index
-from ..record.framing import LENGTH, PREFIX_BYTES
+from ..record.framing import LENGTH, PREFIX_BYTES, RUN_FLAG, RUN_HEAD_BYTES, explain_run
 from .snapshot import ChannelKey, TaskSnapshot
 
 _InFlight: TypeAlias = dict[ChannelKey, list[bytes]]
@@ -119,13 +119,27 @@ def split_records(data: bytes) -> list[bytes]:
     position = 0
     end = len(data)
     while position < end:
-        start = position + PREFIX_BYTES
-        stop = start + LENGTH.unpack_from(data, position)[0] if start <= end else start
+        count, width = 1, 0
+        start = stop = position + PREFIX_BYTES
+        if start <= end:
+            (width,) = LENGTH.unpack_from(data, position)
+            if width >= RUN_FLAG:
+                count = width - RUN_FLAG
+                start = position + RUN_HEAD_BYTES
+                width = LENGTH.unpack_from(data, position + PREFIX_BYTES)[0] if start <= end else 0
+                wrong = explain_run(count, width) if start <= end else ""
+                if wrong:
+                    raise CheckpointError(f"record {len(records)} begins at byte {position} of {end}: {wrong}")
+            stop = start + count * width
         if stop > end:
             raise CheckpointError(
                 f"record {len(records)} begins at byte {position} of {end} and needs {stop - position}"
+                + (f", with the {count - 1} behind it" if count > 1 else "")
             )
-        records.append(data[start:stop])
+        if count == 1:
+            records.append(data[start:stop])
+        else:
+            records += [data[each : each + width] for each in range(start, stop, width)]
         position = stop
     return records
 

@@ -212,7 +212,12 @@ class Consumption:
         gate.on_available = signal.wake
         spill = SpillDirectory(None)
         deserializers = [
-            RecordDeserializer(BytesFormat(), spill=spill, spill_threshold_bytes=plan.config.spill_threshold_bytes)
+            RecordDeserializer(
+                BytesFormat(),
+                spill=spill,
+                spill_threshold_bytes=plan.config.spill_threshold_bytes,
+                accepts_runs=plan.config.has_runs,
+            )
             for _ in plan.subpartitions
         ]
         accounts = list(self.accounts.values())

@@ -10,13 +10,24 @@ memory whose pages are taken as bytes arrive, and a longer one goes to a file as
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, NoReturn, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 import numpy as np
 
 from ..errors import ConfigError, LocalProtocolError, RecordError
 from .blocks import BlockCache
-from .framing import BULK_LIMIT_BYTES, LENGTH, MAX_RECORD_BYTES, PREFIX_BYTES, template
+from .framing import (
+    BULK_LIMIT_BYTES,
+    LENGTH,
+    MAX_RECORD_BYTES,
+    PREFIX_BYTES,
+    RUN,
+    RUN_FLAG,
+    RUN_HEAD_BYTES,
+    explain_run,
+    head_of,
+    template,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +41,10 @@ UNIFORM_FROM_CELLS = 16
 _COPY_FROM_CELLS = 8
 """When about this many records remain in a buffer, copying it once beats a memoryview for each of them."""
 
-_NO_LENGTH = -1
+_BOUNDARY: Final = (b"", 0, 0, 0)
+"""Nothing is torn."""
+
+_NOTHING: Final = memoryview(b"")
 
 
 @final
@@ -49,15 +63,18 @@ class RecordDeserializer:
         spill: where records above the threshold are gathered.
         spill_threshold_bytes: longest record gathered in memory.
         max_record_bytes: longest record accepted.
+        accepts_runs: whether the stream may have runs; Flink's have none.
 
     Raises:
         ConfigError: a bound is out of range.
     """
 
-    # Between two buffers there is either a torn prefix (`_head`, `_length` unknown), or a torn record: `_length` is
-    # known, and `_have` bytes of its payload are in `_gathered` or in `_file`.
+    # Between two buffers there is either a torn head (`_head`), or a cell or run of which `_left` records of `_width`
+    # bytes are not complete. Of the first of them `_have` bytes have come, and are in `_gathered` or in `_file`.
 
     __slots__ = (
+        "_accepts_runs",
+        "_before",
         "_blocks",
         "_decode",
         "_decode_bytes",
@@ -68,11 +85,12 @@ class RecordDeserializer:
         "_gathered",
         "_have",
         "_head",
-        "_length",
+        "_left",
         "_max_record_bytes",
         "_records",
         "_spill",
         "_spill_threshold_bytes",
+        "_width",
     )
 
     def __init__(
@@ -82,6 +100,7 @@ class RecordDeserializer:
         spill: SpillDirectory,
         spill_threshold_bytes: int,
         max_record_bytes: int = MAX_RECORD_BYTES,
+        accepts_runs: bool = True,
     ) -> None:
         if not 0 <= max_record_bytes <= MAX_RECORD_BYTES:
             raise ConfigError(f"max_record_bytes={max_record_bytes}; give 0 to {MAX_RECORD_BYTES}")
@@ -94,11 +113,14 @@ class RecordDeserializer:
         self._spill = spill
         self._spill_threshold_bytes = spill_threshold_bytes
         self._max_record_bytes = max_record_bytes
+        self._accepts_runs = accepts_runs
         self._records = 0
         self._failed = False
         self._head = b""
-        self._length = _NO_LENGTH
+        self._left = 0
+        self._width = 0
         self._have = 0
+        self._before: tuple[bytes, int, int, int] = _BOUNDARY
         self._gathered: memoryview | None = None
         self._blocks = BlockCache()
         self._file: SpillFile | None = None
@@ -124,15 +146,32 @@ class RecordDeserializer:
             )
         elements: list[Any] = []
         complete = False
+        torn = self._left or self._head
+        self._before = (self._head, self._left, self._width, self._have) if torn else _BOUNDARY
         try:
+            end = len(memory)
             position = 0
-            if self._head or self._length != _NO_LENGTH:
-                position = self._resume(memory, elements)
-            if position < len(memory):
-                position = self._read_uniform(memory, position, elements)
-                position = self._read_each(memory, position, elements)
-                if position < len(memory):
-                    self._begin(memory, position, elements)
+            copied_from = end
+            copied = b""  # of the rest of the buffer, from there on
+            while position < end:
+                if self._left:
+                    position = self._read_run(memory, position, elements)
+                    continue
+                if not self._head:
+                    position = self._read_uniform(memory, position, elements)
+                    if self._decode_bytes is None:
+                        position = self._read_each(memory, position, elements)
+                    else:
+                        if not copied and self._is_worth_copying(memory, position):
+                            copied, copied_from = bytes(memory[position:]), position
+                        if copied:
+                            position = copied_from + self._read_copied(
+                                copied, position - copied_from, self._decode_bytes, elements
+                            )
+                        else:
+                            position = self._read_each(memory, position, elements)
+                if position < end:
+                    position = self._read_head(memory, position, elements)
             complete = True
         finally:  # whatever a format raises: the position is lost
             self._records += len(elements)
@@ -143,23 +182,57 @@ class RecordDeserializer:
 
     @property
     def pending_bytes(self) -> int:
-        """Framed bytes of the torn record; at the end of the channel anything but 0 means that it was cut off."""
-        return len(self._head) if self._length == _NO_LENGTH else PREFIX_BYTES + self._have
+        """Framed bytes of what is torn; at the end of the channel anything but 0 means that it was cut off."""
+        if not self._left:
+            return len(self._head)
+        return (PREFIX_BYTES if self._left == 1 else RUN_HEAD_BYTES) + self._have
 
     def unconsumed(self) -> bytes:
-        """The framed bytes not handed out yet, for a checkpoint.
+        """The framed bytes not handed out yet, for a checkpoint; inside a run they announce all that is left of it.
 
         A new deserializer is fed these first, and goes on with the rest of the stream.
 
         Raises:
             SpillError: a spilled record cannot be read back.
         """
-        if self._length == _NO_LENGTH:
+        if not self._left:
             return self._head
-        prefix = LENGTH.pack(self._length)
+        head = head_of(self._left, self._width)
         if self._file is not None:
-            return prefix + self._file.read()
-        return prefix if self._gathered is None else b"".join((prefix, self._gathered[: self._have]))
+            return head + self._file.read()
+        return head if self._gathered is None else b"".join((head, self._gathered[: self._have]))
+
+    def unprocessed(self, memory: memoryview, done: int) -> bytes:
+        """The framed bytes behind some records of a buffer, for a checkpoint; what is torn is among them.
+
+        Args:
+            memory: what was fed last, unchanged.
+            done: how many of the records that it completed are not wanted: at least 1, since the bytes of the first
+                one may be gone.
+        """
+        head, left, width, have = self._before
+        position = 0
+        while True:
+            if not left:
+                size = PREFIX_BYTES - len(head)
+                (first,) = LENGTH.unpack_from(head + bytes(memory[position : position + max(size, 0)]))
+                if first < RUN_FLAG:
+                    left, width = 1, first
+                else:
+                    size = RUN_HEAD_BYTES - len(head)
+                    count, width = RUN.unpack(head + bytes(memory[position : position + size]))
+                    left = count - RUN_FLAG
+                position += size
+                head = b""
+            step = min(done, left)
+            position += step * width - have
+            have = 0
+            left -= step
+            done -= step
+            if not done:
+                break
+        rest = bytes(memory[position:])
+        return head_of(left, width) + rest if left else rest
 
     def clear(self) -> None:
         """Forgets the torn record and gives its memory or file back; the next buffer starts on a record boundary."""
@@ -204,10 +277,6 @@ class RecordDeserializer:
         unpack = LENGTH.unpack_from
         decode = self._decode
         append = elements.append
-        if self._decode_bytes is not None and position <= last_prefix:
-            (length,) = unpack(memory, position)
-            if _COPY_FROM_CELLS * (PREFIX_BYTES + length) <= end - position:
-                return position + self._read_copied(bytes(memory[position:]), self._decode_bytes, elements)
         while position <= last_prefix:
             (length,) = unpack(memory, position)
             start = position + PREFIX_BYTES
@@ -218,7 +287,16 @@ class RecordDeserializer:
             position = stop
         return position
 
-    def _read_copied(self, data: bytes, decode: Callable[[bytes], Any], elements: list[Any]) -> int:
+    def _is_worth_copying(self, memory: memoryview, position: int) -> bool:
+        """Whether about so many records as the first of them follow that one copy of all costs less than views."""
+        left = len(memory) - position
+        if left < PREFIX_BYTES:
+            return False
+        (length,) = LENGTH.unpack_from(memory, position)
+        cells: int = _COPY_FROM_CELLS * (PREFIX_BYTES + length)
+        return cells <= left
+
+    def _read_copied(self, data: bytes, position: int, decode: Callable[[bytes], Any], elements: list[Any]) -> int:
         """Does the same for a copy of the buffer's rest."""
         end = len(data)
         last_prefix = end - PREFIX_BYTES
@@ -226,7 +304,6 @@ class RecordDeserializer:
         unpack = LENGTH.unpack_from
         append = elements.append
         as_it_is = decode is bytes
-        position = 0
         while position <= last_prefix:
             (length,) = unpack(data, position)
             start = position + PREFIX_BYTES
@@ -237,38 +314,73 @@ class RecordDeserializer:
             position = stop
         return position
 
-    def _begin(self, memory: memoryview, position: int, elements: list[Any]) -> None:
-        """Keeps the first part of a record that goes on in the next buffer."""
-        start = position + PREFIX_BYTES
-        self._head = bytes(memory[position:start])
-        if len(self._head) == PREFIX_BYTES:
-            self._gather(elements)
-            self._keep(memory[start:])
+    def _read_head(self, memory: memoryview, position: int, elements: list[Any]) -> int:
+        """Goes on with what stands in front of a cell or a run; returns where it ends, or the end of the buffer."""
+        have = len(self._head)
+        head = self._head + bytes(memory[position : position + RUN_HEAD_BYTES - have])
+        if len(head) < PREFIX_BYTES:
+            self._head = head
+            return len(memory)
+        (first,) = LENGTH.unpack_from(head)
+        if first <= self._max_record_bytes:
+            self._head = b""
+            if first:
+                self._left, self._width = 1, first
+            else:
+                elements.append(self._decode(_NOTHING))
+            return position + PREFIX_BYTES - have
+        if first < RUN_FLAG or not self._accepts_runs:
+            self._refuse(first, len(elements))
+        if len(head) < RUN_HEAD_BYTES:
+            self._head = head
+            return len(memory)
+        (width,) = LENGTH.unpack_from(head, PREFIX_BYTES)
+        records = first - RUN_FLAG
+        wrong = explain_run(records, width)
+        if wrong:
+            raise RecordError(
+                f"record {self._records + len(elements)} of the channel: {wrong}; the stream is not framed records, or"
+                " bytes were lost"
+            )
+        if width > self._max_record_bytes:
+            self._refuse(width, len(elements))
+        self._head = b""
+        self._left, self._width = records, width
+        return position + RUN_HEAD_BYTES - have
 
-    def _resume(self, memory: memoryview, elements: list[Any]) -> int:
-        """Goes on with a torn prefix or record; returns the bytes used."""
-        position = 0
-        if self._length == _NO_LENGTH:
-            position = min(PREFIX_BYTES - len(self._head), len(memory))
-            self._head += memory[:position]
-            if len(self._head) < PREFIX_BYTES:
-                return position
-            self._gather(elements)
-        count = min(self._length - self._have, len(memory) - position)
+    def _read_run(self, memory: memoryview, position: int, elements: list[Any]) -> int:
+        """Goes on with the payloads of a cell or a run; returns where it had to stop."""
+        width = self._width
+        available = len(memory) - position
+        if not self._have:
+            whole = min(self._left, available // width)
+            if whole:
+                stop = position + whole * width
+                self._read_rows(memory[position:stop], whole, elements)
+                self._left -= whole
+                return stop
+            self._make_room(width)
+        count = min(width - self._have, available)
         stop = position + count
-        self._keep(memory if stop == count == len(memory) else memory[position:stop])
-        if self._have == self._length:
+        self._keep(memory if count == len(memory) else memory[position:stop])
+        if self._have == width:
+            self._left -= 1
+            self._have = 0
             elements.append(self._finish())
         return stop
 
-    def _gather(self, elements: list[Any]) -> None:
-        """The length is known: checks it, and makes room for the payload."""
-        (length,) = LENGTH.unpack(self._head)
-        if length > self._max_record_bytes:
-            self._refuse(length, self._records + len(elements))
-        self._head = b""
-        self._length = length
-        self._have = 0
+    def _read_rows(self, payloads: memoryview, count: int, elements: list[Any]) -> None:
+        """Decodes the whole records of a run."""
+        width = self._width
+        if count >= UNIFORM_FROM_CELLS:
+            elements += self._decode_many(np.frombuffer(payloads, np.uint8).copy().reshape(count, width))
+            return
+        decode = self._decode
+        for start in range(0, count * width, width):
+            elements.append(decode(payloads[start : start + width]))
+
+    def _make_room(self, length: int) -> None:
+        """A record is cut by the buffer's end: what has come of it goes to memory, or to a file."""
         if length > self._spill_threshold_bytes:
             self._file = self._spill.create(length)
         else:
@@ -288,7 +400,6 @@ class RecordDeserializer:
         """Decodes the gathered record."""
         gathered, file = self._gathered, self._file
         self._gathered = None
-        self._length = _NO_LENGTH
         if gathered is not None:
             return self._decode(gathered) if self._decode_owned is None else self._decode_owned(gathered)
         assert file is not None  # one of the two exists while a length is known
@@ -306,7 +417,8 @@ class RecordDeserializer:
                 view.release()
                 mapped.close()
 
-    def _refuse(self, length: int, record: int) -> NoReturn:
+    def _refuse(self, length: int, found: int) -> NoReturn:
+        record = self._records + found
         signed = f" ({length - 2**32} as a signed number)" if length > MAX_RECORD_BYTES else ""
         raise RecordError(
             f"record {record} of the channel declares {length} bytes{signed}, and {self._max_record_bytes} is the most"
@@ -317,7 +429,7 @@ class RecordDeserializer:
     def _forget(self) -> None:
         """Drops the torn record."""
         self._head = b""
-        self._length = _NO_LENGTH
+        self._left = 0
         self._have = 0
         self._gathered = None
         file, self._file = self._file, None

@@ -4,18 +4,29 @@ Takes: the buffers of one channel, in order, cut anywhere. Gives: arrays of shap
 
 Rules: one `RowDeserializer` per channel. A row is written once and never again, so the arrays belong to the caller;
 they are views of blocks, and a block is used again only when none of its rows is referenced any more. Every length
-prefix is checked: a record of another width would otherwise shift everything after it without a sound.
+is checked: a record of another width would otherwise shift everything after it without a sound.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, NoReturn, final
 
 import numpy as np
 
 from ..errors import ConfigError, LocalProtocolError, RecordError
 from .blocks import BlockCache
-from .framing import BULK_LIMIT_BYTES, FEW_CELLS, LENGTH, MAX_RECORD_BYTES, PREFIX_BYTES, template
+from .framing import (
+    BULK_LIMIT_BYTES,
+    FEW_CELLS,
+    LENGTH,
+    MAX_RECORD_BYTES,
+    PREFIX_BYTES,
+    RUN_FLAG,
+    RUN_HEAD_BYTES,
+    explain_run,
+    head_of,
+    template,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -37,34 +48,39 @@ class RowDeserializer:
     Args:
         record_bytes: payload of every record.
         block_bytes: memory asked for at a time; a longer record gets a block of its own.
+        accepts_runs: whether the stream may have runs; Flink's have none.
 
     Raises:
         ConfigError: `record_bytes` is not a length a record can have, or `block_bytes` is below 1.
     """
 
-    # The torn record, if there is one, is row `_row`: `_have` bytes of its cell have come. Its prefix is in `_torn`,
-    # its payload is already in the block. `_have` is -1 once a prefix was wrong.
+    # Between two buffers there is either a torn head (`_head`), or a cell or run of which `_rest` payload bytes are
+    # still to come; of its torn record, which is row `_row`, `_part` bytes are in the block.
 
     __slots__ = (
+        "_accepts_runs",
         "_block",
         "_block_rows",
         "_blocks",
         "_column",
+        "_failed",
         "_full",
-        "_have",
+        "_head",
         "_memory",
+        "_part",
         "_records",
+        "_rest",
         "_row",
         "_taken",
         "_template",
-        "_torn",
     )
 
-    def __init__(self, record_bytes: int, *, block_bytes: int = DEFAULT_BLOCK_BYTES) -> None:
+    def __init__(self, record_bytes: int, *, block_bytes: int = DEFAULT_BLOCK_BYTES, accepts_runs: bool = True) -> None:
         if not 0 <= record_bytes <= MAX_RECORD_BYTES:
             raise ConfigError(f"record_bytes={record_bytes}; give 0 to {MAX_RECORD_BYTES}")
         if block_bytes < 1:
             raise ConfigError(f"block_bytes={block_bytes}; give at least 1")
+        self._accepts_runs = accepts_runs
         self._template = template(record_bytes)
         self._block_rows = min(max(1, block_bytes // max(1, record_bytes)), _MAX_BLOCK_ROWS)
         self._full: list[Rows] = []
@@ -74,8 +90,10 @@ class RowDeserializer:
         self._blocks = BlockCache()
         self._row = 0
         self._taken = 0
-        self._have = 0
-        self._torn = b""
+        self._part = 0
+        self._rest = 0
+        self._head = b""
+        self._failed = False
         self._records = 0
 
     def feed(self, memory: memoryview) -> int:
@@ -92,22 +110,32 @@ class RowDeserializer:
                 be followed any further.
             LocalProtocolError: fed again after that.
         """
+        if self._failed:
+            raise LocalProtocolError(
+                f"this reader stopped at record {self._records} of the channel, whose length was wrong;"
+                " drop the channel"
+            )
         before = self._records
         end = len(memory)
         position = 0
-        if self._have:
-            position = self._resume(memory, end)
-            if self._have:
-                return 0
         same = self._template
-        whole = (end - position) // same.cell_bytes
-        if whole > FEW_CELLS and same.record_bytes <= BULK_LIMIT_BYTES:
-            position = self._copy_cells(memory, position, whole)
-        else:
-            for _ in range(whole):
-                position = self._copy_cell(memory, position)
-        if position < end:
-            self._begin(memory, position, end)
+        cell = same.cell_bytes
+        while position < end:
+            if self._rest:
+                position = self._copy(memory, position, end)
+            elif self._head or memory[position : position + PREFIX_BYTES] != same.prefix:
+                position = self._read_head(memory, position, end)
+            else:
+                whole = (end - position) // cell
+                second = position + cell  # looked at first: cells may be few, between runs
+                if (
+                    whole > FEW_CELLS
+                    and same.record_bytes <= BULK_LIMIT_BYTES
+                    and memory[second : second + PREFIX_BYTES] == same.prefix
+                ):
+                    position = self._copy_cells(memory, position, whole)
+                else:
+                    position = self._read_head(memory, position, end)
         return self._records - before
 
     def take(self) -> list[Rows]:
@@ -124,54 +152,75 @@ class RowDeserializer:
 
     @property
     def pending_bytes(self) -> int:
-        """Framed bytes of the torn record; at the end of the channel anything but 0 means that it was cut off."""
-        return max(self._have, 0)
+        """Framed bytes of what is torn; at the end of the channel anything but 0 means that it was cut off."""
+        if not self._rest:
+            return len(self._head)
+        one = self._rest + self._part <= self._template.record_bytes
+        return (PREFIX_BYTES if one else RUN_HEAD_BYTES) + self._part
 
     def unconsumed(self) -> bytes:
-        """The framed bytes of the torn record, for a checkpoint.
+        """The framed bytes of the torn record, for a checkpoint; inside a run they announce all that is left of it.
 
         A new reader is fed these first, and goes on with the rest of the stream. Complete records are not among them:
         `take` those.
         """
-        start = self._row * self._template.record_bytes
-        return self._torn + bytes(self._memory[start : start + max(self._have - PREFIX_BYTES, 0)])
+        if not self._rest:
+            return self._head
+        width = self._template.record_bytes
+        start = self._row * width
+        return head_of((self._rest + self._part) // width, width) + bytes(self._memory[start : start + self._part])
 
-    def _resume(self, memory: memoryview, end: int) -> int:
-        """Completes the torn record as far as `memory` goes; returns the bytes used."""
-        have = self._have
-        if have < 0:
-            raise LocalProtocolError(
-                f"this reader stopped at record {self._records} of the channel, whose length was wrong;"
-                " drop the channel"
+    def _read_head(self, memory: memoryview, position: int, end: int) -> int:
+        """Goes on with what stands in front of a cell or a run; returns the position after it, or `end`."""
+        have = len(self._head)
+        head = self._head + bytes(memory[position : position + RUN_HEAD_BYTES - have])
+        self._head = b""
+        if len(head) < PREFIX_BYTES:
+            self._head = head
+            return end
+        width = self._template.record_bytes
+        (first,) = LENGTH.unpack_from(head)
+        if first < RUN_FLAG or not self._accepts_runs:
+            if first != width:
+                self._refuse(first, "its length prefix")
+            self._rest = width
+            if not width:
+                self._add_empty()
+            return position + PREFIX_BYTES - have
+        if len(head) < RUN_HEAD_BYTES:
+            self._head = head
+            return end
+        (found,) = LENGTH.unpack_from(head, PREFIX_BYTES)
+        records = first - RUN_FLAG
+        wrong = explain_run(records, found)
+        if wrong:
+            self._failed = True
+            raise RecordError(
+                f"record {self._records} of the channel: {wrong}; its producer is faulty, drop the channel"
             )
-        position = 0
-        if have < PREFIX_BYTES:
-            position = min(PREFIX_BYTES - have, end)
-            self._torn += memory[:position]
-            have += position
-            if have < PREFIX_BYTES:
-                self._have = have
-                return position
-            self._check(self._torn)
-        same = self._template
-        count = min(same.cell_bytes - have, end - position)
-        start = self._row * same.record_bytes + have - PREFIX_BYTES
+        if found != width:
+            self._refuse(found, "the head of its run")
+        self._rest = records * width
+        return position + RUN_HEAD_BYTES - have
+
+    def _copy(self, memory: memoryview, position: int, end: int) -> int:
+        """Takes payload of the cell or run as far as `memory` and the block go; returns the position after it."""
+        if self._block is None:
+            self._new_block()
+        width = self._template.record_bytes
+        start = self._row * width + self._part
+        count = min(self._rest, end - position, self._block_rows * width - start)
         stop = position + count
-        self._memory[start : start + count] = memory if stop == count == end else memory[position:stop]
-        have += count
-        if have < same.cell_bytes:
-            self._have = have
-        else:
-            self._have = 0
-            self._torn = b""
-            self._records += 1
-            self._row += 1
-            if self._row == self._block_rows:
-                self._seal_block()
+        self._memory[start : start + count] = memory if count == len(memory) else memory[position:stop]
+        self._rest -= count
+        part = self._part + count
+        done = part // width
+        self._part = part - done * width
+        self._add(done)
         return stop
 
     def _copy_cells(self, memory: memoryview, position: int, whole: int) -> int:
-        """Takes `whole` complete cells, column-wise; returns the position after them."""
+        """Takes complete cells, at most `whole`, as far as they are of one length; returns the position after them."""
         same = self._template
         while whole:
             if self._block is None:
@@ -188,55 +237,31 @@ class RowDeserializer:
                 cells = cells[:good]
             if self._column is not None:
                 self._column[row : row + good] = cells["p"]
-            self._records += good
-            self._row = row + good
-            if self._row == self._block_rows:
-                self._seal_block()
+            self._add(good)
             position += good * same.cell_bytes
             if good < count:
-                self._check(bytes(memory[position : position + PREFIX_BYTES]))
+                break
             whole -= count
         return position
 
-    def _copy_cell(self, memory: memoryview, position: int) -> int:
-        """Takes one complete cell; returns the position after it."""
-        same = self._template
-        payload = position + PREFIX_BYTES
-        if memory[position:payload] != same.prefix:
-            self._check(bytes(memory[position:payload]))
-        if self._block is None:
-            self._new_block()
-        start = self._row * same.record_bytes
-        end = position + same.cell_bytes
-        self._memory[start : start + same.record_bytes] = memory[payload:end]
-        self._records += 1
-        self._row += 1
+    def _add(self, count: int) -> None:
+        """So many more rows of the block are complete."""
+        self._records += count
+        self._row += count
         if self._row == self._block_rows:
             self._seal_block()
-        return end
 
-    def _begin(self, memory: memoryview, position: int, end: int) -> None:
-        """Keeps the first part of a record that goes on in the next buffer."""
-        payload = position + PREFIX_BYTES
-        self._torn = torn = bytes(memory[position:payload])
-        self._have = end - position
+    def _add_empty(self) -> None:
+        """A record of no bytes."""
         if self._block is None:
             self._new_block()
-        if len(torn) == PREFIX_BYTES:
-            self._check(torn)
-            start = self._row * self._template.record_bytes
-            self._memory[start : start + end - payload] = memory[payload:end]
+        self._add(1)
 
-    def _check(self, prefix: bytes) -> None:
-        """Raises unless it is the prefix of a record of the right width."""
-        if prefix == self._template.prefix:
-            return
-        self._have = -1
-        self._torn = b""
+    def _refuse(self, found: int, by: str) -> NoReturn:
+        self._failed = True
         expected = self._template.record_bytes
-        (found,) = LENGTH.unpack(prefix)
         raise RecordError(
-            f"record {self._records} of the channel is {found} bytes long by its length prefix, and this reader takes"
+            f"record {self._records} of the channel is {found} bytes long by {by}, and this reader takes"
             f" records of {expected} bytes: the writer emits records of another width; read the channel record by"
             f" record, or write every record {expected} bytes wide"
         )

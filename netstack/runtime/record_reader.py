@@ -213,7 +213,12 @@ class RecordReader(_Reader, Generic[T]):
         made = format_named(format) if isinstance(format, str) else format
         spill = SpillDirectory(None if settings.spill_directory is None else [settings.spill_directory])
         self._deserializers = [
-            RecordDeserializer(made, spill=spill, spill_threshold_bytes=settings.spill_threshold_bytes)
+            RecordDeserializer(
+                made,
+                spill=spill,
+                spill_threshold_bytes=settings.spill_threshold_bytes,
+                accepts_runs=settings.has_runs,
+            )
             for _ in range(gate.channel_count)
         ]
         self._ready = Ready()
@@ -349,7 +354,11 @@ class ArrayReader(_Reader):
         self._waiter = _Waiter(gate, parking)
         # One of few channels may gather much at a time; many together would take a gigabyte for every thousand.
         block_bytes = max(LEAST_BLOCK_BYTES, min(DEFAULT_BLOCK_BYTES, GATHERED_BYTES // max(1, gate.channel_count)))
-        self._rows = [RowDeserializer(width, block_bytes=block_bytes) for _ in range(gate.channel_count)]
+        accepts_runs = gate.config is None or gate.config.has_runs
+        self._rows = [
+            RowDeserializer(width, block_bytes=block_bytes, accepts_runs=accepts_runs)
+            for _ in range(gate.channel_count)
+        ]
         self._ready: deque[tuple[int, npt.NDArray[np.uint8]]] = deque()
         self._error: NetstackError | None = None  # raised when the arrays before it were handed out
         self.channel_index = 0

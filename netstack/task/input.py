@@ -37,7 +37,7 @@ from ..inbound.union import UnionInputGate
 from ..record.batches import BatchFormat, can_batch
 from ..record.deserializer import RecordDeserializer
 from ..record.formats import format_named
-from ..record.framing import LENGTH, PREFIX_BYTES, frame
+from ..record.framing import frame
 from ..record.spill import SpillDirectory
 from ..runtime.network_environment import NetworkEnvironment
 from ..schedule.descriptors.information import InputInformation
@@ -108,8 +108,6 @@ class TaskInput:
         self._spill_threshold_bytes = config.spill_threshold_bytes
         self._deserializers: list[RecordDeserializer | None] = [None] * len(self._input_of)
         """Of channels that brought records; a wide task has thousands that do not yet."""
-        self._torn_prefixes = [b""] * len(self._input_of)
-        """Of every channel the first bytes, at most a whole length, of the record that its deserializer is in."""
         self._recovered = deque((index, deque(records)) for index, records in enumerate(recovered) if records)
         self._captured: dict[int, ChannelBytes] = {}
         # Of the records in hand.
@@ -117,7 +115,6 @@ class TaskInput:
         self._channel = -1
         self._count = 0
         self._done = 0
-        self._torn_before = (0, b"")  # framed bytes of the first record in earlier buffers; its prefix, as there
         self._handler: BarrierHandler | BarrierTracker
         channels = self._gate.channel_count
         if exactly_once:
@@ -173,29 +170,17 @@ class TaskInput:
         if batches is not None and self._gathers:
             return self._gather(buffer, batches)
         deserializer = self._deserializers[channel] or self._new_deserializer(channel)
-        before = deserializer.pending_bytes
-        prefix = self._torn_prefixes[channel]
-        memory = buffer.contiguous()
         try:
-            elements = deserializer.feed(memory)
+            elements = deserializer.feed(buffer.contiguous())
         except BaseException:
             buffer.recycle()
             raise
-        torn = deserializer.pending_bytes
-        if torn:
-            begun = len(memory) - torn  # where the torn record begins; below 0: in an earlier buffer
-            self._torn_prefixes[channel] = (
-                bytes(memory[begun : begun + PREFIX_BYTES])
-                if begun >= 0
-                else (prefix + bytes(memory[:PREFIX_BYTES]))[:PREFIX_BYTES]
-            )
         if not elements:
             buffer.recycle()
             return elements
         records = elements if batches is None else batches.joined(elements)
         self._buffer, self._channel = buffer, channel
         self._count, self._done = len(records), 0
-        self._torn_before = before, prefix
         self._gate.count_records(channel, len(records))
         self.gate_index = self._input_of[channel]
         return records
@@ -324,6 +309,7 @@ class TaskInput:
             self._batches[self._input_of[channel]] or self._formats[self._input_of[channel]],
             spill=self._spill,
             spill_threshold_bytes=self._spill_threshold_bytes,
+            accepts_runs=self._environment.config.has_runs,
         )
         return made
 
@@ -386,13 +372,8 @@ class TaskInput:
     def _unprocessed(self, channel: int) -> bytes:
         """The framed bytes of a channel that were polled and not processed: records in hand, and the torn one."""
         deserializer = self._deserializers[channel]
-        torn = b"" if deserializer is None else deserializer.unconsumed()
+        if deserializer is None:
+            return b""
         if channel != self._channel or self._buffer is None:
-            return torn
-        memory = self._buffer.contiguous()
-        before, prefix = self._torn_before
-        (length,) = LENGTH.unpack((prefix + bytes(memory[:PREFIX_BYTES]))[:PREFIX_BYTES] if before else memory[:4])
-        position = PREFIX_BYTES + length - before
-        for _ in range(1, self._done):
-            position += PREFIX_BYTES + LENGTH.unpack_from(memory, position)[0]
-        return bytes(memory[position : len(memory) - len(torn)]) + torn
+            return deserializer.unconsumed()
+        return deserializer.unprocessed(self._buffer.contiguous(), self._done)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from hypothesis import given
 from hypothesis import strategies as st
+from record_streams import streams_of
 
 from netstack.checkpoint.recovery import Exchange, TaskPlan, recover
 from netstack.checkpoint.snapshot import TaskSnapshot
 from netstack.keygroups import key_group, operator_index
-from netstack.record.framing import frame
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ cuts = st.builds(
 )
 
 
-@given(cuts)
-def test_every_record_and_every_key_once_at_its_owner_in_order(cut: Cut) -> None:
+@given(cuts, st.data())
+def test_every_record_and_every_key_once_at_its_owner_in_order(cut: Cut, data: st.DataObject) -> None:
     # What travels: producer, number of the record, key. Who gets it now, by the rule.
     sent: dict[tuple[str, int], list[bytes]] = {}
     for number, (producer, key, consumer) in enumerate(cut.sent):
@@ -55,7 +55,7 @@ def test_every_record_and_every_key_once_at_its_owner_in_order(cut: Cut) -> None
     inputs: list[dict[tuple[str, int], bytes]] = [{} for _ in range(cut.old)]
     outputs: list[dict[tuple[str, int], bytes]] = [{} for _ in range(cut.producers)]
     for (partition, subpartition), records in sent.items():
-        whole = b"".join(map(frame, records))
+        whole = data.draw(streams_of(records))
         at = round(cut.at[int(partition[2:]) * 6 + subpartition] * len(whole))
         inputs[subpartition][partition, subpartition] = whole[:at]
         outputs[int(partition[2:])][partition, subpartition] = whole[at:]

@@ -17,6 +17,7 @@ from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
+from record_streams import split_stream
 
 from netstack.buffer.buffer import Buffer
 from netstack.buffer.network_pool import NetworkBufferPool
@@ -172,15 +173,7 @@ class Reader:
         self.view.release()
 
     def records(self) -> list[bytes]:
-        stream = b"".join(self.data)
-        found = []
-        position = 0
-        while position < len(stream):
-            length = int.from_bytes(stream[position : position + 4], "big")
-            found.append(stream[position + 4 : position + 4 + length])
-            assert len(found[-1]) == length
-            position += 4 + length
-        return found
+        return split_stream(b"".join(self.data))
 
 
 class World:

@@ -11,11 +11,12 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from record_streams import split_stream, streams_of
 
 from netstack.errors import RecordError
 from netstack.record.deserializer import RecordDeserializer
 from netstack.record.formats import BytesFormat
-from netstack.record.framing import LENGTH, FramedBatch, frame
+from netstack.record.framing import LENGTH, MAX_RECORD_BYTES, RUN, RUN_FLAG, FramedBatch, frame
 from netstack.record.rows import RowDeserializer
 from netstack.record.spill import SpillDirectory
 
@@ -67,7 +68,7 @@ def feed_and_wipe(deserializer: RecordDeserializer, piece: memoryview) -> list[A
 
 @given(st.data(), records_lists)
 def test_any_cuts_give_the_same_elements(data: st.DataObject, records: list[bytes]) -> None:
-    stream = b"".join(map(frame, records))
+    stream = data.draw(streams_of(records))
     deserializer = make_deserializer()
     got: list[bytes] = []
     for piece in pieces_of(stream, data.draw(cuts_of(len(stream)))):
@@ -78,7 +79,8 @@ def test_any_cuts_give_the_same_elements(data: st.DataObject, records: list[byte
 
 @given(st.data(), records_lists.filter(len))
 def test_what_is_unconsumed_and_the_rest_replay_exactly(data: st.DataObject, records: list[bytes]) -> None:
-    stream = b"".join(map(frame, records))
+    stream = data.draw(streams_of(records))
+    assert split_stream(stream) == records
     stop = data.draw(st.integers(0, len(stream)))
     first, second = make_deserializer(), make_deserializer()
     got: list[bytes] = []
@@ -89,18 +91,38 @@ def test_what_is_unconsumed_and_the_rest_replay_exactly(data: st.DataObject, rec
             got += feed_and_wipe(first, piece)
         torn = first.unconsumed()
         assert len(torn) == first.pending_bytes
-        assert b"".join(map(frame, got)) + torn == stream[:stop]
+        assert split_stream(torn + stream[stop:]) == records[len(got) :]
         rest = torn + stream[stop:]
         for piece in pieces_of(rest, data.draw(cuts_of(len(rest)))):
             got += feed_and_wipe(second, piece)
     assert got == records
 
 
-@given(st.data(), records_lists, st.integers(2001, 2**32 - 1))
+@given(st.data(), records_lists.filter(len))
+def test_what_is_unprocessed_and_the_rest_replay_exactly(data: st.DataObject, records: list[bytes]) -> None:
+    """A checkpoint between two records of a buffer."""
+    stream = data.draw(streams_of(records))
+    deserializer = make_deserializer()
+    got = fed = 0
+    for piece in pieces_of(stream, data.draw(cuts_of(len(stream)))):
+        elements = deserializer.feed(piece)
+        fed += len(piece)
+        if elements:
+            done = data.draw(st.integers(1, len(elements)))
+            rest = deserializer.unprocessed(piece, done) + stream[fed:]
+            assert split_stream(rest) == records[got + done :]
+        got += len(elements)
+    deserializer.clear()
+
+
+@given(st.data(), records_lists, st.integers(2001, 2**31 - 1))
 def test_a_length_beyond_the_limit_is_refused_wherever_it_is_cut(
     data: st.DataObject, records: list[bytes], length: int
 ) -> None:
-    stream = b"".join(map(frame, records)) + LENGTH.pack(length) + bytes(2001)
+    head = LENGTH.pack(length)
+    if data.draw(st.booleans()):
+        head = RUN.pack(RUN_FLAG | data.draw(st.integers(1, MAX_RECORD_BYTES)), length)
+    stream = data.draw(streams_of(records)) + head + bytes(2001)
     deserializer = RecordDeserializer(
         BytesFormat(), spill=SPILL, spill_threshold_bytes=THRESHOLD_BYTES, max_record_bytes=2000
     )
@@ -111,6 +133,30 @@ def test_a_length_beyond_the_limit_is_refused_wherever_it_is_cut(
 
     with pytest.raises(RecordError, match=f"record {len(records)} .* declares {length} bytes"):
         feed_all()
+
+
+@given(
+    st.data(),
+    records_lists,
+    st.sampled_from([(0, 8), (0, 0), (1, 0), (5, 2**31), (MAX_RECORD_BYTES, 2**32 - 1)]),
+)
+def test_a_run_of_nothing_is_refused_wherever_it_is_cut(
+    data: st.DataObject, records: list[bytes], head: tuple[int, int]
+) -> None:
+    """Or eight bytes would announce two thousand million records."""
+    count, width = head
+    stream = data.draw(streams_of(records)) + RUN.pack(RUN_FLAG | count, width) + bytes(20)
+    first, second = make_deserializer(), RowDeserializer(8)
+
+    def feed_all(reader: RecordDeserializer | RowDeserializer) -> None:
+        for piece in pieces_of(stream, data.draw(cuts_of(len(stream)))):
+            reader.feed(piece)
+
+    with pytest.raises(RecordError, match=rf"record {len(records)} .* a run of {count} records"):
+        feed_all(first)
+    if all(len(record) == 8 for record in records):
+        with pytest.raises(RecordError, match=rf"record {len(records)} .* a run of {count} records"):
+            feed_all(second)
 
 
 @given(st.data(), batches())
@@ -132,7 +178,7 @@ def test_slices_of_a_framed_batch_join_to_the_framed_records(data: st.DataObject
 
 @given(st.data(), batches(), st.integers(1, 2000))
 def test_any_cuts_give_the_array_back(data: st.DataObject, rows: npt.NDArray[np.uint8], block_bytes: int) -> None:
-    stream = b"".join(frame(row.tobytes()) for row in rows)
+    stream = data.draw(streams_of([row.tobytes() for row in rows]))
     cuts = data.draw(cuts_of(len(stream)))
     stop_early = data.draw(st.integers(0, len(cuts)))
     reader = RowDeserializer(rows.shape[1], block_bytes=block_bytes)

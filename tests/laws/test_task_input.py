@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
+from record_streams import split_stream
 
 from netstack.buffer.elements import EventBuffer
 from netstack.buffer.lent import LentBuffer
@@ -30,7 +31,7 @@ from netstack.events import (
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.local_channel import LocalInputChannel
 from netstack.outbound.subpartition import ResultSubpartition
-from netstack.record.framing import frame
+from netstack.record.framing import head_of
 from netstack.runtime.network_environment import NetworkEnvironment
 from netstack.schedule.descriptors.information import EdgeId, InputInformation
 from netstack.schedule.descriptors.shuffle import partition_name
@@ -72,9 +73,10 @@ class Channel:
         gate.add_channel(channel)
         channel.on_view(self._queue.create_view(channel.on_data_available))
 
-    def send(self, record: bytes, cuts: list[int]) -> None:
-        data = frame(record)
-        self.records.append(record)
+    def send(self, records: list[bytes], cuts: list[int]) -> None:
+        """One record, or several of one length."""
+        data = head_of(len(records), len(records[0])) + b"".join(records)
+        self.records += records
         for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True):
             if start < stop:
                 segment = self._pool.try_acquire()
@@ -114,7 +116,7 @@ class Recorder:
 @given(st.data())
 def test_what_is_captured_is_what_was_in_front_and_not_processed(data: st.DataObject) -> None:
     widths = data.draw(st.sampled_from([[1], [2], [3], [1, 1], [1, 2]]), label="channels of each gate")
-    network = NetworkBufferPool(200, 32)
+    network = NetworkBufferPool(200, 128)
     pool = network.create_pool(1, None)
     gates = [SingleInputGate(None, poke=lambda: None, on_closed=lambda: None) for _ in widths]
     overtaken: dict[int, bytes] = {}
@@ -149,10 +151,14 @@ def test_what_is_captured_is_what_was_in_front_and_not_processed(data: st.DataOb
             elif left:
                 left -= 1
                 size = data.draw(st.integers(0, 20), label="size")
+                number = channels.index(channel)
+                first = len(channel.records)
+                count = data.draw(st.sampled_from([1, 1, 2, 5]), label="of one length")
                 # Distinct, so that order and multiplicity show.
-                record = bytes([channels.index(channel), len(channel.records)]) + bytes(size)
-                cuts = data.draw(st.lists(st.integers(1, len(record) + 3), max_size=3), label="cuts")
-                channel.send(record, sorted(cuts))
+                records = [bytes([number, first + each]) + bytes(size) for each in range(count)]
+                most = 64 if count > 1 else size + 5
+                cuts = data.draw(st.lists(st.integers(1, most), max_size=3), label="cuts")
+                channel.send(records, sorted(min(cut, count * (size + 2) + 3) for cut in cuts))
             else:
                 return
 
@@ -189,8 +195,8 @@ def test_what_is_captured_is_what_was_in_front_and_not_processed(data: st.DataOb
     assert inputs.take_captured(ID) == {}
     for number, (channel, processed) in enumerate(zip(channels, recorder.at_snapshot, strict=True)):
         assert channel.in_front is not None
-        expected = b"".join(map(frame, channel.in_front[processed:]))
-        found = captured.pop(keys[number], b"") + overtaken[number]
+        expected = channel.in_front[processed:]
+        found = split_stream(captured.pop(keys[number], b"") + overtaken[number])
         assert found == expected, f"channel {number}"
     assert captured == {}
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from netstack.errors import ConfigError, LocalProtocolError, RecordError
-from netstack.record.framing import BULK_LIMIT_BYTES, MAX_RECORD_BYTES, FramedBatch, frame
+from netstack.record.framing import BULK_LIMIT_BYTES, MAX_RECORD_BYTES, FramedBatch, frame, head_of
 from netstack.record.rows import RowDeserializer
 
 
@@ -146,8 +146,20 @@ def test_another_width_among_long_records(width: int) -> None:
 
 def test_a_wrong_length_is_found_before_its_payload_comes() -> None:
     reader = RowDeserializer(8)
-    with pytest.raises(RecordError, match=f"{2**32 - 1} bytes"):
-        reader.feed(memoryview(b"\xff\xff\xff\xff"))
+    with pytest.raises(RecordError, match=f"{2**31 - 1} bytes"):
+        reader.feed(memoryview(b"\x7f\xff\xff\xff"))
+
+
+def test_a_run_of_another_width_is_found_before_its_payload_comes() -> None:
+    reader = RowDeserializer(8)
+    with pytest.raises(RecordError, match=r"record 0 .* is 9 bytes long by the head of its run"):
+        reader.feed(memoryview(head_of(2, 9)))
+
+
+def test_where_runs_are_not_spoken_their_head_is_a_length() -> None:
+    reader = RowDeserializer(8, accepts_runs=False)
+    with pytest.raises(RecordError, match=f"{2**31 + 2} bytes"):
+        reader.feed(memoryview(head_of(2, 8)))
 
 
 def test_no_memory_is_asked_for_before_the_first_byte() -> None:
