@@ -12,6 +12,8 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 ARGS ?=
 PYTEST_ARGS ?=
 BIN := .venv/bin
+# What is imported is compiled then: compiling all that is installed takes longer than installing it.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 # Tests of processes and of time wait a good part of theirs: one worker more than there are processors.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? n + 1 : 4)))
 
@@ -29,7 +31,7 @@ lint: .venv/.installed-dev
 	$(BIN)/ruff format --check .
 
 types: .venv/.installed-dev
-	$(BIN)/mypy --strict
+	$(BIN)/mypy --strict --num-workers 2
 
 pytest: .venv/.installed-dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
@@ -60,20 +62,20 @@ clean:
 	@test -n "$(PYTHON)" || { echo "netstack needs Python 3.11 or newer; none found. Name one: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@echo "Setting up .venv (once) ..." >&2
 	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	@NETSTACK_PURE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[arrow,peers,spark]'
+	@$(PIP_INSTALL) --upgrade 'pip>=25.1'
+	@NETSTACK_PURE=1 $(PIP_INSTALL) --editable '.[arrow,peers,spark]'
 	@touch $@
 
 # Compiles nothing when what is there is that of the sources, and leaves Python where there is no C compiler.
 .venv/.compiled: .venv/.installed $(wildcard netstack/*.py netstack/*/*.py) tools/compile_core.py
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group compile
+	@$(PIP_INSTALL) --group compile
 	@$(BIN)/python tools/compile_core.py
 	@touch $@
 
 .venv/.installed-dev: .venv/.installed
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev
+	@$(PIP_INSTALL) --group dev
 	@touch $@
 
 .venv/.installed-docs: .venv/.installed
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group docs
+	@$(PIP_INSTALL) --group docs
 	@touch $@

@@ -25,12 +25,12 @@ from trio_runs import run_limited, virtual_clock
 from netstack.certificates import make_authority
 
 # The everyday profile runs the same examples each time, so that a failure is the change's fault. `thorough` searches:
-# HYPOTHESIS_PROFILE=thorough make test. `fresh` draws as many as everyday, others each time (see --hypothesis-seed).
+# HYPOTHESIS_PROFILE=thorough make test. `fresh` draws twice as many, others each time (see --hypothesis-seed).
 everyday = settings(
     max_examples=30, derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("everyday", everyday)
-settings.register_profile("fresh", everyday, derandomize=False, print_blob=True)
+settings.register_profile("fresh", everyday, max_examples=60, derandomize=False, print_blob=True)
 settings.register_profile("thorough", everyday, max_examples=1000, derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "everyday"))
 

@@ -71,7 +71,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @given(data=st.data())
-@settings(max_examples=200)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_any_damage_is_noticed_and_the_older_one_is_used(sound: Path, data: st.DataObject) -> None:
     storage = CheckpointStorage(sound)
     name = data.draw(st.sampled_from(["manifest.json", "sink-0.*.state", "sink-1.*.state"]))
@@ -311,7 +311,7 @@ def calls_of_a_run() -> int:
 
 @pytest.mark.slow
 @given(st.integers(1, calls_of_a_run()), st.integers(0, 1 << 32), st.booleans())
-@settings(max_examples=200)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_a_kill_or_a_power_failure_at_any_step_loses_no_complete_checkpoint(
     moment: int, seed: int, loses_power: bool
 ) -> None:

@@ -16,7 +16,7 @@ from netstack.schedule.graph.stream_builder import DataStream, StreamEnvironment
 from netstack.schedule.graph.stream_graph import GlobalExchangeMode, Partitioner, StreamSettings
 from netstack.schedule.slots.slots import LoadBalanceMode
 
-EVERYDAY_SEEDS = 24
+EVERYDAY_SEEDS = 12
 LONGEST_S = 20_000.0
 
 

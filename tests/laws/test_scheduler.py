@@ -71,11 +71,18 @@ def test_adaptive_jobs_do_too(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("result", [ResultPartitionType.BLOCKING, ResultPartitionType.PIPELINED_BOUNDED])
-def test_a_thousand_taskmanagers(result: ResultPartitionType) -> None:
-    scheduler = Scheduler(wide_job(1000, result), "job-1", restart=FixedDelay(12, 0.5))
-    weather = Weather(task_fails=0.0005, taskmanager_dies_every_s=0.7, repeated=0.01, is_silent=0.1)
-    cluster = Cluster(scheduler, 7, weather, taskmanagers=1000, slots=2)
+@pytest.mark.parametrize(
+    ("result", "taskmanagers"),
+    [
+        (ResultPartitionType.BLOCKING, 1000),
+        (ResultPartitionType.PIPELINED_BOUNDED, 250),
+        pytest.param(ResultPartitionType.PIPELINED_BOUNDED, 1000, marks=pytest.mark.long),  # every failure restarts all
+    ],
+)
+def test_hundreds_of_taskmanagers(result: ResultPartitionType, taskmanagers: int) -> None:
+    scheduler = Scheduler(wide_job(taskmanagers, result), "job-1", restart=FixedDelay(12, 0.5))
+    weather = Weather(task_fails=0.5 / taskmanagers, taskmanager_dies_every_s=0.7, repeated=0.01, is_silent=0.1)
+    cluster = Cluster(scheduler, 7, weather, taskmanagers=taskmanagers, slots=2)
     end = cluster.run()
     assert_ended(end)
     assert cluster.deaths > 0

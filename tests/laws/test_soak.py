@@ -1,4 +1,4 @@
-"""The soak: 200 channels over one link, with whatever consumers, producers and the wire may do, for hundreds of seeds.
+"""The soak: 200 channels over one link, with whatever consumers, producers and the wire may do.
 
 Regions of producers and consumers, every consumer reading one subpartition of every producer of its region, share one
 connection and two pools that are too small for all. Writes, flushes, events, barriers, partial reads and writes of the
@@ -27,7 +27,7 @@ from netstack.outbound.writer import PartitionWriter
 from netstack.record.formats import format_named
 from netstack.testing.link import Link, Step
 
-EVERYDAY_SEEDS = 200
+EVERYDAY_SEEDS = 60
 CHANNELS = 200
 STEPS = 700
 LONG_S = 10.0  # longer than any buffer timeout

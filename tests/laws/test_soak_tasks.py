@@ -36,7 +36,7 @@ from netstack.wire.codec_native import NativeCodec
 from transports.impaired import impairment
 from transports.memory import MemoryStream
 
-EVERYDAY_SEEDS = 20
+EVERYDAY_SEEDS = 8
 CHANNELS = 200
 SEGMENT = 256
 PAUSES_S = [0.0, 0.0, 0.0, 0.001, 0.1, 3.0, 500.0]

@@ -18,7 +18,7 @@ from netstack.schedule.scheduler import Scheduler
 from netstack.schedule.scheduler_settings import SchedulerSettings
 from netstack.schedule.slots.slot_pool import SlotPoolSettings
 
-EVERYDAY_SEEDS = 8
+EVERYDAY_SEEDS = 5
 
 
 def test_slow_tasks_get_second_attempts(seed: int) -> None:
