@@ -56,6 +56,9 @@ class _Sink:
     ) -> Segment:
         return segment
 
+    def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
+        raise AssertionError("there are whole buffers only")
+
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         raise AssertionError("there are data buffers only")
 

@@ -195,19 +195,38 @@ class RemoteInputChannel:
         """
         if sequence != self._expected_sequence:
             raise out_of_sequence(self._expected_sequence, sequence, self)
+        is_floating = bool(self._floating)
+        free = self._take_free(sequence)
+        memory = segment.memory
+        buffer = Buffer(memory if length == len(memory) else memory[:length], length, _DATA, self, segment, is_floating)
+        self._take(buffer, sequence, backlog)
+        return free
+
+    def on_small_buffer(self, sequence: int, backlog: int, payload: bytes) -> None:
+        """A data buffer on the heap; the free segment that it could have landed in stands for its credit.
+
+        Raises:
+            ChannelFailed: out of sequence, or no credit was left for it.
+        """
+        if sequence != self._expected_sequence:
+            raise out_of_sequence(self._expected_sequence, sequence, self)
+        is_floating = bool(self._floating)
+        free = self._take_free(sequence)
+        self._take(Buffer(memoryview(payload), len(payload), _DATA, self, free, is_floating), sequence, backlog)
+
+    def _take_free(self, sequence: int) -> Segment:
         if self._floating:
-            free = self._floating.pop()
-            is_floating = True
-        elif self._exclusive:
-            free = self._exclusive.pop()
-            is_floating = False
-        else:
-            raise without_credit(sequence, self)
+            return self._floating.pop()
+        if self._exclusive:
+            return self._exclusive.pop()
+        raise without_credit(sequence, self)
+
+    def _take(self, buffer: Buffer, sequence: int, backlog: int) -> None:
+        """Puts a data buffer, whose place was taken, in the queue."""
+        length = buffer.length
         self._expected_sequence = (sequence + 1) & 0xFFFFFFFF  # it travels as 32 bits
         self._buffers += 1
         self._bytes += length
-        memory = segment.memory
-        buffer = Buffer(memory if length == len(memory) else memory[:length], length, _DATA, self, segment, is_floating)
         buffer.sequence = sequence
         if self._capture is not None and self._capture.is_open:
             self._capture.add(buffer.memory)
@@ -227,7 +246,6 @@ class RemoteInputChannel:
             self.on_backlog(backlog)
         if self.credit.use() and self._link is not None:
             self._link.want_announcement(self)
-        return free
 
     def on_parts(
         self, sequence: int, backlog: int, body: memoryview, sizes: tuple[int, ...], inflate: Inflate | None

@@ -129,17 +129,25 @@ class ChannelReceiver:
             self._drop(channel)
             return segment
         try:
-            if self._checksum and crc.crc32(segment.memory[:length]) != checksum:
-                raise ChannelFailed(
-                    ErrorCode.CHECKSUM_MISMATCH,
-                    f"buffer {sequence} of {length} bytes: CRC-32 {crc.crc32(segment.memory[:length]):08x},"
-                    f" announced {checksum:08x}; memory or a middlebox damages data",
-                    channel=str(found),
-                )
+            if self._checksum:
+                _check(segment.memory[:length], checksum, sequence, found)
             return found.on_buffer(sequence, backlog, segment, length)
         except ChannelFailed as error:
             self._reset(found, error)
             return segment
+
+    def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
+        """A data buffer on the heap."""
+        found = self._channels.get(channel)
+        if found is None:
+            self._drop(channel)
+            return
+        try:
+            if self._checksum:
+                _check(payload, checksum, sequence, found)
+            found.on_small_buffer(sequence, backlog, payload)
+        except ChannelFailed as error:
+            self._reset(found, error)
 
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         """An in-band event."""
@@ -321,3 +329,14 @@ class ChannelReceiver:
             )
         if self._codec.repeats_cancel:
             self._send(CancelChannel(number))
+
+
+def _check(payload: bytes | memoryview, announced: int, sequence: int, channel: RemoteInputChannel) -> None:
+    found = crc.crc32(payload)
+    if found != announced:
+        raise ChannelFailed(
+            ErrorCode.CHECKSUM_MISMATCH,
+            f"buffer {sequence} of {len(payload)} bytes: CRC-32 {found:08x}, announced {announced:08x};"
+            " memory or a middlebox damages data",
+            channel=str(channel),
+        )

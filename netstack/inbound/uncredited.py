@@ -82,6 +82,16 @@ class UncreditedReceiver(ChannelReceiver):
             self._stall(found)
         return segment
 
+    def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
+        """A data buffer on the heap."""
+        found = self._channels.get(channel)
+        if not self._staged and (found is None or found.borrow()):
+            super().on_small_buffer(channel, sequence, 0, payload, checksum)
+            return
+        self._staged.append(_Staged(channel, sequence, payload, checksum))
+        if len(self._staged) == 1 and found is not None:
+            self._stall(found)
+
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         """An in-band event."""
         if self._staged:

@@ -285,6 +285,10 @@ class ChannelSender:
         """Consumers send no data (the assembler has refused it already)."""
         raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"a consumer sent a data buffer for channel {channel}")
 
+    def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
+        """Likewise."""
+        raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"a consumer sent a data buffer for channel {channel}")
+
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         """Consumers send no in-band events."""
         raise RemoteProtocolError(ErrorCode.UNEXPECTED_FRAME, f"a consumer sent an event for channel {channel}")

@@ -7,7 +7,8 @@ Two ways of receiving, chosen by what came last:
 
 - *staging*: one window into a slab; frames are parsed in place and payloads copied out. Best for small frames, of which
   one read brings many. The tail of a large payload is read straight into its segment. A frame that is not a plain
-  buffer is taken from the slab once all of it is there.
+  buffer is taken from the slab once all of it is there. A payload up to `SMALL_BYTES` is copied to the heap and not to
+  a segment: what was freed last is in the processor's cache, while the next segment of one of many channels is not.
 - *bulk*: after a full buffer the next frames are expected to be full buffers too. The windows are then the rest of this
   payload, a header, a whole segment, a header, a whole segment, ...: one system call lands many buffers in place. If a
   header says otherwise, the bytes behind it are moved to the slab and parsed there; nothing is lost but the speed of
@@ -16,7 +17,7 @@ Two ways of receiving, chosen by what came last:
 Landing and ownership: which channel a payload belongs to is known only after its header, so payloads land in segments
 of the connection, and the sink *swaps*: it keeps the landed segment as the channel's buffer and hands back a free one
 of that channel. Credit guarantees that there is one. Bytes for a channel nobody knows any more are dropped by returning
-the landed segment itself.
+the landed segment itself. A small payload takes the channel's free segment too, which then only stands for its credit.
 """
 
 from __future__ import annotations
@@ -32,18 +33,28 @@ from .frames import Frame
 
 STAGING_BYTES = 64 * 1024  # a few hundred small frames; larger ones land directly
 
+SMALL_BYTES: Final = 4 * 1024
+"""Payloads up to this, and below a segment, are copied to the heap: with segments of 32 KiB at most an eighth more."""
+
 _BUFFER: Final = FrameKind.BUFFER  # an enum's attribute costs 50 ns a look-up
 _CONTROL: Final = FrameKind.CONTROL
 _DATA: Final = int(DataType.DATA)
 
 
-class FrameSink(Protocol):
-    """Where frames go."""
+class BufferSink(Protocol):
+    """Where data buffers go."""
 
     def on_buffer(
         self, channel: int, sequence: int, backlog: int, segment: Segment, length: int, checksum: int
     ) -> Segment:
         """A data buffer landed in `segment`. Returns the segment to land in next instead of it (itself: dropped)."""
+
+    def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
+        """A data buffer that landed in no segment, because it is small."""
+
+
+class FrameSink(BufferSink, Protocol):
+    """Where frames go."""
 
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         """An in-band event."""
@@ -79,13 +90,13 @@ class FrameAssembler:
         """
         self._codec = codec
         self._sink = sink
-        self.on_buffer = sink.on_buffer
-        """Where data buffers go; the connection shortens the way once it is open."""
+        self.deliver_to(sink)
         self._header_bytes = codec.header_bytes
         self._shortest = codec.control_header_bytes
         self._max_buffer = max_buffer_bytes
         self._landing = landing
         self._full = len(landing[0].memory) if landing else 0
+        self._small = min(SMALL_BYTES, self._full - 1)
         bulk_bytes = len(landing) * (self._full + self._header_bytes)
         longest = self._header_bytes + max(
             codec.max_control_bytes, codec.max_event_bytes + codec.max_split_bytes, bulk_bytes
@@ -109,6 +120,11 @@ class FrameAssembler:
         self._in_bulk = False
         self._have = 0  # bytes of the current header or payload
         self._fields: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)  # length, channel, sequence, backlog, checksum
+
+    def deliver_to(self, sink: BufferSink) -> None:
+        """Where data buffers go from now on; the connection shortens their way once it is open."""
+        self._on_buffer = sink.on_buffer
+        self._on_small_buffer = sink.on_small_buffer
 
     @property
     def mid_frame(self) -> bool:
@@ -236,7 +252,7 @@ class FrameAssembler:
         self._have = 0
         landing = self._landing
         ring = self._ring
-        segment = landing[cell] = self.on_buffer(channel, sequence, backlog, landing[cell], length, checksum)
+        segment = landing[cell] = self._on_buffer(channel, sequence, backlog, landing[cell], length, checksum)
         ring[2 * cell + 1] = ring[2 * cell + 1 + len(ring) // 2] = segment.memory
         self._cell = cell + 1 if cell + 1 < len(landing) else 0
         self._in_bulk = length == self._full
@@ -247,6 +263,7 @@ class FrameAssembler:
         header_bytes = self._header_bytes
         shortest = self._shortest
         parse = self._codec.parse_header
+        small = self._small
         self._stop = STAGING_BYTES
         position = 0
         while True:
@@ -260,6 +277,11 @@ class FrameAssembler:
                 here -= header_bytes
                 if length > self._max_buffer or not self._landing:
                     raise self._too_large("data buffer", channel, length, self._max_buffer if self._landing else 0)
+                if length <= small and length <= here:
+                    position = start + length
+                    self._in_bulk = False
+                    self._on_small_buffer(channel, sequence, backlog, bytes(slab[start:position]), checksum)
+                    continue
                 self._fields = (length, channel, sequence, backlog, checksum)
                 memory = self._landing[self._cell].memory
                 if here < length:

@@ -140,7 +140,10 @@ class Endpoint(Protocol):
     def on_buffer(
         self, channel: int, sequence: int, backlog: int, segment: Segment, length: int, checksum: int
     ) -> Segment:
-        """See `FrameSink.on_buffer`."""
+        """See `BufferSink.on_buffer`."""
+
+    def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
+        """See `BufferSink.on_small_buffer`."""
 
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         """See `FrameSink.on_event`."""
@@ -253,7 +256,7 @@ class Connection:
         if codec.has_hello:
             self._control.append(codec.encode_control(hello))
         else:
-            self._assembler.on_buffer = endpoint.on_buffer
+            self._assembler.deliver_to(endpoint)
             endpoint.on_open(hello, 0)
 
     # Bytes in.
@@ -421,6 +424,10 @@ class Connection:
         """A data buffer in any state but OPEN, in which they go straight to the endpoint."""
         raise self._unexpected("a data buffer")
 
+    def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
+        """Likewise."""
+        raise self._unexpected("a data buffer")
+
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         """An in-band event."""
         self.control_frames += 1
@@ -522,7 +529,7 @@ class Connection:
         if following is None:
             raise self._unexpected(what.value)
         self.state = following
-        self._assembler.on_buffer = self._endpoint.on_buffer if following in _TAKES_FRAMES else self.on_buffer
+        self._assembler.deliver_to(self._endpoint if following in _TAKES_FRAMES else self)
 
     def _unexpected(self, what: str) -> RemoteProtocolError:
         return RemoteProtocolError(

@@ -90,6 +90,9 @@ class Stage:
     # What arrives.
 
     def arrive(self, sequence: int, data: bytes = b"x", backlog: int = 0, index: int = 0) -> None:
+        if sequence % 2:
+            self.remote(index).on_small_buffer(sequence, backlog, data)
+            return
         self.landing.memory[: len(data)] = data
         self.landing = self.remote(index).on_buffer(sequence, backlog, self.landing, len(data))
 

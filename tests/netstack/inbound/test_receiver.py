@@ -87,10 +87,12 @@ class Stage:
     def arrive(
         self, number: int, sequence: int = 0, data: bytes = b"x", backlog: int = 0, checksum: int | None = None
     ) -> None:
-        self.landing.memory[: len(data)] = data
-        self.landing = self.receiver.on_buffer(
-            number, sequence, backlog, self.landing, len(data), zlib.crc32(data) if checksum is None else checksum
-        )
+        checksum = zlib.crc32(data) if checksum is None else checksum
+        if sequence % 2:
+            self.receiver.on_small_buffer(number, sequence, backlog, data, checksum)
+        else:
+            self.landing.memory[: len(data)] = data
+            self.landing = self.receiver.on_buffer(number, sequence, backlog, self.landing, len(data), checksum)
 
     def collect(self) -> list[AddCredit]:
         batch = OutgoingBatch()

@@ -76,8 +76,11 @@ class Stage:
         self.sequence = [0] * len(floating)
 
     def arrive(self, number: int, data: bytes) -> None:
-        self.landing.memory[: len(data)] = data
-        self.landing = self.receiver.on_buffer(number, self.sequence[number], 0, self.landing, len(data), 0)
+        if self.sequence[number] % 2:
+            self.receiver.on_small_buffer(number, self.sequence[number], 0, data, 0)
+        else:
+            self.landing.memory[: len(data)] = data
+            self.landing = self.receiver.on_buffer(number, self.sequence[number], 0, self.landing, len(data), 0)
         self.sequence[number] += 1
 
     def event(self, number: int) -> None:

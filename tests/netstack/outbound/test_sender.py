@@ -515,6 +515,8 @@ def test_a_consumer_sends_no_data(stage: Stage) -> None:
     (segment,) = allocate_segments(1, 16)
     with pytest.raises(RemoteProtocolError, match="a consumer sent a data buffer"):
         stage.sender.on_buffer(0, 0, 0, segment, 1, 0)
+    with pytest.raises(RemoteProtocolError, match="a consumer sent a data buffer"):
+        stage.sender.on_small_buffer(0, 0, 0, b"x", 0)
     with pytest.raises(RemoteProtocolError, match="a consumer sent an event"):
         stage.sender.on_event(0, 0, 0, DataType.EVENT, b"")
 

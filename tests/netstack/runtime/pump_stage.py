@@ -112,6 +112,10 @@ class FakeEndpoint:
         self.on_data()
         return segment
 
+    def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
+        self.heard += 1
+        self.on_data()
+
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         pass
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from netstack.buffer.segment import Segment, allocate_segments
 from netstack.errors import ErrorCode, RemoteProtocolError
 from netstack.events import DataType
-from netstack.wire.assembler import STAGING_BYTES, FrameAssembler
+from netstack.wire.assembler import SMALL_BYTES, STAGING_BYTES, FrameAssembler
 from netstack.wire.codec_native import NOT_SENT, NativeCodec
 from netstack.wire.frames import AddCredit, Frame, Goodbye, Ping
 
@@ -95,6 +95,9 @@ class Consumer:
         segment, payload = self.kept.pop(0)
         assert bytes(segment.memory[: len(payload)]) == payload, "memory of a kept buffer was written to"
         self._free.append(segment)
+
+    def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
+        self.got.append(Data(channel, sequence, backlog, checksum, payload))
 
     def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
         self.got.append(InBand(channel, sequence, backlog, data_type, payload))
@@ -402,6 +405,20 @@ def test_a_side_without_landing_segments_takes_no_data() -> None:
     consumer.check_segments()
 
 
+def test_what_is_small_is_on_the_heap_and_what_is_larger_in_a_segment() -> None:
+    size = 2 * SMALL_BYTES
+    consumer = Consumer(full=size)
+    lengths = (1, SMALL_BYTES, SMALL_BYTES + 1, 0, size, SMALL_BYTES - 1, size - 1, size)
+    frames: list[Item] = [Data(1, number, 0, 0, bytes([number]) * length) for number, length in enumerate(lengths)]
+    for reads in ([0], [10_000_000], [100, 5000, 300]):
+        consumer.feed(encoded(frames), reads)
+        assert consumer.got == frames
+        consumer.got.clear()
+    in_segments = [len(payload) for _, payload in consumer.kept]
+    assert in_segments and all(length > SMALL_BYTES for length in in_segments[:3])
+    consumer.check_segments()
+
+
 def test_a_sink_that_refuses_leaves_every_segment_in_its_place() -> None:
     for reads in ([0], [1], [HEADER + FULL + 30]):
         consumer = Consumer()
@@ -410,7 +427,8 @@ def test_a_sink_that_refuses_leaves_every_segment_in_its_place() -> None:
             raise RemoteProtocolError(ErrorCode.UNKNOWN_CHANNEL, "never opened")
 
         consumer.feed(encoded([full(1), full(2)]), reads)
-        consumer.assembler.on_buffer = refuse
+        consumer.on_buffer = refuse  # type: ignore[method-assign]
+        consumer.assembler.deliver_to(consumer)
         with pytest.raises(RemoteProtocolError, match="never opened"):
             consumer.feed(encoded([full(3), full(4)]), reads)
         consumer.check_segments()
