@@ -33,7 +33,7 @@ from typing import Any, Final
 MODULES: Final = (
     *("buffer.segment", "buffer.buffer", "buffer.builder", "buffer.elements", "buffer.lent"),
     *("buffer.local_pool", "buffer.network_pool", "buffer.stored"),
-    *("record.framing", "record.rows", "record.deserializer", "record.handout"),
+    *("record.framing", "record.rows", "record.runs", "record.deserializer", "record.handout"),
     *("outbound.open_buffers", "outbound.emission", "outbound.staging", "outbound.emitter", "outbound.writer"),
     *("outbound.partition", "outbound.subpartition", "outbound.subpartition_view"),
     *("outbound.sender", "outbound.held_up"),

@@ -104,11 +104,14 @@ class BufferBuilder:
         self.position = end
         return count
 
-    def write(self, framed: memoryview) -> None:
-        """Copies and commits whole records, which must end below `limit`."""
+    def write(self, framed: memoryview, head: bytes = b"") -> None:
+        """Copies and commits whole records, and what stands in front of them, which must end below `limit`."""
         if self.run:
             self.settle()
         start = self.position
+        if head:
+            self.memory[start : start + len(head)] = head
+            start += len(head)
         end = start + len(framed)
         self.memory[start:end] = framed
         self.position = end

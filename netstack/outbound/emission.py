@@ -1,7 +1,7 @@
-"""A run of framed bytes on its way into one slot of a writer, and the pieces it may be made of.
+"""Framed bytes on their way into one slot of a writer, and the pieces they may be made of.
 
-Takes: a source of bytes, or a cursor over pieces where they lie. Gives: filled builders and lent buffers, as far as
-there are buffers; the rest when it is asked again.
+Takes: a batch as runs, a source of bytes, or a cursor over pieces where they lie. Gives: filled builders and lent
+buffers, as far as there are buffers; the rest when it is asked again.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from ..buffer.builder import BufferBuilder
 from ..buffer.lent import LentBuffer
 from ..record.framing import LENGTH
+from ..record.runs import FramedRuns
 from .open_buffers import KICK_BUFFERS, OpenBuffers
 
 Rows = npt.NDArray[np.uint8]
@@ -24,58 +26,98 @@ SMALL_PIECE_BYTES: Final = 1024
 
 
 class Emission:
-    """A run of framed bytes on its way into one slot; may stop for want of a buffer and go on later."""
+    """Framed bytes on their way into one slot; may stop for want of a buffer and go on later.
 
-    __slots__ = ("_buffers", "_cursor", "_lent", "_offset", "_opened_at", "_record_bytes", "_slot", "_source", "_total")
+    It is cut short only between its *units*: cells of one length, or runs.
+    """
+
+    __slots__ = (
+        "_begun_at",
+        "_buffers",
+        "_cursor",
+        "_lent",
+        "_offset",
+        "_opened_at",
+        "_runs",
+        "_slot",
+        "_source",
+        "_total",
+        "_unit_bytes",
+        "_unit_records",
+    )
 
     def __init__(
         self,
         buffers: OpenBuffers,
         slot: int,
         total: int,
-        record_bytes: int,
+        unit_bytes: int,
         source: Callable[[int, int, memoryview], None] | None,
         cursor: PieceCursor | None,
         lent: list[LentBuffer] | None,
+        *,
+        unit_records: int = 1,
+        runs: FramedRuns | None = None,
     ) -> None:
-        """Takes either a source, whose bytes are copied, or a cursor, whose pieces are queued where they lie.
+        """Takes a source or runs, whose bytes are copied, or a cursor, whose pieces are queued where they lie.
 
         Args:
             buffers: whose builders are filled.
             slot: which of them.
-            total: framed bytes in all.
-            record_bytes: framed bytes of one record: where the emission may be cut short.
+            total: framed bytes in all; of runs 0, since they are as long as there is room.
+            unit_bytes: framed bytes of a unit; of runs 0.
             source: writes a range of the bytes into memory.
             cursor: hands out pieces.
             lent: where buffers over the cursor's pieces are noted, if their owner wants them back.
+            unit_records: how many records a unit is; of runs it is found as they begin.
+            runs: instead of a source.
         """
         self._buffers = buffers
         self._slot = slot
         self._total = total
-        self._record_bytes = record_bytes
+        self._unit_bytes = unit_bytes
+        self._unit_records = unit_records
+        self._runs = runs
         self._source = source
         self._cursor = cursor
         self._lent = lent
         self._offset = 0
         self._opened_at = -1  # where the last buffer that it took begins
+        self._begun_at = 0  # where the last run begins
 
     def advance(self) -> bool:
         """Goes on as far as there are buffers. Returns whether it is complete."""
-        return self._copy() if self._source is not None else self._lend()
+        return self._lend() if self._cursor is not None else self._copy()
 
     @property
     def has_taken_buffer(self) -> bool:
-        """Whether the record in progress took a buffer; not if its first part fitted into one that was open before."""
-        begun_at = self._offset - self._offset % self._record_bytes
-        return begun_at <= self._opened_at < self._offset
+        """Whether the unit in progress took a buffer; not if its first part fitted into one that was open before."""
+        offset = self._offset
+        if self._runs is None:
+            begun_at = offset - offset % self._unit_bytes
+        else:
+            begun_at = offset if offset == self._total else self._begun_at
+        return begun_at <= self._opened_at < offset
+
+    @property
+    def begun_records(self) -> int:
+        """How many records are written, or will be once the unit in progress is complete."""
+        if self._runs is not None:
+            return self._runs.begun
+        return -(-self._offset // self._unit_bytes) * self._unit_records
 
     def cut(self) -> bytes:
-        """The bytes that complete the record in progress; the emission is over."""
-        offset, self._total = self._offset, self._offset
-        torn = offset % self._record_bytes
-        if not torn:
+        """The bytes that complete the unit in progress; the emission is over."""
+        offset = self._offset
+        missing = self._unit_left(offset)
+        self._total = offset
+        if self._runs is not None:
+            self._runs.left = 0
+            rest = bytearray(missing)
+            self._runs.write(memoryview(rest))
+            return bytes(rest)
+        if missing == self._unit_bytes:
             return b""
-        missing = self._record_bytes - torn
         if self._source is not None:
             rest = bytearray(missing)
             self._source(offset, offset + missing, memoryview(rest))
@@ -84,15 +126,17 @@ class Emission:
         return b"".join(self._cursor.take(missing))
 
     def _copy(self) -> bool:
-        buffers, slot, source = self._buffers, self._slot, self._source
-        assert source is not None
+        buffers, slot, source, runs = self._buffers, self._slot, self._source, self._runs
         builders = buffers.builders
         offset, total = self._offset, self._total
-        while offset < total:
+        while offset < total or (runs is not None and runs.left):
             builder = builders[slot]
             if builder.run:
                 builder.settle()
             position = builder.position
+            if runs is not None and offset == total and position < builder.capacity:
+                self._offset = self._begun_at = offset
+                self._total = total = offset + runs.begin(self._room_for_run(builder))
             room, left = builder.capacity - position, total - offset
             if room < left and builder.capacity < len(builder.memory):
                 room = self._make_room(offset)
@@ -103,7 +147,10 @@ class Emission:
                     return False
                 self._opened_at = offset
                 continue
-            source(offset, offset + count, builder.memory[position : position + count])
+            if runs is not None:
+                runs.write(builder.memory[position : position + count])
+            elif source is not None:
+                source(offset, offset + count, builder.memory[position : position + count])
             builder.position = position + count
             offset += count
             if position + count == builder.capacity:
@@ -131,7 +178,7 @@ class Emission:
             left = self._total - self._offset
             size, at_once = segment_bytes, KICK_BUFFERS
             if subpartition.buffer_size < size:
-                size, at_once = min(size, max(subpartition.buffer_size, self._record_left(self._offset))), 1
+                size, at_once = min(size, max(subpartition.buffer_size, self._unit_left(self._offset))), 1
             if builder.position or left < size:
                 room = builder.capacity - builder.position
                 if room < left and builder.capacity < len(builder.memory):
@@ -168,23 +215,40 @@ class Emission:
             buffers.count_unkicked(count)
         return True
 
-    def _record_left(self, offset: int) -> int:
-        """Framed bytes of the record at `offset`, from there to its end."""
-        return self._record_bytes - offset % self._record_bytes
+    def _unit_left(self, offset: int) -> int:
+        """Framed bytes of the unit at `offset`, from there to its end."""
+        return self._unit_bytes - offset % self._unit_bytes if self._runs is None else self._total - offset
+
+    def _room_for_run(self, builder: BufferBuilder) -> int:
+        """How long a run may be that begins in the open buffer.
+
+        It ends there, or, where hardly anything fits, in the next one. In a buffer that was kept small a single record
+        does, as others.
+        """
+        room = builder.capacity - builder.position
+        assert self._runs is not None
+        if not builder.position or builder.capacity < len(builder.memory) or room >= self._runs.least_bytes:
+            return room
+        return room + len(builder.memory)
 
     def _make_room(self, offset: int) -> int:
         """Room in the open buffer, which was kept small and will be full.
 
-        A new one is to hold what is left of the record that comes first; any, the record that its end would cut, when
-        there is no buffer for the rest (`OpenBuffers.grow`).
+        A new one is to hold what is left of the unit that comes first; any, the unit that its end would cut, when there
+        is no buffer for the rest (`OpenBuffers.grow`).
         """
         builder = self._buffers.builders[self._slot]
         position = builder.position
         if not position:
-            builder.trim(max(builder.capacity, self._record_left(offset)))
-        cut = (offset + builder.capacity - position) % self._record_bytes
-        if cut:
-            self._buffers.grow(self._slot, builder.capacity + self._record_bytes - cut)
+            builder.trim(max(builder.capacity, self._unit_left(offset)))
+        end = offset + builder.capacity - position
+        if self._runs is not None:
+            left = self._total - end
+        else:
+            cut = end % self._unit_bytes
+            left = self._unit_bytes - cut if cut else 0
+        if left > 0:
+            self._buffers.grow(self._slot, builder.capacity + left)
         return builder.capacity - position
 
 

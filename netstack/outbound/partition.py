@@ -216,6 +216,7 @@ class ResultPartition:
         on_released: Callable[[ResultPartition], None],
         host: PartitionHost,
         store: StoredPartition | None = None,
+        has_runs: bool = True,
     ) -> None:
         """Called by `NetworkEnvironment.create_partition`.
 
@@ -227,12 +228,14 @@ class ResultPartition:
             on_released: told once, when the partition is gone.
             host: the TaskManager's services.
             store: where it is kept, if it is of such a kind: then the store is its only consumer, and makes its views.
+            has_runs: whether batches are written as runs, which Flink cannot read.
         """
         self.partition_id = partition_id
         self.kind = kind
         self.pool = pool
         self.counters = OutputCounters(subpartitions + 1)
         self.store = store
+        self.has_runs = has_runs
         self.host = host
         now = host.now()
         self.soft_backpressured = WaitMeter(now)
@@ -301,7 +304,8 @@ class ResultPartition:
 
         Raises:
             PartitionNotFound: no such subpartition, or the partition is released.
-            ChannelFailed: it is consumed already, or the producer failed, or it is read one by one only.
+            ChannelFailed: it is consumed already, or the producer failed, or it is for a consumer of Flink, which cannot
+                read runs.
         """
         name = f"partition {self.partition_id!r} subpartition {subpartition}"
         if self._failure is not None:
@@ -314,6 +318,13 @@ class ResultPartition:
             )
         if self.is_released:
             raise PartitionNotFound(ErrorCode.PARTITION_NOT_FOUND, "the partition was released", channel=name)
+        if self.has_runs and packaging is Packaging.GLUED:
+            raise ChannelFailed(
+                ErrorCode.INTERNAL,
+                "its batches are written as runs, which Flink cannot read: create the partition where the dialect is"
+                " Flink's",
+                channel=name,
+            )
         if self.store is not None:
             return self.store.create_view(subpartition, count, notify, packaging)
         if count != 1:

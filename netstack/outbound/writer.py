@@ -31,8 +31,11 @@ from ..record.framing import (
     FramedBatch,
     check_record_bytes,
     framed_whole,
+    head_of,
     packer,
+    template,
 )
+from ..record.runs import FramedRuns
 from .emission import SMALL_PIECE_BYTES, Emission, Payload, PieceCursor, Rows, framed_rows, is_immutable
 from .emitter import RUN_LIMIT_BYTES, Emitter, StagingEmitter
 from .open_buffers import OpenBuffers
@@ -44,7 +47,7 @@ LEND_BYTES: Final = 8 * 1024
 """Records from this size on are sent from where they lie instead of being copied into a buffer first."""
 
 SHARE: Final = 4
-"""A batch with less for each channel than such a part of a buffer is framed as a whole."""
+"""A batch with less for each channel than such a part of a buffer is put in order as a whole."""
 
 WHOLE_BYTES: Final = 16 * 1024 * 1024
 """A larger batch is not: the copy would be long in coming."""
@@ -244,9 +247,14 @@ class PartitionWriter:
         selector = self._selector
         if selector.is_round_robin:
             first = selector.advance(count)
-            for step in range(min(self._count, count)):
-                part = np.ascontiguousarray(rows[step :: self._count])
-                slot = (first + step) % self._count
+            channels = self._count
+            for step in range(min(channels, count)):
+                slot = (first + step) % channels
+                if self._has_runs(rows.shape[1]):
+                    runs = FramedRuns(rows, step, channels)
+                    yield slot, runs.left, self._emission_of_runs(slot, runs)
+                    continue
+                part = np.ascontiguousarray(rows[step::channels])
                 yield slot, len(part), self._emission_of_rows(slot, part, None)
             return
         chosen = selector.select_batch(array)
@@ -269,10 +277,11 @@ class PartitionWriter:
         most = self.partition.pool.segment_size_bytes // SHARE * self._count
         return self._fixed_slot is None and array.nbytes < most and array.nbytes <= WHOLE_BYTES
 
-    def plan_shares(self, array: npt.NDArray[Any]) -> Iterator[tuple[int, int, memoryview]]:
-        """(slot, records, framed bytes) in the order of writing, equal to emitting each record alone.
+    def plan_shares(self, array: npt.NDArray[Any]) -> Iterator[tuple[int, int, bytes, memoryview]]:
+        """(slot, records, head, body) in the order of writing, equal to emitting each record alone.
 
-        A slot may come more than once. The bytes are nobody else's.
+        A slot may come more than once. Head and body together are framed: a run's head and its payloads, or nothing and
+        cells. The bytes are nobody else's.
         """
         self.settle()
         rows = self.rows_of_batch(array)
@@ -281,50 +290,59 @@ class PartitionWriter:
             return
         self.buffers.switch(0)
         channels = self._count
-        cell = width + PREFIX_BYTES
+        has_runs = self._has_runs(width)
+        share = width if has_runs else width + PREFIX_BYTES
         if self._selector.is_round_robin:
             first = self._selector.advance(count)
             whole = count // channels
-            turned = rows[: whole * channels].reshape(whole, channels, width).swapaxes(0, 1)
-            framed = framed_whole(np.ascontiguousarray(turned).reshape(whole * channels, width))
-            size = whole * cell
             if whole:
+                body = self._body(turned(rows[: whole * channels], channels))
+                head = head_of(whole, width) if has_runs else b""
+                size = whole * share
                 for step in range(channels):
-                    yield (first + step) % channels, whole, framed[step * size : (step + 1) * size]
-            rest = framed_whole(rows[whole * channels :])
+                    yield (first + step) % channels, whole, head, body[step * size : (step + 1) * size]
+            body = self._body(rows[whole * channels :])
+            head = head_of(1, width) if has_runs else b""
             for step in range(count - whole * channels):
-                yield (first + step) % channels, 1, rest[step * cell : (step + 1) * cell]
+                yield (first + step) % channels, 1, head, body[step * share : (step + 1) * share]
             return
         chosen = self._selector.select_batch(array)
         if isinstance(chosen, int):
-            yield chosen, count, framed_whole(rows)
+            yield chosen, count, head_of(count, width) if has_runs else b"", self._body(rows)
             return
-        framed = framed_whole(rows[np.argsort(chosen, kind="stable")])
+        body = self._body(rows.take(np.argsort(chosen, kind="stable"), 0))
         start = 0
         for slot, records in enumerate(np.bincount(chosen, minlength=channels).tolist()):
             if records:
-                end = start + records * cell
-                yield slot, records, framed[start:end]
+                end = start + records * share
+                yield slot, records, head_of(records, width) if has_runs else b"", body[start:end]
                 start = end
 
-    def try_share(self, slot: int, framed: memoryview, records: int) -> bool:
+    def _body(self, rows: Rows) -> memoryview:
+        """What of some records is shared out: payloads if there are runs, else cells."""
+        return rows.reshape(-1).data if self._has_runs(rows.shape[1]) else framed_whole(rows)
+
+    def try_share(self, slot: int, head: bytes, body: memoryview, records: int) -> bool:
         """Writes framed records into the open buffer of a slot, all of them or none; see `try_emit`."""
         builder = self._builders[slot]
         if builder.run:
             builder.settle()
-        if builder.position + len(framed) >= builder.limit:
+        if builder.position + len(head) + len(body) >= builder.limit:
             return False
-        builder.write(framed)
+        builder.write(body, head)
         self._counters.counted += records
         return True
 
-    def emission_of_share(self, slot: int, framed: memoryview, records: int) -> Emission:
+    def emission_of_share(self, slot: int, head: bytes, body: memoryview, records: int) -> Emission:
         """The emission that writes framed records with waits."""
+        framed = b"".join((head, body)) if head else body
 
         def write(start: int, stop: int, out: memoryview) -> None:
             out[:] = framed[start:stop]
 
         total = len(framed)
+        if head:
+            return Emission(self.buffers, slot, total, total, write, None, None, unit_records=records)
         return Emission(self.buffers, slot, total, total // records, write, None, None)
 
     def rows_of_batch(self, array: npt.NDArray[Any]) -> Rows:
@@ -380,7 +398,16 @@ class PartitionWriter:
         """Whether a batch is emitted faster record by record."""
         return self._fixed_slot is None and count < _SMALL_SHARE * self._count
 
+    def _has_runs(self, record_bytes: int) -> bool:
+        """Whether records of a batch that are so long are written as runs."""
+        return self.partition.has_runs and 0 < record_bytes < LEND_BYTES
+
+    def _emission_of_runs(self, slot: int, runs: FramedRuns) -> Emission:
+        return Emission(self.buffers, slot, 0, 0, None, None, None, runs=runs)
+
     def _emission_of_rows(self, slot: int, rows: Rows, lent: list[LentBuffer] | None) -> Emission:
+        if self._has_runs(rows.shape[1]):
+            return self._emission_of_runs(slot, FramedRuns(rows))
         cell = rows.shape[1] + PREFIX_BYTES
         total = len(rows) * cell
         if rows.shape[1] >= self._lend_bytes and slot != self._count:
@@ -438,7 +465,8 @@ class PartitionWriter:
         return True
 
     def tear(self, slot: int, emission: Emission) -> None:
-        """Gives an emission up: the record it is in the middle of is completed before anything else is written."""
+        """Gives an emission up: what it is in the middle of is completed before anything else is written."""
+        self._counters.counted += emission.begun_records
         rest = emission.cut()
         if rest:
 
@@ -446,7 +474,17 @@ class PartitionWriter:
                 out[:] = rest[start:stop]
 
             self._torn = Emission(self.buffers, slot, len(rest), len(rest), write, None, None)
-            self._counters.counted += 1
+
+
+def turned(rows: Rows, channels: int) -> Rows:
+    """The rows of a round robin in the order of its channels; as many for each."""
+    count, width = rows.shape
+    dtype = template(width).payload_dtype
+    if dtype is None:
+        by_channel = rows.reshape(count // channels, channels, width).swapaxes(0, 1)
+        return np.ascontiguousarray(by_channel).reshape(count, width)
+    items = rows.reshape(-1).view(dtype).reshape(count // channels, channels)
+    return np.ascontiguousarray(items.T).view(np.uint8).reshape(count, width)
 
 
 def rows_of(array: npt.NDArray[Any]) -> Rows:

@@ -155,7 +155,15 @@ class NetworkEnvironment:
             max_overdraft=config.max_overdraft_buffers_per_partition,
             purpose=f"partition {name!r} with {subpartitions} subpartitions",
         )
-        partition = ResultPartition(checked, kind, subpartitions, pool, on_released=self._registry.remove, host=self)
+        partition = ResultPartition(
+            checked,
+            kind,
+            subpartitions,
+            pool,
+            on_released=self._registry.remove,
+            host=self,
+            has_runs=config.has_runs,
+        )
         partition.listen = self._endpoint.listen
         self._registry.add(partition)
         self._memory_watch.check(self._pool.statistics())

@@ -134,8 +134,8 @@ class RecordWriter(Generic[T]):
     async def emit_batch(self, batch: npt.NDArray[Any] | pa.RecordBatch) -> None:
         """Writes an array of fixed-width records, or an Arrow RecordBatch as one record (format "arrow").
 
-        The bytes are exactly those of emitting each element (each row of a two-dimensional uint8 array) alone; so are
-        the subpartitions they go to.
+        What arrives is exactly what emitting each element (each row of a two-dimensional uint8 array) alone would give,
+        and where; their bytes stand in runs, so that a buffer of them is one copy.
 
         Args:
             batch: lent until the call returns; it may be changed afterwards. Large records are sent from where they
@@ -145,8 +145,8 @@ class RecordWriter(Generic[T]):
             RecordError: not a batch of fixed-width records.
             LocalProtocolError, PoolDestroyed: as `emit_nowait`.
 
-        Cancellation: each subpartition got a prefix of its part of the batch, whole records only; the counter
-        of records leaves out the part that was being written.
+        Cancellation: each subpartition got, or gets with the next call, a prefix of its part of the batch, whole
+        records only; the counter of records says how many in all.
         """
         if not isinstance(batch, np.ndarray):
             await self._emit_columnar(batch)
@@ -277,9 +277,9 @@ class RecordWriter(Generic[T]):
     async def _share_out(self, batch: npt.NDArray[Any]) -> None:
         """A batch of little for each of many subpartitions: framed as a whole."""
         core = self._core
-        for slot, count, framed in core.plan_shares(batch):
-            if not core.try_share(slot, framed, count):
-                await self._drive(slot, core.emission_of_share(slot, framed, count))
+        for slot, count, head, body in core.plan_shares(batch):
+            if not core.try_share(slot, head, body, count):
+                await self._drive(slot, core.emission_of_share(slot, head, body, count))
                 self._partition.counters.counted += count
                 core.buffers.after_write(slot)
 
@@ -298,7 +298,7 @@ class RecordWriter(Generic[T]):
             await self._wait_for_buffer(self._partition.hard_backpressured)
 
     async def _drive(self, slot: int, emission: Emission) -> None:
-        """Runs an emission to its end; on cancellation the record in progress is kept for later."""
+        """Runs an emission to its end; on cancellation the record or run in progress is kept for later."""
         complete = False
         self._core.is_emitting = True
         try:

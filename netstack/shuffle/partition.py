@@ -78,7 +78,14 @@ class KeptPartitionFactory:
             on_released(partition)
 
         partition = ResultPartition(
-            name, kind, subpartitions, pool, on_released=released, host=StoreHost(host, store), store=store
+            name,
+            kind,
+            subpartitions,
+            pool,
+            on_released=released,
+            host=StoreHost(host, store),
+            store=store,
+            has_runs=config.has_runs,
         )
 
         def sealed() -> None:

@@ -40,7 +40,7 @@ from .frames import (
     UnknownChannel,
 )
 
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
 MAGIC: Final = b"netstack"
 PROOF_MAGIC: Final = b"NSA2"
 """What a peer says first that wants a shared secret proven before anything else (`SPEC.md`, section 15)."""

@@ -14,6 +14,7 @@ import trio
 import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from record_streams import split_stream
 from trio_runs import run_virtual
 
 from netstack.buffer.buffer import Buffer
@@ -35,7 +36,6 @@ from netstack.outbound.selector import (
     records_of,
 )
 from netstack.outbound.writer import LEND_BYTES
-from netstack.record.framing import frame
 from netstack.runtime.record_writer import RecordWriter
 from netstack.testing.scripted import VirtualHost
 
@@ -105,11 +105,12 @@ class Stage:
             await trio.sleep(pause_s)
             self.read(1)
 
-    def finish(self) -> list[bytes]:
+    def finish(self) -> list[list[bytes]]:
+        """The records of each subpartition: a batch is written in runs, which are shorter than its records alone."""
         self.writer.close()
         self.read()
         assert self.partition.pool.statistics().used == 0
-        return [bytes(part) for part in self.received]
+        return [split_stream(bytes(part)) for part in self.received]
 
 
 def run(test: Callable[[], Any]) -> Any:
@@ -117,7 +118,7 @@ def run(test: Callable[[], Any]) -> Any:
     return run_virtual(test)
 
 
-def emit_each(stage: Stage, records: list[Any]) -> list[bytes]:
+def emit_each(stage: Stage, records: list[Any]) -> list[list[bytes]]:
     for record in records:
         stage.writer.emit_nowait(record)
     return stage.finish()
@@ -148,7 +149,7 @@ def test_a_batch_is_its_records(
     options: dict[str, Any] = {"subpartitions": subpartitions, "segment_bytes": segment_bytes}
     one_by_one = emit_each(Stage(SELECTORS[name](), segments=ample, **options), records)
 
-    async def in_batches(segments: int) -> list[bytes]:
+    async def in_batches(segments: int) -> list[list[bytes]]:
         stage = Stage(SELECTORS[name](), segments=segments, buffer_timeout_s=timeout_s, **options)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stage.read_forever, 1e-4)
@@ -184,7 +185,7 @@ def test_the_sizes_that_consumers_ask_for_change_no_byte(
     options: dict[str, Any] = {"subpartitions": subpartitions, "segment_bytes": segment_bytes}
     plain = emit_each(Stage(SELECTORS[name](), segments=enough, **options), records)
 
-    async def kept_small(emit: Callable[[RecordWriter, Any], Any]) -> list[bytes]:
+    async def kept_small(emit: Callable[[RecordWriter, Any], Any]) -> list[list[bytes]]:
         stage = Stage(SELECTORS[name](), segments=enough if ample else subpartitions + 1, **options)
         asked = itertools.cycle(wishes)
 
@@ -235,7 +236,7 @@ def test_elements_that_are_records_of_the_format(what: str, count: int, subparti
     options["format"] = what.split()[0]
     one_by_one = emit_each(Stage(SELECTORS[name](), **options), records_of(array))
 
-    async def in_a_batch() -> list[bytes]:
+    async def in_a_batch() -> list[list[bytes]]:
         stage = Stage(SELECTORS[name](), **options)
         await stage.writer.emit_batch(array)
         return stage.finish()
@@ -250,13 +251,13 @@ def test_the_bytes_of_an_element_are_its_record_however_few_there_are(dtype: str
     width = np.dtype(dtype).itemsize
     array = np.resize(np.arange(250, dtype=np.uint8), count * width).view(dtype)
 
-    async def in_a_batch() -> list[bytes]:
+    async def in_a_batch() -> list[list[bytes]]:
         stage = Stage(RebalanceSelector(), subpartitions=2, segment_bytes=64, segments=100)
         await stage.writer.emit_batch(array)
         return stage.finish()
 
     rows = array.view(np.uint8).reshape(count, width)
-    expected = [b"".join(frame(row.tobytes()) for row in rows[index::2]) for index in (0, 1)]
+    expected = [[row.tobytes() for row in rows[index::2]] for index in (0, 1)]
     assert run(in_a_batch) == expected
 
 
@@ -293,14 +294,13 @@ def test_an_array_of_another_type_than_the_format_is_treated_alike_however_few_t
 def test_an_array_that_is_not_contiguous_is_read_as_it_looks() -> None:
     whole = np.arange(600, dtype=np.uint8).reshape(20, 30)
 
-    async def in_a_batch() -> list[bytes]:
+    async def in_a_batch() -> list[list[bytes]]:
         stage = Stage(ForwardSelector(), subpartitions=1, segment_bytes=64, segments=100)
         await stage.writer.emit_batch(whole[::2, 3:9])
         await stage.writer.emit_batch(whole[:, 0].view("V1")[::3])
         return stage.finish()
 
-    expected = b"".join(frame(row.tobytes()) for row in whole[::2, 3:9])
-    expected += b"".join(frame(row.tobytes()) for row in whole[::3, :1])
+    expected = [row.tobytes() for row in whole[::2, 3:9]] + [row.tobytes() for row in whole[::3, :1]]
     assert run(in_a_batch) == [expected]
 
 
@@ -353,7 +353,6 @@ def test_memory_of_a_batch_may_change_when_the_call_returned(
                 copied.clear()
 
         stage.host.settle = settle
-        attempted = bytearray()
         finished = []
         async with trio.open_nursery() as nursery:
             nursery.start_soon(send)
@@ -363,15 +362,75 @@ def test_memory_of_a_batch_may_change_when_the_call_returned(
                     await stage.writer.emit_batch(rows)
                 rows[:] = 0xEE
                 finished.append(not scope.cancelled_caught)
-                attempted += frame(bytes([number + 1]) * LEND_BYTES) * count
             await stage.writer.finish()
         received = stage.finish()[0]
-        records = [received[at : at + LEND_BYTES + 4] for at in range(0, len(received), LEND_BYTES + 4)]
-        found = [record[4] for record in records]
-        assert records == [frame(bytes([number]) * LEND_BYTES) for number in found], "memory was read after it changed"
+        found = [record[0] for record in received]
+        assert received == [bytes([number]) * LEND_BYTES for number in found], "memory was read after it changed"
         assert found == sorted(found)
         for number, complete in enumerate(finished):
             sent = found.count(number + 1)
             assert sent == count if complete else sent <= count
+
+    run(scenario)
+
+
+@given(st.data(), st.integers(1, 4), st.sampled_from([32, 64, 1024, 4096]))
+def test_a_batch_that_is_cancelled_leaves_the_first_of_its_records_and_counts_them(
+    data: st.DataObject, subpartitions: int, segment_bytes: int
+) -> None:
+    """Also where it stood inside a run, whatever is written next."""
+    attempts = data.draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from([3e-5, 1e-4, 3e-4, 1e-3, 1e-2, 1e9]),  # until it is cancelled
+                st.sampled_from([5, 8, 100]),
+                st.integers(1, 300),
+            ),
+            min_size=1,
+            max_size=5,
+        )
+    )
+    alone = data.draw(st.lists(st.booleans(), min_size=len(attempts), max_size=len(attempts)))
+    is_keyed = data.draw(st.booleans())
+
+    async def scenario() -> None:
+        stage = Stage(
+            KeyGroupSelector() if is_keyed else RebalanceSelector(random.Random(3)),
+            subpartitions=subpartitions,
+            segment_bytes=segment_bytes,
+            segments=subpartitions + 2,
+            buffer_timeout_s=data.draw(st.sampled_from([None, 0.0, 0.1])),
+        )
+        complete: list[bool] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stage.read_forever, 1e-4)
+            for number, (deadline_s, width, count) in enumerate(attempts):
+                rows = np.full((count, width), number, np.uint8)
+                rows[:, :4] = np.arange(count, dtype=">u4").view(np.uint8).reshape(count, 4)
+                with trio.move_on_after(deadline_s) as scope:
+                    await stage.writer.emit_batch(rows)
+                rows[:] = 0xEE
+                complete.append(not scope.cancelled_caught)
+                if alone[number]:
+                    await stage.writer.emit(b"alone")
+            await stage.writer.finish()
+            nursery.cancel_scope.cancel()
+        counted = stage.partition.statistics().records
+        received = stage.finish()
+        assert counted == sum(map(len, received))
+        assert sum(part.count(b"alone") for part in received) == sum(alone)
+        for number, (_, _, count) in enumerate(attempts):
+            found = [
+                [int.from_bytes(record[:4], "big") for record in part if record != b"alone" and record[4] == number]
+                for part in received
+            ]
+            if complete[number]:
+                assert sorted(itertools.chain(*found)) == [*range(count)]
+            for indices in found:
+                if is_keyed:
+                    assert indices == sorted(set(indices))
+                elif indices:
+                    assert indices == [*range(indices[0], indices[-1] + 1, subpartitions)]
+                    assert indices[0] < subpartitions
 
     run(scenario)

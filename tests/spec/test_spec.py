@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +37,7 @@ from netstack.outbound.sender import ChannelSender
 from netstack.record.deserializer import RecordDeserializer
 from netstack.record.formats import BytesFormat, format_named
 from netstack.record.framing import frame as framed
+from netstack.record.runs import FramedRuns
 from netstack.record.spill import SpillDirectory
 from netstack.wire import frames
 from netstack.wire.assembler import FrameAssembler
@@ -338,6 +340,14 @@ def test_records() -> None:
     two = re.search(r'Two records, "hello"\nand an empty one: `([0-9a-f ]+)`', text)
     assert two is not None
     assert bytes.fromhex(two[1]) == framed(b"hello") + framed(b"")
+    several = re.search(r'The records "ab", "cd" and "ef": `([0-9a-f ]+)`', text)
+    assert several is not None
+    run = FramedRuns(np.frombuffer(b"abcdef", np.uint8).reshape(3, 2))
+    written = bytearray(run.begin(1000))
+    run.write(memoryview(written))
+    assert bytes.fromhex(several[1]) == written
+    deserializer = RecordDeserializer(BytesFormat(), spill=SpillDirectory(), spill_threshold_bytes=1 << 20)
+    assert deserializer.feed(memoryview(written)) == [b"ab", b"cd", b"ef"]
     for name, value in (("int64", -2), ("float64", 1.0)):
         shown = re.search(rf"\| {name} \|.*: {value} is `([0-9a-f]+)`", text)
         assert shown is not None

@@ -14,6 +14,8 @@ from netstack.events import DataType, UserEvent, decode_event
 from netstack.ids import PartitionId, ResultPartitionType
 from netstack.outbound.partition import ResultPartition
 from netstack.testing.scripted import VirtualHost
+from netstack.wire.codec_native import NativeCodec
+from netstack.wire.flink_producer import FlinkProducerCodec
 
 
 def nothing() -> None:
@@ -176,6 +178,13 @@ def test_a_second_consumer_is_refused(stage: Stage) -> None:
     with pytest.raises(ChannelFailed, match="'p' subpartition 0: SUBPARTITION_CONSUMED"):
         stage.partition.create_view(0, nothing)
     stage.partition.create_view(1, nothing)
+
+
+def test_a_consumer_of_flink_is_refused_what_is_written_as_runs(stage: Stage) -> None:
+    with pytest.raises(ChannelFailed, match="runs, which Flink cannot read") as raised:
+        stage.partition.create_view(0, nothing, packaging=FlinkProducerCodec(32).packaging)
+    assert raised.value.code is ErrorCode.INTERNAL
+    stage.partition.create_view(0, nothing, packaging=NativeCodec().packaging)
 
 
 def test_a_released_partition_is_not_found(stage: Stage) -> None:

@@ -1,0 +1,109 @@
+"""A batch as runs: the head of each, then its payloads, copied in one piece or gathered from where they lie.
+
+Takes: an array of fixed-width payloads; how long a run may be, when it begins. Gives: the bytes of the runs, one after
+the other, cut anywhere.
+
+A run is begun when there is room for it, and made to end where its buffer does: then one copy fills a buffer, and a
+writer that is stopped between two buffers leaves no run to be completed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+
+from .framing import RUN_HEAD_BYTES, head_of, template
+
+if TYPE_CHECKING:
+    from .framing import Rows
+
+
+@final
+class FramedRuns:
+    """A batch of fixed-width records on its way into buffers.
+
+    Args:
+        rows: the payloads, shape (k, n), contiguous, n from 1 to `BULK_LIMIT_BYTES`. They are read where they lie and
+            must not change until the last `write`.
+        first: the row that is the first record.
+        step: from there every so many rows one is a record.
+
+    Attributes:
+        least_bytes: of a run of two.
+        left: how many records are in no run yet.
+        begun: how many are in one.
+    """
+
+    __slots__ = ("_flat", "_head", "_items", "_low", "_start", "_width", "begun", "least_bytes", "left")
+
+    def __init__(self, rows: Rows, first: int = 0, step: int = 1) -> None:
+        width: int = rows.shape[1]
+        self._width = width
+        dtype = template(width).payload_dtype
+        assert dtype is not None  # that narrow
+        flat = rows.reshape(-1)
+        self._flat = flat.data if step == 1 and not first else None
+        self._items = flat.view(dtype)[first::step]
+        self.least_bytes = RUN_HEAD_BYTES + 2 * width
+        self.left: int = len(self._items)
+        self.begun = 0
+        self._start = 0
+        self._head = b""
+        self._low = 0
+
+    def begin(self, most_bytes: int) -> int:
+        """Begins the next run; the one before it is complete.
+
+        Args:
+            most_bytes: how long it may be. Where two records do not fit, it is a cell, and as long as it is.
+
+        Returns:
+            Its framed bytes.
+        """
+        count = min((most_bytes - RUN_HEAD_BYTES) // self._width, self.left)
+        if count < 1:
+            count = 1
+        self._head = head_of(count, self._width)
+        self._low = 0
+        self._start = self.begun
+        self.begun += count
+        self.left -= count
+        return len(self._head) + count * self._width
+
+    def write(self, out: memoryview) -> None:
+        """Writes the next bytes of the run; there are as many as `out` has."""
+        low = self._low
+        end = len(out)
+        self._low = low + end
+        low -= len(self._head)
+        position = 0
+        if low < 0:
+            position = min(-low, end)
+            out[:position] = self._head[low : position + low or None]
+            low = 0
+        if position == end:
+            return
+        if self._flat is not None:
+            start = self._start * self._width + low
+            out[position:] = self._flat[start : start + end - position]
+        else:
+            self._gather(low, out, position, end)
+
+    def _gather(self, low: int, out: memoryview, position: int, end: int) -> None:
+        """Writes payloads of the run, from byte `low` of all of them on, to bytes [position, end) of `out`."""
+        width, items = self._width, self._items
+        index = self._start + low // width
+        part = low % width
+        if part:
+            piece = items[index].tobytes()[part : part + end - position]
+            out[position : position + len(piece)] = piece
+            position += len(piece)
+            index += 1
+        whole = (end - position) // width
+        if whole:
+            there = np.ndarray((whole,), items.dtype, out, position)
+            there[:] = items[index : index + whole]
+            position += whole * width
+        if position < end:
+            out[position:] = items[index + whole].tobytes()[: end - position]
