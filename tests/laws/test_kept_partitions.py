@@ -22,7 +22,7 @@ from record_streams import split_stream
 from netstack.buffer.buffer import Buffer
 from netstack.buffer.network_pool import NetworkBufferPool
 from netstack.buffer.stored import Packaging, StoredBuffer, decompress
-from netstack.config import NetworkConfig
+from netstack.config import FLINK_DIALECT, NetworkConfig
 from netstack.errors import ChannelFailed, ErrorCode, NetstackError
 from netstack.events import DataType, UserEvent, decode_event
 from netstack.ids import ResultPartitionType, partition_id
@@ -185,6 +185,7 @@ class World:
             segment_size_bytes=SEGMENT,
             memory_bytes=2048 * SEGMENT,
             sort_buffer_bytes=64 * 1024,
+            dialect=FLINK_DIALECT,  # some of its readers are Flink's
             **settings,
         )
         self.network = NetworkBufferPool(self.config.total_segments, SEGMENT)

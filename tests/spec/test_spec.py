@@ -337,7 +337,7 @@ def test_version_and_features() -> None:
 
 def test_records() -> None:
     text = section(12)
-    two = re.search(r'Two records, "hello"\nand an empty one: `([0-9a-f ]+)`', text)
+    two = re.search(r'Two records, "hello" and an empty one: `([0-9a-f ]+)`', text)
     assert two is not None
     assert bytes.fromhex(two[1]) == framed(b"hello") + framed(b"")
     several = re.search(r'The records "ab", "cd" and "ef": `([0-9a-f ]+)`', text)
