@@ -304,8 +304,8 @@ class ResultPartition:
 
         Raises:
             PartitionNotFound: no such subpartition, or the partition is released.
-            ChannelFailed: it is consumed already, or the producer failed, or a consumer of Flink asks for what is written
-                in runs.
+            ChannelFailed: it is consumed already, or the producer failed, or it is read one by one only, or a consumer
+                of Flink asks for what is written in runs.
         """
         name = f"partition {self.partition_id!r} subpartition {subpartition}"
         if self._failure is not None:
