@@ -12,10 +12,14 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 ARGS ?=
 PYTEST_ARGS ?=
 BIN := .venv/bin
-# What is imported is compiled then: compiling all that is installed takes longer than installing it.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+# By all processors, and what nobody imports is left out: half of pip's time would go into it.
+COMPILE_INSTALLED := $(BIN)/python -m compileall -qq -j 0 -x '/tests/' .venv/lib || true
 # Tests of processes and of time wait a good part of theirs: one worker more than there are processors.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? n + 1 : 4)))
+
+# Containers often set it; then each of the hundreds of processes that the tests start would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: sweep compiled test test-compiled lint types pytest format clean docs
 
@@ -64,6 +68,7 @@ clean:
 	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
 	@$(PIP_INSTALL) --upgrade 'pip>=25.1'
 	@NETSTACK_PURE=1 $(PIP_INSTALL) --editable '.[arrow,peers,spark]'
+	@$(COMPILE_INSTALLED)
 	@touch $@
 
 # Compiles nothing when what is there is that of the sources, and leaves Python where there is no C compiler.
@@ -74,6 +79,7 @@ clean:
 
 .venv/.installed-dev: .venv/.installed
 	@$(PIP_INSTALL) --group dev
+	@$(COMPILE_INSTALLED)
 	@touch $@
 
 .venv/.installed-docs: .venv/.installed
