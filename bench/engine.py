@@ -212,13 +212,12 @@ async def _consume_records(verifier: Taker, gate: SingleInputGate) -> None:
     has_many = gate.channel_count > 1
     channel = 0
     taken: list[bytes] = []
-    append = taken.append
     async for record in reader:
         if (has_many and reader.channel_index != channel) or len(taken) == TAKE_RECORDS:
             feed(channel, taken)
             taken.clear()
             channel = reader.channel_index
-        append(record)
+        taken.append(record)
     if taken:
         feed(channel, taken)
 

