@@ -53,6 +53,7 @@ class BufferBuilder:
         "run_bytes",
         "run_limit",
         "segment",
+        "stays_armed",
     )
 
     def __init__(self, segment: Segment, pool: LocalBufferPool | None, subpartition: int) -> None:
@@ -69,6 +70,8 @@ class BufferBuilder:
         """How many records came in runs, those in `run` not counted."""
         self.capacity = self.limit = len(segment.memory)
         self.finished = False
+        self.stays_armed = False
+        """Whether it is flushed again some time after its bytes were taken, whatever comes."""
         self._pool = pool
         self._subpartition = subpartition
         self._references = 1
@@ -229,7 +232,7 @@ class BufferConsumer:
             builder.settle()
         start = self._position
         end = builder.position
-        if not builder.finished:
+        if not builder.finished and not builder.stays_armed:
             builder.limit = end  # the next record is the first unflushed one: it must re-arm the flush
         if start == end:
             return None

@@ -7,9 +7,9 @@ Slots: 0 .. C-1 are the subpartitions' builders, C is the broadcast builder, sha
 never both; switching finishes the other kind.
 
 Buffer timeout: None: buffers leave when full. Above 0: the first unflushed byte of a slot arms a deadline for it; when
-it passes, the slot is flushed. 0: every record flushes its slot at once; what is written before the connection takes
-the bytes rides in the same frame, and a producer that never waits has them sent every 50 us (`SLICE_S`; 200 where
-sending takes long), which keeps latency low at little cost.
+it passes, the slot is flushed; a writer in a hurry has one deadline for all (`flush_rounds`). 0: every record flushes
+its slot at once; what is written before the connection takes the bytes rides in the same frame, and a producer that
+never waits has them sent every 50 us (`SLICE_S`; 200 where sending takes long), which keeps latency low at little cost.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 
 from ..buffer.builder import BufferBuilder
 from ..buffer.segment import Segment
+from .flush_rounds import FlushRounds
 from .partition import ResultPartition
 
 SLICE_S: Final = 50e-6
@@ -54,6 +55,7 @@ class OpenBuffers:
         partition: where they are queued.
         builders: of each slot; one that is full at position 0 stands for none.
         ignores_quota: whether segments are taken beyond the quota, to end what was begun.
+        rounds: of flushes, of a writer that stages records.
         next_kick: with a timeout of 0: from when on (in the host's ticks) a record asks the connections to send.
         on_lent_back: told when memory lent by a batch was sent.
     """
@@ -76,11 +78,13 @@ class OpenBuffers:
         "next_kick",
         "on_lent_back",
         "partition",
+        "rounds",
     )
 
     def __init__(self, partition: ResultPartition, buffer_timeout_s: float | None) -> None:
         self.partition = partition
         self.ignores_quota = False
+        self.rounds: FlushRounds | None = None
         self.next_kick = 0.0
         self.on_lent_back: Callable[[], None] | None = None
         self._broadcast_slot = len(partition.subpartitions)
@@ -152,6 +156,7 @@ class OpenBuffers:
         if wanted < builder.capacity:
             builder.trim(wanted)
         builder.limit = -1  # armed by `after_write`
+        builder.stays_armed = self.rounds is not None and self.rounds.is_active and slot != self._broadcast_slot
         first.add(consumer)
         return True
 
@@ -213,7 +218,9 @@ class OpenBuffers:
             builder.limit = builder.capacity
             timeout = self._timeout_s
             if timeout is not None:
-                if timeout > 0:
+                if builder.stays_armed:
+                    pass  # the next round flushes it
+                elif timeout > 0:
                     self._arm(slot, timeout)
                 else:
                     for subpartition in self.targets(slot):
@@ -248,6 +255,10 @@ class OpenBuffers:
     def _on_deadline(self) -> None:
         """The first deadline has passed: flush every slot that is due, and ask to be called for the next."""
         deadlines = self._deadlines
+        if self.rounds is not None and self.rounds.should_begin:
+            deadlines.clear()
+            self.on_flushed(self.rounds.begin())
+            return
         now = self._host.now()
         flushed = 0
         while deadlines and deadlines[0][0] <= now:
@@ -262,8 +273,12 @@ class OpenBuffers:
         if deadlines:
             self._host.call_at(deadlines[0][0], self._on_deadline)
         if flushed:
-            self._counters.flushes_timeout += flushed
-            self.kick()
+            self.on_flushed(flushed)
+
+    def on_flushed(self, buffers: int) -> None:
+        """The time of so many had come: has the connections send them."""
+        self._counters.flushes_timeout += buffers
+        self.kick()
 
     def abandon(self) -> None:
         """Gives the open builders up (their bytes stay queued)."""

@@ -70,6 +70,7 @@ class ResultSubpartition:
         "index",
         "is_blocked",
         "is_finished",
+        "is_in_rounds",
         "is_released",
         "staging",
     )
@@ -89,6 +90,8 @@ class ResultSubpartition:
         self.is_released = False
         self.staging: Staging | None = None
         """Where the writer keeps records that belong into the last buffer; shared out before anybody reads that."""
+        self.is_in_rounds = False
+        """Whether the writer shares out and flushes by itself, some time after a read (`flush_rounds`)."""
         self._queue: deque[QueueElement] = _NO_QUEUE
         self._priority_count = 0
         self._data_buffers = 0
@@ -200,15 +203,21 @@ class ResultSubpartition:
         if not self._flush_requested and not self.is_blocked and self._finished_elements() == 1:
             self._tell()
 
-    def flush(self) -> None:
-        """Makes the bytes of an unfinished last buffer available too."""
+    def flush(self) -> bool:
+        """Makes the bytes of an unfinished last buffer available too. Returns whether they were not before."""
         if self._flush_requested or not self._queue:
-            return
+            return False
         alone = len(self._queue) == 1
         new_data = alone and self._queue[0].has_data()
         self._flush_requested = new_data or not alone
         if new_data and not self.is_blocked:
             self._tell()
+        return self._flush_requested
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether the bytes of an unfinished last buffer are available, also those that come until they are taken."""
+        return self._flush_requested
 
     def fail(self, cause: str) -> None:
         """The producer failed: what is queued is dropped, the consumer is told why."""
@@ -255,7 +264,7 @@ class ResultSubpartition:
         if self.is_blocked:
             return None
         staging = self.staging
-        if staging is not None and staging.size >= 0:
+        if staging is not None and staging.size >= 0 and not self.is_in_rounds:
             staging.close()
         queue = self._queue
         while queue:

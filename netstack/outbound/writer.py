@@ -38,6 +38,7 @@ from ..record.framing import (
 from ..record.runs import FramedRuns
 from .emission import SMALL_PIECE_BYTES, Emission, Payload, PieceCursor, Rows, framed_rows, is_immutable
 from .emitter import RUN_LIMIT_BYTES, Emitter, PlainEmitter, StagingEmitter
+from .flush_rounds import FlushRounds
 from .open_buffers import OpenBuffers
 from .partition import ResultPartition
 from .selector import ChannelSelector
@@ -109,6 +110,8 @@ class PartitionWriter:
         ):
             self._staging = Staging(self.buffers, selector)
             partition.stage(self._staging)
+            if buffer_timeout_s is not None:
+                self.buffers.rounds = FlushRounds(self.buffers, self._staging, buffer_timeout_s)
         self.try_emit = self._emitter(None)
         """`try_emit(record)` writes a record, whole or not at all, and returns whether it did; not when that needs a
         buffer that is not there. Raises RecordError: the record does not fit the format; LocalProtocolError: the
