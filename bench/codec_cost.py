@@ -23,9 +23,9 @@ from netstack.buffer.segment import Segment, allocate_segments
 from netstack.events import DataType
 from netstack.wire.assembler import FrameAssembler
 from netstack.wire.codec import Codec, Inflate
-from netstack.wire.connection import OutgoingBatch
 from netstack.wire.dialects import FLINK, NATIVE, dialect_named
 from netstack.wire.frames import Frame, OpenChannel
+from netstack.wire.outgoing_batch import OutgoingBatch
 
 BUFFER_BYTES: Final = 32 * 1024
 BUFFERS: Final = 16

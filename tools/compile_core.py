@@ -37,7 +37,8 @@ MODULES: Final = (
     *("outbound.open_buffers", "outbound.emission", "outbound.staging", "outbound.emitter", "outbound.writer"),
     *("outbound.partition", "outbound.subpartition", "outbound.subpartition_view"),
     *("outbound.sender", "outbound.held_up"),
-    *("wire.credit", "wire.codec", "wire.codec_native", "wire.assembler", "wire.connection"),
+    *("wire.credit", "wire.codec", "wire.codec_native", "wire.assembler"),
+    *("wire.outgoing_batch", "wire.connection"),
     *("wire.codec_flink", "wire.flink_consumer", "wire.flink_producer"),  # subclasses of a compiled class
     *("shuffle.index", "shuffle.pages", "shuffle.region", "shuffle.reading", "shuffle.view", "shuffle.store"),
     *("inbound.channel", "inbound.local_channel", "inbound.parts", "inbound.capture"),

@@ -24,7 +24,6 @@ from ..buffer.segment import Segment
 from ..errors import ChannelFailed, ConnectionLost, ErrorCode, RemoteProtocolError, channel_error
 from ..events import DataType
 from ..wire.codec import Codec, Inflate
-from ..wire.connection import FEATURE_CHECKSUM, OutgoingBatch
 from ..wire.frames import (
     Acknowledge,
     AddCredit,
@@ -37,6 +36,8 @@ from ..wire.frames import (
     OpenChannel,
     Resume,
 )
+from ..wire.greeting import FEATURE_CHECKSUM
+from ..wire.outgoing_batch import OutgoingBatch
 from .channel import RemoteInputChannel
 
 CREDIT_PAIRS_A_FRAME = 1024  # 8 KiB of payload: half of what a control frame may carry

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Final, final
 
 from ..events import DataType
 from ..wire.codec import Codec
-from ..wire.connection import OutgoingBatch
 from ..wire.credit import MAX_CREDIT
 from ..wire.frames import BacklogAnnouncement
+from ..wire.outgoing_batch import OutgoingBatch
 
 if TYPE_CHECKING:
     from .sender import SendingChannel

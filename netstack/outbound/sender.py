@@ -27,7 +27,6 @@ from ..buffer.stored import Packaging, StoredBuffer
 from ..errors import ChannelFailed, ErrorCode, LocalProtocolError, RemoteProtocolError
 from ..events import DataType, Event
 from ..wire.codec import Codec, Inflate
-from ..wire.connection import FEATURE_CHECKSUM, OutgoingBatch
 from ..wire.credit import MAX_CREDIT, SendCredit
 from ..wire.frames import (
     Acknowledge,
@@ -45,6 +44,8 @@ from ..wire.frames import (
     TaskEvent,
     UnknownChannel,
 )
+from ..wire.greeting import FEATURE_CHECKSUM
+from ..wire.outgoing_batch import OutgoingBatch
 from .held_up import HeldUpChannels
 
 _DATA: Final = DataType.DATA

@@ -31,9 +31,10 @@ from ..shown import shown_error, shown_text
 from ..transport import ByteStream, Listener, transport_for
 from ..version import __version__
 from ..wire.codec_native import PROTOCOL_VERSION
-from ..wire.connection import FEATURE_CHECKSUM, FEATURE_SESSION, Connection
+from ..wire.connection import Connection
 from ..wire.dialects import dialect_named
 from ..wire.frames import Frame, Hello
+from ..wire.greeting import FEATURE_CHECKSUM, FEATURE_SESSION
 from .admission import Admission
 from .authentication import Secret, prove_dialler
 from .buffers import wait_unpooled

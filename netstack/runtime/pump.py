@@ -31,8 +31,9 @@ from ..buffer.segment import Segment
 from ..errors import ConnectionLost, NetstackError, RemoteProtocolError
 from ..shown import shown_error, shown_text
 from ..transport import ByteStream
-from ..wire.connection import Connection, OutgoingBatch
+from ..wire.connection import Connection
 from ..wire.frames import Goodbye
+from ..wire.outgoing_batch import OutgoingBatch
 from ..wire.states import State
 from .outgoing import OUTGOING_TRANSITIONS, OutgoingInput, OutgoingState
 from .session_stream import SessionStream

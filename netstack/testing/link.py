@@ -37,8 +37,9 @@ from ..outbound.partition import ResultPartition
 from ..outbound.sender import ChannelSender
 from ..runtime.partitions import PartitionRegistry
 from ..wire.codec_native import PROTOCOL_VERSION, NativeCodec
-from ..wire.connection import FEATURE_CHECKSUM, Connection, Endpoint
+from ..wire.connection import Connection, Endpoint
 from ..wire.frames import Hello
+from ..wire.greeting import FEATURE_CHECKSUM
 from .ledger import Ledger
 from .scripted import Chunk, Half, Pipe, VirtualHost, everything
 

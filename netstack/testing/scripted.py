@@ -20,8 +20,9 @@ from ..errors import RemoteProtocolError
 from ..events import DataType
 from ..wire.codec import FrameKind
 from ..wire.codec_native import NativeCodec
-from ..wire.connection import Connection, OutgoingBatch
+from ..wire.connection import Connection
 from ..wire.frames import AddCredit
+from ..wire.outgoing_batch import OutgoingBatch
 
 Chunk = Callable[[int], int]
 """How many of the bytes that could be moved one call moves; the answer is clamped to 1 .. the argument."""

@@ -12,152 +12,32 @@ Rules:
 
 from __future__ import annotations
 
-import bisect
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, final
 
-from ..buffer.buffer import Buffer
 from ..buffer.segment import Segment
 from ..errors import ErrorCode, RemoteProtocolError
 from ..events import DataType
-from .assembler import FrameAssembler
+from .assembler import FrameAssembler, FrameSink
 from .codec import Codec, Inflate
-from .codec_native import MAGIC, PROOF_MAGIC, PROTOCOL_VERSION, explain_foreign_bytes
+from .codec_native import MAGIC
 from .frames import ConnectionFailure, Continue, Frame, Goodbye, Hello, Ping, Pong, Received, SessionOffer
+from .greeting import FEATURE_SESSION, agree, check_first_bytes
+from .outgoing_batch import OutgoingBatch
 from .session import Session, SessionStatistics
 from .states import TRANSITIONS, Input, State
-
-FEATURE_CHECKSUM: Final = 1
-"""Every data buffer carries the CRC-32 of its payload."""
-
-FEATURE_SESSION: Final = 2
-"""The connection outlives the stream that carries it, see `session`."""
-
-GATHER_BYTES: Final = 512 * 1024
-GATHER_FRAMES: Final = 64
-"""One write carries what is ready, up to this: 16 buffers of 32 KiB reach the bare socket's rate; small frames are
-bounded by number."""
 
 MAX_PENDING_CONTROL: Final = 200_000
 """Opening 65,536 channels queues as many frames; three times that is a peer that never reads."""
 
 
-@final
-class OutgoingBatch:
-    """What one gathering write carries, and how much of it the socket has taken.
-
-    Attributes:
-        pieces: for the socket, in order.
-        total_bytes: over all pieces.
-    """
-
-    __slots__ = ("_buffers", "_ends", "_taken", "pieces", "total_bytes")
-
-    def __init__(self) -> None:
-        self.pieces: list[bytes | memoryview] = []
-        self.total_bytes = 0
-        self._buffers: list[Buffer] = []
-        self._ends: list[int] = []
-        self._taken = 0
-
-    def add_control(self, frame: bytes) -> None:
-        """A control frame."""
-        self.pieces.append(frame)
-        self.total_bytes += len(frame)
-
-    def add_buffer(self, header: bytes, buffer: Buffer) -> bool:
-        """A buffer; its reference belongs to the batch now. Returns whether there is room for another."""
-        pieces = self.pieces
-        pieces.append(header)
-        if buffer.pieces is None:
-            pieces.append(buffer.memory)
-        else:
-            pieces.extend(buffer.pieces)
-        total = self.total_bytes = self.total_bytes + len(header) + buffer.length
-        self._buffers.append(buffer)
-        self._ends.append(total)
-        return total < GATHER_BYTES and len(self._ends) < GATHER_FRAMES
-
-    def add_pieces(self, pieces: list[bytes | memoryview], buffer: Buffer) -> bool:
-        """A frame in pieces, over a buffer whose reference belongs to the batch now. See `add_buffer`."""
-        self.pieces += pieces
-        total = self.total_bytes = self.total_bytes + sum(map(len, pieces))
-        self._buffers.append(buffer)
-        self._ends.append(total)
-        return total < GATHER_BYTES and len(self._ends) < GATHER_FRAMES
-
-    @property
-    def has_room(self) -> bool:
-        """Whether another frame may be added."""
-        return self.total_bytes < GATHER_BYTES and len(self._buffers) < GATHER_FRAMES
-
-    def take(self, count: int) -> bool:
-        """The socket took `count` more bytes: buffers that are through are recycled. Returns whether all are."""
-        self._taken += count
-        if self._taken == self.total_bytes:
-            self.release()
-            return True
-        through = bisect.bisect_right(self._ends, self._taken)
-        done, self._buffers = self._buffers[:through], self._buffers[through:]
-        del self._ends[:through]
-        whole = 0
-        for piece in self.pieces:
-            if len(piece) > count:
-                break
-            count -= len(piece)
-            whole += 1
-        del self.pieces[:whole]
-        if count:
-            self.pieces[0] = memoryview(self.pieces[0])[count:]
-        for buffer in done:
-            buffer.recycle()
-        return False
-
-    def settle(self) -> None:
-        """Copies what is left and recycles every buffer: memory that was lent for it may change now."""
-        self.pieces = [b"".join(self.pieces)]
-        self.release()
-
-    def release(self) -> None:
-        """Recycles every buffer; idempotent."""
-        buffers, self._buffers = self._buffers, []
-        self._ends = []
-        for buffer in buffers:
-            buffer.recycle()
-
-
-class Endpoint(Protocol):
-    """The half of a connection that knows channels."""
+class Endpoint(FrameSink, Protocol):
+    """The half of a connection that knows channels. Its `on_frame` gets what is not the connection's own business."""
 
     def on_open(self, peer: Hello, features: int) -> None:
         """Both hellos agree."""
-
-    def on_frame(self, frame: Frame) -> None:
-        """A control frame that is not the connection's own business."""
-
-    def on_buffer(
-        self, channel: int, sequence: int, backlog: int, segment: Segment, length: int, checksum: int
-    ) -> Segment:
-        """See `BufferSink.on_buffer`."""
-
-    def on_small_buffer(self, channel: int, sequence: int, backlog: int, payload: bytes, checksum: int) -> None:
-        """See `BufferSink.on_small_buffer`."""
-
-    def on_event(self, channel: int, sequence: int, backlog: int, data_type: DataType, payload: bytes) -> None:
-        """See `FrameSink.on_event`."""
-
-    def on_parts(
-        self,
-        channel: int,
-        sequence: int,
-        backlog: int,
-        body: memoryview,
-        sizes: tuple[int, ...],
-        inflate: Inflate | None,
-    ) -> None:
-        """See `FrameSink.on_parts`."""
 
     @property
     def is_idle(self) -> bool:
@@ -477,26 +357,11 @@ class Connection:
                 self._endpoint.on_frame(frame)
 
     def _greet(self, peer: Hello) -> None:
-        if peer.version != PROTOCOL_VERSION:
-            raise RemoteProtocolError(
-                ErrorCode.VERSION_MISMATCH,
-                f"{self.peer} ({peer.software}) speaks protocol version {peer.version}, we speak {PROTOCOL_VERSION};"
-                " run the same netstack release on both sides",
-            )
-        if peer.segment_size_bytes != self._hello.segment_size_bytes:
-            raise RemoteProtocolError(
-                ErrorCode.SEGMENT_SIZE_MISMATCH,
-                f"{self.peer} uses segments of {peer.segment_size_bytes} bytes, we use"
-                f" {self._hello.segment_size_bytes}; set segment_size_bytes to the same value on both sides",
-            )
+        features = agree(self._hello, peer, self.peer)
         self._go(Input.HELLO)
         self.peer_hello = peer
-        # A feature one side asks for is used when both know it: the hello lists what is known in the low half, asked
-        # for in the high.
-        known = self._hello.features & peer.features & 0xFFFF
-        asked = (self._hello.features | peer.features) >> 16
-        self._endpoint.on_open(peer, known & asked)
-        self._agree_on_session(known & asked)
+        self._endpoint.on_open(peer, features)
+        self._agree_on_session(features)
         self._on_write_wanted()
 
     def _agree_on_session(self, features: int) -> None:
@@ -544,18 +409,7 @@ class Connection:
         if self.bytes_received - count >= len(expected):
             return
         first = (self._assembler.unparsed + bytes(self.windows()[0][:count]))[: len(expected)]
-        wrong = any(first[i] != expected[i] for i in range(len(first)) if i not in _LENGTH_BYTES)
-        if wrong and first.startswith(PROOF_MAGIC):
-            raise RemoteProtocolError(
-                ErrorCode.NOT_NETSTACK,
-                f"{self.peer} wants a shared secret to be proven first; give this side the same secret",
-            )
-        if wrong:
-            raise RemoteProtocolError(
-                ErrorCode.NOT_NETSTACK,
-                f"{self.peer} does not speak netstack's protocol but {explain_foreign_bytes(first)}"
-                f" (first bytes {first[:16].hex(' ')}); check the address and port",
-            )
+        check_first_bytes(first, expected, self.peer)
 
     def _control_hello_prefix(self) -> bytes:
         return self._codec.encode_control(self._hello)[: self._codec.header_bytes + len(MAGIC)]
@@ -564,4 +418,3 @@ class Connection:
 _SENDING: Final = (State.OPEN, State.FAREWELL)
 _GREETING: Final = State.GREETING
 _TAKES_FRAMES: Final = tuple(state for state in State if (state, Input.FRAME) in TRANSITIONS)
-_LENGTH_BYTES: Final = frozenset(range(4))

@@ -38,10 +38,11 @@ from netstack.shuffle.index import HEAD, MAGIC, decode_head, decode_rows, head_b
 from netstack.shuffle.pages import Page, split_pages
 from netstack.wire.codec import Codec
 from netstack.wire.codec_native import PROTOCOL_VERSION, NativeCodec
-from netstack.wire.connection import FEATURE_CHECKSUM, Connection, Endpoint
+from netstack.wire.connection import Connection, Endpoint
 from netstack.wire.flink_consumer import FlinkConsumerCodec
 from netstack.wire.flink_producer import FlinkProducerCodec
 from netstack.wire.frames import Hello
+from netstack.wire.greeting import FEATURE_CHECKSUM
 
 SEGMENT_BYTES = 1024
 CHANNELS = 3

@@ -43,8 +43,9 @@ from netstack.wire import frames
 from netstack.wire.assembler import FrameAssembler
 from netstack.wire.codec import Inflate
 from netstack.wire.codec_native import MAX_TEXT_BYTES, NOT_SENT, PROTOCOL_VERSION, Kind, NativeCodec
-from netstack.wire.connection import FEATURE_CHECKSUM, FEATURE_SESSION, Connection
+from netstack.wire.connection import Connection
 from netstack.wire.frames import Frame, Goodbye, Hello
+from netstack.wire.greeting import FEATURE_CHECKSUM, FEATURE_SESSION
 
 SPEC = (Path(__file__).resolve().parents[2] / "netstack/wire/SPEC.md").read_text(encoding="utf-8")
 SEGMENT_BYTES = 32 * 1024  # of the vectors

@@ -21,7 +21,6 @@ from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.receiver import CREDIT_PAIRS_A_FRAME, ChannelReceiver
 from netstack.wire.codec import Codec
 from netstack.wire.codec_native import PROTOCOL_VERSION, NativeCodec
-from netstack.wire.connection import FEATURE_CHECKSUM, OutgoingBatch
 from netstack.wire.flink_consumer import FlinkConsumerCodec
 from netstack.wire.frames import (
     Acknowledge,
@@ -35,6 +34,8 @@ from netstack.wire.frames import (
     OpenChannel,
     Resume,
 )
+from netstack.wire.greeting import FEATURE_CHECKSUM
+from netstack.wire.outgoing_batch import OutgoingBatch
 
 SIZE = 16
 

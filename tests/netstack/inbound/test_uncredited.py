@@ -27,9 +27,9 @@ from netstack.inbound.channel import RemoteInputChannel
 from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.uncredited import UncreditedReceiver
 from netstack.wire.codec_native import NativeCodec
-from netstack.wire.connection import OutgoingBatch
 from netstack.wire.credit import MAX_CREDIT
 from netstack.wire.frames import CancelChannel, Frame, OpenChannel
+from netstack.wire.outgoing_batch import OutgoingBatch
 
 SIZE = 16
 

@@ -19,7 +19,6 @@ from netstack.events import CheckpointBarrier, DataType, EndOfData, Event, UserE
 from netstack.outbound.sender import ChannelSender
 from netstack.outbound.subpartition import ResultSubpartition
 from netstack.wire.codec_native import PROTOCOL_VERSION, NativeCodec
-from netstack.wire.connection import FEATURE_CHECKSUM, GATHER_FRAMES, OutgoingBatch
 from netstack.wire.credit import MAX_CREDIT
 from netstack.wire.frames import (
     Acknowledge,
@@ -35,6 +34,8 @@ from netstack.wire.frames import (
     SegmentRequest,
     TaskEvent,
 )
+from netstack.wire.greeting import FEATURE_CHECKSUM
+from netstack.wire.outgoing_batch import GATHER_FRAMES, OutgoingBatch
 
 
 class Provider:

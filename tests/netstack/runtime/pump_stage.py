@@ -14,8 +14,9 @@ from netstack.events import DataType
 from netstack.runtime.pump import Pump
 from netstack.transport import ByteStream, Piece
 from netstack.wire.codec_native import PROTOCOL_VERSION, NativeCodec
-from netstack.wire.connection import Connection, OutgoingBatch
+from netstack.wire.connection import Connection
 from netstack.wire.frames import Frame, Hello
+from netstack.wire.outgoing_batch import OutgoingBatch
 
 CODEC = NativeCodec()
 HELLO = Hello(PROTOCOL_VERSION, 64, 0, "test")

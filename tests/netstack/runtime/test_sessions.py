@@ -23,7 +23,6 @@ from netstack.runtime.record_writer import RecordWriter
 from netstack.runtime.session_stream import SessionStream
 from netstack.transport import ByteStream, transport_for
 from netstack.wire.codec_native import PROTOCOL_VERSION, NativeCodec
-from netstack.wire.connection import FEATURE_SESSION
 from netstack.wire.frames import (
     AddCredit,
     ConnectionFailure,
@@ -34,6 +33,7 @@ from netstack.wire.frames import (
     Received,
     SessionOffer,
 )
+from netstack.wire.greeting import FEATURE_SESSION
 from netstack.wire.session import WINDOW_BYTES, SessionStatistics
 
 GRACE_S = 5.0

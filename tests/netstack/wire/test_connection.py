@@ -24,14 +24,7 @@ from netstack.inbound.receiver import ChannelReceiver
 from netstack.outbound.partition import ResultPartition
 from netstack.outbound.sender import ChannelSender
 from netstack.wire.codec_native import PROOF_MAGIC, PROTOCOL_VERSION, NativeCodec
-from netstack.wire.connection import (
-    FEATURE_CHECKSUM,
-    GATHER_BYTES,
-    GATHER_FRAMES,
-    MAX_PENDING_CONTROL,
-    Connection,
-    OutgoingBatch,
-)
+from netstack.wire.connection import MAX_PENDING_CONTROL, Connection
 from netstack.wire.flink_consumer import FlinkConsumerCodec
 from netstack.wire.flink_producer import FlinkProducerCodec
 from netstack.wire.frames import (
@@ -48,6 +41,8 @@ from netstack.wire.frames import (
     Pong,
     Resume,
 )
+from netstack.wire.greeting import FEATURE_CHECKSUM
+from netstack.wire.outgoing_batch import GATHER_BYTES, GATHER_FRAMES, OutgoingBatch
 from netstack.wire.states import TRANSITIONS, Input, State
 
 CODEC = NativeCodec()
