@@ -29,7 +29,7 @@ _DURATIONS = (
     "heartbeat_timeout_s",
 )
 MAX_GRACE_S = 3600.0
-SHUFFLE_COMPRESSIONS = ("lz4", "none")
+SHUFFLE_COMPRESSIONS = ("auto", "lz4", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,9 @@ class NetworkConfig:
         shuffle_directory: where partitions that are kept (blocking and hybrid ones) have their files: an existing
             folder; None is the system's temporary folder. What dead processes left there is removed.
         shuffle_disk_bytes: most of all kept partitions together on disk; None is what the disk has.
-        shuffle_compression: of what is kept: "lz4" compresses each buffer that gets smaller, "none" none.
+        shuffle_compression: of what is kept: "lz4" compresses each buffer that gets smaller, "none" none. "auto" does
+            so while that takes less time than writing what it saves, by what both took so far, or where less than an
+            eighth of the disk, or of `shuffle_disk_bytes`, is left; through a network slower than the disk give "lz4".
         sort_buffer_bytes: memory of the task that writes a kept partition; what it writes is put in the order of its
             consumers there, in portions of half of that.
         sort_min_subpartitions: with fewer subpartitions each has a file of its own; with as many, or more, all of a
@@ -128,7 +130,7 @@ class NetworkConfig:
     spill_directory: str | None = None
     shuffle_directory: str | None = None
     shuffle_disk_bytes: int | None = None
-    shuffle_compression: str = "lz4"
+    shuffle_compression: str = "auto"
     sort_buffer_bytes: int = 8 * MIB
     sort_min_subpartitions: int = 4
     read_memory_bytes: int = 32 * MIB

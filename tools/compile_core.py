@@ -40,7 +40,8 @@ MODULES: Final = (
     *("wire.credit", "wire.codec", "wire.codec_native", "wire.assembler"),
     *("wire.outgoing_batch", "wire.connection"),
     *("wire.codec_flink", "wire.flink_consumer", "wire.flink_producer"),  # subclasses of a compiled class
-    *("shuffle.index", "shuffle.pages", "shuffle.region", "shuffle.reading", "shuffle.view", "shuffle.store"),
+    *("shuffle.index", "shuffle.pages", "shuffle.compression", "shuffle.region", "shuffle.reading"),
+    *("shuffle.view", "shuffle.store"),
     *("inbound.channel", "inbound.local_channel", "inbound.parts", "inbound.capture"),
     *("inbound.gate", "inbound.union", "inbound.receiver", "inbound.uncredited", "inbound.spare", "inbound.in_band"),
 )

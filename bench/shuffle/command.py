@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from netstack.cli.values import COUNT, SIZE
+from netstack.config import SHUFFLE_COMPRESSIONS
 
 from .. import console
 from ..flags import json_flag
@@ -33,13 +34,19 @@ from .rows import MODES
 @click.option("--taskmanagers", type=COUNT, default=2, show_default=True, help="Processes on this machine.")
 @click.option("--slots", type=COUNT, default=2, show_default=True, help="Of each; with 1 the second stage waits.")
 @click.option("--repeats", type=COUNT, default=3, show_default=True, help="Of each mode, by turns.")
-@click.option("--compressed/--plain", "is_compressed", default=None, help="Only so; both if not given.")
+@click.option(
+    "--compression",
+    "compressions",
+    type=click.Choice(SHUFFLE_COMPRESSIONS),
+    multiple=True,
+    help="Of what is kept; may be given several times; all if not given.",
+)
 @click.option("--half/--no-half", "is_halved", default=True, show_default=True, help="Also with half of the slots.")
 @click.option("--spark/--no-spark", "with_spark", default=False, show_default=True, help="PySpark's shuffle beside it.")
 @json_flag
 def shuffle(
     modes: tuple[str, ...],
-    is_compressed: bool | None,
+    compressions: tuple[str, ...],
     is_halved: bool,
     with_spark: bool,
     as_json: bool,
@@ -51,7 +58,7 @@ def shuffle(
     that does not depend on their order are compared with those of the rows that were made.
     """
     errors = console.err()
-    compressions = {None: ("lz4", "none"), True: ("lz4",), False: ("none",)}[is_compressed]
+    compressions = compressions or SHUFFLE_COMPRESSIONS
     spec = ShuffleSpec(modes=modes or tuple(MODES), compressions=compressions, is_halved=is_halved, **settings)
     with contextlib.ExitStack() as stack:
         spark = stack.enter_context(_session(spec.producers)) if with_spark else None
@@ -81,12 +88,23 @@ def print_shuffle(result: Mapping[str, Any], console: Console) -> None:
         soft_wrap=True,
     )
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("exchange", "MB/s", "of the disk's", "seconds", "CPU s", "on disk", "memory", "complete"):
+    for name in (
+        "exchange",
+        "MB/s",
+        "of the disk's",
+        "seconds",
+        "CPU s",
+        "on disk",
+        "compressed",
+        "memory",
+        "complete",
+    ):
         table.add_column(name, justify="left" if name == "exchange" else "right")
     own = min(disk["write_bytes_per_s"], disk["read_bytes_per_s"])
     for mode, runs in result["modes"].items():
         rate = median(run["bytes_per_s"] for run in runs)
         on_disk = [run["peak_disk_bytes"] for run in runs if run["peak_disk_bytes"] is not None]
+        shares = [run["compressed_share"] for run in runs if run["compressed_share"] is not None]
         table.add_row(
             mode,
             f"{rate / 1e6:,.0f}",
@@ -94,6 +112,7 @@ def print_shuffle(result: Mapping[str, Any], console: Console) -> None:
             f"{median(run['duration_s'] for run in runs):.2f}",
             f"{median(run['cpu_s'] for run in runs):.1f}",
             f"{max(on_disk) / 1e6:,.0f} MB" if on_disk else "",
+            f"{median(shares):.0%}" if shares else "",
             f"{max(run['peak_memory_growth_bytes'] for run in runs) / 1e6:,.0f} MB",
             "yes" if all(run["delivered"] for run in runs) else "[red]NO[/]",
         )

@@ -17,6 +17,7 @@ from typing import Any, Final, final
 
 import trio
 
+from netstack.config import SHUFFLE_COMPRESSIONS
 from netstack.jobmanager.local import open_local_cluster
 from netstack.schedule.slots.slots import LoadBalanceMode
 
@@ -40,7 +41,7 @@ class ShuffleSpec:
         taskmanagers: processes.
         slots: of each TaskManager; fewer than subtasks make stages wait where they can.
         repeats: of each mode, by turns.
-        compressions: of what is kept: `lz4`, `none`.
+        compressions: of what is kept: `auto`, `lz4`, `none`.
         is_halved: whether what is kept is also measured with half of the slots.
     """
 
@@ -51,7 +52,7 @@ class ShuffleSpec:
     taskmanagers: int
     slots: int
     repeats: int
-    compressions: tuple[str, ...] = ("lz4", "none")
+    compressions: tuple[str, ...] = SHUFFLE_COMPRESSIONS
     is_halved: bool = True
 
 
@@ -62,7 +63,7 @@ class Variant:
 
     Attributes:
         mode: see `rows.MODES`.
-        compression: `lz4` or `none`; of what is not kept it means nothing.
+        compression: `auto`, `lz4` or `none`; of what is not kept it means nothing.
         slots: of each TaskManager.
     """
 
@@ -84,7 +85,7 @@ def variants(spec: ShuffleSpec) -> list[Variant]:
     """What is measured, in turns: pipelined once, whatever is kept compressed and not, and with half of the slots."""
     found = []
     for mode in spec.modes:
-        compressions = ("lz4",) if mode == "pipelined" else spec.compressions
+        compressions = ("auto",) if mode == "pipelined" else spec.compressions
         found += [Variant(mode, compression, spec.slots) for compression in compressions]
         if spec.is_halved and mode != "pipelined" and spec.slots > 1:
             found.append(Variant(mode, compressions[0], spec.slots // 2))
@@ -160,13 +161,16 @@ async def _run(variant: Variant, shape: dict[str, int], spec: ShuffleSpec, folde
         before = sum(map(_anonymous_bytes, pids))
         with _Watch(folder, pids) as watch:
             began, began_cpu_s = time.monotonic(), sum(map(_cpu_s, pids))
-            result = await cluster.wait(await cluster.client.submit(long))
+            job_id = await cluster.client.submit(long)
+            result = await cluster.wait(job_id)
             duration_s = time.monotonic() - began
             cpu_s = sum(map(_cpu_s, pids)) - began_cpu_s
+        kept = [vertex["kept"] for vertex in (await cluster.client.job(job_id))["vertices"]]
     return {
         "duration_s": duration_s,
         "cpu_s": cpu_s,
         "peak_disk_bytes": watch.disk_bytes,
+        "compressed_share": next((each["compressed_bytes"] / each["bytes"] for each in kept if each), None),
         "peak_memory_growth_bytes": max(0, watch.memory_bytes - before),
         "results": [result.results["sums"].get(index) for index in range(spec.consumers)],
     }
@@ -178,7 +182,7 @@ def _with_spark(spark: Any, shape: dict[str, int], spec: ShuffleSpec) -> dict[st
     with _Watch(Path("/nonexistent"), pids) as watch:
         run = spark_peer.run(spark, **shape)
     run["cpu_s"] = sum(map(_cpu_s, pids)) - began_cpu_s
-    run["peak_disk_bytes"] = None
+    run["peak_disk_bytes"] = run["compressed_share"] = None
     run["peak_memory_growth_bytes"] = max(0, watch.memory_bytes - before)
     return run
 

@@ -36,7 +36,7 @@ def shuffle_job(
     batches: int,
     producers: int,
     consumers: int,
-    compression: str = "lz4",
+    compression: str = "auto",
     waits_for_slots: bool = False,
     seed: int = 1,
 ) -> StreamEnvironment:
@@ -44,7 +44,7 @@ def shuffle_job(
 
     Args:
         mode: one of `MODES`.
-        compression: of what is kept: `lz4` or `none`.
+        compression: of what is kept: `auto`, `lz4` or `none`.
         batches: of `BATCH_ROWS`, from each producer.
         producers: subtasks that make rows.
         consumers: subtasks that get them, each a range of keys.

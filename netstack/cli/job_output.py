@@ -96,6 +96,7 @@ def job_lines(job: Document) -> list[RenderableType]:
     if job["vertices"]:
         lines.append(vertices_table(job["vertices"]))
         lines += map(Text, decided_lines(job["vertices"]))
+        lines += map(Text, kept_lines(job["vertices"]))
     if job["last_checkpoint"]:
         last = job["last_checkpoint"]
         lines.append(Text(f"checkpoint {last['checkpoint_id']}: {last['path']}"))
@@ -122,6 +123,20 @@ def decided_lines(vertices: Iterable[Document]) -> list[str]:
             ]
             shown = " ".join(reads[:_SHOWN_SUBTASKS])
             lines.append(f"  subpartitions of {given['dataset']} that each reads: {shown}{_more(len(reads))}")
+    return lines
+
+
+def kept_lines(vertices: Iterable[Document]) -> list[str]:
+    """What was put into files, and how much of it was compressed."""
+    lines = []
+    for vertex in vertices:
+        kept = vertex.get("kept")
+        if kept is not None and kept["bytes"]:
+            share = kept["compressed_bytes"] / kept["bytes"]
+            lines.append(
+                f"{vertex['name']}: {kept['bytes']:,} bytes are kept in {kept['stored_bytes']:,},"
+                f" {share:.0%} of them compressed"
+            )
     return lines
 
 

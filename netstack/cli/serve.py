@@ -338,9 +338,9 @@ def _is_behind(subpartition: ResultSubpartition) -> bool:
 @click.option(
     "--compression",
     type=click.Choice(SHUFFLE_COMPRESSIONS),
-    default="lz4",
+    default="auto",
     show_default=True,
-    help="Of what is kept in files: each buffer that gets smaller.",
+    help="Of what is kept in files: each buffer that gets smaller; auto: while that takes less time than it saves.",
 )
 @click.option(
     "--sort-min-subpartitions",

@@ -256,6 +256,7 @@ class TaskFinished:
         produced_bytes: for each partition, for each subpartition.
         results: what its sinks, or its invokable, returned, by operator.
         final: where its last state is stored, for a job with checkpoints.
+        kept: for each partition that is kept: bytes of records in it, how many of these were compressed, bytes on disk.
     """
 
     job_id: str
@@ -263,6 +264,7 @@ class TaskFinished:
     produced_bytes: tuple[tuple[int, ...], ...]
     results: Plain
     final: Plain | None
+    kept: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

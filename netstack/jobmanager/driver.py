@@ -134,6 +134,10 @@ class JobDriver:
                 ErrorCode.MALFORMED_FRAME,
                 f"attempt {message.attempt} reports {len(message.produced_bytes)} partitions and has {len(partitions)}",
             )
+        if len(message.kept) > len(partitions) or any(len(sizes) != 3 for sizes in message.kept):
+            raise RemoteProtocolError(
+                ErrorCode.MALFORMED_FRAME, f"attempt {message.attempt} reports {message.kept} of what it keeps"
+            )
         produced: Mapping[int, npt.NDArray[np.int64]] = {
             partition: np.array(sizes, np.int64)
             for partition, sizes in zip(partitions, message.produced_bytes, strict=False)

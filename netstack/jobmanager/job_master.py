@@ -437,7 +437,7 @@ class JobMaster:
 
     def _finished(self, message: TaskFinished, now_s: float) -> None:
         report = self._driver.finished(message, now_s)
-        self.tasks.returned(message.attempt, message.results)
+        self.tasks.returned(message.attempt, message.results, message.kept)
         if message.final is not None and self._commands is not None and self._driver.is_current(message.attempt):
             self._commands.left(self.tasks.named(message.attempt), message.final)
         self._inbox.post(report)

@@ -8,7 +8,7 @@ has taken its end for the task's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
 
 from ..checkpoint.coordinator import JobTask, Subtask
@@ -29,6 +29,7 @@ class JobTasks:
     Attributes:
         places: where each subtask was sent, by its number.
         results: what sinks returned: operator -> subtask -> value.
+        kept: of each subtask that keeps partitions, by its number: bytes of records, of these compressed, on disk.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -36,7 +37,10 @@ class JobTasks:
         self.results: dict[str, dict[int, Any]] = {}
         self._scheduler = scheduler
         self._beside: dict[tuple[int, int], PhysicalSlot] = {}  # where second attempts are, by subtask and attempt
-        self._results_of: dict[Attempt, Mapping[str, Any]] = {}  # of attempts whose end is in the inbox
+        self.kept: dict[int, tuple[int, int, int]] = {}
+        self._results_of: dict[
+            Attempt, tuple[Mapping[str, Any], tuple[int, int, int] | None]
+        ] = {}  # of attempts whose end is in the inbox
         self._names = [vertex.name for vertex in scheduler.topology.job.vertices]
         self._vertices = {name: number for number, name in enumerate(self._names)}
 
@@ -97,19 +101,22 @@ class JobTasks:
 
     # Results.
 
-    def returned(self, attempt: Attempt, results: Mapping[str, Any]) -> None:
+    def returned(self, attempt: Attempt, results: Mapping[str, Any], kept: Sequence[Sequence[int]]) -> None:
         """An attempt has ended; whether it counts is not known yet."""
-        if results:
-            self._results_of[attempt] = results
+        if results or kept:
+            data, compressed, stored = (sum(column) for column in zip(*kept, strict=True)) if kept else (0, 0, 0)
+            self._results_of[attempt] = results, (data, compressed, stored) if kept else None
 
     def keep_results(self, event: events.TasksReported) -> None:
         """The scheduler has been told of these ends: keeps what those returned that count."""
         for number, attempt in zip(event.subtasks.tolist(), event.attempts.tolist(), strict=True):
             vertex, index = self._scheduler.topology.place_of(number)
-            results = self._results_of.pop((vertex, index, attempt), {})
+            results, kept = self._results_of.pop((vertex, index, attempt), ({}, None))
             if self._scheduler.attempt(number) == attempt and self.has_ended((self._names[vertex], index)):
                 for operator, value in results.items():
                     self.results.setdefault(operator, {})[index] = value
+                if kept is not None:
+                    self.kept[number] = kept
 
     def _number(self, subtask: Subtask) -> int:
         return self._scheduler.topology.subtask(self._vertices[subtask[0]], subtask[1])

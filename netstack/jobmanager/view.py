@@ -128,11 +128,23 @@ def _vertices(record: JobRecord, master: JobMaster) -> list[dict[str, Any]]:
                 "slot_sharing_group": topology.job.slot_sharing_groups[vertex.slot_sharing_group].name,
                 "records_in": progress.get(str(number), {}).get("records_in", 0),
                 "records_out": progress.get(str(number), {}).get("records_out", 0),
+                "kept": _kept(master, number) if is_there else None,
                 "decided": _decided(master, number) if is_there else None,
                 "subtasks": [_subtask(master, subtask) for subtask in topology.subtasks_of(number)] if is_there else [],
             }
         )
     return found
+
+
+def _kept(master: JobMaster, vertex: int) -> dict[str, int] | None:
+    """What a vertex put into files, as far as its subtasks have ended; None if it keeps nothing."""
+    found = [
+        master.tasks.kept[each] for each in master.scheduler.topology.subtasks_of(vertex) if each in master.tasks.kept
+    ]
+    if not found:
+        return None
+    data, compressed, stored = (sum(column) for column in zip(*found, strict=True))
+    return {"bytes": data, "compressed_bytes": compressed, "stored_bytes": stored}
 
 
 def _decided(master: JobMaster, vertex: int) -> dict[str, Any] | None:

@@ -50,7 +50,8 @@ class ResultPartitionStatistics:
         is_finished: whether its end was queued.
         is_released: whether it is gone.
         bytes_per_subpartition: framed bytes finished for each consumer (a broadcast buffer counts for each).
-        stored_bytes: of a kept partition: on disk, compressed.
+        stored_bytes: of a kept partition: on disk.
+        compressed_bytes: of a kept partition: bytes of records that were compressed before they went there.
         is_sealed: of a kept partition: whether all of it is on disk.
     """
 
@@ -70,6 +71,7 @@ class ResultPartitionStatistics:
     is_released: bool
     bytes_per_subpartition: tuple[int, ...] = ()
     stored_bytes: int = 0
+    compressed_bytes: int = 0
     is_sealed: bool = False
 
     @property
@@ -123,6 +125,14 @@ class StoredPartition(Protocol):
     @property
     def stored_bytes(self) -> int:
         """On disk."""
+
+    @property
+    def data_bytes(self) -> int:
+        """Of records (framed), that went there; what all consumers get counts once."""
+
+    @property
+    def compressed_bytes(self) -> int:
+        """Of these, in buffers that were compressed."""
 
     def on_boundary(self) -> None:
         """A record was written whole, and finished a buffer."""
@@ -286,6 +296,12 @@ class ResultPartition:
         return self.store is None or not self.kind.is_blocking or self.store.is_sealed
 
     @property
+    def kept_bytes(self) -> tuple[int, ...]:
+        """Of a kept partition: bytes of records, how many of these were compressed, bytes on disk; else nothing."""
+        store = self.store
+        return () if store is None else (store.data_bytes, store.compressed_bytes, store.stored_bytes)
+
+    @property
     def bytes_per_subpartition(self) -> tuple[int, ...]:
         """Framed bytes finished so far for each consumer; of a finished partition what each will read."""
         *slots, broadcast = self.counters.slots
@@ -443,6 +459,7 @@ class ResultPartition:
             is_released=self.is_released,
             bytes_per_subpartition=self.bytes_per_subpartition,
             stored_bytes=0 if self.store is None else self.store.stored_bytes,
+            compressed_bytes=0 if self.store is None else self.store.compressed_bytes,
             is_sealed=self.store is not None and self.store.is_sealed,
         )
 

@@ -16,7 +16,7 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, final
 
 from ..errors import DiskFull, PartitionDamaged, ShuffleStorageError
@@ -106,9 +106,16 @@ def remove_leftovers(parent: str) -> list[str]:
 
 @final
 class PartitionFiles:
-    """The files of one partition. Each method is called by one thread at a time, but `read_block` by any number."""
+    """The files of one partition. Each method is called by one thread at a time, but `read_block` by any number.
 
-    def __init__(self, folder: str, number: int, subpartitions: int, *, own_files: bool) -> None:
+    Attributes:
+        write_s: time in the write calls of `append`, until somebody sets it to 0.
+        free_share: of the disk, behind the last of them.
+    """
+
+    def __init__(
+        self, folder: str, number: int, subpartitions: int, *, own_files: bool, ticks: Callable[[], float]
+    ) -> None:
         """Touches nothing yet.
 
         Args:
@@ -116,8 +123,12 @@ class PartitionFiles:
             number: of the partition, unique in it.
             subpartitions: how many.
             own_files: whether each has a data file of its own.
+            ticks: seconds; what writes take is measured with it.
         """
         self.own_files = own_files
+        self.write_s = 0.0
+        self.free_share = 1.0
+        self._ticks = ticks
         self._base = os.path.join(folder, str(number))
         self._count = subpartitions if own_files else 1
         self._descriptors: list[int] = [-1] * self._count
@@ -153,12 +164,14 @@ class PartitionFiles:
                 batch.append(piece)
                 waiting += len(piece)
                 if waiting >= WRITE_BYTES or len(batch) >= WRITE_PIECES:
-                    _write_all(descriptor, batch, waiting)
+                    self._write(descriptor, batch, waiting)
                     size += waiting
                     batch, waiting = [], 0
             if batch:
-                _write_all(descriptor, batch, waiting)
+                self._write(descriptor, batch, waiting)
                 size += waiting
+            found = os.fstatvfs(descriptor)
+            self.free_share = found.f_bavail / found.f_blocks if found.f_blocks else 1.0
         self._ends[file] = start + size
         return start, size
 
@@ -256,6 +269,11 @@ class PartitionFiles:
                     os.unlink(self.data_path(file))
         with contextlib.suppress(OSError):
             os.unlink(self.index_path)
+
+    def _write(self, descriptor: int, pieces: list[Piece], size: int) -> None:
+        began = self._ticks()
+        _write_all(descriptor, pieces, size)
+        self.write_s += self._ticks() - began
 
     def _read(self, file: int, memory: memoryview, offset: int) -> int:
         got = 0

@@ -16,6 +16,7 @@ from ..config import NetworkConfig
 from ..errors import NetstackError
 from ..ids import PartitionId, ResultPartitionType
 from ..outbound.partition import PartitionHost, ResultPartition
+from .compression import PageCompression, WriteCost
 from .reading import Disk, ReadScheduler
 from .store import DiskQuota, PartitionStore, StoreHost
 
@@ -31,6 +32,7 @@ class KeptPartitionFactory:
         self._disk = disk
         self._folder = folder
         self._made = 0
+        self._cost = WriteCost()
         self.quota = DiskQuota(config.shuffle_disk_bytes)
         self.reads = ReadScheduler(disk, memory_bytes=config.read_memory_bytes, page_bytes=config.segment_size_bytes)
 
@@ -67,7 +69,8 @@ class KeptPartitionFactory:
             folder=self._folder,
             own_files=subpartitions < config.sort_min_subpartitions,
             page_bytes=config.segment_size_bytes,
-            compressed=config.shuffle_compression != "none",
+            compression=PageCompression(config.shuffle_compression, self._cost, host.ticks),
+            ticks=host.ticks,
             disk=self._disk,
             reads=self.reads,
             quota=self.quota,

@@ -11,9 +11,10 @@ from typing import final
 import numpy as np
 
 from ..buffer.buffer import Buffer
+from .compression import PageCompression
 from .files import PartitionFiles
 from .index import BROADCAST, CELL, TORN, RegionEntry
-from .pages import Piece, encode_page, paginate
+from .pages import Piece, paginate
 
 _NOTHING: list[Buffer] = []
 
@@ -69,7 +70,9 @@ class Region:
             for buffer in buffers:
                 buffer.recycle()
 
-    def write(self, files: PartitionFiles, subpartitions: int, *, page_bytes: int, compressed: bool) -> RegionEntry:
+    def write(
+        self, files: PartitionFiles, subpartitions: int, *, page_bytes: int, compression: PageCompression
+    ) -> RegionEntry:
         """Appends it to the files; runs in a thread.
 
         Raises:
@@ -79,13 +82,13 @@ class Region:
         cells = np.zeros(subpartitions, CELL)
         if not files.own_files and self._is_broadcast(subpartitions):
             sizes: list[tuple[int, int]] = []
-            offset, _ = files.append(0, self._pages(0, page_bytes, compressed, sizes))
+            offset, _ = files.append(0, self._pages(0, page_bytes, compression, sizes))
             cells[:] = (offset, *sizes[0])
             return RegionEntry(cells, BROADCAST | self._torn_flag)
         if files.own_files:
             for subpartition in self._items:
                 sizes = []
-                offset, _ = files.append(subpartition, self._pages(subpartition, page_bytes, compressed, sizes))
+                offset, _ = files.append(subpartition, self._pages(subpartition, page_bytes, compression, sizes))
                 cells[subpartition] = (offset, *sizes[0])
             return RegionEntry(cells, self._torn_flag)
         order = sorted(self._items)
@@ -93,7 +96,7 @@ class Region:
 
         def all_pages() -> Iterator[Piece]:
             for subpartition in order:
-                yield from self._pages(subpartition, page_bytes, compressed, sizes)
+                yield from self._pages(subpartition, page_bytes, compression, sizes)
 
         offset, _ = files.append(0, all_pages())
         for subpartition, (size, pages) in zip(order, sizes, strict=True):
@@ -106,13 +109,13 @@ class Region:
         return TORN if self.is_torn else 0
 
     def _pages(
-        self, subpartition: int, page_bytes: int, compressed: bool, sizes: list[tuple[int, int]]
+        self, subpartition: int, page_bytes: int, compression: PageCompression, sizes: list[tuple[int, int]]
     ) -> Iterator[Piece]:
         """The pages of a subpartition; at their end, (bytes, pages) is appended to `sizes`."""
         size = count = 0
         for data_type, pieces, length in paginate(self._items[subpartition], page_bytes):
             count += 1
-            for piece in encode_page(data_type, pieces, length, compressed=compressed):
+            for piece in compression.encode(data_type, pieces, length):
                 size += len(piece)
                 yield piece
         sizes.append((size, count))

@@ -25,6 +25,7 @@ from ..errors import ChannelFailed, DiskFull, ErrorCode, NetstackError
 from ..ids import ResultPartitionType
 from ..outbound.partition import PartitionHost, ResultPartition
 from ..outbound.subpartition_view import SubpartitionView
+from .compression import SCARCE, PageCompression
 from .files import PartitionFiles
 from .index import Extent, RegionEntry, RegionIndex
 from .reading import Disk, ReadScheduler
@@ -43,6 +44,11 @@ class DiskQuota:
     def __init__(self, limit_bytes: int | None) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
+
+    @property
+    def is_scarce(self) -> bool:
+        """Whether little is left of it."""
+        return self.limit_bytes is not None and self.used_bytes > (1 - SCARCE) * self.limit_bytes
 
     def check(self, more_bytes: int) -> None:
         """Raises unless there is room.
@@ -70,6 +76,7 @@ class PartitionStore:
         is_sealed: whether everything is on disk.
         is_released: whether it is gone.
         stored_bytes: on disk.
+        compression: which pages are compressed, and how much that was.
         failure: why its producer failed.
         error: why it could not be written.
     """
@@ -83,7 +90,8 @@ class PartitionStore:
         folder: str,
         own_files: bool,
         page_bytes: int,
-        compressed: bool,
+        compression: PageCompression,
+        ticks: Callable[[], float],
         disk: Disk,
         reads: ReadScheduler,
         quota: DiskQuota,
@@ -97,14 +105,15 @@ class PartitionStore:
             folder: of the process.
             own_files: whether each subpartition has a data file of its own.
             page_bytes: most bytes of records in a page.
-            compressed: whether pages are compressed where that makes them smaller.
+            compression: which pages are compressed.
+            ticks: seconds; what writes take is measured with it.
             disk: runs what touches files.
             reads: whose turn it is to be read.
             quota: of the TaskManager.
         """
         self.number = number
         self.kind = kind
-        self.files = PartitionFiles(folder, number, subpartitions, own_files=own_files)
+        self.files = PartitionFiles(folder, number, subpartitions, own_files=own_files, ticks=ticks)
         self.index = RegionIndex(subpartitions, own_files=own_files)
         self.page_bytes = page_bytes
         self.drain = True
@@ -121,7 +130,7 @@ class PartitionStore:
         """Has the writer finish every open buffer, between two records."""
         self.first_region = 0
         self._subpartitions = subpartitions
-        self._compressed = compressed
+        self.compression = compression
         self._disk = disk
         self._reads = reads
         self._quota = quota
@@ -147,6 +156,16 @@ class PartitionStore:
             self._sources.append(subpartition.create_view(notify))
 
     # From the writer.
+
+    @property
+    def data_bytes(self) -> int:
+        """See `StoredPartition`."""
+        return self.compression.data_bytes
+
+    @property
+    def compressed_bytes(self) -> int:
+        """See `StoredPartition`."""
+        return self.compression.compressed_bytes
 
     def on_kick(self) -> None:
         """Buffers were finished, or are wanted and not there."""
@@ -370,7 +389,7 @@ class PartitionStore:
                 self.files,
                 self._subpartitions,
                 page_bytes=self.page_bytes,
-                compressed=self._compressed,
+                compression=self.compression,
             ),
             self._on_written,
         )
@@ -384,6 +403,9 @@ class PartitionStore:
             stored = int(cells[0] if entry.flags & 2 else cells.sum())
             self.stored_bytes += stored
             self._quota.used_bytes += stored
+            write_s, self.files.write_s = self.files.write_s, 0.0
+            is_scarce = self._quota.is_scarce or self.files.free_share < SCARCE
+            self.compression.on_region(stored, write_s, is_scarce=is_scarce)
             region.recycle()
         self.release_files()
         if self.is_released:

@@ -53,7 +53,7 @@ from .operators import BoundOperator
 from .output import TaskOutput
 from .partitioners import selector_of
 from .recovery import RestoredCheckpoint, RestoredTask, check_rescaled
-from .reports import TaskOutcome, TaskReports, TaskStatistics
+from .reports import TaskOutcome, TaskReports, TaskStatistics, kept_bytes
 
 
 @final
@@ -246,7 +246,9 @@ class ChainTask:
             failure = failure or root
         if failure is not None:
             raise failure from (failure.cause if isinstance(failure, OperatorFailed) else failure.__cause__)
-        return TaskOutcome(self._produced(), self._results, await self._store_final())
+        return TaskOutcome(
+            self._produced(), self._results, await self._store_final(), kept_bytes(self._output.partitions)
+        )
 
     async def close(self, failure: str = "") -> None:
         """Closes the operators and the gates; fails partitions that are unfinished, so that consumers learn of it.

@@ -26,7 +26,7 @@ from ..runtime.network_environment import NetworkEnvironment
 from ..schedule.descriptors.descriptors import PartitionDescriptor, TaskDeploymentDescriptor
 from ..schedule.descriptors.information import TaskInformation
 from ..schedule.descriptors.shuffle import ShuffleDescriptors
-from .reports import TaskOutcome, TaskReports, TaskStatistics
+from .reports import TaskOutcome, TaskReports, TaskStatistics, kept_bytes
 
 INBOX_MESSAGES: Final = 4096
 """What whoever drives the job may say to a task before it listens."""
@@ -145,7 +145,7 @@ class InvokableTask:
         self._reports.running()
         result = await function(self)
         produced = tuple(partition.bytes_per_subpartition for partition in self.partitions)
-        return TaskOutcome(produced, {self._operator: result})
+        return TaskOutcome(produced, {self._operator: result}, kept=kept_bytes(self.partitions))
 
     def told(self, message: Plain) -> None:
         """Takes what whoever drives the job says."""

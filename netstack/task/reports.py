@@ -5,7 +5,7 @@ Takes: nothing. Gives: the interface of a task, and of whoever hears its reports
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, final
 
@@ -59,11 +59,18 @@ class TaskOutcome:
         produced_bytes: for each partition, for each subpartition.
         results: what sinks, or the invokable, returned, by operator: plain data.
         final: where its last state is stored, in a job with checkpoints.
+        kept: see `TaskFinished`.
     """
 
     produced_bytes: tuple[tuple[int, ...], ...] = ()
     results: Mapping[str, Any] = field(default_factory=dict)
     final: TaskFile | None = None
+    kept: tuple[tuple[int, ...], ...] = ()
+
+
+def kept_bytes(partitions: Iterable[ResultPartition]) -> tuple[tuple[int, ...], ...]:
+    """What `TaskFinished` tells of those that are kept."""
+    return tuple(partition.kept_bytes for partition in partitions if partition.store is not None)
 
 
 @final

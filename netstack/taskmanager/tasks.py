@@ -193,7 +193,8 @@ class TaskAttempt:
             self._when_made(do)
         outcome = await made.run()
         final = _file_document(outcome.final)
-        finished = TaskFinished(self._job_id, self.attempt, outcome.produced_bytes, dict(outcome.results), final)
+        results = dict(outcome.results)
+        finished = TaskFinished(self._job_id, self.attempt, outcome.produced_bytes, results, final, outcome.kept)
         packed(finished)  # results that cannot travel are a failure
         return finished
 

@@ -47,7 +47,13 @@ def test_what_is_measured() -> None:
         size_bytes=1, modes=("pipelined", "blocking"), producers=2, consumers=2, taskmanagers=2, slots=2, repeats=1
     )
     labels = [variant.label(spec) for variant in measure.variants(spec)]
-    assert labels == ["pipelined", "blocking, lz4", "blocking, plain", "blocking, lz4, half the slots"]
+    assert labels == [
+        "pipelined",
+        "blocking, auto",
+        "blocking, lz4",
+        "blocking, plain",
+        "blocking, auto, half the slots",
+    ]
 
 
 @pytest.mark.slow
@@ -57,8 +63,11 @@ def test_every_row_comes_in_every_mode(capsys: pytest.CaptureFixture[str]) -> No
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert document["delivered"]
     assert document["rows"] == 20_000
-    assert [*document["modes"]] == ["pipelined", "blocking, lz4", "blocking, plain"]
+    assert [*document["modes"]] == ["pipelined", "blocking, auto", "blocking, lz4", "blocking, plain"]
     (blocking,) = document["modes"]["blocking, lz4"]
+    assert blocking["compressed_share"] == 1
+    assert document["modes"]["blocking, plain"][0]["compressed_share"] == 0
+    assert document["modes"]["blocking, plain"][0]["peak_disk_bytes"] is not None
     assert blocking["bytes_per_s"] > 0
     assert document["disk"]["write_bytes_per_s"] > 0
 
@@ -71,6 +80,6 @@ def test_a_row_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch, capsys: 
         return found
 
     monkeypatch.setattr(measure, "expected", more)
-    words = ["--bytes", "1MiB", "--repeats", "1", "--mode", "blocking", "--plain", "--no-half"]
+    words = ["--bytes", "1MiB", "--repeats", "1", "--mode", "blocking", "--compression", "none", "--no-half"]
     assert main(["shuffle", *words]) == 1
     assert "NO" in capsys.readouterr().out

@@ -71,10 +71,18 @@ class Jobs:
 
 
 class Host:
+    def __init__(self, *, jumps: bool) -> None:
+        """Its processor's clock stands, or jumps by anything from a nanosecond to a second."""
+        self.random = random.Random(7) if jumps else None
+        self.seconds = 0.0
+
     def now(self) -> float:
         return 0.0
 
-    ticks = now
+    def ticks(self) -> float:
+        if self.random is not None:
+            self.seconds += 10 ** self.random.uniform(-9, 0)
+        return self.seconds
 
     def kick(self) -> None: ...
 
@@ -181,6 +189,7 @@ class World:
 
     def __init__(self, kind: ResultPartitionType, subpartitions: int, folder: str, **settings: Any) -> None:
         broadcast = settings.pop("broadcast", False)
+        jumps = settings.pop("jumps", True)
         self.config = NetworkConfig(
             segment_size_bytes=SEGMENT,
             memory_bytes=2048 * SEGMENT,
@@ -199,7 +208,7 @@ class World:
             subpartitions,
             on_released=lambda partition: None,
             on_readable=self.on_readable,
-            host=Host(),
+            host=Host(jumps=jumps),
         )
         self.writer = PartitionWriter(
             self.partition,
@@ -310,7 +319,7 @@ def steps(draw: st.DrawFn) -> list[tuple[Any, ...]]:
     st.sampled_from([1, 2, 3, 5, 9, 40, 200]),
     steps(),
     steps(),
-    st.sampled_from(["lz4", "none"]),
+    st.sampled_from(["auto", "lz4", "none"]),
     st.sampled_from([1, 4]),
     st.booleans(),
 )
@@ -388,7 +397,7 @@ def test_what_is_read_is_what_was_written(
 @given(
     st.sampled_from([1, 3, 8]),
     st.lists(st.tuples(st.integers(0, 999), sizes, fills), min_size=1, max_size=30),
-    st.sampled_from(["lz4", "none"]),
+    st.sampled_from(["auto", "lz4", "none"]),
     st.sampled_from([1, 4]),
     st.lists(
         st.tuples(st.sampled_from(["flip", "cut", "fill"]), st.integers(0, 1 << 30), st.integers(1, 255)), min_size=1
@@ -452,6 +461,28 @@ def damage(path: Path, how: str, place: int, value: int) -> None:
     else:
         del data[place:]
     path.write_bytes(data)
+
+
+def test_where_room_is_scarce_what_gets_smaller_is_compressed() -> None:
+    """By its clock writing costs nothing; yet nearly three times the quota finds room, and is read again."""
+    folder = tempfile.mkdtemp()
+    try:
+        world = World(ResultPartitionType.BLOCKING, 4, folder, jumps=False, shuffle_disk_bytes=1_000_000)
+        for index in range(220):
+            world.emit(index % 4, 12_000, b"abc")
+            world.disk.run_all()
+        world.finish()
+        data, compressed, stored = world.partition.kept_bytes
+        assert data == 220 * (12_000 + HEAD.size + 4)
+        assert 0.6 < compressed / data < 0.8
+        assert stored == world.factory.quota.used_bytes < 1_000_000
+        reader = world.open(0, 4, Packaging.GLUED)  # some frames of compressed buffers, some of others
+        assert reader is not None
+        world.read_out(reader)
+        world.check(reader)
+        world.close()
+    finally:
+        shutil.rmtree(folder)
 
 
 @given(st.sampled_from([2, 9]), st.integers(1, 4))

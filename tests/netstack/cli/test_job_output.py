@@ -53,6 +53,13 @@ def test_a_job_in_detail() -> None:
     assert "created -> running" in text
 
 
+def test_what_was_put_into_files_is_told() -> None:
+    document = job()
+    document["vertices"][0]["kept"] = {"bytes": 4_000, "compressed_bytes": 1_000, "stored_bytes": 3_500}
+    text = shown(*job_lines(document))
+    assert "source -> map: 4,000 bytes are kept in 3,500, 25% of them compressed" in text
+
+
 def test_what_was_decided_is_told_beside_the_plan() -> None:
     document = job()
     (vertex,) = document["vertices"]

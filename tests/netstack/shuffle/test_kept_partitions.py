@@ -97,7 +97,8 @@ async def no_files(folder: Path) -> None:
 async def test_it_is_written_sealed_and_read_any_number_of_times(
     tmp_path: Path, subpartitions: int, is_local: bool
 ) -> None:
-    async with two_ends(settings(tmp_path, sort_buffer_bytes=256 * 1024)) as (producer, other):
+    config = settings(tmp_path, sort_buffer_bytes=256 * 1024, shuffle_compression="lz4")
+    async with two_ends(config) as (producer, other):
         records = records_of(6000)
         writer = await write(producer, "p", subpartitions, records)
         partition = writer.partition
@@ -105,6 +106,7 @@ async def test_it_is_written_sealed_and_read_any_number_of_times(
         assert statistics.is_sealed
         assert not statistics.pool.requested
         assert statistics.stored_bytes == sizes_in(tmp_path) < sum(map(len, records))
+        assert statistics.compressed_bytes > sum(map(len, records)) / 2
         channels = [ChannelDescriptor(producer.address, "p", index) for index in range(subpartitions)]
         for _ in range(2):
             found = await read_all(producer if is_local else other, channels)
