@@ -34,15 +34,22 @@ MODULES: Final = (
     *("buffer.segment", "buffer.buffer", "buffer.builder", "buffer.elements", "buffer.lent"),
     *("buffer.local_pool", "buffer.network_pool", "buffer.stored"),
     *("record.framing", "record.rows", "record.runs", "record.deserializer", "record.handout"),
-    *("outbound.open_buffers", "outbound.emission", "outbound.staging", "outbound.emitter", "outbound.writer"),
+    *(
+        "outbound.open_buffers",
+        "outbound.flush_rounds",
+        "outbound.emission",
+        "outbound.staging",
+        "outbound.emitter",
+        "outbound.writer",
+    ),
     *("outbound.partition", "outbound.subpartition", "outbound.subpartition_view"),
-    *("outbound.sender", "outbound.held_up"),
+    *("outbound.sender", "outbound.sending_channel", "outbound.held_up"),
     *("wire.credit", "wire.codec", "wire.codec_native", "wire.assembler"),
     *("wire.outgoing_batch", "wire.connection"),
     *("wire.codec_flink", "wire.flink_consumer", "wire.flink_producer"),  # subclasses of a compiled class
     *("shuffle.index", "shuffle.pages", "shuffle.compression", "shuffle.region", "shuffle.reading"),
     *("shuffle.view", "shuffle.store"),
-    *("inbound.channel", "inbound.local_channel", "inbound.parts", "inbound.capture"),
+    *("inbound.channel_buffers", "inbound.channel", "inbound.local_channel", "inbound.parts", "inbound.capture"),
     *("inbound.gate", "inbound.union", "inbound.receiver", "inbound.uncredited", "inbound.spare", "inbound.in_band"),
 )
 

@@ -1,14 +1,7 @@
 """One logical input channel whose producer is behind a connection, with its own and borrowed buffers.
 
 Takes: landed segments and events from the `ChannelReceiver`. Gives: buffers to the gate, credit to the receiver's next
-announcement.
-
-Rules for credit: wanted free buffers = backlog + exclusive. Floating buffers are taken for that, first come
-first served among the channels of the gate. Every free buffer is either announced exactly once or given back before it
-was; an exclusive buffer that is recycled while there is more than wanted gives a floating one back, not a credit.
-
-A channel without exclusive buffers starts without credit and hears of a backlog by announcements. It holds floating
-buffers only for what waits: while it is blocked it gives all of them back, and what was announced is void.
+announcement. Which buffers it has is told in `channel_buffers`.
 """
 
 from __future__ import annotations
@@ -17,14 +10,14 @@ from collections import deque
 from typing import Final, final
 
 from ..buffer.buffer import Buffer
-from ..buffer.local_pool import BufferListener, LocalBufferPool
+from ..buffer.local_pool import LocalBufferPool
 from ..buffer.network_pool import NetworkBufferPool
 from ..buffer.segment import Segment
 from ..errors import ChannelFailed, RemoteProtocolError
 from ..events import Alignment, CheckpointBarrier, DataType
 from ..wire.codec import Inflate
-from ..wire.credit import MAX_CREDIT, ReceiveCredit
 from .capture import InputCapture
+from .channel_buffers import ChannelBuffers
 from .gate import SingleInputGate
 from .in_band import (
     EVENT_OVERHEAD_BYTES,
@@ -50,7 +43,7 @@ _NO_QUEUE: Final[deque[Buffer]] = deque(maxlen=0)
 
 
 @final
-class RemoteInputChannel:
+class RemoteInputChannel(ChannelBuffers):
     """A channel whose producer is behind a connection."""
 
     __slots__ = (
@@ -59,29 +52,19 @@ class RemoteInputChannel:
         "_capture",
         "_error",
         "_event_bytes",
-        "_exclusive",
         "_expected_sequence",
-        "_floating",
         "_gate",
         "_has_compressed",
-        "_initial_credit",
         "_is_trickle",
         "_link",
-        "_network",
-        "_on_demand",
-        "_pool",
         "_priority_count",
         "_queue",
-        "_required",
-        "_waiting",
         "announcements",
         "backlog_announcements",
-        "credit",
         "index",
         "is_enqueued",
         "is_finished",
         "is_first",
-        "is_released",
         "number",
         "partition_id",
         "peer",
@@ -118,29 +101,20 @@ class RemoteInputChannel:
                 what arrives (`uncredited`).
             subpartitions: how many it reads from that one on.
         """
+        super().__init__(exclusive, pool, network, credit_based=credit_based)
         self.index = index
         self.number = -1  # given by the receiver
         self.is_enqueued = False
         self.is_first = False
         self.is_finished = False
-        self.is_released = False
         self.peer = peer
         self.partition_id = partition_id
         self.subpartition = subpartition
         self.subpartitions = subpartitions
-        self.credit = ReceiveCredit(len(exclusive) if credit_based else MAX_CREDIT)
         self.announcements = 0
         self.backlog_announcements = 0
         self._gate = gate
         self._link: ChannelLink | None = None
-        self._network = network
-        self._pool = pool
-        self._exclusive = exclusive
-        self._floating: list[Segment] = []
-        self._initial_credit = len(exclusive)
-        self._required = len(exclusive)
-        self._on_demand = credit_based and not exclusive
-        self._waiting = False
         self._is_trickle = False
         self._queue: deque[Buffer] = _NO_QUEUE
         self._priority_count = 0
@@ -156,16 +130,6 @@ class RemoteInputChannel:
         return f"channel {self.number} ({self.partition_id!r} subpartition {self.subpartition} at {self.peer})"
 
     @property
-    def initial_credit(self) -> int:
-        """Exclusive buffers: what the producer may send before it hears of more."""
-        return self._initial_credit
-
-    @property
-    def free_buffers(self) -> int:
-        """Buffers reserved and empty: what the producer may still fill."""
-        return len(self._exclusive) + len(self._floating)
-
-    @property
     def is_answered(self) -> bool:
         """Whether the producer has said anything of it but errors."""
         return bool(self._expected_sequence or self.backlog_announcements)
@@ -174,11 +138,6 @@ class RemoteInputChannel:
     def has_priority(self) -> bool:
         """Whether the next buffer is a priority event."""
         return self._priority_count > 0
-
-    @property
-    def is_short_of_credit(self) -> bool:
-        """Whether the producer has more to send than it may, although there is credit to announce."""
-        return self.credit.is_short_for(self._required - self._initial_credit)
 
     def attach(self, link: ChannelLink, number: int) -> None:
         """Joins a connection under a number."""
@@ -213,13 +172,6 @@ class RemoteInputChannel:
         is_floating = bool(self._floating)
         free = self._take_free(sequence)
         self._take(Buffer(memoryview(payload), len(payload), _DATA, self, free, is_floating), sequence, backlog)
-
-    def _take_free(self, sequence: int) -> Segment:
-        if self._floating:
-            return self._floating.pop()
-        if self._exclusive:
-            return self._exclusive.pop()
-        raise without_credit(sequence, self)
 
     def _take(self, buffer: Buffer, sequence: int, backlog: int) -> None:
         """Puts a data buffer, whose place was taken, in the queue."""
@@ -322,56 +274,6 @@ class RemoteInputChannel:
         else:
             self.on_backlog(backlog)
 
-    def on_backlog(self, backlog: int) -> None:
-        """The producer has `backlog` data buffers waiting: reserve for them."""
-        required = self._required = backlog + self._initial_credit
-        free = len(self._exclusive) + len(self._floating)
-        if free >= required or self._waiting or self.is_released:
-            return
-        gained = 0
-        while free < required:
-            segment = self._pool.try_acquire()
-            if segment is None:
-                if not self._pool.is_destroyed:
-                    self._waiting = self._pool.add_listener(self)
-                break
-            self._floating.append(segment)
-            free += 1
-            gained += 1
-        if gained:
-            self._announce(gained)
-
-    def give_up_unannounced(self) -> None:
-        """Less waits at the producer than it expected: others get what is reserved for that and was not announced."""
-        credit = self.credit
-        while credit.unannounced and self._floating and self.free_buffers > self._required:
-            credit.unannounced -= 1
-            self._pool.recycle(self._floating.pop())
-
-    # From a receiver without credits.
-
-    def borrow(self) -> bool:
-        """Takes a buffer of the gate for data that has arrived, if none was taken yet. Returns whether there is one."""
-        if not self._floating:
-            segment = self._pool.try_acquire()
-            if segment is None:
-                return False
-            self._floating.append(segment)
-        return True
-
-    @property
-    def borrowed(self) -> Segment:
-        """What `borrow` took."""
-        return self._floating[-1]
-
-    def lend(self, segment: Segment) -> None:
-        """A buffer of the gate, for data that has arrived."""
-        self._floating.append(segment)
-
-    def wait_to_borrow(self, listener: BufferListener) -> None:
-        """Has `listener` offered the next buffer of the gate."""
-        self._pool.add_listener(listener)
-
     def fail(self, error: Exception) -> None:
         """The channel is broken: the next poll raises. Only the first error counts."""
         if self._error is None and not self.is_released and not self.is_finished:
@@ -462,54 +364,9 @@ class RemoteInputChannel:
         queue, self._queue = self._queue, _NO_QUEUE
         for buffer in queue:
             buffer.recycle()
-        self._network.recycle_unpooled(self._exclusive)
-        self._exclusive = []
-        floating, self._floating = self._floating, []
-        for segment in floating:
-            self._pool.recycle(segment)
+        self._return_all()
         if self._link is not None:
             self._link.leave(self)
-
-    # Buffers that come back.
-
-    def reclaim(self, buffer: Buffer) -> None:
-        """A buffer was consumed (`BufferOwner`)."""
-        segment = buffer.segment
-        assert segment is not None
-        if buffer.is_floating:
-            free = len(self._exclusive) + len(self._floating)
-            if self._waiting and free + 1 < self._required and not self.is_released and self._pool.is_next(self):
-                # What the pool would do, in fewer steps: offer it to its only listener, which is this channel and would
-                # get in line again.
-                self._floating.append(segment)
-                self._announce(1)
-                return
-            self._pool.recycle(segment)
-            return
-        if self.is_released:
-            self._network.recycle_unpooled([segment])
-            return
-        self._exclusive.append(segment)
-        if self._floating and len(self._exclusive) + len(self._floating) > self._required:
-            self._pool.recycle(self._floating.pop())  # one in, one out: the credit already announced now means this one
-        else:
-            self._announce(1)
-
-    def on_buffer_available(self, segment: Segment) -> bool:
-        """The gate's pool offers a floating buffer (`BufferListener`)."""
-        self._waiting = False
-        free = len(self._exclusive) + len(self._floating)
-        if self.is_released or free >= self._required:
-            return False
-        self._floating.append(segment)
-        if free + 1 < self._required:
-            self._waiting = self._pool.add_listener(self)  # at the back: one buffer a turn
-        self._announce(1)
-        return True
-
-    def on_pool_destroyed(self) -> None:
-        """The gate is closing."""
-        self._waiting = False
 
     def statistics(self) -> ChannelStatistics:
         """A snapshot; O(queue)."""
@@ -551,14 +408,6 @@ class RemoteInputChannel:
             if self._has_compressed:
                 raise compressed_checkpoint(self)
             self._captured().on_barrier(barrier.checkpoint_id, sequence)
-
-    def _give_up_floating(self) -> None:
-        """The channel is blocked: its floating buffers serve others, until it is resumed and announces a backlog."""
-        self._required = 0
-        self.credit.forget()
-        floating, self._floating = self._floating, []
-        for segment in floating:
-            self._pool.recycle(segment)
 
     def _announce(self, count: int) -> None:
         due = self.credit.add(count)

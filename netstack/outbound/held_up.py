@@ -29,7 +29,7 @@ from ..wire.frames import BacklogAnnouncement
 from ..wire.outgoing_batch import OutgoingBatch
 
 if TYPE_CHECKING:
-    from .sender import SendingChannel
+    from .sending_channel import SendingChannel
 
 EXPECTED_BUFFERS: Final = 32
 """Of all channels of a connection: a MiB of the default size is as much as keeps both ends busy."""

@@ -17,17 +17,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Protocol, final
+from typing import Final, final
 
 from .. import crc
-from ..buffer.buffer import Buffer, BufferSource, Notify
+from ..buffer.buffer import Buffer, BufferSource
 from ..buffer.segment import Segment
-from ..buffer.stored import Packaging, StoredBuffer
+from ..buffer.stored import StoredBuffer
 from ..errors import ChannelFailed, ErrorCode, LocalProtocolError, RemoteProtocolError
-from ..events import DataType, Event
+from ..events import DataType
 from ..wire.codec import Codec, Inflate
-from ..wire.credit import MAX_CREDIT, SendCredit
+from ..wire.credit import MAX_CREDIT
 from ..wire.frames import (
     Acknowledge,
     AddCredit,
@@ -47,120 +46,12 @@ from ..wire.frames import (
 from ..wire.greeting import FEATURE_CHECKSUM
 from ..wire.outgoing_batch import OutgoingBatch
 from .held_up import HeldUpChannels
+from .sending_channel import SendingChannel, SendingChannelStatistics
+from .views import ViewProvider
 
 _DATA: Final = DataType.DATA
 _STORED: Final = DataType.STORED_DATA
 _WRONG_REQUESTS: Final = (ErrorCode.SUBPARTITION_OUT_OF_RANGE, ErrorCode.SUBPARTITION_CONSUMED)
-
-
-class ViewProvider(Protocol):
-    """Finds partitions: the TaskManager."""
-
-    def open_view(
-        self,
-        partition_id: str,
-        subpartition: int,
-        notify: Notify,
-        on_view: Callable[[BufferSource], None],
-        on_failed: Callable[[ChannelFailed], None],
-        subpartitions: int = 1,
-        packaging: Packaging = Packaging.PLAIN,
-    ) -> Callable[[], None]:
-        """Calls `on_view` as soon as the partition exists, perhaps at once; `on_failed` when it does not come in time.
-
-        Args:
-            partition_id: which.
-            subpartition: of it, the first if there are several.
-            notify: told when there is something to read.
-            on_view: gets the view.
-            on_failed: gets to know why there is none.
-            subpartitions: how many in a row.
-            packaging: how what was kept in files is wanted.
-
-        Returns:
-            A function that withdraws the request.
-        """
-
-    def take_task_event(self, partition_id: str, event: Event) -> bool:
-        """A consumer tells the task that produces a partition something. Returns whether anybody listens."""
-
-
-@dataclass(frozen=True, slots=True)
-class SendingChannelStatistics:
-    """A snapshot of one channel at the producer.
-
-    Attributes:
-        channel: its number.
-        partition_id: what it reads.
-        subpartition: which of it.
-        credit: data buffers it may still be sent.
-        credits_granted: so far.
-        buffers: data buffers sent.
-        backlog_announcements: sent because there was a backlog and no credit (channels opened without credit).
-    """
-
-    channel: int
-    partition_id: str
-    subpartition: int
-    credit: int
-    credits_granted: int
-    buffers: int
-    backlog_announcements: int
-
-
-@final
-class SendingChannel:
-    """One channel as the producer sees it."""
-
-    __slots__ = (
-        "_sender",
-        "backlog_announcements",
-        "buffer_size",
-        "buffers",
-        "credit",
-        "expected",
-        "gives_back",
-        "has_asked_for_less",
-        "initial_credit",
-        "is_first",
-        "is_registered",
-        "number",
-        "partition_id",
-        "subpartition",
-        "view",
-        "withdraw",
-    )
-
-    def __init__(
-        self, sender: ChannelSender, number: int, partition_id: str, subpartition: int, initial_credit: int
-    ) -> None:
-        self._sender = sender
-        self.number = number
-        self.partition_id = partition_id
-        self.subpartition = subpartition
-        self.credit = SendCredit(initial_credit)
-        self.initial_credit = initial_credit
-        self.expected = 0
-        """Buffers that are announced at least: its writer was held up a moment ago (`held_up`)."""
-        self.gives_back = False
-        """Whether it was ever expected to send more than it had, and so gives back credit that it does not use."""
-        self.has_asked_for_less = False
-        """Whether its consumer has asked for smaller buffers."""
-        self.buffers = 0
-        self.backlog_announcements = 0
-        self.buffer_size = 0
-        """Asked for before there was a view to pass it on to; 0 is nothing."""
-        self.is_registered = False
-        self.is_first = False
-        self.view: BufferSource | None = None
-        self.withdraw: Callable[[], None] | None = None
-
-    def on_data_available(self) -> None:
-        """The subpartition has something to take (or failed)."""
-        if not self.is_registered:
-            self._sender.consider(self)
-        elif not self.is_first and self.view is not None and self.view.has_priority:
-            self._sender.move_first(self)
 
 
 @final

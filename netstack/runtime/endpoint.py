@@ -26,7 +26,8 @@ from ..errors import AuthenticationFailed, ConnectionLost, NetstackError, Remote
 from ..inbound.receiver import ChannelReceiver
 from ..inbound.uncredited import UncreditedReceiver
 from ..limited_log import LimitedLog
-from ..outbound.sender import ChannelSender, ViewProvider
+from ..outbound.sender import ChannelSender
+from ..outbound.views import ViewProvider
 from ..shown import shown_error, shown_text
 from ..transport import ByteStream, Listener, transport_for
 from ..version import __version__

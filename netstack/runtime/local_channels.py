@@ -11,7 +11,7 @@ from ..errors import ChannelFailed
 from ..ids import ChannelDescriptor
 from ..inbound.gate import SingleInputGate
 from ..inbound.local_channel import LocalInputChannel
-from ..outbound.sender import ViewProvider
+from ..outbound.views import ViewProvider
 from ..transport import url_parts
 
 _ANY: Final = ("0.0.0.0", "::")

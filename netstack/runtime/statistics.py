@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..buffer.statistics import NetworkBufferPoolStatistics
 from ..inbound.statistics import GateStatistics
 from ..outbound.partition import ResultPartitionStatistics
-from ..outbound.sender import SendingChannelStatistics
+from ..outbound.sending_channel import SendingChannelStatistics
 from ..wire.connection import ConnectionStatistics
 from .admission import AdmissionStatistics
 

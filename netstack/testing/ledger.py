@@ -32,7 +32,8 @@ from ..events import DataType
 from ..inbound.channel import RemoteInputChannel
 from ..inbound.gate import SingleInputGate
 from ..outbound.partition import ResultPartition
-from ..outbound.sender import ChannelSender, SendingChannel
+from ..outbound.sender import ChannelSender
+from ..outbound.sending_channel import SendingChannel
 from ..outbound.subpartition import ResultSubpartition
 from ..outbound.subpartition_view import SubpartitionView
 from ..runtime.network_environment import NetworkEnvironment

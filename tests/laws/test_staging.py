@@ -105,7 +105,7 @@ def _run(stage: Stage, steps: list[tuple[str, int, int]]) -> list[Any]:
     steps=st.lists(_steps, min_size=5, max_size=25),
     segment_bytes=st.sampled_from((48, 200, 1000)),
     buffers=st.sampled_from((CHANNELS + 1, 2 * CHANNELS, 4 * CHANNELS)),
-    timeout_s=st.sampled_from((None, 0.1)),
+    timeout_s=st.sampled_from((None, 10.0)),  # later than the steps take: rounds of flushes are told apart
 )
 def test_a_writer_that_stages_is_seen_to_do_what_one_does_that_does_not(
     steps: list[tuple[str, int, int]], segment_bytes: int, buffers: int, timeout_s: float | None

@@ -1,0 +1,190 @@
+"""The buffers of one remote input channel: its own, those it has borrowed, and what the producer is told of them.
+
+Takes: buffers of the network pool and of the gate's, backlogs, buffers that were consumed. Gives: a free segment for
+what arrives, credit to announce.
+
+Rules for credit: wanted free buffers = backlog + exclusive. Floating buffers are taken for that, first come
+first served among the channels of the gate. Every free buffer is either announced exactly once or given back before it
+was; an exclusive buffer that is recycled while there is more than wanted gives a floating one back, not a credit.
+
+A channel without exclusive buffers starts without credit and hears of a backlog by announcements. It holds floating
+buffers only for what waits: while it is blocked it gives all of them back, and what was announced is void.
+"""
+
+from __future__ import annotations
+
+import abc
+
+from ..buffer.buffer import Buffer
+from ..buffer.local_pool import BufferListener, LocalBufferPool
+from ..buffer.network_pool import NetworkBufferPool
+from ..buffer.segment import Segment
+from ..wire.credit import MAX_CREDIT, ReceiveCredit
+from .in_band import without_credit
+
+
+class ChannelBuffers:
+    """What `RemoteInputChannel` is besides a queue: one object with it, because every buffer touches both."""
+
+    __slots__ = (
+        "_exclusive",
+        "_floating",
+        "_initial_credit",
+        "_network",
+        "_on_demand",
+        "_pool",
+        "_required",
+        "_waiting",
+        "credit",
+        "is_released",
+    )
+
+    def __init__(
+        self, exclusive: list[Segment], pool: LocalBufferPool, network: NetworkBufferPool, *, credit_based: bool
+    ) -> None:
+        """Takes its exclusive buffers; see `RemoteInputChannel`."""
+        self.is_released = False
+        self.credit = ReceiveCredit(len(exclusive) if credit_based else MAX_CREDIT)
+        self._network = network
+        self._pool = pool
+        self._exclusive = exclusive
+        self._floating: list[Segment] = []
+        self._initial_credit = len(exclusive)
+        self._required = len(exclusive)
+        self._on_demand = credit_based and not exclusive
+        self._waiting = False
+
+    @abc.abstractmethod
+    def _announce(self, count: int) -> None:
+        """So many buffers more were reserved: the producer is told, now or later."""
+
+    @property
+    def initial_credit(self) -> int:
+        """Exclusive buffers: what the producer may send before it hears of more."""
+        return self._initial_credit
+
+    @property
+    def free_buffers(self) -> int:
+        """Buffers reserved and empty: what the producer may still fill."""
+        return len(self._exclusive) + len(self._floating)
+
+    @property
+    def is_short_of_credit(self) -> bool:
+        """Whether the producer has more to send than it may, although there is credit to announce."""
+        return self.credit.is_short_for(self._required - self._initial_credit)
+
+    # What comes.
+
+    def on_backlog(self, backlog: int) -> None:
+        """The producer has `backlog` data buffers waiting: reserve for them."""
+        required = self._required = backlog + self._initial_credit
+        free = len(self._exclusive) + len(self._floating)
+        if free >= required or self._waiting or self.is_released:
+            return
+        gained = 0
+        while free < required:
+            segment = self._pool.try_acquire()
+            if segment is None:
+                if not self._pool.is_destroyed:
+                    self._waiting = self._pool.add_listener(self)
+                break
+            self._floating.append(segment)
+            free += 1
+            gained += 1
+        if gained:
+            self._announce(gained)
+
+    def give_up_unannounced(self) -> None:
+        """Less waits at the producer than it expected: others get what is reserved for that and was not announced."""
+        credit = self.credit
+        while credit.unannounced and self._floating and self.free_buffers > self._required:
+            credit.unannounced -= 1
+            self._pool.recycle(self._floating.pop())
+
+    def _take_free(self, sequence: int) -> Segment:
+        if self._floating:
+            return self._floating.pop()
+        if self._exclusive:
+            return self._exclusive.pop()
+        raise without_credit(sequence, self)
+
+    # From a receiver without credits.
+
+    def borrow(self) -> bool:
+        """Takes a buffer of the gate for data that has arrived, if none was taken yet. Returns whether there is one."""
+        if not self._floating:
+            segment = self._pool.try_acquire()
+            if segment is None:
+                return False
+            self._floating.append(segment)
+        return True
+
+    @property
+    def borrowed(self) -> Segment:
+        """What `borrow` took."""
+        return self._floating[-1]
+
+    def lend(self, segment: Segment) -> None:
+        """A buffer of the gate, for data that has arrived."""
+        self._floating.append(segment)
+
+    def wait_to_borrow(self, listener: BufferListener) -> None:
+        """Has `listener` offered the next buffer of the gate."""
+        self._pool.add_listener(listener)
+
+    # Buffers that come back.
+
+    def reclaim(self, buffer: Buffer) -> None:
+        """A buffer was consumed (`BufferOwner`)."""
+        segment = buffer.segment
+        assert segment is not None
+        if buffer.is_floating:
+            free = len(self._exclusive) + len(self._floating)
+            if self._waiting and free + 1 < self._required and not self.is_released and self._pool.is_next(self):
+                # What the pool would do, in fewer steps: offer it to its only listener, which is this channel and would
+                # get in line again.
+                self._floating.append(segment)
+                self._announce(1)
+                return
+            self._pool.recycle(segment)
+            return
+        if self.is_released:
+            self._network.recycle_unpooled([segment])
+            return
+        self._exclusive.append(segment)
+        if self._floating and len(self._exclusive) + len(self._floating) > self._required:
+            self._pool.recycle(self._floating.pop())  # one in, one out: the credit already announced now means this one
+        else:
+            self._announce(1)
+
+    def on_buffer_available(self, segment: Segment) -> bool:
+        """The gate's pool offers a floating buffer (`BufferListener`)."""
+        self._waiting = False
+        free = len(self._exclusive) + len(self._floating)
+        if self.is_released or free >= self._required:
+            return False
+        self._floating.append(segment)
+        if free + 1 < self._required:
+            self._waiting = self._pool.add_listener(self)  # at the back: one buffer a turn
+        self._announce(1)
+        return True
+
+    def on_pool_destroyed(self) -> None:
+        """The gate is closing."""
+        self._waiting = False
+
+    def _give_up_floating(self) -> None:
+        """The channel is blocked: its floating buffers serve others, until it is resumed and announces a backlog."""
+        self._required = 0
+        self.credit.forget()
+        floating, self._floating = self._floating, []
+        for segment in floating:
+            self._pool.recycle(segment)
+
+    def _return_all(self) -> None:
+        """Gives every free buffer back."""
+        self._network.recycle_unpooled(self._exclusive)
+        self._exclusive = []
+        floating, self._floating = self._floating, []
+        for segment in floating:
+            self._pool.recycle(segment)
