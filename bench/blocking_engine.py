@@ -59,12 +59,11 @@ def _take(io: ConsumerIo, reader: RecordReader) -> None:
     feed = io.verifier.feed
     channel = 0
     taken: list[bytes] = []
-    append = taken.append
     for record in reader:
         if reader.channel_index != channel or len(taken) == TAKE_RECORDS:
             feed(channel, taken)
             taken.clear()
             channel = reader.channel_index
-        append(record)
+        taken.append(record)
     if taken:
         feed(channel, taken)

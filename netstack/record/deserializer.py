@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 UNIFORM_FROM_CELLS = 16
 """A run of this many equal lengths is worth decoding as an array: fixed costs of 3 us against 0.15 us a record."""
 
+_IS_COMPILED: Final = not __file__.endswith(".py")
+"""A length put together of four bytes costs 2 ns in machine code and 140 in Python; `unpack_from` 80 in both."""
+
 _COPY_FROM_CELLS = 8
 """When about this many records remain in a buffer, copying it once beats a memoryview for each of them."""
 
@@ -302,15 +305,20 @@ class RecordDeserializer:
         last_prefix = end - PREFIX_BYTES
         limit = self._max_record_bytes
         unpack = LENGTH.unpack_from
-        append = elements.append
+        is_compiled = _IS_COMPILED
         as_it_is = decode is bytes
+        length: int
         while position <= last_prefix:
-            (length,) = unpack(data, position)
+            if is_compiled:
+                length = data[position] << 24 | data[position + 1] << 16 | data[position + 2] << 8 | data[position + 3]
+            else:
+                (length,) = unpack(data, position)
             start = position + PREFIX_BYTES
             stop = start + length
             if stop > end or length > limit:
                 break
-            append(data[start:stop] if as_it_is else decode(data[start:stop]))
+            payload = data[start:stop]
+            elements.append(payload if as_it_is else decode(payload))
             position = stop
         return position
 
