@@ -1,10 +1,9 @@
-"""Connections of one TaskManager: those it accepts as a producer, those it dials as a consumer and shares among gates.
+"""Connections of one TaskManager: those it accepts as a producer are here, those it dials as a consumer in `dialling`.
 
 Takes: a listener, addresses of producers. Gives: pumps in motion; `ChannelReceiver`s to gates.
 
-Rules: one dialled connection per address, shared by every gate and counted by its channels; concurrent callers share
-one attempt; a failed attempt is not remembered. When the last channel leaves, the connection says goodbye. With a
-secret both ends of a stream prove it before there is a pump; an accepted stream does so in a task of its own.
+Rules: with a secret both ends of a stream prove it before there is a pump; an accepted stream does so in a task of its
+own.
 """
 
 from __future__ import annotations
@@ -19,26 +18,22 @@ from typing import Final, final
 import trio
 
 from ..buffer.network_pool import NetworkBufferPool
-from ..buffer.requirements import LANDING_SEGMENTS
-from ..buffer.segment import Segment
 from ..config import NetworkConfig
-from ..errors import AuthenticationFailed, ConnectionLost, NetstackError, RemoteProtocolError
-from ..inbound.receiver import ChannelReceiver
-from ..inbound.uncredited import UncreditedReceiver
+from ..errors import AuthenticationFailed, ConnectionLost, RemoteProtocolError
 from ..limited_log import LimitedLog
 from ..outbound.sender import ChannelSender
 from ..outbound.views import ViewProvider
 from ..shown import shown_error, shown_text
-from ..transport import ByteStream, Listener, transport_for
+from ..transport import ByteStream, Listener
 from ..version import __version__
 from ..wire.codec_native import PROTOCOL_VERSION
 from ..wire.connection import Connection
 from ..wire.dialects import dialect_named
-from ..wire.frames import Frame, Hello
+from ..wire.frames import Hello
 from ..wire.greeting import FEATURE_CHECKSUM, FEATURE_SESSION
 from .admission import Admission
-from .authentication import Secret, prove_dialler
-from .buffers import wait_unpooled
+from .authentication import Secret
+from .dialling import Connect, Dialler, dial_stream
 from .pump import Pump
 from .readiness import Readiness
 from .session_stream import SessionStream
@@ -56,20 +51,6 @@ CREDIT_SPIN_S: Final = 0.0002
 
 SOFTWARE: Final = f"netstack {__version__}"
 KNOWN_FEATURES: Final = FEATURE_CHECKSUM
-
-
-@final
-class _Dialled:
-    """A shared connection, or the attempt to make it."""
-
-    __slots__ = ("callers", "done", "error", "pump", "receiver")
-
-    def __init__(self) -> None:
-        self.callers = 0
-        self.done = trio.Event()
-        self.error: Exception | None = None
-        self.pump: Pump | None = None
-        self.receiver: ChannelReceiver | None = None
 
 
 @final
@@ -106,9 +87,7 @@ class NetworkEndpoint:
         """
         self._visits = visits
         visits.before_leaving = self.kick
-        self._secret = secret
         self._admission = admission
-        self._greet = greet
         self._on_accepted_end = on_accepted_end if admission is None else admission.left
         self._config = config
         self._pool = pool
@@ -120,13 +99,13 @@ class NetworkEndpoint:
         self._dirty: dict[Pump, None] = {}  # each once: where nobody writes records, nobody calls `kick`
         self._accepted: dict[Pump, ChannelSender] = {}
         self._consumers = Readiness()  # the same
-        self._dialled: dict[str, _Dialled] = {}
         self._pumps: dict[Pump, None] = {}
         self._all_closed = trio.Event()
         self._closing = False
         self._past_sent = 0
         self._past_received = 0
         self._log = LimitedLog(LOGGER, visits.now)
+        dial = functools.partial(dial_stream, secret=secret, greet=greet)
         self._sessions: Sessions | None = None  # None: a cut ends a connection
         if config.resume_grace_s:
             self._sessions = Sessions(
@@ -134,9 +113,22 @@ class NetworkEndpoint:
                 nursery,
                 codec=self._dialect.consumer_codec,
                 hello=self._hello,
-                dial=self._dial_stream,
+                dial=dial,
                 log=self._log,
             )
+        self._dialler = Dialler(
+            config,
+            pool,
+            nursery,
+            visits,
+            new_codec=self._dialect.consumer_codec,
+            hello=self._hello,
+            dial_stream=dial,
+            sessions=self._sessions,
+            start=functools.partial(self._start, answers=False),
+            call_later=self._call_later,
+        )
+        self.dial = self._dialler.dial
 
     # For producers.
 
@@ -233,175 +225,15 @@ class NetworkEndpoint:
             return connection
 
         made: list[ChannelSender] = []
-        pump = self._pump(stream, connect, answers=True)
+        pump = self._start(stream, connect, answers=True)
         self._accepted[pump] = made[0]
         self._consumers.add(pump)
-        self._start(pump)
-
-    # For consumers.
-
-    async def dial(self, address: str) -> tuple[Pump, ChannelReceiver]:
-        """The shared connection to a producer, dialled when there is none.
-
-        Raises:
-            ConnectionLost: nobody answers there.
-            AuthenticationFailed: whoever answers does not prove the secret, or does not take our proof.
-            RemoteProtocolError: whoever answers is no netstack, or not one of our version and segment size.
-
-        Cancellation: the attempt goes on for other callers; without any it is given up.
-        """
-        while True:
-            entry = self._dialled.get(address)
-            is_new = entry is None
-            if entry is None:
-                entry = self._dialled[address] = _Dialled()
-                self._nursery.start_soon(self._connect, address, entry)
-            entry.callers += 1
-            try:
-                await entry.done.wait()
-            except trio.Cancelled:
-                entry.callers -= 1
-                self._leave_if_idle(address, entry)
-                raise
-            entry.callers -= 1
-            error = entry.error
-            if isinstance(error, RemoteProtocolError):
-                raise RemoteProtocolError(error.code, error.text) from error
-            if isinstance(error, AuthenticationFailed):
-                raise AuthenticationFailed(error.reason, str(error)) from error
-            if error is not None and not isinstance(error, ConnectionLost):
-                raise error
-            if error is not None:
-                raise ConnectionLost(str(error)) from error
-            assert entry.pump is not None
-            assert entry.receiver is not None
-            if not entry.pump.is_closed and self._dialled.get(address) is entry:
-                return entry.pump, entry.receiver
-            if is_new and entry.pump.is_closed:  # an older one may have been on its way out, this one was made for us
-                raise _lost_at_once(address, entry.pump)
-
-    async def _connect(self, address: str, entry: _Dialled) -> None:
-        pump = None
-        landing: list[Segment] = []
-        try:
-            landing = await wait_unpooled(
-                self._pool,
-                LANDING_SEGMENTS,
-                f"the connection to {address}",
-                timeout_s=self._config.buffers_request_timeout_s,
-            )
-            with trio.fail_after(self._config.connect_timeout_s):
-                stream = await self._dial_stream(address)
-                if self._sessions is not None:
-                    stream = self._sessions.dialled(stream, address)
-                lent, landing = landing, []
-                pump, receiver = self._consume(stream, address, entry, lent)
-                await pump.opened.wait()
-            if pump.is_closed:
-                raise _lost_at_once(address, pump)
-            entry.pump, entry.receiver = pump, receiver
-            self._leave_if_idle(address, entry)
-        except trio.TooSlowError:
-            entry.error = ConnectionLost(f"{address} did not answer within {self._config.connect_timeout_s:g} s")
-        except (NetstackError, OSError) as error:  # belongs to the callers that wait for this attempt
-            entry.error = error
-        finally:
-            if landing:
-                self._pool.recycle_unpooled(landing)
-            if entry.error is not None or entry.pump is None:
-                if entry.error is None:
-                    entry.error = ConnectionLost(f"dialling {address} was cancelled")
-                if self._dialled.get(address) is entry:
-                    del self._dialled[address]
-                if pump is not None:
-                    pump.abort(entry.error)  # the hello may still come when nobody wants it any more
-            entry.done.set()
-
-    async def _dial_stream(self, address: str) -> ByteStream:
-        """A stream to an address on which everything before the hello is said."""
-        stream = await transport_for(address).connect(address)
-        try:
-            if self._secret is not None:
-                await prove_dialler(stream, self._secret)
-            if self._greet is not None:
-                await self._greet(stream)
-        except BaseException:
-            stream.close()
-            raise
-        return stream
-
-    def _consume(
-        self, stream: ByteStream, address: str, entry: _Dialled, landing: list[Segment]
-    ) -> tuple[Pump, ChannelReceiver]:
-        def connect(on_write_wanted: Callable[[], None]) -> Connection:
-            make: Callable[..., ChannelReceiver] = ChannelReceiver
-            if not self._config.credit_based:
-                make = functools.partial(UncreditedReceiver, on_pause=lambda pause: pump.pause_reading(pause))
-
-            def send(frame: Frame) -> None:
-                try:
-                    connection.send(frame)
-                except RemoteProtocolError as error:  # it does not read what we ask of it: that ends the connection
-                    # Later: a gate may be closing its channels.
-                    self._visits.soon(functools.partial(self._nursery.start_soon, _give_up, pump, error))
-
-            codec = self._dialect.consumer_codec()
-            receiver = make(
-                codec,
-                peer=address,
-                on_write_wanted=on_write_wanted,
-                send=send,
-                on_empty=lambda: self._leave(address, entry),
-                write_now=lambda: pump.write_between_reads(),
-                retries=self._config.request_retries,
-                call_later=self._call_later,
-            )
-            connection = Connection(
-                codec,
-                receiver,
-                hello=self._hello(),
-                landing=landing,
-                peer=address,
-                on_write_wanted=on_write_wanted,
-                now=trio.current_time(),
-                session=stream.session if isinstance(stream, SessionStream) else None,
-            )
-            made.append(receiver)
-            return connection
-
-        made: list[ChannelReceiver] = []
-        pump = self._pump(stream, connect, answers=False)
-        self._start(pump)
-        return pump, made[0]
-
-    def _pump(self, stream: ByteStream, connect: Callable[[Callable[[], None]], Connection], *, answers: bool) -> Pump:
-        return Pump(
-            stream,
-            connect,
-            on_dirty=self._mark_dirty,
-            on_closed=self._on_pump_closed,
-            on_mistake=self._log_mistake,
-            on_continue=None if self._sessions is None else self._sessions.hand_over,
-            answers=answers,
-            visits=self._visits,
-        )
 
     def _call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
         self._visits.soon(functools.partial(self._nursery.start_soon, _call_later, delay_s, callback))
 
     def _log_mistake(self, text: str, error: Exception) -> None:
         self._log.log(logging.ERROR, "mistake", text, error=error)
-
-    def _leave(self, address: str, entry: _Dialled) -> None:
-        if self._dialled.get(address) is entry:
-            del self._dialled[address]
-        if entry.pump is not None:
-            entry.pump.leave()
-
-    def _leave_if_idle(self, address: str, entry: _Dialled) -> None:
-        """Whoever wanted the connection was cancelled before it had a channel: it would stay open for nobody."""
-        if not entry.callers and entry.receiver is not None and not entry.receiver.channel_count:
-            self._leave(address, entry)
 
     # Life.
 
@@ -431,12 +263,7 @@ class NetworkEndpoint:
             AcceptedStatistics(pump.stream.peer, pump.connection.statistics(), sender.statistics())
             for pump, sender in self._accepted.items()
         )
-        dialled = tuple(
-            DialledStatistics(address, entry.pump.connection.statistics(), entry.receiver.channel_count)
-            for address, entry in self._dialled.items()
-            if entry.pump is not None and entry.receiver is not None
-        )
-        return accepted, dialled
+        return accepted, self._dialler.statistics()
 
     def connections(self) -> tuple[OpenConnection, ...]:
         """All connections; O(connections), whatever the number of their channels."""
@@ -444,12 +271,7 @@ class NetworkEndpoint:
             OpenConnection(pump.stream.peer, True, pump.connection.statistics(), sender.channel_count)
             for pump, sender in self._accepted.items()
         )
-        dialled = (
-            OpenConnection(address, False, entry.pump.connection.statistics(), entry.receiver.channel_count)
-            for address, entry in self._dialled.items()
-            if entry.pump is not None and entry.receiver is not None
-        )
-        return (*accepted, *dialled)
+        return (*accepted, *self._dialler.connections())
 
     def total_bytes(self) -> tuple[int, int]:
         """Bytes ever sent and received, connections that are gone included."""
@@ -459,11 +281,22 @@ class NetworkEndpoint:
             received += pump.connection.bytes_received
         return sent, received
 
-    def _start(self, pump: Pump) -> None:
+    def _start(self, stream: ByteStream, connect: Connect, *, answers: bool) -> Pump:
+        pump = Pump(
+            stream,
+            connect,
+            on_dirty=self._mark_dirty,
+            on_closed=self._on_pump_closed,
+            on_mistake=self._log_mistake,
+            on_continue=None if self._sessions is None else self._sessions.hand_over,
+            answers=answers,
+            visits=self._visits,
+        )
         self._pumps[pump] = None
         if self._sessions is not None:
             self._sessions.add(pump)
         self._nursery.start_soon(self._run, pump)
+        return pump
 
     async def _run(self, pump: Pump) -> None:
         try:
@@ -497,9 +330,7 @@ class NetworkEndpoint:
         if pump.landing:
             self._pool.recycle_unpooled(pump.landing)
             pump.landing = []
-        for address, entry in list(self._dialled.items()):
-            if entry.pump is pump:
-                del self._dialled[address]
+        self._dialler.discard(pump)
         if self._closing and not self._pumps:
             self._all_closed.set()
 
@@ -515,10 +346,6 @@ class NetworkEndpoint:
         return Hello(PROTOCOL_VERSION, self._config.segment_size_bytes, known | asked << 16, SOFTWARE)
 
 
-async def _give_up(pump: Pump, error: Exception) -> None:
-    pump.abort(error)
-
-
 async def _call_later(delay_s: float, callback: Callable[[], None]) -> None:
     await trio.sleep(delay_s)
     callback()
@@ -527,7 +354,3 @@ async def _call_later(delay_s: float, callback: Callable[[], None]) -> None:
 def _new_channel_id() -> bytes:
     """What a dialect without our numbers calls a channel: nobody else's id is the same."""
     return secrets.token_bytes(16)
-
-
-def _lost_at_once(address: str, pump: Pump) -> Exception:
-    return pump.error or ConnectionLost(f"{address} said goodbye at once: it is closing")

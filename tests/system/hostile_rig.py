@@ -72,7 +72,7 @@ def buffer(
     return HEADER.pack(len(payload), BUFFER, data_type, 0, channel, sequence, backlog, checksum) + payload
 
 
-def hello(version: int = 3, segment: int = SEGMENT, features: int = 1) -> bytes:
+def hello(version: int = 4, segment: int = SEGMENT, features: int = 1) -> bytes:
     return frame(HELLO, struct.pack(">8sHIIB", b"netstack", version, segment, features, 3) + b"raw")
 
 

@@ -110,7 +110,7 @@ async def test_another_version() -> None:
         code, text = await raw.connection_error()
         assert code is ErrorCode.VERSION_MISMATCH
         names_peer(text)
-        assert "(raw) speaks protocol version 1, we speak 3; run the same netstack release on both sides" in text
+        assert "(raw) speaks protocol version 1, we speak 4; run the same netstack release on both sides" in text
 
 
 async def test_another_segment_size() -> None:

@@ -1,0 +1,287 @@
+"""Connections that one TaskManager dials as a consumer: one for each address, shared among its gates.
+
+Takes: addresses of producers. Gives: pumps in motion, and the `ChannelReceiver` of each.
+
+Rules: one connection per address, shared by every gate and counted by its channels; concurrent callers share one
+attempt; a failed attempt is not remembered. When the last channel leaves, the connection says goodbye.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+from typing import final
+
+import trio
+
+from ..buffer.network_pool import NetworkBufferPool
+from ..buffer.requirements import LANDING_SEGMENTS
+from ..buffer.segment import Segment
+from ..config import NetworkConfig
+from ..errors import AuthenticationFailed, ConnectionLost, NetstackError, RemoteProtocolError
+from ..inbound.receiver import ChannelReceiver
+from ..inbound.uncredited import UncreditedReceiver
+from ..transport import ByteStream, transport_for
+from ..wire.codec import Codec
+from ..wire.connection import Connection
+from ..wire.frames import Frame, Hello
+from .authentication import Secret, prove_dialler
+from .buffers import wait_unpooled
+from .pump import Pump
+from .session_stream import SessionStream
+from .sessions import Sessions
+from .statistics import DialledStatistics, OpenConnection
+from .visits import Visits
+
+Connect = Callable[[Callable[[], None]], Connection]
+"""Makes the connection of a pump, which says when it is worth writing."""
+
+
+async def dial_stream(
+    address: str, secret: Secret | None, greet: Callable[[ByteStream], Awaitable[None]] | None
+) -> ByteStream:
+    """A stream to an address, on which everything before the hello is said.
+
+    Args:
+        address: of a listener, with its scheme.
+        secret: proven first; None proves none.
+        greet: says what else must be said. The stream is closed when it raises.
+
+    Raises:
+        ConnectionLost: nobody answers there.
+        AuthenticationFailed: whoever answers does not prove the secret, or does not take our proof.
+
+    Cancellation: the stream is closed.
+    """
+    stream = await transport_for(address).connect(address)
+    try:
+        if secret is not None:
+            await prove_dialler(stream, secret)
+        if greet is not None:
+            await greet(stream)
+    except BaseException:
+        stream.close()
+        raise
+    return stream
+
+
+@final
+class _Dialled:
+    """A shared connection, or the attempt to make it."""
+
+    __slots__ = ("callers", "done", "error", "pump", "receiver")
+
+    def __init__(self) -> None:
+        self.callers = 0
+        self.done = trio.Event()
+        self.error: Exception | None = None
+        self.pump: Pump | None = None
+        self.receiver: ChannelReceiver | None = None
+
+
+@final
+class Dialler:
+    """The dialled connections, by address."""
+
+    def __init__(
+        self,
+        config: NetworkConfig,
+        pool: NetworkBufferPool,
+        nursery: trio.Nursery,
+        visits: Visits,
+        *,
+        new_codec: Callable[[], Codec],
+        hello: Callable[[], Hello],
+        dial_stream: Callable[[str], Awaitable[ByteStream]],
+        sessions: Sessions | None,
+        start: Callable[[ByteStream, Connect], Pump],
+        call_later: Callable[[float, Callable[[], None]], None],
+    ) -> None:
+        """Knows no connection yet.
+
+        Args:
+            config: timeouts.
+            pool: lends landing segments.
+            nursery: runs attempts.
+            visits: of the nursery's loop.
+            new_codec: of a consumer, for one connection.
+            hello: what we say first.
+            dial_stream: connects, and says everything before the hello; within `connect_timeout_s`.
+            sessions: of connections that outlive a cut; None: a cut ends them.
+            start: makes the pump of a connection, in motion.
+            call_later: after so many seconds.
+        """
+        self._config = config
+        self._pool = pool
+        self._nursery = nursery
+        self._visits = visits
+        self._new_codec = new_codec
+        self._hello = hello
+        self._dial_stream = dial_stream
+        self._sessions = sessions
+        self._start = start
+        self._call_later = call_later
+        self._connections: dict[str, _Dialled] = {}
+
+    async def dial(self, address: str) -> tuple[Pump, ChannelReceiver]:
+        """The shared connection to a producer, dialled when there is none.
+
+        Raises:
+            ConnectionLost: nobody answers there.
+            AuthenticationFailed: whoever answers does not prove the secret, or does not take our proof.
+            RemoteProtocolError: whoever answers is no netstack, or not one of our version and segment size.
+
+        Cancellation: the attempt goes on for other callers; without any it is given up.
+        """
+        while True:
+            entry = self._connections.get(address)
+            is_new = entry is None
+            if entry is None:
+                entry = self._connections[address] = _Dialled()
+                self._nursery.start_soon(self._connect, address, entry)
+            entry.callers += 1
+            try:
+                await entry.done.wait()
+            except trio.Cancelled:
+                entry.callers -= 1
+                self._leave_if_idle(address, entry)
+                raise
+            entry.callers -= 1
+            error = entry.error
+            if isinstance(error, RemoteProtocolError):
+                raise RemoteProtocolError(error.code, error.text) from error
+            if isinstance(error, AuthenticationFailed):
+                raise AuthenticationFailed(error.reason, str(error)) from error
+            if error is not None and not isinstance(error, ConnectionLost):
+                raise error
+            if error is not None:
+                raise ConnectionLost(str(error)) from error
+            assert entry.pump is not None
+            assert entry.receiver is not None
+            if not entry.pump.is_closed and self._connections.get(address) is entry:
+                return entry.pump, entry.receiver
+            if is_new and entry.pump.is_closed:  # an older one may have been on its way out, this one was made for us
+                raise _lost_at_once(address, entry.pump)
+
+    async def _connect(self, address: str, entry: _Dialled) -> None:
+        pump = None
+        landing: list[Segment] = []
+        try:
+            landing = await wait_unpooled(
+                self._pool,
+                LANDING_SEGMENTS,
+                f"the connection to {address}",
+                timeout_s=self._config.buffers_request_timeout_s,
+            )
+            with trio.fail_after(self._config.connect_timeout_s):
+                stream = await self._dial_stream(address)
+                if self._sessions is not None:
+                    stream = self._sessions.dialled(stream, address)
+                lent, landing = landing, []
+                pump, receiver = self._consume(stream, address, entry, lent)
+                await pump.opened.wait()
+            if pump.is_closed:
+                raise _lost_at_once(address, pump)
+            entry.pump, entry.receiver = pump, receiver
+            self._leave_if_idle(address, entry)
+        except trio.TooSlowError:
+            entry.error = ConnectionLost(f"{address} did not answer within {self._config.connect_timeout_s:g} s")
+        except (NetstackError, OSError) as error:  # belongs to the callers that wait for this attempt
+            entry.error = error
+        finally:
+            if landing:
+                self._pool.recycle_unpooled(landing)
+            if entry.error is not None or entry.pump is None:
+                if entry.error is None:
+                    entry.error = ConnectionLost(f"dialling {address} was cancelled")
+                if self._connections.get(address) is entry:
+                    del self._connections[address]
+                if pump is not None:
+                    pump.abort(entry.error)  # the hello may still come when nobody wants it any more
+            entry.done.set()
+
+    def _consume(
+        self, stream: ByteStream, address: str, entry: _Dialled, landing: list[Segment]
+    ) -> tuple[Pump, ChannelReceiver]:
+        def connect(on_write_wanted: Callable[[], None]) -> Connection:
+            make: Callable[..., ChannelReceiver] = ChannelReceiver
+            if not self._config.credit_based:
+                make = functools.partial(UncreditedReceiver, on_pause=lambda pause: pump.pause_reading(pause))
+
+            def send(frame: Frame) -> None:
+                try:
+                    connection.send(frame)
+                except RemoteProtocolError as error:  # it does not read what we ask of it: that ends the connection
+                    # Later: a gate may be closing its channels.
+                    self._visits.soon(functools.partial(self._nursery.start_soon, _give_up, pump, error))
+
+            codec = self._new_codec()
+            receiver = make(
+                codec,
+                peer=address,
+                on_write_wanted=on_write_wanted,
+                send=send,
+                on_empty=lambda: self._leave(address, entry),
+                write_now=lambda: pump.write_between_reads(),
+                retries=self._config.request_retries,
+                call_later=self._call_later,
+            )
+            connection = Connection(
+                codec,
+                receiver,
+                hello=self._hello(),
+                landing=landing,
+                peer=address,
+                on_write_wanted=on_write_wanted,
+                now=trio.current_time(),
+                session=stream.session if isinstance(stream, SessionStream) else None,
+            )
+            made.append(receiver)
+            return connection
+
+        made: list[ChannelReceiver] = []
+        pump = self._start(stream, connect)
+        return pump, made[0]
+
+    def _leave(self, address: str, entry: _Dialled) -> None:
+        if self._connections.get(address) is entry:
+            del self._connections[address]
+        if entry.pump is not None:
+            entry.pump.leave()
+
+    def _leave_if_idle(self, address: str, entry: _Dialled) -> None:
+        """Whoever wanted the connection was cancelled before it had a channel: it would stay open for nobody."""
+        if not entry.callers and entry.receiver is not None and not entry.receiver.channel_count:
+            self._leave(address, entry)
+
+    # What there is.
+
+    def discard(self, pump: Pump) -> None:
+        """Its connection is over."""
+        for address, entry in list(self._connections.items()):
+            if entry.pump is pump:
+                del self._connections[address]
+
+    def statistics(self) -> tuple[DialledStatistics, ...]:
+        """Snapshots."""
+        return tuple(
+            DialledStatistics(address, entry.pump.connection.statistics(), entry.receiver.channel_count)
+            for address, entry in self._connections.items()
+            if entry.pump is not None and entry.receiver is not None
+        )
+
+    def connections(self) -> tuple[OpenConnection, ...]:
+        """All of them; O(connections)."""
+        return tuple(
+            OpenConnection(address, False, entry.pump.connection.statistics(), entry.receiver.channel_count)
+            for address, entry in self._connections.items()
+            if entry.pump is not None and entry.receiver is not None
+        )
+
+
+async def _give_up(pump: Pump, error: Exception) -> None:
+    pump.abort(error)
+
+
+def _lost_at_once(address: str, pump: Pump) -> Exception:
+    return pump.error or ConnectionLost(f"{address} said goodbye at once: it is closing")
