@@ -11,7 +11,7 @@ and each buffer gets its part at once.
 Nobody can tell. Records are staged only while every subpartition has an open buffer with bytes that wait for their
 flush (so no deadline is to be armed, and nothing becomes available by one more record), and only as many as have room
 in those buffers. Whoever takes bytes out of a buffer, or does anything else with the writer, has the records shared out
-first (`close`).
+first (`close`); while buffers are flushed in rounds (`flush_rounds`), only whoever does anything else.
 """
 
 from __future__ import annotations
