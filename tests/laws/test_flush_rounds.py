@@ -62,7 +62,9 @@ class _Run:
     def emit(self, count: int, size: int) -> None:
         now = self.stage.host.now()
         for _ in range(count):
-            record = self._refused or ((self._next * 2654435761 % (1 << 64)).to_bytes(8, "big") * 5)[:size]
+            record = self._refused
+            if record is None:
+                record = ((self._next * 2654435761 % (1 << 64)).to_bytes(8, "big") * 5)[:size]
             try:
                 self.stage.writer.emit_nowait(record)
             except Refused:
