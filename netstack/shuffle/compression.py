@@ -22,8 +22,8 @@ from typing import Final, final
 from ..events import DataType
 from .pages import Piece, encode_page
 
-SAMPLE_EVERY: Final = 32
-"""So samples cost a thirtieth of what LZ4 costs, or of what writing does where that is less."""
+SAMPLE_EVERY: Final = 256
+"""8 MiB of pages of 32 KiB. Each compressed page gives the interpreter's lock away, and may wait for it."""
 
 MAX_PLAIN_PAGES: Final = 1 << 20
 
@@ -81,12 +81,12 @@ class PageCompression:
         "_cost",
         "_is_auto",
         "_plain_pages",
+        "_sample_after",
         "_ticks",
         "_tried_bytes",
         "_tried_s",
         "_tried_stored",
         "_tries",
-        "_until_sample",
         "compressed_bytes",
         "data_bytes",
         "is_compressing",
@@ -102,8 +102,8 @@ class PageCompression:
         self.is_compressing = choice == "lz4"
         self.data_bytes = 0
         self.compressed_bytes = 0
-        self._plain_pages = SAMPLE_EVERY - 1
-        self._until_sample = 0
+        self._sample_after = SAMPLE_EVERY - 1
+        self._plain_pages = self._sample_after  # since the last sample: the first page is one
         self._tried_bytes = 0
         self._tried_stored = 0
         self._tried_s = 0.0
@@ -119,10 +119,10 @@ class PageCompression:
         if not self._tries:
             return encode_page(data_type, pieces, length, compressed=False)
         if not self.is_compressing:
-            if self._until_sample:
-                self._until_sample -= 1
+            if self._plain_pages < self._sample_after:
+                self._plain_pages += 1
                 return encode_page(data_type, pieces, length, compressed=False)
-            self._until_sample = self._plain_pages
+            self._plain_pages = 0
         began = self._ticks()
         page = encode_page(data_type, pieces, length, compressed=True)
         self._tried_s += self._ticks() - began
@@ -149,9 +149,9 @@ class PageCompression:
             self.stored_share = _moved(self.stored_share, self._tried_stored / self._tried_bytes)
             self._tried_bytes = self._tried_stored = 0
             self._tried_s = 0.0
-            times = self._compress_s_per_byte / self._cost.s_per_byte if self._cost.s_per_byte > 0 else 1.0
-            self._plain_pages = min(int(SAMPLE_EVERY * max(1.0, times)), MAX_PLAIN_PAGES) - 1
-            self._until_sample = min(self._until_sample, self._plain_pages)
+        if self._cost.s_per_byte > 0:
+            times = self._compress_s_per_byte / self._cost.s_per_byte
+            self._sample_after = int(min(SAMPLE_EVERY * max(1.0, times), MAX_PLAIN_PAGES)) - 1
         if self._is_auto:
             self.is_compressing = is_scarce or (
                 self.stored_share > 0 and pays(self._cost.s_per_byte, self._compress_s_per_byte, self.stored_share)
