@@ -176,6 +176,7 @@ class LocalBufferPool:
             return False
         if self._requested + more > self._size and self._network.is_stale:
             self._network.at_limit(self)
+            more = count - len(self._available)  # it may have shrunk, and given back what was at hand
         return more <= min(self._size + self._max_overdraft - self._requested, self._network.free_segments)
 
     def recycle(self, segment: Segment, subpartition: int = -1) -> None:

@@ -23,6 +23,7 @@ actions = st.one_of(
     st.tuples(st.just("create"), bounds, st.none() | st.integers(1, 4), st.integers(0, 3)),
     st.tuples(st.just("destroy"), st.integers(0, 9)),
     st.tuples(st.just("acquire"), st.integers(0, 9), st.integers(-1, SUBPARTITIONS - 1)),
+    st.tuples(st.just("acquire some"), st.integers(0, 9), st.integers(1, 5)),
     st.tuples(st.just("recycle"), st.integers(0, 99)),
     st.tuples(st.just("take unpooled"), st.integers(0, 8)),
     st.tuples(st.just("recycle unpooled"), st.integers(0, 8)),
@@ -81,6 +82,7 @@ class Stage:
         self.numbers = 0
 
     def check(self) -> None:
+        self.network.settle()  # sizes may change only now
         statistics = self.network.statistics()
         for request in [request for request in self.requests if not request.missing]:
             self.requests.remove(request)
@@ -192,6 +194,12 @@ class Stage:
                     assert free == 0 or before.requested >= before.size + watched.overdraft
                 else:
                     watched.held.append((segment, arguments[1]))
+            case "acquire some":  # nobody has looked at a size before
+                promised = pool.can_acquire(arguments[1])
+                for _ in range(arguments[1] if promised else 0):
+                    segment = pool.try_acquire()
+                    assert segment is not None
+                    watched.held.append((segment, -1))
             case "listen":
                 self.numbers += 1
                 had = pool.statistics().available
@@ -206,7 +214,8 @@ def test_conservation_shares_and_availability(script: list[tuple[Any, ...]]) -> 
     stage = Stage()
     for name, *arguments in script:
         stage.do(name, tuple(arguments))
-        stage.check()
+        if name != "create":  # then nobody has looked when the next one comes
+            stage.check()
     for watched in list(stage.pools):
         stage.do_to_pool("destroy", watched, ())
         stage.check()

@@ -148,6 +148,17 @@ def test_can_acquire_says_what_try_acquire_will_do(count: int) -> None:
     assert (None not in taken) == promised
 
 
+@pytest.mark.parametrize("count", range(1, 8))
+def test_what_is_at_hand_is_not_promised_when_the_pool_has_to_shrink_first(count: int) -> None:
+    network = NetworkBufferPool(23, SIZE)
+    pool = network.create_pool(1, 8, max_overdraft=2)
+    take(pool, 6)
+    network.create_pool(8, 20)  # from now on the first one's share is smaller, and nobody has looked
+    promised = pool.can_acquire(count)
+    taken = [pool.try_acquire() for _ in range(count)]
+    assert (None not in taken) == promised
+
+
 # Shrinking and growing.
 
 
