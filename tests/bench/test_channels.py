@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -139,6 +140,7 @@ def test_channels_prints_a_table(
         return result(**changed)
 
     monkeypatch.setattr(command, "measure", measure)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 0.5, 0.5))
     assert main(["channels", "--channels", "1000", "--idle-seconds", "0.5"]) == code
     assert asked == [SPEC]
     printed = capsys.readouterr().out
@@ -148,7 +150,7 @@ def test_channels_prints_a_table(
     assert "all open after 0.02 s, 20 us a channel" in printed
     assert f"a record through each: {alive}" in printed
     assert main(["channels", "--channels", "1000", "--json"]) == code
-    assert json.loads(capsys.readouterr().out) == result(**changed) | {"host": json.loads(json.dumps(result()["host"]))}
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(result(**changed)))
 
 
 @pytest.mark.parametrize("flags", [["--channels", "0"], ["--channels", "some"], ["--idle-seconds", "-1"], ["stray"]])

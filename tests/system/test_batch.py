@@ -13,6 +13,7 @@ from typing import Any
 import batch_jobs
 import pytest
 import trio
+from kept_files import kept_files
 from trio.testing import trio_test
 
 from netstack.errors import NetstackError
@@ -38,14 +39,6 @@ def text_of(path: Path, words: int) -> Counter[str]:
     text = [f"word{number * number % 997}" for number in range(words)]
     path.write_text("\n".join(" ".join(text[start : start + 9]) for start in range(0, words, 9)))
     return Counter(text)
-
-
-def files(folder: Path) -> list[Path]:
-    return [*folder.glob("netstack-shuffle-*/*.*")]
-
-
-def data_files(folder: Path) -> list[Path]:
-    return [*folder.glob("netstack-shuffle-*/*.data")]
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -80,7 +73,7 @@ async def test_parallelism_follows_what_was_written(tmp_path: Path, monkeypatch:
                 decided.append(count["parallelism"])
             assert decided[0] >= 3
             assert decided[1] > 5 * decided[0]
-            assert not data_files(tmp_path), "the results of a job that has ended"
+            assert not kept_files(tmp_path, "*.data"), "the results of a job that has ended"
 
 
 @trio_test
@@ -192,10 +185,10 @@ async def test_the_disk_is_given_back_after_a_cancel_and_after_a_kill(
                 return job_id
 
             async def is_clean() -> bool:
-                return not files(tmp_path)
+                return not kept_files(tmp_path)
 
             job_id = await begin()
-            assert data_files(tmp_path)
+            assert kept_files(tmp_path, "*.data")
             assert await client.cancel(job_id) == "canceled"
             assert await is_clean(), "when a job has ended, nothing of it is left"
             job_id = await begin()
@@ -227,7 +220,7 @@ async def test_a_slow_host_gets_help(tmp_path: Path, monkeypatch: pytest.MonkeyP
             assert (found["speculation"]["won"], found["speculation"]["failed"]) == (1, 0)
             assert [pids[name] for name in found["speculation"]["blocked"]] == [int(slow)]
             assert {entry["what"] for entry in found["log"]} >= {"speculation", "blocklist"}
-            assert not data_files(tmp_path), "of the one that lost, too"
+            assert not kept_files(tmp_path, "*.data"), "of the one that lost, too"
 
 
 @trio_test

@@ -11,6 +11,7 @@ from pathlib import Path
 import batch_jobs
 import pytest
 import trio
+from kept_files import kept_files
 from trio.testing import trio_test
 
 from netstack.errors import RequestRefused
@@ -34,13 +35,9 @@ async def netstack_datasets(*words: str) -> str:
     return (await trio.run_process(command, capture_stdout=True)).stdout.decode()
 
 
-def index_files(folder: Path) -> int:
-    return len([*folder.glob("netstack-shuffle-*/*.index")])
-
-
 async def wait_files(folder: Path, count: int) -> None:
     """So many partitions are there; TaskManagers drop others in their own time."""
-    while index_files(folder) != count:  # noqa: ASYNC110
+    while len(kept_files(folder, "*.index")) != count:  # noqa: ASYNC110
         await trio.sleep(0.02)
 
 
