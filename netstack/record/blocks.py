@@ -3,8 +3,8 @@
 Takes: sizes. Gives: blocks to `rows` and `deserializer`.
 
 Fresh memory costs a page fault every 4 KiB: a fifth of the time of reading bulk data. Every array or view handed out
-refers to its block, so a block to which only the cache refers is free. (CPython counts references; elsewhere blocks are
-merely never reused.)
+refers to its block, so a block to which only the cache refers is free. How many references that makes depends on the
+interpreter, and is measured once. Where references are not counted, blocks are merely never reused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,16 @@ KEPT_BLOCKS: Final = 4
 GRAIN_BYTES: Final = 64 * 1024
 """Sizes are rounded up to this, so that records of similar length share blocks."""
 
-_UNSHARED: Final = 3  # references to a block that nobody looks at: the list's, the loop's, and the question's own
+
+def _count_of_unshared() -> int:
+    """What is counted for a block in a list at which nobody looks; -1 where it is no less than when somebody does."""
+    blocks = [np.empty(1, np.uint8)]
+    alone = sys.getrefcount(blocks[0])
+    view = blocks[0][:1]
+    return alone if sys.getrefcount(blocks[0]) == alone + view.size else -1
+
+
+_UNSHARED: Final = _count_of_unshared()
 
 
 @final
@@ -37,9 +46,11 @@ class BlockCache:
 
     def take(self, size_bytes: int) -> npt.NDArray[np.uint8]:
         """`size_bytes` bytes of undefined content; they are the caller's as long as it refers to them."""
-        for block in self._blocks:
-            if size_bytes <= len(block) <= 2 * size_bytes + GRAIN_BYTES and sys.getrefcount(block) == _UNSHARED:
-                return block[:size_bytes]
+        blocks = self._blocks
+        most_bytes = 2 * size_bytes + GRAIN_BYTES
+        for index in range(len(blocks)):  # without a name for the block, which would count or not, by the interpreter
+            if size_bytes <= len(blocks[index]) <= most_bytes and sys.getrefcount(blocks[index]) == _UNSHARED:
+                return blocks[index][:size_bytes]
         block = np.empty(-(-size_bytes // GRAIN_BYTES) * GRAIN_BYTES, np.uint8)
         self._blocks.append(block)
         if len(self._blocks) > KEPT_BLOCKS:
