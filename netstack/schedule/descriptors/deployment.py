@@ -304,6 +304,9 @@ class Deployment:
             index=positions,
             partition=partitions - np.int32(self._topology.partitions_of(dataset).start),
             attempt=self._executions.attempts[producers],
-            taskmanager=np.where(is_known, self._tracker.taskmanagers[partitions], UNKNOWN),
+            # Both sides are uint32: since NumPy 2.5 an int32 array no longer takes a number of 32 bits beside it.
+            taskmanager=np.where(
+                is_known, self._tracker.taskmanagers[partitions].astype(np.uint32), np.uint32(UNKNOWN)
+            ),
             connection=np.full(positions.size, dataset % self._connections),
         )
