@@ -8,7 +8,6 @@ have said it, both are given the same start time. The producer's summary is pass
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from .processes import ROLES, Deadlines, Workers
 from .runner import Progress
+from .stopping import scratch_folder
 
 LEAD_NS: Final = 30_000_000
 """From the go to the start: both workers have long read the message by then."""
@@ -117,7 +117,7 @@ def run_pair(
         NetstackError: what a worker found wrong with the settings.
     """
     with (
-        tempfile.TemporaryDirectory(prefix="netstack-bench-") as scratch,
+        scratch_folder() as scratch,
         Workers(name, deadlines, module=module) as workers,
     ):
         return lead(workers, settings, Path(scratch), expected_s=expected_s, on_progress=on_progress)

@@ -10,7 +10,6 @@ Rules:
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from .host import host_facts, version
 from .peers import peer_spec
 from .processes import Deadlines, Workers
 from .spec import RunSpec
+from .stopping import scratch_folder
 from .sweep import median_result
 
 DEFAULT_SECONDS: Final = 3.0
@@ -89,7 +89,7 @@ def run_once(
     """
     asked = with_length(peer_spec(engine, spec))
     with (
-        tempfile.TemporaryDirectory(prefix="netstack-bench-") as scratch,
+        scratch_folder() as scratch,
         Workers(engine, deadlines or Deadlines(), environment=environment) as workers,
     ):
         prepare(asked, Path(scratch))

@@ -1,12 +1,16 @@
-"""Ctrl-C and SIGTERM do the same: what was measured is kept, and every process is ended.
+"""Ctrl-C and SIGTERM do the same: what was measured is kept, every process is ended, no scratch folder stays.
 
-Takes: signals. Gives: a KeyboardInterrupt wherever Ctrl-C would give one, and which of the two it was.
+Takes: signals. Gives: a KeyboardInterrupt wherever Ctrl-C would give one, and which of the two it was; scratch folders.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import secrets
+import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -42,3 +46,20 @@ def sigterm_is_ctrl_c() -> Iterator[None]:
 def stopped_by() -> str:
     """`Ctrl-C` or `SIGTERM`, for messages."""
     return _Stopped.by
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[str]:
+    """A new folder that is removed at the end of the block, whenever the signal comes.
+
+    `tempfile.TemporaryDirectory` forgets its folder when a signal comes between making it and noting its name.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    path = os.path.join(tempfile.gettempdir(), f"netstack-bench-{secrets.token_hex(8)}")
+    try:
+        os.mkdir(path, 0o700)
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)

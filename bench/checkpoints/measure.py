@@ -6,7 +6,6 @@ Takes: a `CheckpointsSpec`. Gives: the points of every mode, what the sinks take
 from __future__ import annotations
 
 import bisect
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from netstack.config import MIB
 from ..children import DIED, Children
 from ..processes import MeasurementFailed
 from ..runner import Progress
+from ..stopping import scratch_folder
 from .figures import Point, Seen, Stretch, point
 from .spec import MASTER, SINKS, WARM_UP_S, WORKERS, CheckpointsSpec, Mode
 
@@ -65,7 +65,7 @@ def measure(
     warnings: list[str] = []
     full_per_s: float | None = None
     try:
-        with tempfile.TemporaryDirectory(prefix="netstack-bench-") as scratch, Children(_WORKER) as children:
+        with scratch_folder() as scratch, Children(_WORKER) as children:
             runner = Runner(spec, children, Path(scratch), on_progress)
             for number, (pressure, mode) in enumerate(jobs(spec)):
                 rate = None if full_per_s is None or not pressure else (1 - pressure) * full_per_s

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import random
 import statistics
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from ..children import DIED, Children
 from ..host import host_facts, version
 from ..processes import MeasurementFailed
 from ..runner import Progress
+from ..stopping import scratch_folder
 from .counts import Comparison, KeyCounts, compare
 from .kills import Kill, OnDisk, on_disk, plan
 from .spec import MASTER, MOST_SINKS, RecoverSpec
@@ -93,7 +93,7 @@ def measure(spec: RecoverSpec, *, on_progress: Callable[[Progress], None] | None
         NetstackError: what a process found wrong with the settings.
     """
     runs: list[Run] = []
-    with tempfile.TemporaryDirectory(prefix="netstack-bench-") as scratch, Children(_WORKER) as children:
+    with scratch_folder() as scratch, Children(_WORKER) as children:
         supervisor = Supervisor(spec, children, Path(scratch) / "jobmanager")
         try:
             for number in range(spec.runs):

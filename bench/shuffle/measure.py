@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from netstack.jobmanager.local import open_local_cluster
 from netstack.schedule.slots.slots import LoadBalanceMode
 
 from ..host import host_facts, version
+from ..stopping import scratch_folder
 from . import spark_peer
 from .rows import BATCH_ROWS, ROW_BYTES, expected, shuffle_job
 
@@ -114,7 +114,7 @@ def measure(spec: ShuffleSpec, progress: Callable[[str], None], spark: Any = Non
         run["bytes_per_s"] = size / run["duration_s"]
         found.setdefault(label, []).append(run)
 
-    with tempfile.TemporaryDirectory(prefix="netstack-bench-shuffle-") as folder:
+    with scratch_folder() as folder:
         progress("the disk's own rate")
         disk = _disk_rate(Path(folder), size)
         before = os.environ.get("TMPDIR")
