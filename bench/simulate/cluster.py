@@ -255,9 +255,9 @@ class Cluster:
             self.clock_s = trio.current_time() - self._began_s
 
     def let_go(self) -> None:
-        """What the kernel does for the dead: their files are closed."""
+        """What the kernel does for the dead: their files are closed, and stay."""
         for environment in self._environments:
-            environment.kept._folder.remove()
+            environment.kept._folder.close()
 
     # The job.
 
@@ -468,6 +468,8 @@ class Cluster:
         for environment, process in self._environments.items():
             lent = environment._pool.statistics().lent_segments
             assert lent == 0 or not process.is_alive, f"{lent} segments of {process.host} never came home"
+            left = os.path.exists(environment.kept.folder)
+            assert not left or not process.is_alive, f"{process.host} ended in order and left its shuffle files"
         open_streams = [stream for stream in self.network.streams if stream.process.is_alive]
         assert not open_streams, f"{len(open_streams)} connections are open: {open_streams[0].peer}"
 

@@ -34,7 +34,7 @@ class KeptPartitions:
         name = f"{FOLDER_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         self._folder = ShuffleFolder(config.shuffle_directory, name)
         self._disk = DiskDriver(nursery, self._folder.make, visits)
-        self.factory = KeptPartitionFactory(config, network, self._disk, self._folder.path)
+        self.factory = KeptPartitionFactory(config, network, self._disk, self._folder)
         if config.shuffle_directory is not None:
             self._disk.prepare()
 
@@ -44,7 +44,7 @@ class KeptPartitions:
         return self._folder.path
 
     async def close(self) -> None:
-        """Removes every file; for the end, when no thread uses them any more."""
+        """Removes every file, also when cancelled; for the end, when no thread uses them any more."""
         if self._folder.is_made:
             with trio.CancelScope(shield=True):
                 await self._disk.run(self._folder.remove)

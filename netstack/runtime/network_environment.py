@@ -6,7 +6,7 @@ Takes: an address and a `NetworkConfig`. Gives: partitions to write to, gates to
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final, final
 
 import trio
@@ -468,10 +468,10 @@ async def network_environment_on(
         on_accepted_end: told when the connection on a stream of the listener is over, if `admission` is None.
         metrics: served meanwhile.
 
-    Cancellation and the end of the block: as in `open_task_manager`.
+    Cancellation and the end of the block: as in `open_task_manager`. However it ends, its files are removed.
     """
     failed: BaseException | None = None
-    async with trio.open_nursery() as nursery:
+    async with AsyncExitStack() as at_the_end, trio.open_nursery() as nursery:
         manager = NetworkEnvironment(
             config,
             listener,
@@ -481,6 +481,7 @@ async def network_environment_on(
             greet=greet,
             on_accepted_end=on_accepted_end,
         )
+        at_the_end.push_async_callback(manager.kept.close)  # when no thread uses its files any more
         if metrics is not None:
             manager.metrics_address = metrics.address
             nursery.start_soon(metrics.serve, manager.statistics)
@@ -497,6 +498,5 @@ async def network_environment_on(
             with trio.CancelScope(shield=True):
                 await manager.shut_down(graceful=clean)
             nursery.cancel_scope.cancel()
-    await manager.kept.close()
     if failed is not None:
         raise failed

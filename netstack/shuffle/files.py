@@ -35,7 +35,12 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 @final
 class ShuffleFolder:
-    """The folder of one process (of one TaskManager, if it has several)."""
+    """The folder of one process (of one TaskManager, if it has several).
+
+    Attributes:
+        path: where it is.
+        open_files: partitions that have files open.
+    """
 
     def __init__(self, parent: str | None, name: str) -> None:
         """Touches nothing yet.
@@ -46,6 +51,7 @@ class ShuffleFolder:
         """
         self._parent = parent or tempfile.gettempdir()
         self.path = os.path.join(self._parent, name)
+        self.open_files: set[PartitionFiles] = set()
         self._lock = -1
 
     @property
@@ -64,16 +70,27 @@ class ShuffleFolder:
             while True:
                 os.mkdir(self.path, 0o700)
                 lock = os.path.join(self.path, LOCK_NAME)
-                self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                try:
+                    self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                except OSError:
+                    os.rmdir(self.path)
+                    raise
                 fcntl.flock(self._lock, fcntl.LOCK_EX)
                 if os.path.exists(lock):
                     break
                 os.close(self._lock)  # somebody who starts as well took it for a dead one, in between
 
     def remove(self) -> None:
-        """Removes it with everything in it; idempotent."""
+        """Removes it with everything in it; idempotent. No other thread may use it any more."""
         if self._lock >= 0:
             shutil.rmtree(self.path, ignore_errors=True)
+        self.close()
+
+    def close(self) -> None:
+        """Closes what is open, as the death of the process does: the files stay until somebody else starts there."""
+        for files in [*self.open_files]:
+            files.close()
+        if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
@@ -114,12 +131,12 @@ class PartitionFiles:
     """
 
     def __init__(
-        self, folder: str, number: int, subpartitions: int, *, own_files: bool, ticks: Callable[[], float]
+        self, folder: ShuffleFolder, number: int, subpartitions: int, *, own_files: bool, ticks: Callable[[], float]
     ) -> None:
         """Touches nothing yet.
 
         Args:
-            folder: of this process.
+            folder: where they are; it closes them at the end if nobody has removed them.
             number: of the partition, unique in it.
             subpartitions: how many.
             own_files: whether each has a data file of its own.
@@ -129,7 +146,8 @@ class PartitionFiles:
         self.write_s = 0.0
         self.free_share = 1.0
         self._ticks = ticks
-        self._base = os.path.join(folder, str(number))
+        self._folder = folder
+        self._base = os.path.join(folder.path, str(number))
         self._count = subpartitions if own_files else 1
         self._descriptors: list[int] = [-1] * self._count
         self._ends = [0] * self._count
@@ -156,6 +174,7 @@ class PartitionFiles:
             if descriptor < 0:
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
                 self._descriptors[file] = descriptor
+                self._folder.open_files.add(self)
             start = self._ends[file]
             size = 0
             batch: list[Piece] = []
@@ -261,14 +280,19 @@ class PartitionFiles:
 
     def remove(self) -> None:
         """Closes and removes the files; what is missing is fine."""
-        for file, descriptor in enumerate(self._descriptors):
+        written = [self.data_path(file) for file, descriptor in enumerate(self._descriptors) if descriptor >= 0]
+        self.close()
+        for path in (*written, self.index_path):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+    def close(self) -> None:
+        """Closes the files; nothing can be written or read any more. Idempotent."""
+        descriptors, self._descriptors = self._descriptors, [-1] * self._count
+        self._folder.open_files.discard(self)
+        for descriptor in descriptors:
             if descriptor >= 0:
                 os.close(descriptor)
-                self._descriptors[file] = -1
-                with contextlib.suppress(OSError):
-                    os.unlink(self.data_path(file))
-        with contextlib.suppress(OSError):
-            os.unlink(self.index_path)
 
     def _write(self, descriptor: int, pieces: list[Piece], size: int) -> None:
         began = self._ticks()

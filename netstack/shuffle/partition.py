@@ -17,6 +17,7 @@ from ..errors import NetstackError
 from ..ids import PartitionId, ResultPartitionType
 from ..outbound.partition import PartitionHost, ResultPartition
 from .compression import PageCompression, WriteCost
+from .files import ShuffleFolder
 from .reading import Disk, ReadScheduler
 from .store import DiskQuota, PartitionStore, StoreHost
 
@@ -25,7 +26,7 @@ from .store import DiskQuota, PartitionStore, StoreHost
 class KeptPartitionFactory:
     """What all kept partitions of a TaskManager share: the folder, the disk, memory to read, the quota."""
 
-    def __init__(self, config: NetworkConfig, network: NetworkBufferPool, disk: Disk, folder: str) -> None:
+    def __init__(self, config: NetworkConfig, network: NetworkBufferPool, disk: Disk, folder: ShuffleFolder) -> None:
         """Args: settings; where segments come from; who runs what touches files; where the files are."""
         self._config = config
         self._network = network

@@ -26,7 +26,7 @@ from ..ids import ResultPartitionType
 from ..outbound.partition import PartitionHost, ResultPartition
 from ..outbound.subpartition_view import SubpartitionView
 from .compression import SCARCE, PageCompression
-from .files import PartitionFiles
+from .files import PartitionFiles, ShuffleFolder
 from .index import Extent, RegionEntry, RegionIndex
 from .reading import Disk, ReadScheduler
 from .region import Region
@@ -87,7 +87,7 @@ class PartitionStore:
         kind: ResultPartitionType,
         subpartitions: int,
         *,
-        folder: str,
+        folder: ShuffleFolder,
         own_files: bool,
         page_bytes: int,
         compression: PageCompression,
@@ -102,7 +102,7 @@ class PartitionStore:
             number: see above.
             kind: BLOCKING, BLOCKING_PERSISTENT, HYBRID_FULL or HYBRID_SELECTIVE.
             subpartitions: how many.
-            folder: of the process.
+            folder: where its files are.
             own_files: whether each subpartition has a data file of its own.
             page_bytes: most bytes of records in a page.
             compression: which pages are compressed.

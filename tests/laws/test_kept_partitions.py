@@ -30,6 +30,7 @@ from netstack.outbound.partition import ResultPartition
 from netstack.outbound.selector import BroadcastSelector, ChannelSelector
 from netstack.outbound.writer import PartitionWriter
 from netstack.record.formats import format_named
+from netstack.shuffle.files import ShuffleFolder
 from netstack.shuffle.partition import KeptPartitionFactory
 from netstack.wire.credit import SendCredit
 
@@ -200,7 +201,9 @@ class World:
         self.network = NetworkBufferPool(self.config.total_segments, SEGMENT)
         self.disk = Jobs()
         self.folder = folder
-        self.factory = KeptPartitionFactory(self.config, self.network, self.disk, folder)
+        self.factory = KeptPartitionFactory(
+            self.config, self.network, self.disk, ShuffleFolder(os.path.dirname(folder), os.path.basename(folder))
+        )
         self.readable = 0
         self.partition = self.factory.create(
             partition_id("p"),

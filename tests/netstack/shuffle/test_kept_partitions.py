@@ -23,6 +23,7 @@ from netstack.errors import ChannelFailed, DiskFull, PartitionDamaged, Partition
 from netstack.ids import ResultPartitionType
 from netstack.outbound.selector import BroadcastSelector
 from netstack.runtime.network_environment import NetworkEnvironment
+from netstack.shuffle.files import ShuffleFolder
 
 BLOCKING = ResultPartitionType.BLOCKING
 HYBRIDS = [ResultPartitionType.HYBRID_FULL, ResultPartitionType.HYBRID_SELECTIVE]
@@ -340,6 +341,51 @@ trio.run(main)
         open_task_manager("tcp://127.0.0.1:0", settings(tmp_path)),
     ):
         await until(lambda: left not in os.listdir(tmp_path) and len(os.listdir(tmp_path)) == 2)
+    assert os.listdir(tmp_path) == []
+
+
+def open_files(folder: Path) -> list[str]:
+    paths = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+    return [target for path in paths if os.path.exists(path) and (target := os.readlink(path)).startswith(str(folder))]
+
+
+@pytest.mark.parametrize("how", ["in order", "cancelled", "by an error", "by Ctrl-C", "cancelled while it writes"])
+@trio_test
+async def test_every_orderly_end_removes_the_files(tmp_path: Path, how: str) -> None:
+    config = settings(tmp_path, sort_buffer_bytes=64 * 1024)
+    with trio.CancelScope() as scope:
+        try:
+            async with open_task_manager("tcp://127.0.0.1:0", config) as manager:
+                await write(manager, "p", 4, records_of(3000))
+                assert files_in(tmp_path)
+                assert open_files(tmp_path)
+                match how:
+                    case "cancelled":
+                        scope.cancel()
+                        await trio.lowlevel.checkpoint()
+                    case "by an error":
+                        raise ZeroDivisionError
+                    case "by Ctrl-C":
+                        raise KeyboardInterrupt
+                    case "cancelled while it writes":
+                        scope.cancel()
+                        await write(manager, "q", 4, records_of(3000))
+        except (ZeroDivisionError, KeyboardInterrupt):
+            pass
+    assert scope.cancelled_caught == how.startswith("cancelled")
+    assert os.listdir(tmp_path) == []
+    assert open_files(tmp_path) == []
+
+
+@trio_test
+async def test_a_folder_that_cannot_be_locked_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: str, *rest: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    folder = ShuffleFolder(str(tmp_path), "netstack-shuffle-1")
+    monkeypatch.setattr("netstack.shuffle.files.os.open", full)
+    with pytest.raises(DiskFull, match="No space left on device"):
+        folder.make()
     assert os.listdir(tmp_path) == []
 
 
