@@ -7,8 +7,6 @@ Rules: bars only where standard error is a terminal, so that a log holds no cont
 
 from __future__ import annotations
 
-import json
-import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +20,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from netstack.json_text import json_text
 from netstack.units import format_count, format_latency, three_digits
 
 from .compare import Comparison, Difference
@@ -248,16 +247,8 @@ def about(seconds: float) -> str:
 
 def print_json(document: Mapping[str, Any]) -> None:
     """The one JSON document of a command; JSON has no NaN, so what could not be computed becomes null."""
-    click.echo(json.dumps(_finite(document), indent=2, allow_nan=False))
+    click.echo(json_text(document, indent=2))
     sys.stdout.flush()
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _finite(each) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def print_warnings(result: Mapping[str, Any], console: Console) -> None:

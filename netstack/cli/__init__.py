@@ -10,7 +10,6 @@ Exit code 0: success. 1: the answer is no. 2: bad usage.
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
@@ -21,6 +20,7 @@ import click
 from .. import build
 from ..errors import ConfigError, NetstackError
 from ..version import __version__
+from .documents import print_document
 
 _COMMANDS: Final = {
     "buffers": "buffers",
@@ -97,6 +97,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _failed(text: str, code: int, as_json: bool) -> int:
     if as_json:
-        click.echo(json.dumps({"error": text}))
+        print_document({"error": text})
     click.echo(f"netstack: {text}", err=True)
     return code

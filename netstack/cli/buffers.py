@@ -5,7 +5,6 @@ Takes: gates, partitions and settings as flags. Gives: a row for each, the sum, 
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from ..config import NetworkConfig
 from ..errors import ConfigError
 from ..ids import ResultPartitionType
 from ..units import format_size
+from .documents import print_document
 from .network_flags import buffer_flags, memory_flags
 from .values import COUNT, Parsed
 
@@ -92,7 +92,7 @@ def buffers(
         config=config,
     )
     if as_json:
-        click.echo(json.dumps(_document(needed, config), indent=2))
+        print_document(_document(needed, config), indent=2)
     else:
         _print(needed, config)
     return 1 if needed.missing else 0

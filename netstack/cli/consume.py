@@ -8,7 +8,6 @@ record of the three formats reads as both, but for byte arrays with timestamps b
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from ..record.spill import SpillDirectory
 from ..runtime.network_environment import NetworkEnvironment, open_task_manager
 from ..runtime.record_reader import TURN_BUFFERS
 from ..runtime.signal import Signal
+from .documents import print_document
 from .exchange import (
     CLOSED_EARLY,
     ERROR,
@@ -328,7 +328,7 @@ def consume(
     elif is_stopped:
         click.echo("netstack: stopped by a signal", err=True)
     if as_json:
-        click.echo(json.dumps(consumption.document()))
+        print_document(consumption.document())
     else:
         print_summary(f"{address}: {consumption.outcome}", consumption.accounts, to_stderr=True)
     return 1 if is_stopped or consumption.error is not None else 0

@@ -13,7 +13,8 @@ from rich.table import Table
 
 from ..jobmanager.client import Document, JobClient
 from ..units import format_duration, format_size
-from .job_output import print_all, print_document
+from .documents import print_document
+from .job_output import print_all
 from .jobmanager_flags import ask, jobmanager_flags, json_flag
 
 

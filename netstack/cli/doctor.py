@@ -7,7 +7,6 @@ not work.
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from .checkup import Finding, checkup
+from .documents import print_document
 from .values import COUNT
 
 _STYLES: Final = {"ok": "green", "note": "cyan", "warn": "yellow", "fail": "red"}
@@ -37,7 +37,7 @@ def doctor(ports: tuple[int, ...], secret_file: Path | None, as_json: bool) -> i
     found = checkup(ports, secret_file)
     failed = any(finding.verdict == "fail" for finding in found)
     if as_json:
-        click.echo(json.dumps({"ok": not failed, "checks": [dataclasses.asdict(finding) for finding in found]}))
+        print_document({"ok": not failed, "checks": [dataclasses.asdict(finding) for finding in found]})
     else:
         _print(found)
     return 1 if failed else 0

@@ -5,7 +5,6 @@ Takes: documents of a JobManager. Gives: text, or one JSON document.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -16,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..jobmanager.client import Document, JobResult
+from ..json_text import json_text
 from ..units import format_count
 
 _SHOWN_SUBTASKS = 16
@@ -31,11 +31,6 @@ _STYLES = {
     "failing": "red",
     "cancelling": "yellow",
 }
-
-
-def print_document(document: object) -> None:
-    """One JSON document on standard output."""
-    click.echo(json.dumps(document, ensure_ascii=False, default=_shown_bytes))
 
 
 def result_document(result: JobResult) -> Document:
@@ -55,9 +50,7 @@ def print_results(results: Mapping[str, Mapping[int, Any]]) -> None:
             click.echo(f"{operator}:")
         for value in values.values():
             for item in value if isinstance(value, list) else [value]:
-                click.echo(
-                    item if isinstance(item, str) else json.dumps(item, ensure_ascii=False, default=_shown_bytes)
-                )
+                click.echo(item if isinstance(item, str) else json_text(item))
 
 
 def jobs_table(jobs: Iterable[Document]) -> Table:
@@ -217,7 +210,3 @@ def _ago(at: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds // size} {unit}"
     return f"{seconds} s"
-
-
-def _shown_bytes(value: object) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -7,7 +7,6 @@ SIGINT and SIGTERM end it with exit code 0; jobs that have not ended stay in its
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 from pathlib import Path
@@ -20,6 +19,7 @@ from ..jobmanager.config import JobManagerConfig
 from ..jobmanager.service import open_jobmanager
 from ..runtime.authentication import Secret
 from ..schedule.slots.slots import LoadBalanceMode
+from .documents import print_document
 from .jobmanager_flags import json_flag, secret_flag
 from .logs import log_flag, set_up_logging
 from .values import LENGTH, SIZE
@@ -111,7 +111,7 @@ async def _serve(config: JobManagerConfig, web: str | None, may_change: bool, as
                 if as_json:
                     ready = {"kind": "ready", "address": manager.address, "folder": config.folder, "pid": os.getpid()}
                     ready |= {"web": page}
-                    click.echo(json.dumps(ready))
+                    print_document(ready)
                 else:
                     where = config.folder or "a folder that goes with it"
                     shown = f"; the page is {page}" if page else ""

@@ -18,8 +18,9 @@ import trio
 from ..errors import NetstackError
 from ..jobmanager.client import Document, JobClient, JobResult
 from ..jobmanager.waiting import PATIENCE_S, wait_for_job
+from .documents import print_document
 from .job import job_parameters, load_stream_graph, parameters_of
-from .job_output import job_lines, jobs_table, print_all, print_document, print_results, result_document
+from .job_output import job_lines, jobs_table, print_all, print_results, result_document
 from .jobmanager_flags import ask, connected, jobmanager_flags, json_flag, secret_of
 from .values import LENGTH
 

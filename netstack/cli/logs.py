@@ -5,13 +5,14 @@ Takes: the flag `--log`. Gives: `logging` set up on standard error.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar, final
 
 import click
+
+from ..json_text import json_text
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -33,7 +34,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             document["error"] = self.formatException(record.exc_info)
-        return json.dumps(document)
+        return json_text(document)
 
 
 def log_flag(command: Command) -> Command:

@@ -6,13 +6,13 @@ channels, connections, buffers and regions; as a picture in text, one JSON docum
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Final
 
 import click
 
 from ..config import NetworkConfig
+from ..json_text import json_text
 from ..schedule.plan.as_json import plan_document
 from ..schedule.plan.dot import plan_dot
 from ..schedule.plan.html import plan_html
@@ -25,7 +25,7 @@ from .values import COUNT
 
 
 def _document(plan: Plan) -> str:
-    return json.dumps(plan_document(plan), indent=2, ensure_ascii=False) + "\n"
+    return json_text(plan_document(plan), indent=2) + "\n"
 
 
 _FORMATS: Final = {"text": plan_text, "json": _document, "dot": plan_dot, "html": plan_html}

@@ -16,9 +16,10 @@ from typing import Final
 import click
 import trio
 
-from ..errors import ConfigError, NetstackError
+from ..errors import ConfigError, ConnectionLost, NetstackError
 from ..web.history import History
 from ..web.recording import read_recording, recorded
+from .documents import print_document
 from .job import job_parameters
 from .jobmanager_flags import connected, json_flag, secret_flag
 from .run import run
@@ -80,7 +81,10 @@ async def _record(address: str, secret_file: Path | None, output: Path, seconds_
             ended = trio.Event()
             nursery.start_soon(_tell, signals, ended)
             try:
-                async with connected(address, secret_file) as client, recorded(output, client.look):
+                async with (
+                    connected(address, secret_file) as client,
+                    recorded(output, client.look, ends_on=(ConnectionLost, OSError)),
+                ):
                     with trio.move_on_after(float("inf") if seconds_s is None else seconds_s):
                         await ended.wait()
             except* (NetstackError, OSError) as errors:  # leaves as it is, not inside this nursery's group
@@ -115,7 +119,7 @@ def replay(file: Path, web: str, output: Path | None, opens: bool, as_json: bool
     """Shows FILE, of `netstack record`, on the page that showed it live; the time line goes through all of it."""
     history = read_recording(file)
     if as_json:
-        click.echo(json.dumps({"looks": json.loads(History.text(history.kept()))}))
+        print_document({"looks": json.loads(History.text(history.kept()))})
     elif output is not None:
         from ..web.page import page
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 import click
 import trio
 
-from ..errors import ConfigError, NetstackError
+from ..errors import ConfigError, NetstackError, RequestRefused
 from ..jobmanager.client import JobClient, JobResult
 from ..jobmanager.job_master import JobMaster
 from ..jobmanager.local import memory_for, open_local_cluster
@@ -32,14 +32,17 @@ from ..schedule.execution.execution_states import JobState
 from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.plan.plan import make_plan
 from ..schedule.slots.slots import LoadBalanceMode
+from .documents import print_document
 from .job import job_parameters, load_stream_graph, parameters_of
-from .job_output import decided_lines, print_document, print_results, result_document
+from .job_output import decided_lines, print_results, result_document
 from .jobmanager_flags import json_flag
 from .run_view import RunView
 from .values import COUNT, SIZE
 
 if TYPE_CHECKING:
     from ..spark.settings import SparkSettings
+
+LOGGER: Final = logging.getLogger("netstack.run")
 
 _CANCEL_S: Final = 10.0
 _LOOK_S: Final = 0.25
@@ -336,7 +339,12 @@ class _Run:
         self._told = master.log.added
 
     async def _look(self, cluster: JobCluster) -> None:
-        document = await cluster.client.job(self._job_id)
+        """Shows how the job is doing, if that can be told: a job whose results are too large to tell goes on."""
+        try:
+            document = await cluster.client.job(self._job_id)
+        except RequestRefused as error:
+            LOGGER.debug("the job cannot be shown: %s", error)
+            return
         self.restarts, self.checkpoints = document["restarts"], document["checkpoints_completed"]
         self.vertices = document["vertices"]
         self._view.show(document, trio.current_time())

@@ -13,7 +13,6 @@ all of them have left, the rest is dealt to nobody.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from ..runtime.network_environment import NetworkEnvironment, open_task_manager
 from ..runtime.record_writer import RecordWriter
 from ..runtime.signal import Signal
 from ..wire.flink_events import flink_name
+from .documents import print_document
 from .exchange import (
     CLOSED_EARLY,
     ERROR,
@@ -400,14 +400,14 @@ def serve(
     def ready(address: str) -> None:
         if as_json:
             facts = {"port": urlsplit(address).port, "partition_id": plan.partition_id, "address": address}
-            click.echo(json.dumps({"kind": "ready"} | facts))
+            print_document({"kind": "ready"} | facts)
         else:
             click.echo(f"{subpartitions} subpartitions of {plan.partition_id} at {address}")
 
     serving = Serving(plan, ready)
     is_stopped = trio.run(until_stopped, serving.run)
     if as_json:
-        click.echo(json.dumps(serving.document() | {"stop_requested": is_stopped}))
+        print_document(serving.document() | {"stop_requested": is_stopped})
     else:
         print_summary(f"{plan.partition_id}: {serving.outcome}", serving.accounts, to_stderr=False)
     if serving.error is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 import resource
 import signal
@@ -30,6 +29,7 @@ from ..jobmanager.children import LocalTaskManagers
 from ..runtime.authentication import Secret
 from ..taskmanager.garbage import short_collections
 from ..taskmanager.service import CONNECT_TIMEOUT_S, TaskManager, TaskManagerConfig, open_taskmanager
+from .documents import print_document
 from .isolated import announced, check_isolated, serve_isolated
 from .jobmanager_flags import ADDRESS_VARIABLE, SECRET_VARIABLE
 from .logs import log_flag, set_up_logging
@@ -241,7 +241,7 @@ async def _serve_processes(
             told = announced(found, config)
             with contextlib.suppress(BrokenPipeError):
                 if as_json:
-                    click.echo(json.dumps({"kind": "ready", **told}))
+                    print_document({"kind": "ready", **told})
                 elif not until_eof:
                     click.echo(f"{config.slots} processes of one slot each register at {config.jobmanager}")
             async for _ in signals:
@@ -297,7 +297,7 @@ def _announce(manager: TaskManager, as_json: bool) -> None:
     }
     with contextlib.suppress(BrokenPipeError):
         if as_json:
-            click.echo(json.dumps({"kind": "ready", **addresses}))
+            print_document({"kind": "ready", **addresses})
         else:
             shown = "".join(f", {name} at {addresses[name]}" for name in ("metrics",) if addresses[name])
             control = "" if manager.control_address == manager.address else f", control at {manager.control_address}"

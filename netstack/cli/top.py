@@ -7,7 +7,6 @@ gone, with the reason, and tried again.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -30,6 +29,7 @@ from ..jobmanager.client import open_job_client
 from ..runtime.authentication import Secret
 from ..taskmanager.client import OtherRole, open_client
 from ..units import format_count
+from .documents import print_document
 from .jobmanager_flags import secret_flag, secret_of
 from .top_jobs import JobManagerHistory, JobManagerView, jobmanager_document, jobmanager_lines
 from .top_view import History, JobView, TaskManagerHistory, TaskManagerView, snapshot_document, sparkline
@@ -201,7 +201,7 @@ def _views(histories: Histories) -> list[View]:
 def _print_document(views: list[View]) -> None:
     document = snapshot_document([view for view in views if isinstance(view, TaskManagerView)])
     jobs = jobmanager_document([view for view in views if isinstance(view, JobManagerView)])
-    click.echo(json.dumps(document | {"jobmanagers": jobs}))
+    print_document(document | {"jobmanagers": jobs})
 
 
 def rendered(views: Iterable[View], width: int) -> Group:

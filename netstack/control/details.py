@@ -45,7 +45,9 @@ def check_details(document: Plain) -> None:
         if job["network"] is not None:
             dict(job["network"])
         for task in job["tasks"]:
-            _vertex, _subtask, _attempt = map(int, task["attempt"])
+            _vertex, _subtask, _attempt = task["attempt"]
+            if any(type(number) is not int for number in task["attempt"]):
+                raise ValueError("an attempt is three ints: vertex, subtask, attempt")
             for name in ("records_in", "records_out", "barriers"):
                 task[name]
             for ends, kind, columns in (("inputs", "floating", INPUT_COLUMNS), ("outputs", "pool", OUTPUT_COLUMNS)):

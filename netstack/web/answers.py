@@ -1,21 +1,33 @@
-"""Answers that the live page and a replayed one share: the page itself, and the history.
+"""Answers over HTTP: documents of any values; the page itself and the history, which a replayed page shares.
 
-Takes: texts, a history. Gives: HTTP responses.
+Takes: documents, texts, a history. Gives: HTTP responses.
 """
 
 from __future__ import annotations
 
 import gzip
 from functools import partial
-from typing import Final
+from typing import Any, Final, final
 
 import trio
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from ..json_text import json_text
 from .history import History
 
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+
+
+@final
+class JsonResponse(Response):
+    """A document, with whatever users and peers put into it."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """See `starlette.responses.Response.render`."""
+        return json_text(content, compact=True).encode()
 
 
 def page_response(text: str) -> Response:

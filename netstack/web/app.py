@@ -4,13 +4,15 @@ Takes: a JobManager of this process. Gives: Flink's paths with Flink's field nam
 `/netstack`, server-sent events, one self-contained page.
 
 Rules: with a secret every path but the page itself wants its web token as bearer token. What changes something is
-refused unless the application was made for it. Looking takes at most a twentieth of the event loop's time.
+refused unless the application was made for it. Looking takes at most a twentieth of the event loop's time. A look that
+fails is logged and leaves a gap in the history; jobs go on.
 """
 
 from __future__ import annotations
 
 import hmac
 import json
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,17 +22,20 @@ from typing import Any, Final, final
 import trio
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from ..errors import ConfigError, NetstackError
 from ..jobmanager.jobs import JobRecord
 from ..jobmanager.service import JobManager
 from ..jobmanager.view import edges_of, job_document, summary, taskmanagers_document
+from ..limited_log import LimitedLog
 from . import flink
-from .answers import history_response, page_response
+from .answers import JsonResponse, history_response, page_response
 from .history import History, snapshot_text
 from .page import page
+
+LOGGER: Final = logging.getLogger("netstack.web")
 
 LOOK_S: Final = 0.5
 """How often the cluster is looked at for the history and for who watches; less often where a look takes long."""
@@ -104,10 +109,14 @@ class Web:
             nursery.cancel_scope.cancel()
 
     async def _watch(self) -> None:
+        log = LimitedLog(LOGGER, trio.current_time, per_second=1 / 60, burst=1)
         while True:
             began_s = time.perf_counter()
-            self._manager.watch.want()
-            self.history.add(time.time(), snapshot_text(self._manager.watch.snapshot() | self._facts))
+            try:
+                self._manager.watch.want()
+                self.history.add(time.time(), snapshot_text(self._manager.watch.snapshot() | self._facts))
+            except Exception as error:  # whoever looks must not end what is looked at
+                log.log(logging.ERROR, "look", "the page could not look at the cluster", error=error)
             await trio.sleep(max(LOOK_S, (time.perf_counter() - began_s) / LOOK_PART))
 
     # Who may.
@@ -141,17 +150,17 @@ class Web:
         return self._manager.jobs.find(request.path_params["job"])
 
     async def _overview(self, request: Request) -> Response:
-        return JSONResponse(flink.overview(self._summaries(), taskmanagers_document(self._manager)))
+        return JsonResponse(flink.overview(self._summaries(), taskmanagers_document(self._manager)))
 
     async def _jobs(self, request: Request) -> Response:
-        return JSONResponse(flink.job_ids(self._summaries()))
+        return JsonResponse(flink.job_ids(self._summaries()))
 
     async def _jobs_overview(self, request: Request) -> Response:
-        return JSONResponse(flink.jobs_overview(self._summaries()))
+        return JsonResponse(flink.jobs_overview(self._summaries()))
 
     async def _job(self, request: Request) -> Response:
         record = self._find(request)
-        return JSONResponse(flink.job(job_document(record, self._manager), edges_of(record)))
+        return JsonResponse(flink.job(job_document(record, self._manager), edges_of(record)))
 
     async def _patch_job(self, request: Request) -> Response:
         record = self._find(request)
@@ -161,14 +170,14 @@ class Web:
         if record.master is None:
             return _refusal(409, f"job {record.stored.job_id} has ended")
         record.master.cancel()
-        return JSONResponse({}, status_code=202)
+        return JsonResponse({}, status_code=202)
 
     async def _vertex(self, request: Request) -> Response:
         vertices = job_document(self._find(request), self._manager)["vertices"]
         number = request.path_params["vertex"]
         if number >= len(vertices):
             return _refusal(404, f"the job has vertices 0 to {len(vertices) - 1}")
-        return JSONResponse(flink.vertex(number, vertices[number]))
+        return JsonResponse(flink.vertex(number, vertices[number]))
 
     async def _backpressure(self, request: Request) -> Response:
         self._manager.watch.want()
@@ -176,10 +185,10 @@ class Web:
         number = request.path_params["vertex"]
         if number >= len(vertices):
             return _refusal(404, f"the job has vertices 0 to {len(vertices) - 1}")
-        return JSONResponse(flink.backpressure(vertices[number]))
+        return JsonResponse(flink.backpressure(vertices[number]))
 
     async def _checkpoints(self, request: Request) -> Response:
-        return JSONResponse(flink.checkpoints(job_document(self._find(request), self._manager)))
+        return JsonResponse(flink.checkpoints(job_document(self._find(request), self._manager)))
 
     async def _savepoint(self, request: Request) -> Response:
         record = self._find(request)
@@ -194,7 +203,7 @@ class Web:
             del self._savepoints[next(iter(self._savepoints))]
         assert self._nursery is not None
         self._nursery.start_soon(self._save, record, trigger, stop)
-        return JSONResponse({"request-id": trigger}, status_code=202)
+        return JsonResponse({"request-id": trigger}, status_code=202)
 
     async def _save(self, record: JobRecord, trigger: str, stop: bool) -> None:
         assert record.master is not None
@@ -208,26 +217,26 @@ class Web:
 
     async def _savepoint_status(self, request: Request) -> Response:
         found = self._savepoints.get(request.path_params["trigger"])
-        return _refusal(404, "no such savepoint was asked for here") if found is None else JSONResponse(found)
+        return _refusal(404, "no such savepoint was asked for here") if found is None else JsonResponse(found)
 
     async def _taskmanagers(self, request: Request) -> Response:
-        return JSONResponse(flink.taskmanagers(taskmanagers_document(self._manager)))
+        return JsonResponse(flink.taskmanagers(taskmanagers_document(self._manager)))
 
     async def _taskmanager(self, request: Request) -> Response:
         name = request.path_params["name"]
         found = [each for each in taskmanagers_document(self._manager) if each["name"] == name]
-        return JSONResponse(flink.taskmanager(found[0])) if found else _refusal(404, f"no TaskManager {name[:60]!r}")
+        return JsonResponse(flink.taskmanager(found[0])) if found else _refusal(404, f"no TaskManager {name[:60]!r}")
 
     # Our own.
 
     async def _own_job(self, request: Request) -> Response:
         self._manager.watch.want()
-        return JSONResponse(self._manager.watch.drawn(self._find(request)))
+        return JsonResponse(self._manager.watch.drawn(self._find(request)))
 
     async def _log(self, request: Request) -> Response:
         words = request.query_params.get("search", "").lower().split()
         log = job_document(self._find(request), self._manager)["log"]
-        return JSONResponse([each for each in log if all(w in f"{each['what']} {each['text']}".lower() for w in words)])
+        return JsonResponse([each for each in log if all(w in f"{each['what']} {each['text']}".lower() for w in words)])
 
     async def _all_history(self, request: Request) -> Response:
         return await history_response(request, self.history)
@@ -247,6 +256,6 @@ class Web:
         return StreamingResponse(told(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 
-def _refusal(status: int, text: str) -> JSONResponse:
+def _refusal(status: int, text: str) -> JsonResponse:
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
-    return JSONResponse({"errors": [text]}, status_code=status, headers=headers)
+    return JsonResponse({"errors": [text]}, status_code=status, headers=headers)

@@ -7,12 +7,13 @@ Rules: what is kept is compressed and bounded, however large the jobs are: then 
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
+
+from ..json_text import json_text
 
 KEPT_S: Final = 600.0
 """How far back the page can be dragged."""
@@ -81,8 +82,8 @@ class History:
 
 
 def snapshot_text(snapshot: Mapping[str, Any]) -> str:
-    """A snapshot as JSON; what is no JSON in it (a result of a sink) as text."""
-    return json.dumps(snapshot, separators=(",", ":"), default=str)
+    """A snapshot as JSON, whatever sinks and TaskManagers put into it."""
+    return json_text(snapshot, compact=True)
 
 
 def entry_text(kept: Kept) -> str:

@@ -10,56 +10,105 @@ from __future__ import annotations
 
 import gzip
 import json
+import logging
 import math
 import time
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final, final
 
 import trio
 
 from ..errors import ConfigError
+from ..json_text import json_text
+from ..limited_log import LimitedLog
+from ..shown import shown_error
 from ..version import __version__
 from .history import History, entry_text, snapshot_text
 
+LOGGER: Final = logging.getLogger("netstack.web")
+
 VERSION: Final = 1
 """Of the file."""
-
 
 LOOK_S: Final = 0.5
 """Between two looks."""
 
 
 @asynccontextmanager
-async def recorded(path: Path, look: Callable[[], Awaitable[Mapping[str, Any]]]) -> AsyncIterator[None]:
+async def recorded(
+    path: Path, look: Callable[[], Awaitable[Mapping[str, Any]]], *, ends_on: tuple[type[Exception], ...] = ()
+) -> AsyncIterator[None]:
     """Writes a recording while the block runs.
 
     Args:
         path: of the file; replaced.
         look: gives a snapshot of the cluster.
+        ends_on: errors of `look` and of writing that end the block. Others are logged: a look that fails leaves a gap,
+            and a file that cannot be written is written no further.
 
     Raises:
-        OSError: it cannot be written.
-        NetstackError: what `look` raises; what was written by then is whole.
+        OSError: the file cannot be made.
+        Exception: one of `ends_on`, as it was raised or in a group; what was written by then is whole.
     """
     recording = Recording(path)
+    recorder = _Recorder(recording, look, ends_on)
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_record, recording, look)
+            nursery.start_soon(recorder.run)
             yield
-            recording.add(time.time(), snapshot_text(await look()))
+            await recorder.look()
             nursery.cancel_scope.cancel()
     finally:
-        recording.close()
+        with recorder.contained("the end of the recording could not be written"):
+            recording.close()
 
 
-async def _record(recording: Recording, look: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
-    while True:
-        text = snapshot_text(await look())
-        recording.add(time.time(), text)
-        await trio.sleep(LOOK_S)
+@final
+class _Recorder:
+    """Looks again and again, and writes what it saw."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        look: Callable[[], Awaitable[Mapping[str, Any]]],
+        ends_on: tuple[type[Exception], ...],
+    ) -> None:
+        self._recording = recording
+        self._look = look
+        self._ends_on = ends_on
+        self._is_writable = True
+        self._log = LimitedLog(LOGGER, trio.current_time, per_second=1 / 60, burst=1)
+
+    async def run(self) -> None:
+        while self._is_writable:
+            await self.look()
+            await trio.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        """Takes one snapshot."""
+        if not self._is_writable:
+            return
+        text = None
+        with self.contained("a look at the cluster failed, so the recording has a gap"):
+            text = snapshot_text(await self._look())
+        if text is not None:
+            with self.contained("the recording cannot be written and stops here"):
+                self._is_writable = False  # unless it succeeds: half a line may be in the file
+                self._recording.add(time.time(), text)
+                self._is_writable = True
+
+    @contextmanager
+    def contained(self, what: str) -> Iterator[None]:
+        """Logs the errors of its block, but for those that end the recording."""
+        try:
+            yield
+        except self._ends_on:
+            raise
+        except Exception as error:  # whoever looks must not end what is looked at
+            self._log.log(logging.ERROR, what, f"{what}: {shown_error(error)}")
 
 
 @final
@@ -115,7 +164,7 @@ class Recording:
         self._file.write(entry_text(self._history.kept()[-1]).encode() + b"\n")
 
     def _write(self, document: object) -> None:
-        self._file.write(json.dumps(document).encode() + b"\n")
+        self._file.write(json_text(document).encode() + b"\n")
 
 
 def read_recording(path: Path) -> History:
@@ -134,7 +183,7 @@ def read_recording(path: Path) -> History:
             try:
                 for line in file:
                     entry = json.loads(line)
-                    found.extend(entry["at"], entry["until"], json.dumps(entry["snapshot"], separators=(",", ":")))
+                    found.extend(entry["at"], entry["until"], snapshot_text(entry["snapshot"]))
             except EOFError:  # whoever wrote it was killed
                 pass
     except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
