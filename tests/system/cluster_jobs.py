@@ -106,6 +106,27 @@ def two_groups(first: int = 10, second: int = 20) -> StreamEnvironment:
     return job
 
 
+class OddResult:
+    """Returns what JSON has no words for."""
+
+    def process(self, item: Any) -> None:
+        pass
+
+    def finish(self, out: Any) -> dict[Any, Any]:
+        return {b"word": 1, "part": float("nan"), 2.5: b"\xff", None: [float("inf")]}
+
+
+ODD_AS_JSON = {"word": 1, "part": None, "2.5": "\\xff", "null": [None]}
+
+
+def odd_results(seconds: float = 2.0) -> StreamEnvironment:
+    """Two pipelines: one has an odd result at once, the other computes for a while."""
+    job = StreamEnvironment("odd results")
+    job.source(three, name="short").sink(OddResult, name="odd")
+    job.source(three, name="long").map(computes, seconds=seconds).sink(Collect, name="result")
+    return job
+
+
 def _three(job: StreamEnvironment) -> OperatorStream:
     return job.source(three, name="three")
 

@@ -32,6 +32,7 @@ class ClusterRig:
         self.secret_file.chmod(0o600)
         self.flags = flags
         self.address = ""
+        self.page: str | None = None
         self.jobmanager: subprocess.Popen[bytes] | None = None
         self.taskmanagers: list[subprocess.Popen[bytes]] = []
         self._logs: list[IO[bytes]] = []
@@ -55,7 +56,8 @@ class ClusterRig:
         assert self.jobmanager.stdout is not None
         line = self.jobmanager.stdout.readline()
         assert line, self.log()
-        self.address = json.loads(line)["address"]
+        ready = json.loads(line)
+        self.address, self.page = ready["address"], ready["web"]
 
     def start_taskmanagers(self, *slots: int, flags: Sequence[str] = (), cwd: Path | None = None) -> None:
         """One more for each number of slots; `cwd` is where they are started."""

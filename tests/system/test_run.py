@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -79,6 +80,24 @@ def test_a_job_runs_and_leaves_nothing(tmp_path: Path) -> None:
     assert re.fullmatch(r"the page is http://127\.0\.0\.1:\d+\n", err)
     assert json.loads(read_recording(recording).last)["jobs"][0]["state"] == "finished"
     assert [*tmp_path.iterdir()] == [recording]
+
+
+def test_a_result_that_is_no_json_ends_neither_page_nor_recording_nor_job(tmp_path: Path) -> None:
+    recording = tmp_path / "recording"
+    words = ("cluster_jobs:odd_results", "--taskmanagers", "2", "--slots", "1", "--json")
+    out, err = finished(start(tmp_path, *words, "--record", str(recording), "--web", "127.0.0.1:0"), 0)
+    assert json.loads(out)["results"] == {"odd": {"0": cluster_jobs.ODD_AS_JSON}, "result": {"0": [0, 1, 2]}}
+    assert re.fullmatch(r"the page is http://127\.0\.0\.1:\d+\n", err)
+    looks = [json.loads(line) for line in gzip.decompress(recording.read_bytes()).splitlines()[1:]]
+    seen = [job["results"].get("odd") for look in looks for job in look["snapshot"]["jobs"]]
+    assert {"0": cluster_jobs.ODD_AS_JSON} in seen
+
+
+def test_a_recording_that_cannot_be_written_ends_no_job(tmp_path: Path) -> None:
+    words = ("cluster_jobs:computing", "--taskmanagers", "1", "--record", "/dev/full")
+    out, err = finished(start(tmp_path, *words), 0)
+    assert out.split() == ["0", "1", "2"]
+    assert "the recording cannot be written and stops here: OSError: [Errno 28] No space left on device" in err
 
 
 def test_what_was_decided_while_it_ran_is_told(tmp_path: Path) -> None:

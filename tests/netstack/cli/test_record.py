@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import trio
 from page_jobs import cluster
 
 from netstack.cli import main
-from netstack.errors import ConfigError
+from netstack.errors import ConfigError, ConnectionLost
 from netstack.web.recording import VERSION, Recording, read_recording, recorded
 
 
@@ -80,3 +81,30 @@ async def test_a_cluster_is_recorded_down_to_its_channels(tmp_path: Path) -> Non
     last = json.loads(read_recording(tmp_path / "file").last)
     assert last["jobs"][0]["job_id"] == job_id
     assert len(last["jobs"][0]["edges"][0]["channels"]) == 4
+
+
+async def test_a_look_that_fails_leaves_a_gap(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    count = 0
+
+    async def look() -> dict[str, int]:
+        nonlocal count
+        count += 1
+        await trio.lowlevel.checkpoint()
+        if count in (2, 3):
+            raise ConnectionLost("nobody answers")
+        return {"n": count}
+
+    async with recorded(tmp_path / "file", look):
+        while count < 5:  # noqa: ASYNC110  # nobody tells
+            await trio.sleep(0.1)
+    kept = [json.loads(zlib.decompress(each.packed)) for each in read_recording(tmp_path / "file").kept()]
+    assert [each["n"] for each in kept] == [1, 4, 5, *([6] if count == 6 else [])]
+    (line,) = [each.message for each in caplog.records if each.name == "netstack.web"]
+    assert line == "a look at the cluster failed, so the recording has a gap: ConnectionLost: nobody answers"
+
+    count = 0
+    with pytest.raises(ExceptionGroup) as raised:
+        async with recorded(tmp_path / "other", look, ends_on=(ConnectionLost,)):
+            await trio.sleep_forever()
+    assert raised.group_contains(ConnectionLost)
+    assert len(looks(tmp_path / "other")) == 1

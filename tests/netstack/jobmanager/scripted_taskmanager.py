@@ -159,9 +159,11 @@ class ScriptedTaskManager:
 
 
 @asynccontextmanager
-async def taskmanager(manager: JobManager, *, slots: int = 2, name: str = "") -> AsyncIterator[ScriptedTaskManager]:
+async def taskmanager(
+    manager: JobManager, *, slots: int = 2, name: str = "", pid: Any = 1
+) -> AsyncIterator[ScriptedTaskManager]:
     name = name or f"tm{next(_NUMBERS)}"
-    facts = {"slots": slots, "data": f"memory://{name}", "hostname": name, "pid": 1}
+    facts = {"slots": slots, "data": f"memory://{name}", "hostname": name, "pid": pid}
     link, _ = await dial(manager.address, role=TASKMANAGER, name=name, facts=facts)
     async with trio.open_nursery() as nursery:
         found = ScriptedTaskManager(name, link)

@@ -13,6 +13,7 @@ import pytest
 import trio
 from scripted_taskmanager import client, document, jobmanager, taskmanager
 
+from netstack.control.messages import Statistics
 from netstack.errors import ConfigError
 from netstack.jobmanager.service import JobManager
 from netstack.runtime.authentication import Secret
@@ -153,6 +154,63 @@ async def test_why_is_told_and_can_be_searched() -> None:
         _, log = await ask(f"{url}/netstack/jobs/{job_id}/log?search=TASKS+sent")
         assert [each["what"] for each in log] == ["deploy"]
         assert (await ask(f"{url}/netstack/jobs/{job_id}/log?search=nothing+like+it"))[1] == []
+
+
+async def test_a_look_that_fails_is_logged_and_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running() as (manager, url, job_id):
+        works = manager.watch.snapshot
+        failed = 0
+
+        def breaks() -> Any:
+            nonlocal failed
+            failed += 1
+            raise TypeError("keys must be str")
+
+        monkeypatch.setattr(manager.watch, "snapshot", breaks)
+        while failed < 3:  # noqa: ASYNC110  # nobody tells
+            await trio.sleep(0.02)
+        assert [each.message for each in caplog.records if each.name == "netstack.web"] == [
+            "the page could not look at the cluster"
+        ], "once, not at every look"
+        monkeypatch.setattr(manager.watch, "snapshot", works)
+        while not (await ask(f"{url}/netstack/history"))[1]:  # noqa: ASYNC110
+            await trio.sleep(0.02)
+        assert job_id in manager.jobs.running
+
+
+async def test_a_peer_that_says_odd_things_of_itself_is_shown() -> None:
+    async with running() as (manager, url, job_id), taskmanager(manager, name="odd", pid={b"x": float("nan")}) as odd:
+        network = {b"bytes": [b"\xff"]}
+        told = {"memory_bytes": 1, "free_memory_bytes": float("inf"), "network": network, "jobs": {}, "took_s": 0.0}
+        odd.link.send(Statistics(1, told))
+        shown: dict[str, Any] = {}
+        while not shown.get("network"):
+            await trio.sleep(0.02)
+            for look in (await ask(f"{url}/netstack/history"))[1]:
+                shown = {each["name"]: each for each in look["snapshot"]["taskmanagers"]}.get("odd", shown)
+        assert (shown["pid"], shown["free_memory_bytes"], shown["network"]) == (
+            {"x": None},
+            None,
+            {"bytes": ["\\xff"]},
+        )
+        assert job_id in manager.jobs.running
+
+
+async def test_details_of_no_task_are_refused() -> None:
+    async with running() as (manager, url, job_id), taskmanager(manager, name="odd") as odd:
+        numbers = {"records_in": 0, "records_out": 0, "barriers": 0, "busy_s": 0, "idle_s": 0, "backpressured_s": 0}
+        task = {"attempt": ["0", "0", "0"], "inputs": [], "outputs": [], **numbers}
+        jobs = {job_id: {"tasks": [task], "network": None}}
+        told = {"memory_bytes": 1, "free_memory_bytes": 1, "network": None, "jobs": jobs, "took_s": 0.0}
+        odd.link.send(Statistics(1, told))
+        gone = ""
+        while not gone:
+            await trio.sleep(0.02)
+            gone = {each["name"]: each["gone"] for each in manager.watch.snapshot()["taskmanagers"]}.get("odd", "")
+        assert "an attempt is three ints" in gone
+        assert (await ask(f"{url}/netstack/jobs/{job_id}"))[0] == 200
 
 
 def test_history_is_bounded_and_keeps_what_lasts_once() -> None:
