@@ -21,7 +21,7 @@ WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? n + 1 : 4))
 # Containers often set it; then each of the hundreds of processes that the tests start would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: sweep compiled test test-compiled lint types pytest format clean docs
+.PHONY: sweep compiled test test-compiled core-tests lint types pytest format clean docs
 
 sweep: .venv/.compiled
 	@$(BIN)/netstack-bench sweep $(ARGS)
@@ -49,6 +49,9 @@ CORE_TESTS := $(addprefix tests/netstack/,buffer record outbound inbound wire ru
 test-compiled: .venv/.installed-dev .venv/.compiled
 	@$(BIN)/python -c 'from netstack import build; assert build.kind == "compiled", build.describe()'
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(CORE_TESTS) $(PYTEST_ARGS)
+
+core-tests:
+	@echo $(CORE_TESTS)
 
 docs: .venv/.installed-docs
 	DISABLE_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict --quiet --config-file tools/docs/mkdocs.yml

@@ -77,7 +77,8 @@ class SweepProgress:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._bar.stop()
+        if not self._bar.disable:  # older versions of rich print a line end for one that was never shown
+            self._bar.stop()
 
     def prepare(self, what: str, expected_s: float) -> None:
         """Something else starts that has to be there for the runs, and takes about so long."""
@@ -179,7 +180,8 @@ class RunProgress:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._bar.stop()
+        if not self._bar.disable:  # older versions of rich print a line end for one that was never shown
+            self._bar.stop()
 
     def __call__(self, heard: Heard) -> None:
         """Takes what the runner says."""

@@ -30,6 +30,8 @@ everyday = settings(
     max_examples=30, derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("everyday", everyday)
+# `brief` is for the fast tests on every other Python, which look for what differs between interpreters and packages.
+settings.register_profile("brief", everyday, max_examples=5)
 settings.register_profile("fresh", everyday, max_examples=60, derandomize=False, print_blob=True)
 settings.register_profile("thorough", everyday, max_examples=1000, derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "everyday"))

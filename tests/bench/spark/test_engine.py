@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyspark")
+
 from bench.grid import Grid
 from bench.inputs import InputError
 from bench.processes import MeasurementFailed

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytest.importorskip("pyspark")
+
 from bench.processes import MeasurementFailed
 from bench.spark.engine import EndingWatch
 from bench.spark.failures import failure_of, first_failure

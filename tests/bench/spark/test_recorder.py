@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("pyspark")
+
 from bench.grid import Grid, PlannedRun
 from bench.spark.spec import SparkSpec
 from bench.spark.sweep import Recorder

@@ -141,10 +141,10 @@ def test_what_is_too_deep_is_refused_when_it_is_written_never_when_it_is_read(ki
 
 def test_tuples_as_deep_keys_come_back() -> None:
     key: Any = ()
-    for _ in range(300):
+    for _ in range(250):  # older versions of msgpack take no 300
         key = (key,)
     (found,) = stored({key: 1})
-    for _ in range(300):
+    for _ in range(250):
         (found,) = found
     assert found == ()
 

@@ -8,6 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+pytest.importorskip("pyspark")
+
 from netstack import blocking
 from netstack.spark import Publisher, SparkFailed, Subscriber, plain_errors, register
 

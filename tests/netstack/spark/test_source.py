@@ -15,6 +15,8 @@ import pyarrow as pa
 import pytest
 from workers import free_address
 
+pytest.importorskip("pyspark")
+
 from netstack import blocking
 from netstack.errors import ConfigError
 from netstack.spark.consumer import StreamLocation
