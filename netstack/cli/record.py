@@ -83,7 +83,7 @@ async def _record(address: str, secret_file: Path | None, output: Path, seconds_
             try:
                 async with (
                     connected(address, secret_file) as client,
-                    recorded(output, client.look, ends_on=(ConnectionLost, OSError)),
+                    recorded(output, client.look, fatal=(ConnectionLost, OSError)),
                 ):
                     with trio.move_on_after(float("inf") if seconds_s is None else seconds_s):
                         await ended.wait()

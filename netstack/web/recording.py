@@ -39,22 +39,22 @@ LOOK_S: Final = 0.5
 
 @asynccontextmanager
 async def recorded(
-    path: Path, look: Callable[[], Awaitable[Mapping[str, Any]]], *, ends_on: tuple[type[Exception], ...] = ()
+    path: Path, look: Callable[[], Awaitable[Mapping[str, Any]]], *, fatal: tuple[type[Exception], ...] = ()
 ) -> AsyncIterator[None]:
     """Writes a recording while the block runs.
 
     Args:
         path: of the file; replaced.
         look: gives a snapshot of the cluster.
-        ends_on: errors of `look` and of writing that end the block. Others are logged: a look that fails leaves a gap,
+        fatal: errors of `look` and of writing that end the block. Others are logged: a look that fails leaves a gap,
             and a file that cannot be written is written no further.
 
     Raises:
         OSError: the file cannot be made.
-        Exception: one of `ends_on`, as it was raised or in a group; what was written by then is whole.
+        Exception: one of `fatal`, as it was raised or in a group; what was written by then is whole.
     """
     recording = Recording(path)
-    recorder = _Recorder(recording, look, ends_on)
+    recorder = _Recorder(recording, look, fatal)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(recorder.run)
@@ -74,11 +74,11 @@ class _Recorder:
         self,
         recording: Recording,
         look: Callable[[], Awaitable[Mapping[str, Any]]],
-        ends_on: tuple[type[Exception], ...],
+        fatal: tuple[type[Exception], ...],
     ) -> None:
         self._recording = recording
         self._look = look
-        self._ends_on = ends_on
+        self._fatal = fatal
         self._is_writable = True
         self._log = LimitedLog(LOGGER, trio.current_time, per_second=1 / 60, burst=1)
 
@@ -105,7 +105,7 @@ class _Recorder:
         """Logs the errors of its block, but for those that end the recording."""
         try:
             yield
-        except self._ends_on:
+        except self._fatal:
             raise
         except Exception as error:  # whoever looks must not end what is looked at
             self._log.log(logging.ERROR, what, f"{what}: {shown_error(error)}")

@@ -104,7 +104,7 @@ async def test_a_look_that_fails_leaves_a_gap(tmp_path: Path, caplog: pytest.Log
 
     count = 0
     with pytest.raises(ExceptionGroup) as raised:
-        async with recorded(tmp_path / "other", look, ends_on=(ConnectionLost,)):
+        async with recorded(tmp_path / "other", look, fatal=(ConnectionLost,)):
             await trio.sleep_forever()
     assert raised.group_contains(ConnectionLost)
     assert len(looks(tmp_path / "other")) == 1
