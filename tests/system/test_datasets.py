@@ -11,6 +11,7 @@ from pathlib import Path
 import batch_jobs
 import pytest
 import trio
+from cluster_rig import ClusterRig
 from kept_files import kept_files
 from trio.testing import trio_test
 
@@ -64,6 +65,20 @@ async def test_another_job_reads_it_until_it_is_released(tmp_path: Path, monkeyp
             await wait_files(tmp_path, 0)
             with pytest.raises(RequestRefused, match="no dataset"):
                 await client.release_dataset("numbers")
+
+
+def test_a_taskmanager_that_is_told_to_stop_leaves_no_file(tmp_path: Path) -> None:
+    """SIGTERM while it keeps a dataset: its shuffle folder goes with it."""
+    folder = tmp_path / "shuffle"
+    folder.mkdir()
+    with ClusterRig(tmp_path / "cluster") as rig:
+        rig.start_taskmanagers(4, flags=("--shuffle-directory", str(folder)))
+        rig.ask(lambda client: run(client, batch_jobs.keeps("numbers")))
+        assert len(kept_files(folder, "*.index")) >= 3
+        (taskmanager,) = rig.taskmanagers
+        taskmanager.terminate()
+        assert taskmanager.wait(PATIENCE_S) == 0, rig.log()
+        assert list(folder.iterdir()) == []
 
 
 @trio_test
