@@ -36,6 +36,10 @@ OUTPUT_COLUMNS: Final = ("subpartition", "queued_buffers", "backlog_buffers", "c
 """Of a channel at its producer; see `SubpartitionStatistics`."""
 
 
+_PLAIN: Final = frozenset({int, bool, str, type(None)})
+"""What a cell of a row is."""
+
+
 def check_details(document: Plain) -> None:
     """Raises `KeyError`, `TypeError` or `ValueError` for what snapshots could not be made of."""
     float(document["took_s"])
@@ -45,16 +49,16 @@ def check_details(document: Plain) -> None:
         if job["network"] is not None:
             dict(job["network"])
         for task in job["tasks"]:
-            _vertex, _subtask, _attempt = task["attempt"]
-            if any(type(number) is not int for number in task["attempt"]):
+            if [*map(type, task["attempt"])] != [int, int, int]:
                 raise ValueError("an attempt is three ints: vertex, subtask, attempt")
             for name in ("records_in", "records_out", "barriers"):
                 task[name]
             for ends, kind, columns in (("inputs", "floating", INPUT_COLUMNS), ("outputs", "pool", OUTPUT_COLUMNS)):
                 for each in task[ends]:
                     each[kind]
-                    if any(type(row) is not list or len(row) != len(columns) for row in each["rows"]):
-                        raise ValueError(f"rows of {ends} have other columns than {columns}")
+                    for row in each["rows"]:
+                        if type(row) is not list or len(row) != len(columns) or not _PLAIN.issuperset(map(type, row)):
+                            raise ValueError(f"rows of {ends} have other columns than {columns}")
             for each in task["inputs"]:
                 int(each["channels"])
                 if any(type(row[5]) is not str for row in each["rows"]):

@@ -144,7 +144,7 @@ class ClusterWatch:
         whole_s = sum(passed)
         self._spent[key] = spent
         if whole_s > 0:
-            busy, idle, waiting = (round(1000 * each / whole_s) for each in passed)
+            busy, idle, waiting = (round(1000 * (each / whole_s)) for each in passed)
             self._rates[key] = busy, idle, waiting
 
     def lost(self, name: str, reason: str) -> None:

@@ -50,10 +50,13 @@ async def recorded(
             and a file that cannot be written is written no further.
 
     Raises:
-        OSError: the file cannot be made.
+        ConfigError: the file cannot be made.
         Exception: one of `fatal`, as it was raised or in a group; what was written by then is whole.
     """
-    recording = Recording(path)
+    try:
+        recording = Recording(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from error
     recorder = _Recorder(recording, look, fatal)
     try:
         async with trio.open_nursery() as nursery:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -61,14 +62,14 @@ async def open_web(
         The URL of the page.
 
     Raises:
-        ConfigError: the address is none, or strangers could read it.
-        OSError: it cannot be bound.
+        ConfigError: the address is none or cannot be bound, or strangers could read it.
     """
-    host = _host_of(address)
+    host, _ = _place_of(address)
     if secret is None and not _is_loopback(host):
         raise ConfigError(f"--web {address} would show jobs to strangers; give --secret-file, or a loopback address")
     web = Web(manager, token=None if secret is None else secret.web_token, may_change=may_change, facts=facts)
-    async with web.watching(), _served(web.app, address) as url:
+    listener = await _listen(address)
+    async with web.watching(), _served(web.app, listener) as url:
         yield url
 
 
@@ -84,24 +85,45 @@ async def open_replay(history: History, address: str) -> AsyncIterator[str]:
         The URL of the page.
 
     Raises:
-        ConfigError: the address is none, or strangers could read it.
-        OSError: it cannot be bound.
+        ConfigError: the address is none or cannot be bound, or strangers could read it.
     """
-    if not _is_loopback(_host_of(address)):
+    if not _is_loopback(_place_of(address)[0]):
         raise ConfigError(f"--web {address} would show the recording to strangers; give a loopback address")
     text = page(History.text(history.kept()))
 
     async def answer(request: Request) -> Response:
         return page_response(text)
 
-    async with _served(Starlette(routes=[Route("/", answer)]), address) as url:
+    async with _served(Starlette(routes=[Route("/", answer)]), await _listen(address)) as url:
         yield url
 
 
+async def _listen(address: str) -> socket.socket:
+    """A socket that is bound there.
+
+    Raises:
+        ConfigError: nothing can be bound there.
+    """
+    host, port = _place_of(address)
+    listener = None
+    try:
+        family, kind, _, _, place = (await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
+        listener = socket.socket(family, kind)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+    except OSError as error:
+        if listener is not None:
+            listener.close()
+        raise ConfigError(
+            f"--web {address}: {error.strerror or error}; choose another port, or 0 for a free one"
+        ) from error
+    return listener
+
+
 @asynccontextmanager
-async def _served(app: Starlette, address: str) -> AsyncIterator[str]:
+async def _served(app: Starlette, listener: socket.socket) -> AsyncIterator[str]:
     config = Config()
-    config.bind = [address]
+    config.bind = [f"fd://{listener.detach()}"]  # hypercorn closes it
     config.accesslog = None
     config.errorlog = LOGGER
     config.graceful_timeout = 0.5
@@ -115,12 +137,12 @@ async def _served(app: Starlette, address: str) -> AsyncIterator[str]:
             nursery.cancel_scope.cancel()
 
 
-def _host_of(address: str) -> str:
+def _place_of(address: str) -> tuple[str, int]:
     """Raises `ConfigError` for what is no address."""
     try:
         parts = urlsplit(f"//{address}")
         if parts.hostname and parts.port is not None:
-            return parts.hostname
+            return parts.hostname, parts.port
     except ValueError:  # the port is no number, or too large
         pass
     raise ConfigError(f"--web {address!r} needs a host and a port, such as 127.0.0.1:8081")

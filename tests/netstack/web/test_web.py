@@ -13,6 +13,7 @@ import pytest
 import trio
 from scripted_taskmanager import client, document, jobmanager, taskmanager
 
+from netstack.control.details import INPUT_COLUMNS
 from netstack.control.messages import Statistics
 from netstack.errors import ConfigError
 from netstack.jobmanager.service import JobManager
@@ -198,18 +199,38 @@ async def test_a_peer_that_says_odd_things_of_itself_is_shown() -> None:
         assert job_id in manager.jobs.running
 
 
-async def test_details_of_no_task_are_refused() -> None:
-    async with running() as (manager, url, job_id), taskmanager(manager, name="odd") as odd:
-        numbers = {"records_in": 0, "records_out": 0, "barriers": 0, "busy_s": 0, "idle_s": 0, "backpressured_s": 0}
-        task = {"attempt": ["0", "0", "0"], "inputs": [], "outputs": [], **numbers}
+def _input(**cells: Any) -> dict[str, Any]:
+    row = dict.fromkeys(INPUT_COLUMNS, 0) | {"peer": "", "is_local": True, "is_finished": False} | cells
+    return {"floating": None, "channels": 1, "rows": [[*row.values()]]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"attempt": ["0", "0", "0"]}, "an attempt is three ints"),
+        ({"attempt": [0, 0]}, "an attempt is three ints"),
+        ({"inputs": [_input(producer=[1])]}, "rows of inputs have other columns"),
+        ({"inputs": [_input(peer=b"x")]}, "rows of inputs have other columns"),
+        ({"outputs": [{"pool": None, "rows": [[[0], 0, 0, 0, False, 0]]}]}, "rows of outputs have other columns"),
+        ({"busy_s": float("nan")}, ""),
+        ({"busy_s": float("inf")}, "cannot convert float NaN to integer"),
+        ({"busy_s": 1e308, "idle_s": 1e308}, ""),
+    ],
+)
+async def test_details_that_cannot_be_drawn_are_refused_and_others_are_shown(changes: dict[str, Any], why: str) -> None:
+    async with running() as (manager, url, job_id), taskmanager(manager, name="odd") as odd, client(manager) as user:
+        numbers = dict.fromkeys(("records_in", "records_out", "barriers", "busy_s", "idle_s", "backpressured_s"), 0)
+        task = {"attempt": [0, 0, 0], "inputs": [], "outputs": [], **numbers, **changes}
         jobs = {job_id: {"tasks": [task], "network": None}}
-        told = {"memory_bytes": 1, "free_memory_bytes": 1, "network": None, "jobs": jobs, "took_s": 0.0}
-        odd.link.send(Statistics(1, told))
-        gone = ""
-        while not gone:
+        document = {"memory_bytes": 1, "free_memory_bytes": 1, "network": None, "jobs": jobs, "took_s": 0.0}
+        odd.link.send(Statistics(1, document))
+        shown: dict[str, Any] = {}
+        while not shown.get("gone") and "memory_bytes" not in shown:
             await trio.sleep(0.02)
-            gone = {each["name"]: each["gone"] for each in manager.watch.snapshot()["taskmanagers"]}.get("odd", "")
-        assert "an attempt is three ints" in gone
+            taskmanagers = (await user.ask("look"))["taskmanagers"]
+            shown = {each["name"]: each for each in taskmanagers}.get("odd", {})
+        assert bool(shown["gone"]) == bool(why)
+        assert why in shown["gone"]
         assert (await ask(f"{url}/netstack/jobs/{job_id}"))[0] == 200
 
 
