@@ -346,6 +346,8 @@ class Cluster:
         match fault.kind:
             case kinds.KILL | kinds.POWER:
                 host.die(silently=fault.kind == kinds.POWER, for_s=fault.for_s)
+            case kinds.STOP:
+                host.stop(for_s=fault.for_s)
             case kinds.CUT:
                 network.cut(fault.host, fault.other)
             case kinds.UNPLUG:

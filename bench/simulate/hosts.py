@@ -143,6 +143,12 @@ class Host:
             self._reborn_s = trio.current_time() + for_s
             self._scope.cancel()
 
+    def stop(self, *, for_s: float) -> None:
+        """Ends its service in order, as SIGTERM does; the next one begins later."""
+        if self.is_up:
+            self._reborn_s = trio.current_time() + for_s
+            self._scope.cancel()
+
 
 def is_of_the_system(error: BaseException) -> bool:
     """Whether a service could not live for want of disk or address."""

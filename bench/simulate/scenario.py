@@ -22,9 +22,10 @@ KILL = "kill"
 POWER = "power off"
 REPEAT = "repeat"
 SLOW = "slow host"
+STOP = "stop"
 UNPLUG = "unplug"
 
-KINDS: Final = (CUT, DELAY, DISK_FULL, DISK_SLOW, HALF, KILL, KILL, KILL, POWER, REPEAT, SLOW, UNPLUG)
+KINDS: Final = (CUT, DELAY, DISK_FULL, DISK_SLOW, HALF, KILL, KILL, KILL, POWER, REPEAT, SLOW, STOP, UNPLUG)
 """As often as they stand here."""
 
 STREAMING: Final = "streaming"
@@ -50,7 +51,7 @@ class Fault:
         kind: one of `KINDS`.
         host: whom it happens to; of links where bytes come from.
         other: of links the other end.
-        for_s: how long; of a death, until the next process is there.
+        for_s: how long; of a death or a stop, until the next process is there.
         amount: seconds of a delay, bytes that a full disk takes first, how much slower a host is.
     """
 
