@@ -7,12 +7,10 @@ Rules: bars only where standard error is a terminal, so that a log holds no cont
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-import click
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, ProgressColumn, Task, TextColumn
@@ -20,7 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from netstack.json_text import json_text
+from netstack.cli.json_document import print_document
 from netstack.units import format_count, format_latency, three_digits
 
 from .compare import Comparison, Difference
@@ -249,8 +247,7 @@ def about(seconds: float) -> str:
 
 def print_json(document: Mapping[str, Any]) -> None:
     """The one JSON document of a command; JSON has no NaN, so what could not be computed becomes null."""
-    click.echo(json_text(document, indent=2))
-    sys.stdout.flush()
+    print_document(document, indent=2)
 
 
 def print_warnings(result: Mapping[str, Any], console: Console) -> None:

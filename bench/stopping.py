@@ -49,15 +49,18 @@ def stopped_by() -> str:
 
 
 @contextlib.contextmanager
-def scratch_folder() -> Iterator[str]:
+def scratch_folder(parent: str | None = None) -> Iterator[str]:
     """A new folder that is removed at the end of the block, whenever the signal comes.
 
     `tempfile.TemporaryDirectory` forgets its folder when a signal comes between making it and noting its name.
 
+    Args:
+        parent: where it is; None is the system's temporary folder.
+
     Raises:
         OSError: it cannot be made.
     """
-    path = os.path.join(tempfile.gettempdir(), f"netstack-bench-{secrets.token_hex(8)}")
+    path = os.path.join(parent or tempfile.gettempdir(), f"netstack-bench-{secrets.token_hex(8)}")
     try:
         os.mkdir(path, 0o700)
         yield path

@@ -33,43 +33,33 @@ def json_text(document: object, *, indent: int | None = None, compact: bool = Fa
     """
     separators = (",", ":") if compact else None
     try:
-        text = json.dumps(
-            document, indent=indent, separators=separators, ensure_ascii=compact, allow_nan=False, check_circular=False
-        )
+        text = json.dumps(document, indent=indent, separators=separators, ensure_ascii=compact, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
-        text = json.dumps(json_safe(document), indent=indent, separators=separators, ensure_ascii=compact)
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which has no UTF-8
-        return json.dumps(json.loads(text), indent=indent, separators=separators)
+        document = _plain(document, MAX_DEPTH)
+        text = json.dumps(document, indent=indent, separators=separators, ensure_ascii=compact)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # half of a surrogate pair, which has no UTF-8
+            text = json.dumps(document, indent=indent, separators=separators)
     return text
 
 
-def json_safe(value: object, depth: int = MAX_DEPTH) -> Any:
-    """A copy of a value that `json.dumps` takes as it is.
-
-    Args:
-        value: any.
-        depth: of lists and dicts that may lie in each other.
-    """
-    if value is None or isinstance(value, bool):
+def _plain(value: object, depth: int) -> Any:
+    """A copy of a value that `json.dumps` takes, with at most `depth` lists and dicts in each other."""
+    if value is None or isinstance(value, bool | str):
         return value
-    if isinstance(value, str):
-        return str(value)
     if isinstance(value, int):
         return int(value) if value.bit_length() <= _MAX_INT_BITS else shown(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
-    if isinstance(value, (bytes, bytearray)):
+    if isinstance(value, bytes | bytearray):
         return value.decode(errors="backslashreplace")
-    if isinstance(value, (Mapping, list, tuple, Set)):
-        if not depth:
-            return shown(value)
-        if isinstance(value, Mapping):
-            return _object(value, depth - 1)
-        return [json_safe(each, depth - 1) for each in value]
-    as_plain = getattr(value, "tolist", None)  # an array or a number of numpy
-    return json_safe(as_plain(), depth) if callable(as_plain) and depth else shown(value)
+    if depth and isinstance(value, Mapping):
+        return _object(value, depth - 1)
+    if depth and isinstance(value, list | tuple | Set):
+        return [_plain(each, depth - 1) for each in value]
+    return shown(value)
 
 
 def _object(mapping: Mapping[Any, Any], depth: int) -> dict[str, Any]:
@@ -81,13 +71,13 @@ def _object(mapping: Mapping[Any, Any], depth: int) -> dict[str, Any]:
             text = shown(key)
         while text in found:
             text += "'"
-        found[text] = json_safe(value, depth)
+        found[text] = _plain(value, depth)
     return found
 
 
 def _key(key: object) -> str:
     if isinstance(key, str):
-        return str(key)
-    if isinstance(key, (bytes, bytearray)):
+        return key
+    if isinstance(key, bytes | bytearray):
         return key.decode(errors="backslashreplace")
     return {None: "null", True: "true", False: "false"}[key] if key is None or isinstance(key, bool) else shown(key)

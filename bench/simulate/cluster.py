@@ -13,8 +13,6 @@ from __future__ import annotations
 import logging
 import os
 import random
-import shutil
-import tempfile
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -49,6 +47,7 @@ from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_ta
 from netstack.testing.ledger import check_environment
 from netstack.transport import provided
 
+from ..stopping import scratch_folder
 from . import scenario as kinds
 from .checked import remembered
 from .determined import determined
@@ -111,8 +110,12 @@ def scratch() -> str | None:
 
 def simulate(scenario: Scenario) -> Outcome:
     """Plays a scenario to its end; never raises for what it finds."""
-    folder = Path(tempfile.mkdtemp(prefix="netstack-simulate-", dir=scratch()))
-    cluster = Cluster(scenario, folder)
+    with scratch_folder(scratch()) as folder:
+        return _played(Cluster(scenario, Path(folder)))
+
+
+def _played(cluster: Cluster) -> Outcome:
+    scenario = cluster.scenario
     failure = detail = ""
     try:
         with (
@@ -132,7 +135,6 @@ def simulate(scenario: Scenario) -> Outcome:
         detail = "".join(traceback.format_exception(error))
     finally:
         cluster.let_go()
-        shutil.rmtree(folder, ignore_errors=True)
     return Outcome(
         scenario,
         failure,
@@ -470,7 +472,7 @@ class Cluster:
         for environment, process in self._environments.items():
             lent = environment._pool.statistics().lent_segments
             assert lent == 0 or not process.is_alive, f"{lent} segments of {process.host} never came home"
-            left = os.path.exists(environment.kept.folder)
+            left = os.path.exists(environment.kept.folder) or environment.kept._folder.open_files
             assert not left or not process.is_alive, f"{process.host} ended in order and left its shuffle files"
         open_streams = [stream for stream in self.network.streams if stream.process.is_alive]
         assert not open_streams, f"{len(open_streams)} connections are open: {open_streams[0].peer}"

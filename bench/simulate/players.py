@@ -10,12 +10,12 @@ import os
 import selectors
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from ..processes import MeasurementFailed
+from ..stopping import scratch_folder
 from .cluster import scratch
 
 _WORKER: Final = "bench.simulate.worker"
@@ -34,7 +34,7 @@ def play(asked: Iterable[dict[str, Any]], processes: int) -> Iterator[dict[str, 
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     started: list[subprocess.Popen[str]] = []
     with (
-        tempfile.TemporaryDirectory(prefix=f"netstack-simulate-{os.getpid()}-", dir=scratch()) as folder,
+        scratch_folder(scratch()) as folder,
         selectors.DefaultSelector() as selector,
     ):
         environment = {

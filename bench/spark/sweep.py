@@ -22,7 +22,6 @@ import json
 import os
 import re
 import secrets
-import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from io import FileIO
@@ -34,6 +33,7 @@ from netstack.spark.settings import SparkSettings
 from netstack.spark.ship import ship
 
 from ..grid import Grid, PlannedRun, with_rows
+from ..stopping import scratch_folder
 from ..store import Row, Store, StoreError
 from ..sweep import Progress, succeeded
 from ..sweep import run_sweep as run_grid
@@ -90,7 +90,7 @@ def run_sweep(
     grid = on_spark(grid, where.node_count)
     ship(spark.sparkContext)
     with (
-        tempfile.TemporaryDirectory(prefix="netstack-spark-") as scratch,
+        scratch_folder() as scratch,
         Store(Path(folder) if folder is not None else Path(scratch) / "sweep") as store,
     ):
         recorder = Recorder(store, progress)

@@ -20,7 +20,7 @@ import click
 from .. import build
 from ..errors import ConfigError, NetstackError
 from ..version import __version__
-from .documents import print_document
+from .json_document import print_document
 
 _COMMANDS: Final = {
     "buffers": "buffers",

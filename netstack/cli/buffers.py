@@ -17,7 +17,7 @@ from ..config import NetworkConfig
 from ..errors import ConfigError
 from ..ids import ResultPartitionType
 from ..units import format_size
-from .documents import print_document
+from .json_document import print_document
 from .network_flags import buffer_flags, memory_flags
 from .values import COUNT, Parsed
 

@@ -28,7 +28,6 @@ from ..record.spill import SpillDirectory
 from ..runtime.network_environment import NetworkEnvironment, open_task_manager
 from ..runtime.record_reader import TURN_BUFFERS
 from ..runtime.signal import Signal
-from .documents import print_document
 from .exchange import (
     CLOSED_EARLY,
     ERROR,
@@ -40,6 +39,7 @@ from .exchange import (
     print_summary,
     until_stopped,
 )
+from .json_document import print_document
 from .values import COUNT, Parsed
 
 RAW: Final = "raw"

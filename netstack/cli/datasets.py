@@ -13,9 +13,9 @@ from rich.table import Table
 
 from ..jobmanager.client import Document, JobClient
 from ..units import format_duration, format_size
-from .documents import print_document
 from .job_output import print_all
 from .jobmanager_flags import ask, jobmanager_flags, json_flag
+from .json_document import print_document
 
 
 @click.command(short_help="What jobs have left under a name.")

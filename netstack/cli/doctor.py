@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from .checkup import Finding, checkup
-from .documents import print_document
+from .json_document import print_document
 from .values import COUNT
 
 _STYLES: Final = {"ok": "green", "note": "cyan", "warn": "yellow", "fail": "red"}

@@ -19,8 +19,8 @@ from ..jobmanager.config import JobManagerConfig
 from ..jobmanager.service import open_jobmanager
 from ..runtime.authentication import Secret
 from ..schedule.slots.slots import LoadBalanceMode
-from .documents import print_document
 from .jobmanager_flags import json_flag, secret_flag
+from .json_document import print_document
 from .logs import log_flag, set_up_logging
 from .values import LENGTH, SIZE
 

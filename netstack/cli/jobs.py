@@ -18,10 +18,10 @@ import trio
 from ..errors import NetstackError
 from ..jobmanager.client import Document, JobClient, JobResult
 from ..jobmanager.waiting import PATIENCE_S, wait_for_job
-from .documents import print_document
 from .job import job_parameters, load_stream_graph, parameters_of
 from .job_output import job_lines, jobs_table, print_all, print_results, result_document
 from .jobmanager_flags import ask, connected, jobmanager_flags, json_flag, secret_of
+from .json_document import print_document
 from .values import LENGTH
 
 _LACKS_S: Final = 3.0

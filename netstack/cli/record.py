@@ -19,9 +19,9 @@ import trio
 from ..errors import ConfigError, ConnectionLost, NetstackError
 from ..web.history import History
 from ..web.recording import read_recording, recorded
-from .documents import print_document
 from .job import job_parameters
 from .jobmanager_flags import connected, json_flag, secret_flag
+from .json_document import print_document
 from .run import run
 from .values import COUNT, LENGTH
 

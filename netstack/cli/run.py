@@ -32,17 +32,15 @@ from ..schedule.execution.execution_states import JobState
 from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.plan.plan import make_plan
 from ..schedule.slots.slots import LoadBalanceMode
-from .documents import print_document
 from .job import job_parameters, load_stream_graph, parameters_of
 from .job_output import decided_lines, print_results, result_document
 from .jobmanager_flags import json_flag
+from .json_document import print_document
 from .run_view import RunView
 from .values import COUNT, SIZE
 
 if TYPE_CHECKING:
     from ..spark.settings import SparkSettings
-
-LOGGER: Final = logging.getLogger("netstack.run")
 
 _CANCEL_S: Final = 10.0
 _LOOK_S: Final = 0.25
@@ -339,11 +337,10 @@ class _Run:
         self._told = master.log.added
 
     async def _look(self, cluster: JobCluster) -> None:
-        """Shows how the job is doing, if that can be told: a job whose results are too large to tell goes on."""
+        """Shows how the job is doing."""
         try:
             document = await cluster.client.job(self._job_id)
-        except RequestRefused as error:
-            LOGGER.debug("the job cannot be shown: %s", error)
+        except RequestRefused:  # more than an answer holds: the job goes on unseen
             return
         self.restarts, self.checkpoints = document["restarts"], document["checkpoints_completed"]
         self.vertices = document["vertices"]

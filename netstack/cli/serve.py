@@ -35,7 +35,6 @@ from ..runtime.network_environment import NetworkEnvironment, open_task_manager
 from ..runtime.record_writer import RecordWriter
 from ..runtime.signal import Signal
 from ..wire.flink_events import flink_name
-from .documents import print_document
 from .exchange import (
     CLOSED_EARLY,
     ERROR,
@@ -47,6 +46,7 @@ from .exchange import (
     print_summary,
     until_stopped,
 )
+from .json_document import print_document
 from .values import COUNT, DURATION, LENGTH
 
 LEAVE_GRACE_S: Final = 5.0

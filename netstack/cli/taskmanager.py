@@ -29,9 +29,9 @@ from ..jobmanager.children import LocalTaskManagers
 from ..runtime.authentication import Secret
 from ..taskmanager.garbage import short_collections
 from ..taskmanager.service import CONNECT_TIMEOUT_S, TaskManager, TaskManagerConfig, open_taskmanager
-from .documents import print_document
 from .isolated import announced, check_isolated, serve_isolated
 from .jobmanager_flags import ADDRESS_VARIABLE, SECRET_VARIABLE
+from .json_document import print_document
 from .logs import log_flag, set_up_logging
 from .values import COUNT, LENGTH, SIZE, Parsed
 

@@ -29,8 +29,8 @@ from ..jobmanager.client import open_job_client
 from ..runtime.authentication import Secret
 from ..taskmanager.client import OtherRole, open_client
 from ..units import format_count
-from .documents import print_document
 from .jobmanager_flags import secret_flag, secret_of
+from .json_document import print_document
 from .top_jobs import JobManagerHistory, JobManagerView, jobmanager_document, jobmanager_lines
 from .top_view import History, JobView, TaskManagerHistory, TaskManagerView, snapshot_document, sparkline
 from .values import LENGTH

@@ -14,8 +14,8 @@ import logging
 import math
 import time
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -65,8 +65,7 @@ async def recorded(
             await recorder.look()
             nursery.cancel_scope.cancel()
     finally:
-        with recorder.contained("the end of the recording could not be written"):
-            recording.close()
+        recorder.close()
 
 
 @final
@@ -82,36 +81,40 @@ class _Recorder:
         self._recording = recording
         self._look = look
         self._fatal = fatal
-        self._is_writable = True
+        self._has_stopped = False
         self._log = LimitedLog(LOGGER, trio.current_time, per_second=1 / 60, burst=1)
 
     async def run(self) -> None:
-        while self._is_writable:
+        while not self._has_stopped:
             await self.look()
             await trio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Takes one snapshot."""
-        if not self._is_writable:
+        """Takes one snapshot, unless the file could not be written before."""
+        if self._has_stopped:
             return
-        text = None
-        with self.contained("a look at the cluster failed, so the recording has a gap"):
-            text = snapshot_text(await self._look())
-        if text is not None:
-            with self.contained("the recording cannot be written and stops here"):
-                self._is_writable = False  # unless it succeeds: half a line may be in the file
-                self._recording.add(time.time(), text)
-                self._is_writable = True
-
-    @contextmanager
-    def contained(self, what: str) -> Iterator[None]:
-        """Logs the errors of its block, but for those that end the recording."""
         try:
-            yield
-        except self._fatal:
-            raise
+            text = snapshot_text(await self._look())
         except Exception as error:  # whoever looks must not end what is looked at
-            self._log.log(logging.ERROR, what, f"{what}: {shown_error(error)}")
+            self._contain("a look at the cluster failed, so the recording has a gap", error)
+            return
+        try:
+            self._recording.add(time.time(), text)
+        except OSError as error:
+            self._has_stopped = True  # half a line may be in the file
+            self._contain("the recording cannot be written and stops here", error)
+
+    def close(self) -> None:
+        try:
+            self._recording.close()
+        except OSError as error:
+            self._contain("the end of the recording could not be written", error)
+
+    def _contain(self, what: str, error: Exception) -> None:
+        """Logs an error, unless it ends the recording."""
+        if isinstance(error, self._fatal):
+            raise error
+        self._log.log(logging.ERROR, what, f"{what}: {shown_error(error)}")
 
 
 @final
