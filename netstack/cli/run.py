@@ -277,8 +277,11 @@ class _Run:
                 try:
                     with self._view:
                         async with open_cluster() as cluster, self._seen(cluster):
-                            outcome = await self._on(cluster)
-                except NetstackError as error:  # leaves as it is, not inside this nursery's group
+                            try:
+                                outcome = await self._on(cluster)
+                            except NetstackError as error:  # of the job: no group of the page's or the recording's
+                                outcome = error
+                except NetstackError as error:  # of what it runs on: not inside this nursery's group either
                     outcome = error
                 nursery.cancel_scope.cancel()
         if self._stopped_by:

@@ -127,6 +127,25 @@ def odd_results(seconds: float = 2.0) -> StreamEnvironment:
     return job
 
 
+class Large:
+    """Returns as much as one task may."""
+
+    def process(self, item: Any) -> None:
+        pass
+
+    def finish(self, out: Any) -> str:
+        return "x" * (3 << 20)
+
+
+def large_results() -> StreamEnvironment:
+    """Together more than an answer holds, while another pipeline goes on."""
+    job = StreamEnvironment("large results")
+    job.source(three, name="short").rebalance().sink(Large, name="large").set_parallelism(2)
+    long = job.source(three, name="long").slot_sharing_group("apart")  # it blocks its process
+    long.map(computes, seconds=2.0).sink(Collect, name="result")
+    return job
+
+
 def _three(job: StreamEnvironment) -> OperatorStream:
     return job.source(three, name="three")
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -33,12 +35,12 @@ pytestmark = pytest.mark.slow
 PATIENCE_S = 120.0
 
 
-def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+def start(folder: Path, *words: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
     """`netstack run` with a folder of its own for temporary files."""
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "netstack.cli", "run", *words],
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(search_path()), "TMPDIR": str(folder)},
     )
@@ -91,6 +93,49 @@ def test_a_result_that_is_no_json_ends_neither_page_nor_recording_nor_job(tmp_pa
     looks = [json.loads(line) for line in gzip.decompress(recording.read_bytes()).splitlines()[1:]]
     seen = [job["results"].get("odd") for look in looks for job in look["snapshot"]["jobs"]]
     assert {"0": cluster_jobs.ODD_AS_JSON} in seen
+
+
+@pytest.mark.parametrize("flags", [("--web", "127.0.0.1:0"), ("--record", "recording")])
+def test_a_job_that_fails_while_somebody_looks_says_why_in_one_line(tmp_path: Path, flags: tuple[str, str]) -> None:
+    flag, value = flags
+    words = (flag, value if flag == "--web" else str(tmp_path / value))
+    _, err = finished(start(tmp_path, "cluster_jobs:raising", "--taskmanagers", "1", *words), 1)
+    (said,) = [line for line in err.splitlines() if not line.startswith("the page is ")]
+    assert "ValueError: operator 'check': no room for 2" in said
+
+
+def test_a_job_whose_results_are_too_large_to_show_runs_to_its_end(tmp_path: Path) -> None:
+    """Neither the recording nor the view of a terminal ends it before."""
+    words = ("cluster_jobs:large_results", "--taskmanagers", "3", "--slots", "1")
+    _, err = finished(start(tmp_path, *words, "--record", str(tmp_path / "recording")), 1)
+    gap, said = err.splitlines()
+    assert "a look at the cluster failed, so the recording has a gap: RequestRefused: the answer cannot be sent" in gap
+    assert said.startswith("netstack: the answer cannot be sent: 'Answer' has ")
+
+    terminal, its_end = os.openpty()
+    shown = b""
+    with start(tmp_path, *words, stderr=its_end) as process:
+        os.close(its_end)
+        with open(terminal, "rb", buffering=0) as file, contextlib.suppress(OSError):  # EIO: the other end is closed
+            while more := file.read(4096):
+                shown += more
+    assert process.returncode == 1
+    assert b"netstack: the answer cannot be sent: 'Answer' has " in shown
+    assert b"Traceback" not in shown
+
+
+def test_what_cannot_be_bound_or_made_is_said_in_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        out, err = finished(start(tmp_path, "cluster_jobs:raising", "--web", place), 2)
+    assert (out, err) == (
+        "",
+        f"netstack: --web {place}: Address already in use; choose another port, or 0 for a free one\n",
+    )
+    nowhere = tmp_path / "nowhere" / "recording"
+    out, err = finished(start(tmp_path, "cluster_jobs:raising", "--record", str(nowhere)), 2)
+    assert (out, err) == ("", f"netstack: {nowhere} cannot be written: No such file or directory\n")
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_a_recording_that_cannot_be_written_ends_no_job(tmp_path: Path) -> None:
