@@ -79,6 +79,7 @@ class ShuffleFolder:
                 if os.path.exists(lock):
                     break
                 os.close(self._lock)  # somebody who starts as well took it for a dead one, in between
+                self._lock = -1
 
     def remove(self) -> None:
         """Removes it with everything in it; idempotent. No other thread may use it any more."""

@@ -45,7 +45,7 @@ def test_a_result_that_is_no_json_is_shown_everywhere_and_ends_nothing(tmp_path:
         rig.wait_until(is_seen)  # while the other half of the job still runs
         assert fetch(f"/netstack/jobs/{job_id}")["results"]["odd"] == {"0": cluster_jobs.ODD_AS_JSON}
         assert said("jobs", job_id, "--json")["results"]["odd"] == {"0": cluster_jobs.ODD_AS_JSON}
-        rig.wait_until(lambda: rig.job(job_id)["state"] == "finished")
+        rig.wait_until(lambda: rig.job(job_id)["ended_at"])
         assert said("jobs", job_id, "--json")["results"]["odd"] == {"0": cluster_jobs.ODD_AS_JSON}
         assert fetch(f"/jobs/{job_id}")["state"] == "FINISHED"
         assert rig.jobmanager is not None
