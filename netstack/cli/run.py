@@ -114,6 +114,13 @@ class JobCluster(Protocol):
     metavar="DIR",
     help="Where jobs and checkpoints are kept; on a cluster one that all its hosts share. Temporary if not given.",
 )
+@click.option(
+    "--slots-in",
+    type=click.Choice(["processes", "loop"]),
+    default="processes",
+    show_default=True,
+    help="processes: each slot is a process; loop: the slots of a TaskManager share one event loop.",
+)
 @click.option("--verbose", is_flag=True, help="Show what TaskManagers log.")
 @json_flag
 def run(
@@ -130,6 +137,7 @@ def run(
     where: str,
     master: str | None,
     folder: str | None,
+    slots_in: str,
     verbose: bool,
     as_json: bool,
 ) -> int:
@@ -164,6 +172,7 @@ def run(
         "memory_bytes": memory_bytes,
         "load_balance": mode,
         "folder": None if folder is None else os.path.abspath(folder),
+        "slots_in": slots_in,
     }
     with contextlib.ExitStack() as stack:
         result = trio.run(

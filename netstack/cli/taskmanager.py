@@ -8,34 +8,33 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import os
-import resource
 import signal
 import sys
 import threading
 import time
 import tomllib
-from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import click
 import trio
 
-from ..config import MIB, NetworkConfig
+from ..config import NetworkConfig
 from ..errors import ConfigError
-from ..jobmanager.children import LocalTaskManagers
 from ..runtime.authentication import Secret
+from ..taskmanager.fork_server import start_fork_server
 from ..taskmanager.garbage import short_collections
 from ..taskmanager.service import CONNECT_TIMEOUT_S, TaskManager, TaskManagerConfig, open_taskmanager
-from .isolated import announced, check_isolated, serve_isolated
+from ..taskmanager.slot_process import check_process_memory, limit_memory, slot_main
+from ..taskmanager.slot_processes import SlotProcesses
+from ..taskmanager.slot_settings import SlotSettings
 from .jobmanager_flags import ADDRESS_VARIABLE, SECRET_VARIABLE
 from .json_document import print_document
 from .logs import log_flag, set_up_logging
 from .values import COUNT, LENGTH, SIZE, Parsed
 
-LEAST_PROCESS_BYTES: Final = 64 * MIB
 _IDLE_LOOK_S: Final = 10.0
 _GRACE_S: Final = 5.0
 """How long an orphan whose loop is held up by user code may take to end."""
@@ -47,6 +46,7 @@ _KINDS: Final[dict[str, Parsed]] = {
     "max_unproven": COUNT,
     "handshake_timeout_s": LENGTH,
     "heartbeat_timeout_s": LENGTH,
+    "cancellation_timeout_s": LENGTH,
     "segment_size_bytes": SIZE,
     "shuffle_disk_bytes": SIZE,
     "process_memory_bytes": SIZE,
@@ -58,18 +58,21 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "max_unproven": (int,),
     "handshake_timeout_s": (int, float),
     "heartbeat_timeout_s": (int, float),
+    "cancellation_timeout_s": (int, float),
     "allow": (str, list),
     "allow_submitted": (bool,),
     "segment_size_bytes": (int,),
     "shuffle_disk_bytes": (int,),
-    "isolate": (bool,),
     "process_memory_bytes": (int,),
 }
+PROCESSES: Final = "processes"
+LOOP: Final = "loop"
 _NETWORK: Final = ("segment_size_bytes", "shuffle_directory", "shuffle_disk_bytes")
 _FILE_NAMES: Final = {
     "memory": "memory_bytes",
     "segment_size": "segment_size_bytes",
     "process_memory": "process_memory_bytes",
+    "cancellation_timeout": "cancellation_timeout_s",
     "handshake_timeout": "handshake_timeout_s",
 } | {"heartbeat_timeout": "heartbeat_timeout_s", "shuffle_disk": "shuffle_disk_bytes"}
 
@@ -117,15 +120,22 @@ _FILE_NAMES: Final = {
     help="TOML with these settings, and max_connections, max_unproven, handshake_timeout; flags go first.",
 )
 @click.option(
-    "--isolate/--no-isolate",
-    default=None,
-    help="A process for each slot: whatever user code does to its process, tasks of other slots go on.",
+    "--slots-in",
+    type=click.Choice([PROCESSES, LOOP]),
+    help="processes: each slot is a process, so slots run in parallel and cannot hurt each other; loop: all slots share"
+    " one process and one event loop. processes with --jobmanager, else loop.",
+)
+@click.option(
+    "--cancellation-timeout",
+    "cancellation_timeout_s",
+    type=LENGTH,
+    help="A slot's process is killed when its tasks have not stopped so long after they were cancelled; 30s.",
 )
 @click.option(
     "--process-memory",
     "process_memory_bytes",
     type=SIZE,
-    help="The most data a process may hold; an operator that wants more gets a MemoryError. No limit.",
+    help="The most data the process of a slot may hold; an operator that wants more gets a MemoryError. No limit.",
 )
 @click.option("--until-eof", is_flag=True, help="End when standard input is closed: for who starts it as a child.")
 @log_flag
@@ -141,20 +151,25 @@ def taskmanager(config_file: Path | None, until_eof: bool, log_kind: str, as_jso
         settings |= read_config(config_file)
     settings |= {name: value for name, value in flags.items() if value is not None and value != ()}
     metrics = settings.pop("metrics", None)
-    is_isolated = settings.pop("isolate", False)
+    slots_in = settings.pop("slots_in", None)
     process_memory_bytes = settings.pop("process_memory_bytes", None)
     config = taskmanager_config(settings)
     set_up_logging(log_kind)
-    if is_isolated:
-        check_isolated(config, metrics)
-        run = functools.partial(serve_isolated, config, metrics, process_memory_bytes, config_file)
-        trio.run(_serve_processes, run, config, as_json, until_eof)
-        return 0
-    if process_memory_bytes is not None:
-        limit_memory(process_memory_bytes)
-    if "" not in sys.path:
-        sys.path.append("")  # jobs' modules are also found where it was started, as they are by who submits
-    trio.run(_serve, config, metrics, as_json, until_eof)
+    processes = None
+    if slots_in == PROCESSES and config.jobmanager is None:
+        raise ConfigError("--slots-in processes goes with --jobmanager: nobody drives the slots directly")
+    if (slots_in or (LOOP if config.jobmanager is None else PROCESSES)) == PROCESSES:
+        if process_memory_bytes is not None:
+            check_process_memory(process_memory_bytes)
+        slots = SlotSettings(config=config, process_memory_bytes=process_memory_bytes)
+        processes = SlotProcesses(slots, start_fork_server(partial(slot_main, slots)), metrics)
+        metrics = None
+    else:
+        if process_memory_bytes is not None:
+            limit_memory(process_memory_bytes)
+        if "" not in sys.path:
+            sys.path.append("")  # jobs' modules are also found where it was started, as they are by who submits
+    trio.run(_serve, config, metrics, processes, as_json, until_eof)
     return 0
 
 
@@ -175,7 +190,7 @@ def read_config(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
     known = {field.name for field in dataclasses.fields(TaskManagerConfig)} - {"secret", "network", "link_in_thread"}
-    known |= {"secret_file", "metrics", "isolate", "process_memory_bytes", *_NETWORK}
+    known |= {"secret_file", "metrics", "slots_in", "process_memory_bytes", *_NETWORK}
     settings = {}
     for name, value in found.items():
         field = _FILE_NAMES.get(name.replace("-", "_"), name.replace("-", "_"))
@@ -216,42 +231,18 @@ def taskmanager_config(settings: dict[str, Any]) -> TaskManagerConfig:
     return TaskManagerConfig(**chosen)
 
 
-def limit_memory(limit_bytes: int) -> None:
-    """From now on whoever wants to hold more data in this process than that gets a MemoryError.
-
-    Raises:
-        ConfigError: it is less than the process has by now, or more than it may have.
-    """
-    _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    if most != resource.RLIM_INFINITY and limit_bytes > most:
-        raise ConfigError(f"--process-memory {limit_bytes}: the system allows this process {most} bytes")
-    if limit_bytes < LEAST_PROCESS_BYTES:
-        raise ConfigError(f"--process-memory {limit_bytes}: the least is {LEAST_PROCESS_BYTES}, which a process needs")
-    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
-
-
-async def _serve_processes(
-    run: Callable[..., Awaitable[None]], config: TaskManagerConfig, as_json: bool, until_eof: bool
+async def _serve(
+    config: TaskManagerConfig,
+    metrics: str | None,
+    processes: SlotProcesses | None,
+    as_json: bool,
+    until_eof: bool,
 ) -> None:
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals, trio.CancelScope() as scope:
-        async with trio.open_nursery() as nursery:
-            found: LocalTaskManagers = await nursery.start(run)
-            if until_eof:
-                _end_when_left(scope)
-            told = announced(found, config)
-            with contextlib.suppress(BrokenPipeError):
-                if as_json:
-                    print_document({"kind": "ready", **told})
-                elif not until_eof:
-                    click.echo(f"{config.slots} processes of one slot each register at {config.jobmanager}")
-            async for _ in signals:
-                break
-            nursery.cancel_scope.cancel()
-
-
-async def _serve(config: TaskManagerConfig, metrics: str | None, as_json: bool, until_eof: bool) -> None:
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals, trio.CancelScope() as scope:
-        async with open_taskmanager(config, metrics_address=metrics) as manager, trio.open_nursery() as nursery:
+        async with (
+            open_taskmanager(config, metrics_address=metrics, processes=processes) as manager,
+            trio.open_nursery() as nursery,
+        ):
             nursery.start_soon(_keep_collections_short, manager)
             if until_eof:
                 _end_when_left(scope)

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from .codec import Attempt, MessageCodec, Plain
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Of the control protocol."""
 
 GREETING: Final = "netstack control"
@@ -40,6 +40,7 @@ class OpenJob:
         data_address: how others reach this TaskManager: what channels name.
         network: settings of a network environment of the job's own; None uses the one that jobs share.
         information: what all tasks of the job share; may be empty.
+        slot_addresses: the same as `data_address` for each slot, where each slot is a process; else empty.
     """
 
     job_id: str
@@ -49,6 +50,7 @@ class OpenJob:
     data_address: str
     network: Plain | None
     information: bytes
+    slot_addresses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +107,13 @@ class KeepDataset:
         job_id: of which job.
         key: of their dataset.
         names: of the partitions that are here.
+        slot: the slot that has them, where each slot is a process.
     """
 
     job_id: str
     key: str
     names: tuple[str, ...]
+    slot: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +204,14 @@ class AskDetails:
     """Answered by `Statistics`, whose document tells what every channel of this driver's jobs is like now."""
 
     token: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskStacks:
+    """Answered by `Stacks`: where the code of a job's tasks is at this moment."""
+
+    token: int
+    job_id: str
 
 
 # ------------------------------------------------------------------------------------- from a TaskManager to its driver
@@ -369,6 +381,72 @@ class Statistics:
     document: Plain
 
 
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """Answers `AskStacks`; see `taskmanager.stacks` for the document."""
+
+    token: int
+    document: Plain
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCode:
+    """A slot process tells its supervisor which code belongs to an attempt; it goes no further.
+
+    Attributes:
+        job_id: of which job.
+        attempt: whose.
+        task: name of the vertex.
+        code: {"rows": [[operator, file, function, first line, last line], ...]}.
+    """
+
+    job_id: str
+    attempt: Attempt
+    task: str
+    code: Plain
+
+
+@dataclass(frozen=True, slots=True)
+class SlotEnded:
+    """The process of a slot has ended, and these attempts with it; the slot has another process by now or soon.
+
+    Attributes:
+        job_id: of which job.
+        slot: which.
+        attempts: all of the job's that were there, but those whose cancellation was asked for.
+        text: how it ended, and where its code was as far as that is known.
+    """
+
+    job_id: str
+    slot: int
+    attempts: tuple[Attempt, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotBlocked:
+    """User code keeps a slot's event loop from turning, or has stopped doing so.
+
+    Attributes:
+        job_id: of which job.
+        slot: which.
+        blocked_s: for how long by now; 0: the loop turns again.
+        where: {"task", "subtask", "operator", "file", "line", "function"}, as far as it is known.
+    """
+
+    job_id: str
+    slot: int
+    blocked_s: float
+    where: Plain
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetLost:
+    """A part of a kept dataset was in a slot process that has ended: the dataset cannot be read any more."""
+
+    key: str
+
+
 # ------------------------------------------------------------------------------------ between a client and a JobManager
 
 
@@ -449,6 +527,7 @@ Message: TypeAlias = (
     | BlobPart
     | AskStatistics
     | AskDetails
+    | AskStacks
     | JobOpened
     | JobRefused
     | JobClosed
@@ -462,6 +541,11 @@ Message: TypeAlias = (
     | JobProgress
     | FetchBlob
     | Statistics
+    | Stacks
+    | TaskCode
+    | SlotEnded
+    | SlotBlocked
+    | DatasetLost
     | Ask
     | Answer
     | AskRefused

@@ -46,6 +46,7 @@ class Asks:
             "savepoint": self._savepoint,
             "taskmanagers": self._taskmanagers,
             "look": self._look,
+            "stack": self._stack,
             "datasets": self._datasets,
             "release_dataset": self._release_dataset,
         }
@@ -121,6 +122,12 @@ class Asks:
     async def _look(self, document: Document) -> Document:
         self._manager.watch.want()
         return self._manager.watch.snapshot()
+
+    async def _stack(self, document: Document) -> Document:
+        record = self._find(document)
+        if record.master is None:
+            raise ConfigError(f"job {record.stored.job_id} ({record.name}) does not run, so its tasks have no stacks")
+        return await self._manager.stacks.ask(record.master)
 
     async def _datasets(self, document: Document) -> Document:
         return {"datasets": self._manager.datasets.documents()}

@@ -22,6 +22,9 @@ from ..schedule.events import TaskFailed
 PATIENCE_S: Final = 12.0
 """Longer than TaskManagers may be silent: by then those that are dead have been declared so."""
 
+LEAST_S: Final = 0.1
+"""A TaskManager is alive when one of its slots is not: it takes a moment to say so."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,9 @@ class Blame:
         ready = [
             held.failure
             for held in self._held
-            if quietest_s > held.since_s or now_s - held.since_s >= self._patience_s or not heard
+            if (quietest_s > held.since_s and now_s - held.since_s >= LEAST_S)
+            or now_s - held.since_s >= self._patience_s
+            or not heard
         ]
         self._held = [held for held in self._held if not any(held.failure is failure for failure in ready)]
         return ready

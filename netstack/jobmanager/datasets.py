@@ -22,6 +22,7 @@ from typing import Any, final
 from ..control.messages import DropDataset
 from ..errors import ConfigError, NetstackError
 from ..runtime.threads import InThread
+from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..schedule.graph.stream_graph import KEPT_DATASET
 from ..shown import shown
 from ..units import format_size
@@ -207,14 +208,18 @@ class Datasets:
             found.link.send(DropDataset(key))
         for dataset in self._found.values():
             if dataset.key in keys:
-                self._at[dataset.key].add(found.location.address)
+                self._at[dataset.key].update(found.location.data_addresses)
             else:  # it is another process at an old address
-                self._at[dataset.key].discard(found.location.address)
+                self._at[dataset.key].difference_update(found.location.data_addresses)
 
-    def lost(self, address: str) -> None:
+    def lost(self, location: TaskManagerLocation) -> None:
         """A TaskManager has gone; it may come back with what it has."""
-        for found in self._at.values():
-            found.discard(address)
+        for addresses in self._at.values():
+            addresses.difference_update(location.data_addresses)
+
+    def part_lost(self, key: str, location: TaskManagerLocation) -> None:
+        """A TaskManager has dropped its part of a dataset: one of its slots ended with a part of it."""
+        self._at.get(key, set()).difference_update(location.data_addresses)
 
     def _find(self, dataset_id: str) -> DatasetRecord:
         dataset = self._found.get(dataset_id)
@@ -230,7 +235,7 @@ class Datasets:
         """Has its TaskManagers drop it; those that are away do when they come back."""
         addresses = self._at.pop(dataset.key, set())
         for found in self._taskmanagers.all():
-            if found.location.address in addresses:
+            if not addresses.isdisjoint(found.location.data_addresses):
                 found.link.send(DropDataset(dataset.key))
 
     async def _make_room(self, newest: DatasetRecord) -> None:

@@ -21,6 +21,7 @@ from ..control.messages import (
     Message,
     PartitionConsumable,
     ReleasePartitions,
+    SlotEnded,
     TaskFailed,
     TaskFinished,
     TaskStates,
@@ -35,6 +36,7 @@ from ..schedule.execution.execution_states import ExecutionInput
 from ..schedule.scheduler import Scheduler
 from ..schedule.slots.slots import PhysicalSlot
 from ..schedule.structures.arrays import IndexArray, index_array
+from ..shown import shown_text
 
 Addressed: TypeAlias = tuple[str, Message]
 """The name of a TaskManager, and something for it."""
@@ -113,13 +115,16 @@ class JobDriver:
         what = _STATES.get(message.state)
         if what is None:
             raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, "a TaskManager reports a state that no task has")
+        return events.TasksReported(now_s, what, *self._latest(message.attempts))
+
+    def _latest(self, attempts: Iterable[Attempt]) -> tuple[IndexArray, npt.NDArray[np.uint32]]:
+        """The subtasks of attempts, ascending, and the newest of the attempts of each."""
         latest: dict[int, int] = {}
-        for attempt in message.attempts:
+        for attempt in attempts:
             subtask = self.subtask(attempt)
             latest[subtask] = max(latest.get(subtask, 0), attempt[2])
         subtasks = sorted(latest)
-        attempts = np.array([latest[subtask] for subtask in subtasks], np.uint32)
-        return events.TasksReported(now_s, what, index_array(subtasks), attempts)
+        return index_array(subtasks), np.array([latest[subtask] for subtask in subtasks], np.uint32)
 
     def finished(self, message: TaskFinished, now_s: float) -> events.TasksReported:
         """What the end of a task tells the scheduler.
@@ -165,6 +170,16 @@ class JobDriver:
             missing_attempt,
             message.is_recoverable,
         )
+
+    def lost(self, taskmanager: str, message: SlotEnded, now_s: float) -> events.TasksLost:
+        """What the end of a slot's process tells the scheduler.
+
+        Raises:
+            RemoteProtocolError: no such subtask.
+        """
+        subtasks, attempts = self._latest(message.attempts)
+        cause = f"slot {message.slot} of {taskmanager}: {shown_text(message.text, ERROR_CHARACTERS)}"
+        return events.TasksLost(now_s, subtasks, attempts, cause)
 
     def consumable(self, message: PartitionConsumable, now_s: float) -> events.PartitionConsumable:
         """What the first output of a task tells the scheduler.
@@ -220,3 +235,6 @@ class JobDriver:
 
 
 _NAMES_AT_ONCE: Final = 4096
+
+ERROR_CHARACTERS: Final = 800
+"""Of what a TaskManager says of a slot."""

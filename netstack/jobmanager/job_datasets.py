@@ -62,11 +62,12 @@ class JobDatasets:
             (edge, *_) = topology.edges_of(number)
             format, partitions = topology.job.edges[edge].format, tuple(self._partitions(number))
             dataset = DatasetRecord(name, self._job_id, self._name, clock(), format, partitions)
-            names: dict[str, list[str]] = {}
+            names: dict[tuple[str, int], list[str]] = {}
             for (_, _, location), partition in zip(places, partitions, strict=True):
-                names.setdefault(location.name, []).append(partition.name)
-            for taskmanager, mine in names.items():
-                self._cluster.send(taskmanager, KeepDataset(self._job_id, dataset.key, tuple(mine)))
+                slot = location.data_addresses.index(location.address)
+                names.setdefault((location.name, slot), []).append(partition.name)
+            for (taskmanager, slot), mine in names.items():
+                self._cluster.send(taskmanager, KeepDataset(self._job_id, dataset.key, tuple(mine), slot))
             try:
                 await self._cluster.keep_dataset(dataset)
             except NetstackError as error:

@@ -32,6 +32,8 @@ from ..control.messages import (
     JobProgress,
     Message,
     PartitionConsumable,
+    SlotBlocked,
+    SlotEnded,
     TaskFailed,
     TaskFinished,
     TaskSaid,
@@ -53,6 +55,7 @@ from .job_inbox import JobInbox
 from .job_tasks import JobTasks
 from .log import JobLog
 from .slots import slots_needed
+from .stacks import blocked_text
 from .task_sender import TaskSender
 
 LOGGER: Final = logging.getLogger("netstack.jobmanager")
@@ -76,6 +79,7 @@ class JobMaster:
         log: what happened.
         tasks: where they are, and what they returned.
         history: checkpoints that have ended.
+        blocked: slots whose event loop user code keeps from turning, by TaskManager and slot.
         end: how the job ended; None before.
     """
 
@@ -117,6 +121,7 @@ class JobMaster:
         self.ended = trio.Event()
         self.restored_from = restore
         self.progress: dict[str, dict[str, Any]] = {}
+        self.blocked: dict[tuple[str, int], SlotBlocked] = {}
         self.tasks = JobTasks(scheduler)
         self._driver = JobDriver(job_id, scheduler)
         self._datasets = JobDatasets(job_id, name, scheduler, self._driver, cluster)
@@ -152,6 +157,7 @@ class JobMaster:
             del self._taskmanagers[taskmanager]
             self._closed(taskmanager)
             self.progress.pop(taskmanager, None)
+            self.blocked = {place: found for place, found in self.blocked.items() if place[0] != taskmanager}
             self._note("taskmanager", f"{taskmanager} is lost: {reason}")
             self._inbox.post(events.TaskManagerLost(0.0, taskmanager, reason))
             self._inbox.post_held()
@@ -188,6 +194,11 @@ class JobMaster:
                 self._inbox.post(self._driver.consumable(message, now_s))
             case JobProgress():
                 self.progress[taskmanager] = message.vertices
+            case SlotEnded():
+                self._inbox.post(self._driver.lost(taskmanager, message, now_s))
+                self._inbox.post_held()
+            case SlotBlocked():
+                self._slot_blocked(taskmanager, message)
             case JobClosed():
                 if self.end is None:
                     self.lost(taskmanager, f"it closed the job: {message.reason}")
@@ -387,7 +398,7 @@ class JobMaster:
         if after is not before:
             self._note("job", f"{before.value} -> {after.value}")
             LOGGER.info("job %s (%s) is %s", self.job_id, self.name, after.value)
-        if isinstance(event, events.TaskFailed | events.GlobalFailure):
+        if isinstance(event, events.TaskFailed | events.TasksLost | events.GlobalFailure):
             self._note("failure", event.cause)
             LOGGER.warning("job %s (%s): %s", self.job_id, self.name, event.cause)
         if self._checkpoints is None:
@@ -451,6 +462,17 @@ class JobMaster:
         self._inbox.post(failure)
         if not message.is_secondary:
             self._inbox.post_held()
+
+    def _slot_blocked(self, taskmanager: str, message: SlotBlocked) -> None:
+        """User code holds up a slot, or no longer does: the log says so once."""
+        place = taskmanager, message.slot
+        before = self.blocked.pop(place, None)
+        if message.blocked_s:
+            self.blocked[place] = message
+        if (before is None) == bool(message.blocked_s):
+            text = blocked_text(message) if message.blocked_s else "its event loop turns again"
+            self._note("blocked", f"{taskmanager}, slot {message.slot}: {text}")
+            LOGGER.warning("job %s (%s): %s, slot %d: %s", self.job_id, self.name, taskmanager, message.slot, text)
 
     def _acknowledged(self, message: CheckpointAcknowledged) -> None:
         if self._checkpoints is None or not self._driver.is_current(message.attempt):

@@ -78,6 +78,7 @@ async def open_local_cluster(
     folder: str | None = None,
     slot_timeout_s: float = 300.0,
     is_restarting: bool = True,
+    slots_in: str = "processes",
     flags: tuple[str, ...] = (),
     on_printed: Lines | None = None,
     on_logged: Lines | None = None,
@@ -92,6 +93,7 @@ async def open_local_cluster(
         folder: where the JobManager keeps jobs and checkpoints; None is a folder that goes with it.
         slot_timeout_s: how long a job waits for slots.
         is_restarting: whether a TaskManager that dies is started again.
+        slots_in: `processes`: each slot is a process; `loop`: all slots of a TaskManager share its event loop.
         flags: more flags of `netstack taskmanager`.
         on_printed: takes the name of a TaskManager and a line that an operator there printed.
         on_logged: the same of what a TaskManager itself has to say.
@@ -110,7 +112,12 @@ async def open_local_cluster(
         load_balance=load_balance,
         slot_timeout_s=slot_timeout_s,
     )
-    settings = TaskManagerSettings(slots=slots, memory_bytes=memory_bytes, is_restarting=is_restarting, flags=flags)
+    settings = TaskManagerSettings(
+        slots=slots,
+        memory_bytes=memory_bytes,
+        is_restarting=is_restarting,
+        flags=("--slots-in", slots_in, *flags),
+    )
     names = [str(number) for number in range(1, taskmanagers + 1)]
     async with (
         open_jobmanager(config) as jobmanager,
@@ -128,7 +135,8 @@ def memory_for(
 ) -> int:
     """How much memory each TaskManager is given for network buffers, where nobody says.
 
-    What the job's tasks require where most of them are, a quarter more, and at least `MEMORY_BYTES`.
+    What the job's tasks require in the slot where most of them are, for every slot, a quarter more, and at least
+    `MEMORY_BYTES`.
 
     Args:
         graph: the job.
@@ -140,11 +148,11 @@ def memory_for(
         ConfigError: it is no job that could be planned anywhere.
     """
     network = graph.settings.network
-    if network is not None:  # of its own, in the TaskManager's memory
-        return max(MEMORY_BYTES, network.memory_bytes)
-    plan = make_plan(graph, taskmanagers=taskmanagers, slots=slots, mode=load_balance)
+    if network is not None:  # of its own, in the memory of each slot
+        return max(MEMORY_BYTES, slots * network.memory_bytes)
+    plan = make_plan(graph, taskmanagers=taskmanagers * slots, slots=1, mode=load_balance)
     required = 0 if plan.buffers is None else int(plan.buffers.required.max(initial=0))
-    return max(MEMORY_BYTES, required * plan.network.segment_size_bytes * 5 // 4)
+    return max(MEMORY_BYTES, slots * required * plan.network.segment_size_bytes * 5 // 4)
 
 
 def run_job(
@@ -156,6 +164,7 @@ def run_job(
     load_balance: LoadBalanceMode = LoadBalanceMode.NONE,
     folder: str | None = None,
     from_savepoint: str | None = None,
+    slots_in: str = "processes",
 ) -> JobResult:
     """Runs a job in processes on this machine, to its end; what operators print comes out on standard error.
 
@@ -167,6 +176,7 @@ def run_job(
         load_balance: how tasks are spread.
         folder: where checkpoints are kept afterwards, if the job names no folder; None keeps none.
         from_savepoint: folder of a savepoint to begin from.
+        slots_in: `processes`: each slot is a process; `loop`: all slots of a TaskManager share its event loop.
 
     Returns:
         How it ended, and what its sinks returned.
@@ -192,6 +202,7 @@ def run_job(
             memory_bytes=memory_bytes,
             load_balance=load_balance,
             folder=folder,
+            slots_in=slots_in,
             on_printed=_to_stderr,
         ) as cluster:
             return await cluster.wait(await cluster.client.submit(graph, from_savepoint=from_savepoint))

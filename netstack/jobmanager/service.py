@@ -28,12 +28,14 @@ from ..control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greetin
 from ..control.messages import (
     BlobPart,
     CloseJob,
+    DatasetLost,
     FetchBlob,
     JobClosed,
     JobOpened,
     JobRefused,
     Message,
     OpenJob,
+    Stacks,
     Statistics,
     blob_parts,
 )
@@ -58,6 +60,7 @@ from .datasets import DatasetRecord, Datasets
 from .job_master import JobMaster
 from .jobs import Jobs
 from .slots import ClusterSlots
+from .stacks import StackQueries
 from .store import JobStore, JobStoreError, open_job_store
 from .taskmanagers import ConnectedTaskManager, TaskManagers
 from .watch import ClusterWatch
@@ -108,6 +111,7 @@ class JobManager:
         self.in_thread = in_thread
         self._nursery = nursery
         self.watch = ClusterWatch(self)
+        self.stacks = StackQueries(self)
         self._asks = Asks(self)
         self._session = secrets.token_hex(8)
         self._port = ControlPort(
@@ -195,6 +199,7 @@ class JobManager:
                         found.location.address,
                         job.network,
                         job.information,
+                        found.location.slot_addresses,
                     )
                 )
 
@@ -278,7 +283,7 @@ class JobManager:
         finally:
             self.watch.lost(name, reason)
             self.taskmanagers.remove(name)
-            self.datasets.lost(found.location.address)
+            self.datasets.lost(found.location)
             self.slots.lose(name)
             for job_id, slots in found.opening.items():
                 self.slots.missed(job_id, len(slots))
@@ -290,6 +295,14 @@ class JobManager:
     def _taskmanager_said(self, name: str, link: ControlLink, message: Message) -> None:
         if isinstance(message, FetchBlob):
             self._nursery.start_soon(self._send_blob, link, message)
+            return
+        if isinstance(message, Stacks):
+            self.stacks.on_answer(name, message)
+            return
+        if isinstance(message, DatasetLost):
+            found = self.taskmanagers.get(name)
+            if found is not None:
+                self.datasets.part_lost(message.key, found.location)
             return
         if isinstance(message, Statistics):
             try:

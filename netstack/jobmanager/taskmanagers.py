@@ -81,12 +81,27 @@ class TaskManagers:
                 " slots and the URL of its port",
             )
         address = _reachable(data, link.place)
+        of_slots = facts.get("slot_addresses") or []
+        if (
+            type(of_slots) is not list
+            or len(of_slots) not in (0, slots)
+            or not all(type(each) is str for each in of_slots)
+        ):
+            raise RemoteProtocolError(
+                ErrorCode.MALFORMED_FRAME,
+                f"{link.peer} registers {slots} slots with slot_addresses={shown(of_slots)}; expected is a URL each",
+            )
         base = address.partition("://")[2]
         number = self._registrations[base] = self._registrations.get(base, 0) + 1
         name = base if number == 1 else f"{base}#{number}"
         hostname = facts.get("hostname")
         found = ConnectedTaskManager(
-            TaskManagerLocation(name, address, hostname if type(hostname) is str else ""),
+            TaskManagerLocation(
+                name,
+                address,
+                hostname if type(hostname) is str else "",
+                tuple(_reachable(each, link.place) for each in of_slots),
+            ),
             link,
             slots,
             facts,

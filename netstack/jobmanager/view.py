@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..schedule.execution.execution_states import ExecutionState
 from .checkpoints import CheckpointReport
 from .job_master import JobMaster
+from .stacks import blocked_text
 
 if TYPE_CHECKING:
     from .jobs import JobRecord
@@ -56,7 +57,7 @@ def job_document(record: JobRecord, manager: JobManager) -> dict[str, Any]:
     master = record.master
     if master is None:
         empty: dict[str, Any] = {"vertices": [], "checkpoints": [], "last_checkpoint": None, "log": []}
-        empty["waits_for"] = record.waits_for
+        empty |= {"waits_for": record.waits_for, "blocked": []}
         results = {} if record.end is None else record.end["results"]
         return {**empty, **(record.last or {}), **summary(record, manager), "results": results}
     missing = manager.slots.missing(record.stored.job_id)
@@ -74,6 +75,16 @@ def job_document(record: JobRecord, manager: JobManager) -> dict[str, Any]:
         },
         "waits_for": f"{missing} more slots; {manager.slots.describe()}" if missing else "",
         "speculation": _speculation(master),
+        "blocked": [
+            {
+                "taskmanager": name,
+                "slot": slot,
+                "blocked_s": found.blocked_s,
+                "text": blocked_text(found),
+                **found.where,
+            }
+            for (name, slot), found in sorted(master.blocked.items())
+        ],
     }
 
 
@@ -269,6 +280,7 @@ def taskmanagers_document(manager: JobManager) -> list[dict[str, Any]]:
                 "slots": each.slots,
                 "free_slots": each.slots - len(used),
                 "pid": each.facts.get("pid"),
+                "slots_in": "processes" if each.location.slot_addresses else "loop",
                 "registered_at": each.registered_at,
                 "jobs": jobs,
             }

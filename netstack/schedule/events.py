@@ -150,6 +150,24 @@ class TaskFailed:
 
 
 @final
+@dataclass(frozen=True, slots=True, eq=False)
+class TasksLost:
+    """The process in which these tasks were has ended: one failure, however many tasks.
+
+    Attributes:
+        now_s: when.
+        subtasks: ascending; none twice.
+        attempts: the attempt of each.
+        cause: how it ended.
+    """
+
+    now_s: float
+    subtasks: IndexArray
+    attempts: npt.NDArray[np.uint32]
+    cause: str
+
+
+@final
 @dataclass(frozen=True, slots=True)
 class GlobalFailure:
     """Something failed that concerns all of the job: every subtask restarts."""
@@ -210,6 +228,7 @@ Event: TypeAlias = (
     | TasksReported
     | PartitionConsumable
     | TaskFailed
+    | TasksLost
     | GlobalFailure
     | CheckpointStored
     | CancelJob

@@ -78,8 +78,8 @@ class Progress:
         release: what is not needed any more.
         work: what is still to be done.
         strategy: says what is scheduled when.
-        taskmanagers: number of each TaskManager that is there, by name.
-        locations: of all TaskManagers that ever were, by number.
+        taskmanagers: the places of each TaskManager that is there, by name: one, or one for each slot.
+        locations: of all places that ever were, by number.
         out: instructions of this step.
         now_s: the time of this step.
         on_released: called with subtasks that have given back their slots; `recovery` waits for that.
@@ -98,7 +98,7 @@ class Progress:
         self.tracker = PartitionTracker()
         self.release = PartitionRelease(self.topology, self.regions)
         self.work = WorkQueue(self.versions)
-        self.taskmanagers: dict[str, int] = {}
+        self.taskmanagers: dict[str, range] = {}
         self.locations: list[TaskManagerLocation] = []
         self.out: list[Instruction] = []
         self.now_s = 0.0
@@ -304,8 +304,19 @@ class Progress:
         """What the current attempt of a subtask writes is in this place."""
         number = index_array([subtask])
         partitions = self.partitions_of(number)
-        places = np.full(partitions.size, self.taskmanagers[slot.location.taskmanager], np.int32)
+        places = np.full(partitions.size, self._place_of(slot), np.int32)
         self.tracker.track(partitions, places, np.full(partitions.size, self.executions.attempts[subtask], np.uint32))
+
+    def add_taskmanager(self, location: TaskManagerLocation) -> None:
+        """A TaskManager is there: each of its data ports is a place for partitions."""
+        first = len(self.locations)
+        self.locations += [replace(location, address=address) for address in location.data_addresses]
+        self.taskmanagers[location.name] = range(first, len(self.locations))
+
+    def _place_of(self, slot: PhysicalSlot) -> int:
+        """The place of what tasks in a slot write."""
+        places = self.taskmanagers[slot.location.taskmanager]
+        return places[slot.index if len(places) > 1 else 0]
 
     def occupying(self, subtasks: IndexArray) -> FlagArray:
         """For each, whether it has not ended, or still has its slot: then it cannot be scheduled again."""
@@ -319,9 +330,7 @@ class Progress:
             return
         for vertex, indices in self.topology.by_vertex(subtasks):
             own = indices + np.int32(self.topology.subtasks_of(vertex).start)
-            places = index_array(
-                [self.taskmanagers[slot.location.taskmanager] for slot in self.allocation.slots_of(own)]
-            )
+            places = index_array([self._place_of(slot) for slot in self.allocation.slots_of(own)])
             for dataset in self.topology.outputs_of(vertex):
                 partitions = indices + np.int32(self.topology.partitions_of(dataset).start)
                 self.tracker.track(partitions, places, self.executions.attempts[own])
@@ -377,7 +386,7 @@ class Progress:
         """Has those that are still there dropped where they are."""
         tracked = self.tracker.tracked(partitions)
         if tracked.size:
-            numbers = self.tracker.taskmanagers[tracked].tolist()
+            numbers = self.tracker.places[tracked].tolist()
             names = tuple(self.locations[number].name for number in numbers)
             self.out.append(ReleasePartitions(tracked, self.tracker.attempts[tracked], names))
             self.tracker.release(tracked)

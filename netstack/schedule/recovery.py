@@ -17,7 +17,7 @@ from typing import final
 
 import numpy as np
 
-from .events import TaskFailed
+from .events import TaskFailed, TasksLost
 from .execution.execution_states import ExecutionInput, ExecutionState, JobInput, JobState, JobStatus
 from .failover.failover import RegionFailover
 from .failover.restart import RestartStrategy
@@ -76,6 +76,17 @@ class Recovery:
             self.stale += 1
             return
         self.fail_tasks(subtask, event.cause, missing=missing, is_recoverable=event.is_recoverable)
+
+    def tasks_lost(self, event: TasksLost) -> None:
+        """The process of a slot has ended."""
+        executions = self._progress.executions
+        is_current = executions.current(event.subtasks, event.attempts)
+        for subtask, attempt in zip(
+            event.subtasks[~is_current].tolist(), event.attempts[~is_current].tolist(), strict=True
+        ):
+            if not self._speculation.failed(subtask, attempt, event.cause):
+                self.stale += 1
+        self.fail_tasks(event.subtasks[is_current], event.cause)
 
     def fail_tasks(
         self, subtasks: IndexArray, cause: str, *, missing: int | None = None, is_recoverable: bool = True

@@ -33,6 +33,7 @@ from .events import (
     TaskFailed,
     TaskManagerLost,
     TaskManagerRegistered,
+    TasksLost,
     TasksReported,
     Tick,
     TimerDue,
@@ -142,7 +143,7 @@ class Scheduler:
         topology, tracker = self._progress.topology, self._progress.tracker
         return {
             number: [
-                (partition, int(tracker.attempts[partition]), self._progress.locations[tracker.taskmanagers[partition]])
+                (partition, int(tracker.attempts[partition]), self._progress.locations[tracker.places[partition]])
                 for partition in topology.partitions_of(number)
                 if tracker.is_tracked[partition]
             ]
@@ -216,6 +217,8 @@ class Scheduler:
                     self._recovery.stale += 1
             case TaskFailed():
                 self._recovery.task_failed(event)
+            case TasksLost():
+                self._recovery.tasks_lost(event)
             case TimerDue():
                 self._recovery.due(event.timer)
             case Tick():
@@ -245,30 +248,29 @@ class Scheduler:
     def _register(self, location: TaskManagerLocation, now_s: float) -> None:
         if location.name in self._progress.taskmanagers:
             raise LocalProtocolError(f"TaskManager {location.name!r} is registered; say TaskManagerLost first")
-        self._progress.taskmanagers[location.name] = len(self._progress.locations)
-        self._progress.locations.append(location)
+        self._progress.add_taskmanager(location)
         if self._heartbeats is not None:
             self._heartbeats.watch(location.name, now_s)
 
     def _offered(self, event: SlotsOffered) -> None:
-        number = self._progress.taskmanagers.get(event.taskmanager)
-        if number is None:
+        places = self._progress.taskmanagers.get(event.taskmanager)
+        if places is None:
             self._recovery.stale += 1
             return
-        where = Location(event.taskmanager, self._progress.locations[number].host)
+        where = Location(event.taskmanager, self._progress.locations[places.start].host)
         self._speculation.came(where)
         slots = [PhysicalSlot(where, slot, event.profile) for slot in event.slots]
         self._progress.allocation.offer(event.taskmanager, slots, event.now_s)
 
     def _lose(self, taskmanager: str, reason: str) -> None:
         """All its slots and partitions are gone. Tasks that had finished there stay finished."""
-        number = self._progress.taskmanagers.pop(taskmanager, None)
-        if number is None:
+        places = self._progress.taskmanagers.pop(taskmanager, None)
+        if places is None:
             self._recovery.stale += 1
             return
         if self._heartbeats is not None:
             self._heartbeats.unwatch(taskmanager)
-        self._progress.tracker.lose(number)
+        self._progress.tracker.lose(places)
         lost, spare = self._progress.allocation.lose_taskmanager(taskmanager)
         self._speculation.lost(taskmanager, spare)
         self._recovery.fail_tasks(lost, f"TaskManager {taskmanager!r} is lost: {reason}")

@@ -35,7 +35,11 @@ from ..runtime.background import background_tasks
 from ..schedule.graph.stream_builder import StreamEnvironment
 from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.slots.slots import LoadBalanceMode
+from ..taskmanager.fork_server import start_fork_server
 from ..taskmanager.service import TaskManagerConfig, open_taskmanager
+from ..taskmanager.slot_process import slot_main
+from ..taskmanager.slot_processes import SlotProcesses
+from ..taskmanager.slot_settings import SlotSettings
 from .barrier import BarrierTask
 from .exchange_frame import check_session
 from .failures import Executors, FailureExplanation, SparkFailed, explain, spark_errors
@@ -57,6 +61,7 @@ class TaskManagerJob:
         token: the secret of this run.
         slots: of each TaskManager.
         memory_bytes: for network buffers, of each.
+        slots_in: `processes` or `loop`.
         archives: of packages that were sent, by their names.
     """
 
@@ -64,6 +69,7 @@ class TaskManagerJob:
     token: bytes = field(repr=False)
     slots: int
     memory_bytes: int
+    slots_in: str = "processes"
     archives: dict[str, str] = field(default_factory=dict)
 
 
@@ -81,8 +87,13 @@ def serve_taskmanager(job: TaskManagerJob, _: Iterator[Any]) -> Iterator[Any]:
         allow=("*",),  # whoever has the secret of this run has made it
     )
 
+    processes = None
+    if job.slots_in == "processes":
+        settings = SlotSettings(config=config)
+        processes = SlotProcesses(settings, start_fork_server(functools.partial(slot_main, settings)), None)
+
     async def serve() -> None:
-        async with open_taskmanager(config):
+        async with open_taskmanager(config, processes=processes):
             await trio.sleep_forever()
 
     trio.run(serve)
@@ -97,6 +108,7 @@ def run(
     slots: int = 2,
     memory_bytes: int = 64 * MIB,
     folder: str | None = None,
+    slots_in: str = "processes",
     ship_packages: Iterable[str] | None = None,
     start_timeout_s: float = 120.0,
 ) -> JobResult:
@@ -109,6 +121,7 @@ def run(
         slots: of each TaskManager: how many tasks of one slot sharing group it runs.
         memory_bytes: for network buffers, of each.
         folder: where the JobManager keeps jobs and checkpoints; None keeps none.
+        slots_in: `processes`: each slot is a process; `loop`: the slots of a TaskManager share one event loop.
         ship_packages: packages and modules that executors do not have; None is all that the job's functions are in.
         start_timeout_s: for TaskManagers to come, at the start and after one was lost.
 
@@ -134,6 +147,7 @@ def run(
             slots=slots,
             memory_bytes=memory_bytes,
             folder=folder,
+            slots_in=slots_in,
             packages=shippable_packages(graph) if ship_packages is None else ship_packages,
             start_timeout_s=start_timeout_s,
         ) as cluster:
@@ -169,6 +183,7 @@ async def open_spark_cluster(
     memory_bytes: int = 64 * MIB,
     load_balance: LoadBalanceMode = LoadBalanceMode.NONE,
     folder: str | None = None,
+    slots_in: str = "processes",
     packages: Iterable[str] = (),
     start_timeout_s: float = 120.0,
     on_lost: Callable[[str], None] = lambda why: None,
@@ -182,6 +197,7 @@ async def open_spark_cluster(
         memory_bytes: see there.
         load_balance: how tasks are spread.
         folder: see there.
+        slots_in: see there.
         packages: by name or path, for executors that do not have them.
         start_timeout_s: see there.
         on_lost: told why a stage has ended, which is then started again.
@@ -217,6 +233,7 @@ async def open_spark_cluster(
                 token=secret.reveal(),
                 slots=slots,
                 memory_bytes=memory_bytes,
+                slots_in=slots_in,
                 archives=archives,
             )
             stage = _Stage(context, what, count)

@@ -5,6 +5,7 @@ Takes: an error, and the operators of a chain. Gives: the error to report.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 from types import CodeType
 from typing import Any
@@ -15,7 +16,9 @@ from .operators import BoundOperator
 
 def blamed(error: BaseException, operators: Iterable[BoundOperator]) -> BaseException:
     """An error of the user's code as `OperatorFailed`; one of ours, which tells what is wrong already, as it is."""
-    if isinstance(error, NetstackError) or not isinstance(error, Exception | SystemExit):
+    if isinstance(error, NetstackError) or not isinstance(error, Exception | SystemExit | KeyboardInterrupt):
+        return error
+    if isinstance(error, KeyboardInterrupt) and sigint_raises():
         return error
     if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
         error = error.__cause__  # Python says RuntimeError where one leaves a coroutine
@@ -35,6 +38,26 @@ def blamed(error: BaseException, operators: Iterable[BoundOperator]) -> BaseExce
         found = name or found
         trace = trace.tb_next
     return OperatorFailed(found, error) if found else error
+
+
+def sigint_raises() -> bool:
+    """Whether Ctrl-C raises KeyboardInterrupt here; else only user code can have raised one."""
+    handler = signal.getsignal(signal.SIGINT)
+    return handler is signal.default_int_handler or getattr(handler, "__module__", "").startswith("trio._core")
+
+
+def code_rows(operator: BoundOperator) -> list[list[Any]]:
+    """Where the code of an operator is: of its functions, and of all methods of its class."""
+    codes = {_code(function) for function in operator.functions()}
+    return [
+        [operator.name, code.co_filename, code.co_name, code.co_firstlineno, _last_line(code)]
+        for code in codes
+        if code is not None
+    ]
+
+
+def _last_line(code: CodeType) -> int:
+    return max((line for _, _, line in code.co_lines() if line is not None), default=code.co_firstlineno)
 
 
 def _code(function: Any) -> CodeType | None:

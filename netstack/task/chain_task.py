@@ -41,7 +41,7 @@ from ..runtime.threads import InThread
 from ..schedule.descriptors.descriptors import MaybeOffloaded, PartitionDescriptor, TaskDeploymentDescriptor
 from ..schedule.descriptors.information import JobInformation, OutputInformation, TaskInformation
 from ..schedule.descriptors.shuffle import ShuffleDescriptors
-from .blame import blamed
+from .blame import blamed, code_rows
 from .chain import OperatorChain
 from .chain_loop import ChainLoop
 from .checkpoints import TaskCheckpoints
@@ -292,6 +292,10 @@ class ChainTask:
     def barrier_statistics(self) -> BarrierStatistics | None:
         """How barriers come together here; None of a task without gates."""
         return None if self._input is None else self._input.statistics()
+
+    def code(self) -> list[list[Any]]:
+        """See `RunnableTask.code`."""
+        return [row for operator in self._bound.values() for row in code_rows(operator)]
 
     @property
     def open_gates(self) -> Sequence[SingleInputGate]:

@@ -189,6 +189,14 @@ class BoundOperator:
         """Whether it is a source whose position means nothing to another number of subtasks."""
         return isinstance(self._object, IterableSource)
 
+    def functions(self) -> list[Any]:
+        """The user's functions: the operator itself, or all methods of its class."""
+        if self._object is None:
+            return [self.process]
+        if isinstance(self._object, IterableSource):
+            return [self._object.function]
+        return [each for kind in type(self._object).__mro__ for each in vars(kind).values() if callable(each)]
+
     def has(self, method: str) -> bool:
         """Whether it has a method of this name."""
         return callable(getattr(self._object, method, None))
@@ -225,7 +233,7 @@ class IterableSource:
                 f"operator {context.operator!r}: an async generator cannot go on after it was interrupted for a"
                 " checkpoint; make it a class with async read and snapshot"
             )
-        self._function = function
+        self.function = function
         self._context = context
         self._records: Iterator[Any] | None = None
         self._count = 0
@@ -263,7 +271,7 @@ class IterableSource:
         (self._count,) = states
 
     def _begin(self) -> Iterator[Any]:
-        made = self._function()
+        made = self.function()
         if isinstance(made, np.ndarray):
             made = made.tolist()
         if not isinstance(made, Iterable):

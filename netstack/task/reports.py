@@ -114,6 +114,9 @@ class TaskStatistics:
 class RunnableTask(Protocol):
     """One attempt of one subtask: `create`, `run`, and `close` whatever happened."""
 
+    name: str
+    """Of its job vertex."""
+
     def create(self) -> None:
         """Creates its partitions.
 
@@ -159,6 +162,9 @@ class RunnableTask(Protocol):
 
     def barrier_statistics(self) -> BarrierStatistics | None:
         """How barriers come together here; None of a task that reads nothing."""
+
+    def code(self) -> list[list[Any]]:
+        """Where the user's code of its operators is: operator, file, function, first line, last line."""
 
     @property
     def open_gates(self) -> Sequence[SingleInputGate]:

@@ -49,6 +49,7 @@ from .datasets import KeptDatasets
 from .environments import Environments
 from .network_settings import counted_bytes
 from .slots import TaskSlotTable
+from .stacks import stack_row
 from .state_reports import StateReports
 from .task_factory import TaskFactory
 from .tasks import TaskAttempt
@@ -99,6 +100,7 @@ class JobScope:
         fetch: Fetch,
         send: Callable[[Message], None],
         source: str,
+        tells_code: bool = False,
     ) -> None:
         """Nothing is reserved yet.
 
@@ -116,9 +118,11 @@ class JobScope:
             fetch: brings a blob over the link of the job.
             send: to the driver.
             source: the host of the driver.
+            tells_code: whether the driver is the supervisor of this slot, which wants to know the code of tasks.
         """
         self.job_id = job_id
         self.name = name
+        self.tells_code = tells_code
         self.source = source
         self.slots = slots
         self.network = network
@@ -235,6 +239,13 @@ class JobScope:
         ended = [(attempt, state) for attempt, state in self._ended.items()][-_ENDED_SHOWN:]
         states = {self.shown_name(attempt): state for attempt, state in ended}
         return states | {self.shown_name(attempt): task.state for attempt, task in self.tasks.items()}
+
+    def stacks(self, slot: int | None) -> list[Plain]:
+        """The stacks of all tasks that are made, as `stacks.stack_row` has them."""
+        return [
+            stack_row(attempt, self._factory.vertices.get(attempt[0], ""), slot, task.stack(), is_blocked=False)
+            for attempt, task in self.tasks.items()
+        ]
 
     def statistics_of(self, environment: NetworkEnvironment) -> NetworkStatistics:
         """The job's part of its network: all of one of its own, its partitions and gates of the shared one."""

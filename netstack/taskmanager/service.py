@@ -33,7 +33,7 @@ from ..config import MIB, NetworkConfig
 from ..control.build import own_build
 from ..control.codec import Plain
 from ..control.link import JOBMANAGER, TASKMANAGER, ControlLink, Greeting, MessageLink, dial
-from ..control.messages import OpenJob
+from ..control.messages import AskDetails, AskStacks, AskStatistics, DatasetLost, OpenJob
 from ..control.routing import check_job_id
 from ..control.threaded import open_threaded
 from ..errors import (
@@ -62,9 +62,12 @@ from .details import details_document
 from .environments import Environments
 from .job_scope import JobScope
 from .network_settings import config_of
+from .relay import RelaySession
 from .session import ControlSession
+from .slot_processes import Slot, SlotProcesses
 from .slots import TaskSlotTable
-from .statistics import job_document, merged
+from .stacks import stack_row
+from .statistics import job_document, merged, merged_details, merged_documents
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
 
@@ -77,6 +80,9 @@ JOBS_OF_A_HOST: Final = 768
 CONNECT_TIMEOUT_S: Final = 60.0
 """In the network that jobs share: a TaskManager in which a thousand tasks begin answers late; of one that is gone the
 JobManager hears by its link."""
+
+CANCELLATION_TIMEOUT_S: Final = 30.0
+"""Flink's `task.cancellation.timeout` is 180 s."""
 
 SLOTS_AT_MOST: Final = 1 << 20
 
@@ -107,6 +113,8 @@ class TaskManagerConfig:
         max_unproven: connections that have not proven the secret yet.
         handshake_timeout_s: for the proof, and for saying what the connection is for.
         heartbeat_timeout_s: whoever drives jobs and is silent for so long is gone, and its jobs are closed.
+        cancellation_timeout_s: a slot process whose tasks have not stopped so long after they were cancelled is killed.
+        in_slot: the slot whose process this is; None: it is no slot's process.
 
     Raises:
         ConfigError: a number that cannot be, or an address that others reach and no secret.
@@ -127,6 +135,8 @@ class TaskManagerConfig:
     max_unproven: int = 64
     handshake_timeout_s: float = 10.0
     heartbeat_timeout_s: float = 10.0
+    cancellation_timeout_s: float = CANCELLATION_TIMEOUT_S
+    in_slot: int | None = None
 
     def __post_init__(self) -> None:
         """Refuses what cannot work or would be open to everybody."""
@@ -134,7 +144,7 @@ class TaskManagerConfig:
             raise ConfigError(f"--slots {self.slots}: give 1 to {SLOTS_AT_MOST}")
         if self.memory_bytes < MIB:
             raise ConfigError(f"--memory {self.memory_bytes}: the least is 1MiB")
-        for name in ("handshake_timeout_s", "heartbeat_timeout_s"):
+        for name in ("handshake_timeout_s", "heartbeat_timeout_s", "cancellation_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}={getattr(self, name)}: give a number of seconds above 0")
         for url in filter(None, (self.listen, self.control)):
@@ -158,8 +168,15 @@ class TaskManager:
         datasets: what jobs have left here.
     """
 
-    def __init__(self, config: TaskManagerConfig, listener: Listener, control: Listener | None) -> None:
+    def __init__(
+        self,
+        config: TaskManagerConfig,
+        listener: Listener,
+        control: Listener | None,
+        processes: SlotProcesses | None = None,
+    ) -> None:
         self.config = config
+        self._processes = processes
         self.address = listener.address
         self.control_address = self.address if control is None else control.address
         self.metrics_address: str | None = None
@@ -254,6 +271,17 @@ class TaskManager:
         """Waits until it has registered at its JobManager for the first time. Cancellation: nothing changed."""
         await self._registered.wait()
 
+    async def serve_driver(self, link: MessageLink) -> None:
+        """Works for whoever is at the other end of a link whose greetings are exchanged, until it is gone.
+
+        Cancellation: every job of the link is closed.
+        """
+        with self._driven_by(link):
+            if self._processes is None:
+                await ControlSession(link, self).serve()
+            else:
+                await RelaySession(link, self, self._processes, self._blobs).serve()
+
     # For sessions.
 
     def make_scope(self, message: OpenJob, link: MessageLink, blobs: BlobFetcher) -> JobScope:
@@ -284,6 +312,7 @@ class TaskManager:
             fetch=blobs.fetch,
             source=source,
             send=link.send,
+            tells_code=self.config.in_slot is not None,
         )
         self._scopes[scope.job_id] = scope
         wants = f" wants {scope.slots} slots" if scope.slots else ": its tasks may come"
@@ -336,6 +365,68 @@ class TaskManager:
             self._scopes.values(), self.environments.shared, self.config.memory_bytes, self._admission.statistics()
         )
 
+    async def full_statistics(self) -> Plain:
+        """`statistics`, with those of the slots that are processes.
+
+        Cancellation: answers of slots are dropped.
+        """
+        answers = await self._ask_slots(AskStatistics)
+        return merged_documents(self.statistics(), [answer for _, answer in answers])
+
+    async def full_details(self) -> Plain:
+        """`details` of all slots that are processes, as one; one that has not answered in time is left out."""
+        answers = await self._ask_slots(AskDetails)
+        return merged_details([answer for _, answer in answers], self.slots.memory_bytes)
+
+    def stacks(self, scope: JobScope | None) -> Plain:
+        """The stacks of a job's tasks in this process; see `full_stacks`."""
+        rows = [] if scope is None else scope.stacks(self.config.in_slot)
+        return {"tasks": rows}
+
+    async def full_stacks(self, job_id: str) -> Plain:
+        """The stacks of a job's tasks: of slots that answer from their event loop, of others from outside.
+
+        Returns:
+            `tasks`: see `stacks.stack_row`; of a blocked slot one row, for the task whose code runs.
+        """
+        assert self._processes is not None
+        rows = []
+        slots = [slot for slot in self._processes.slots if job_id in slot.jobs]
+        for slot in slots:
+            answer = await slot.ask(partial(AskStacks, job_id=job_id))
+            if answer is not None:
+                rows += answer.get("tasks", [])
+                continue
+            frames = await slot.stack()
+            where = slot.located(frames)
+            attempt = (0, int(where.get("subtask", -1)), 0)
+            rows.append(stack_row(attempt, where.get("task", ""), slot.number, frames, is_blocked=True))
+        return {"tasks": rows}
+
+    async def _ask_slots(self, make: type[AskStatistics] | type[AskDetails]) -> list[tuple[int, Plain]]:
+        """Asks all slots at once; gives the answers that came in time, by slot."""
+        assert self._processes is not None
+        answers: list[tuple[int, Plain]] = []
+
+        async def ask(slot: Slot) -> None:
+            answer = await slot.ask(make)
+            if answer is not None:
+                answers.append((slot.number, answer))
+
+        async with trio.open_nursery() as nursery:
+            for slot in self._processes.slots:
+                nursery.start_soon(ask, slot)
+        return sorted(answers, key=lambda answer: answer[0])
+
+    def _dataset_keys(self) -> list[str]:
+        if self._processes is None:
+            return list(self.datasets.keys)
+        return sorted({key for slot in self._processes.slots for key in slot.datasets})
+
+    def _tell_dataset_lost(self, key: str) -> None:
+        for link in self._drivers:
+            link.send(DatasetLost(key))
+
     def facts(self) -> Plain:
         """What a driver is told first."""
         return {
@@ -354,7 +445,8 @@ class TaskManager:
             "python": platform.python_version(),
             "kernel": platform.release(),
             "cpus": os.cpu_count() or 1,
-            "datasets": list(self.datasets.keys),
+            "datasets": self._dataset_keys(),
+            "slot_addresses": [] if self._processes is None else [slot.url for slot in self._processes.slots],
             "allow": list(self._allowed.prefixes),
             "allow_submitted": self.config.allow_submitted,
             "heartbeat_timeout_s": self.config.heartbeat_timeout_s,
@@ -366,8 +458,7 @@ class TaskManager:
     async def _talk(self, link: ControlLink, greeting: Greeting) -> None:
         if greeting.role == TASKMANAGER:
             raise RequestRefused(f"{link.peer} is a TaskManager, and so is this: dial a JobManager")
-        with self._driven_by(link):
-            await ControlSession(link, self).serve()
+        await self.serve_driver(link)
 
     @contextmanager
     def _driven_by(self, link: MessageLink) -> Iterator[None]:
@@ -392,7 +483,9 @@ class TaskManager:
             heartbeat_timeout_s=self.config.heartbeat_timeout_s,
             connect_timeout_s=self.config.handshake_timeout_s,
         )
-        if self.config.link_in_thread:
+        if self._processes is not None:
+            await self._processes.wait_ready()
+        elif self.config.link_in_thread:
             async with open_threaded(connect) as threaded:
                 await self._registered_at(threaded, threaded.greeting.role)
             return
@@ -407,14 +500,16 @@ class TaskManager:
             raise RequestRefused(f"{link.peer} is no JobManager; give the address of one to --jobmanager")
         self._registrations += 1
         self._registered.set()
-        with self._driven_by(link):
-            LOGGER.info("registered at %s", shown_text(link.peer))
-            await ControlSession(link, self).serve()
+        LOGGER.info("registered at %s", shown_text(link.peer))
+        await self.serve_driver(link)
 
 
 @asynccontextmanager
 async def open_taskmanager(
-    config: TaskManagerConfig, *, metrics_address: str | None = None
+    config: TaskManagerConfig,
+    *,
+    metrics_address: str | None = None,
+    processes: SlotProcesses | None = None,
 ) -> AsyncIterator[TaskManager]:
     """Opens a TaskManager that serves while the block runs.
 
@@ -422,6 +517,7 @@ async def open_taskmanager(
         config: how it serves.
         metrics_address: where Prometheus may read `/metrics`: `host:port`, or over TLS `tls+tcp://host:port`; None
             serves none.
+        processes: the slots, each a process; None runs all tasks here, in this event loop.
 
     Raises:
         OSError: an address cannot be bound; the text names it.
@@ -435,13 +531,16 @@ async def open_taskmanager(
     try:
         if config.control is not None:
             control = await transport_for(config.control).listen(config.control)
-        manager = TaskManager(config, listener, control)
+        manager = TaskManager(config, listener, control, processes)
         async with background_tasks() as nursery:
             if metrics_address is not None:
                 await _serve_metrics(manager, metrics_address, nursery)
             if config.link_in_thread:  # in virtual time there are no threads
                 nursery.start_soon(_remove_leftovers, config.network.shuffle_directory)
-            nursery.start_soon(manager.environments.run)
+            if processes is None:
+                nursery.start_soon(manager.environments.run)
+            else:
+                nursery.start_soon(processes.run)
             nursery.start_soon(partial(manager.serve, listener, takes_data=True))
             if control is not None:
                 nursery.start_soon(partial(manager.serve, control, takes_data=False))

@@ -18,6 +18,7 @@ from ..control.codec import Plain
 from ..control.link import MessageLink
 from ..control.messages import (
     AskDetails,
+    AskStacks,
     AskStatistics,
     BlobPart,
     CloseJob,
@@ -27,6 +28,7 @@ from ..control.messages import (
     Message,
     OpenJob,
     Refused,
+    Stacks,
     Statistics,
 )
 from ..errors import ConfigError, ConnectionLost, ErrorCode, NetstackError, RemoteProtocolError, RequestRefused
@@ -60,6 +62,9 @@ class SessionHost(Protocol):
 
     def statistics(self) -> Plain:
         """See `TaskManager.statistics`."""
+
+    def stacks(self, scope: JobScope | None) -> Plain:
+        """See `TaskManager.stacks`."""
 
     def details(self, scopes: Iterable[JobScope]) -> Plain:
         """See `TaskManager.details`."""
@@ -110,6 +115,8 @@ class ControlSession:
                 self._blobs.part(message)
             case AskStatistics():
                 self._tell(message.token, self._host.statistics())
+            case AskStacks():
+                self._link.send(Stacks(message.token, self._host.stacks(self._scopes.get(message.job_id))))
             case AskDetails():
                 self._tell(message.token, self._host.details(self._scopes.values()))
             case Refused():

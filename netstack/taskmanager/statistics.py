@@ -6,7 +6,7 @@ Takes: the jobs that are open. Gives: a document, and one `NetworkStatistics` of
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ..buffer.statistics import NetworkBufferPoolStatistics
@@ -17,6 +17,7 @@ from ..runtime.admission import AdmissionStatistics
 from ..runtime.metrics import as_dict
 from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.statistics import NetworkStatistics
+from .details import CONNECTIONS_AT_MOST
 from .job_scope import JobScope
 
 DEFAULT_SEGMENT_BYTES: Final = NetworkConfig().segment_size_bytes
@@ -136,3 +137,79 @@ def _pool(pools: list[NetworkBufferPoolStatistics], memory_bytes: int) -> Networ
         local_pools=sum(pool.local_pools for pool in pools),
         segment_size_bytes=size,
     )
+
+
+def merged_documents(whole: Plain, slots: Sequence[Plain]) -> Plain:
+    """What a TaskManager says of itself, with what the processes of its slots say.
+
+    Args:
+        whole: the document of the TaskManager, without jobs.
+        slots: those of its slots; each job's parts become one.
+    """
+    jobs: dict[str, Plain] = {}
+    for slot in slots:
+        for part in slot["jobs"]:
+            job = jobs.get(part["job_id"])
+            jobs[part["job_id"]] = dict(part) if job is None else _merged_job(job, part)
+    summed = {
+        name: whole[name] + sum(slot[name] for slot in slots)
+        for name in ("cpu_s", "connections", "unproven", "shared_memory_bytes", "shared_used_bytes")
+    }
+    return {**whole, **summed, "jobs": list(jobs.values())}
+
+
+def _merged_job(job: Plain, part: Plain) -> Plain:
+    merged_job = {
+        **job,
+        **part,
+        "memory_bytes": job["memory_bytes"] + part["memory_bytes"],
+        "age_s": max(job["age_s"], part["age_s"]),
+        "tasks": {**job["tasks"], **part["tasks"]},
+    }
+    if "metrics" in job and "metrics" in part:
+        merged_job["metrics"] = {**job["metrics"], **part["metrics"]}
+        for name in ("bytes_sent", "bytes_received", "channel_count"):
+            merged_job[name] = job[name] + part[name]
+        channels = sorted(job["channels"] + part["channels"], key=lambda channel: int(channel["credit"]))
+        merged_job["channels"] = channels[:CHANNELS_AT_MOST]
+    return merged_job
+
+
+def merged_details(slots: Sequence[Plain], memory_bytes: int) -> Plain:
+    """The details (`details.details_document`) of the slots of a TaskManager as one document.
+
+    Args:
+        slots: of those that have answered.
+        memory_bytes: of the TaskManager.
+    """
+    jobs: dict[str, Plain] = {}
+    for slot in slots:
+        for job_id, part in slot["jobs"].items():
+            job = jobs.setdefault(job_id, {"tasks": [], "network": None})
+            job["tasks"] += part["tasks"]
+            job["network"] = _merged_network([each for each in (job["network"], part["network"]) if each is not None])
+    return {
+        "memory_bytes": memory_bytes,
+        "free_memory_bytes": sum(slot["free_memory_bytes"] for slot in slots),
+        "network": _merged_network([slot["network"] for slot in slots if slot["network"] is not None]),
+        "jobs": jobs,
+        "took_s": max((slot["took_s"] for slot in slots), default=0.0),
+    }
+
+
+def _merged_network(networks: Sequence[Plain]) -> Plain | None:
+    if not networks:
+        return None
+    summed = {
+        name: sum(network[name] for network in networks)
+        for name in (
+            "segments",
+            "free_segments",
+            "pools",
+            "required_segments",
+            "requested_segments",
+            "connection_count",
+        )
+    }
+    connections = [connection for network in networks for connection in network["connections"]]
+    return {**networks[0], **summed, "connections": connections[:CONNECTIONS_AT_MOST]}

@@ -22,6 +22,7 @@ from ..control.messages import (
     CheckpointAcknowledged,
     CheckpointDeclined,
     PartitionConsumable,
+    TaskCode,
     TaskFailed,
     TaskFinished,
     TaskSaid,
@@ -30,7 +31,9 @@ from ..errors import ConfigError, NetstackError, OperatorFailed, PartitionNotFou
 from ..runtime.causes import is_secondary, root_cause, told
 from ..schedule.descriptors.descriptors import TaskDeploymentDescriptor
 from ..schedule.descriptors.shuffle import ShuffleDescriptors
+from ..task.blame import sigint_raises
 from ..task.reports import RunnableTask, TaskStatistics
+from .stacks import Frame, coroutine_stack
 
 if TYPE_CHECKING:
     from .job_scope import JobScope
@@ -65,6 +68,7 @@ class TaskAttempt:
         self._cancel = trio.CancelScope()
         self._refusal = ""
         self._task: RunnableTask | None = None
+        self._runs_in: trio.lowlevel.Task | None = None
         self._waiting: list[Callable[[RunnableTask], None]] = []
         self._waiting_bytes = 0
 
@@ -82,6 +86,7 @@ class TaskAttempt:
         """All of it. Never raises but for the cancellation of whoever calls, and for Ctrl-C."""
         failure = "the task was canceled"
         finished: TaskFinished | None = None
+        self._runs_in = trio.lowlevel.current_task()
         try:
             with self._cancel:
                 finished = await self._work()
@@ -168,6 +173,10 @@ class TaskAttempt:
         """How far it is; None before it is made."""
         return None if self._task is None else self._task.statistics()
 
+    def stack(self) -> list[Frame]:
+        """Where its code waits, innermost frame first."""
+        return [] if self._runs_in is None else coroutine_stack(self._runs_in.coro)
+
     # Inside.
 
     def _when_made(self, do: Callable[[RunnableTask], None]) -> None:
@@ -188,6 +197,8 @@ class TaskAttempt:
         made = await self._scope.make_task(self._descriptor, self)
         self._task = made
         made.create()
+        if self._scope.tells_code:
+            self._scope.send(TaskCode(self._job_id, self.attempt, made.name, {"rows": made.code()}))
         waiting, self._waiting = self._waiting, []
         for do in waiting:
             self._when_made(do)
@@ -236,8 +247,9 @@ def _file_document(file: TaskFile | None) -> Plain | None:
 def _is_ours(error: BaseException) -> bool:
     """Whether an error that ends a task is the TaskManager's to handle: its own cancellation, or Ctrl-C.
 
-    Everything else is the task's failure, `sys.exit()` in user code included.
+    Everything else is the task's failure, `sys.exit()` in user code included. KeyboardInterrupt is Ctrl-C only where
+    SIGINT raises it; the commands handle that signal themselves, so there user code has raised it.
     """
     if isinstance(error, trio.Cancelled):
         return trio.current_effective_deadline() == -math.inf
-    return isinstance(error, KeyboardInterrupt)
+    return isinstance(error, KeyboardInterrupt) and sigint_raises()

@@ -71,7 +71,7 @@ class Deployment:
         topology: its subtasks.
         executions: their states and attempts.
         tracker: where partitions are.
-        locations: of TaskManagers, by the numbers that `tracker` uses; it grows.
+        locations: of places, by the numbers that `tracker` uses; it grows.
         offloader: where large parts go.
         connections: between two TaskManagers there are so many, and each dataset uses one.
         only_finished: of hybrid results only what is finished is told.
@@ -305,8 +305,6 @@ class Deployment:
             partition=partitions - np.int32(self._topology.partitions_of(dataset).start),
             attempt=self._executions.attempts[producers],
             # Both sides are uint32: since NumPy 2.5 an int32 array no longer takes a number of 32 bits beside it.
-            taskmanager=np.where(
-                is_known, self._tracker.taskmanagers[partitions].astype(np.uint32), np.uint32(UNKNOWN)
-            ),
+            taskmanager=np.where(is_known, self._tracker.places[partitions].astype(np.uint32), np.uint32(UNKNOWN)),
             connection=np.full(positions.size, dataset % self._connections),
         )

@@ -48,11 +48,18 @@ class TaskManagerLocation:
         name: unique in the cluster; a restarted TaskManager has a new one.
         address: URL of its data port, such as `tcp://10.0.0.1:6121`.
         host: for placement near, but not in, the same TaskManager; empty when it does not matter.
+        slot_addresses: URL of the data port of each slot, where each slot is a process; empty: all use `address`.
     """
 
     name: str
     address: str
     host: str = ""
+    slot_addresses: tuple[str, ...] = ()
+
+    @property
+    def data_addresses(self) -> tuple[str, ...]:
+        """The URLs of all data ports: one for each slot, or one for the TaskManager."""
+        return self.slot_addresses or (self.address,)
 
 
 def execution_name(job_id: str, life: int) -> str:
@@ -236,7 +243,7 @@ class ShuffleDescriptors:
             execution, dataset, locations, count, planes = unpack_document(data)
             cut = np.frombuffer(planes, np.uint8).reshape(len(_COLUMNS), _WIDTH, count).transpose(0, 2, 1)
             columns = np.ascontiguousarray(cut).view("<u4").reshape(len(_COLUMNS), count).astype(np.uint32, copy=False)
-            places = tuple(TaskManagerLocation(*map(str, location)) for location in locations)
+            places = tuple(TaskManagerLocation(str(name), str(url), str(host)) for name, url, host in locations)
             index, partition, attempt, taskmanager, connection = columns
             descriptors = cls(str(execution), str(dataset), places, index, partition, attempt, taskmanager, connection)
         except (ValueError, TypeError, msgpack.UnpackException) as error:

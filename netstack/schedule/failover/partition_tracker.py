@@ -1,6 +1,7 @@
-"""Where the partitions of a job are: which TaskManager has which attempt of each.
+"""Where the partitions of a job are: which data port serves which attempt of each.
 
 Takes: partitions as they are registered, released, or produced anew, and lost TaskManagers. Gives: which are there.
+A place is the number of a data port: of a TaskManager, or of one of its slots where each slot is a process.
 
 Rules: a partition is tracked from the moment its producer has a slot, until it is released, its TaskManager is lost, or
 its producer runs again. One that was lost keeps its place: a consumer that is sent there finds it missing and says so,
@@ -23,16 +24,16 @@ NOWHERE: Final = -1
 class PartitionTracker:
     """The places of all partitions."""
 
-    __slots__ = ("_attempts", "_is_tracked", "_taskmanagers")
+    __slots__ = ("_attempts", "_is_tracked", "_places")
 
     def __init__(self) -> None:
-        self._taskmanagers = GrowingArray(np.int32)
+        self._places = GrowingArray(np.int32)
         self._attempts = GrowingArray(np.uint32)
         self._is_tracked = GrowingArray(np.bool_)
 
     def grow(self, count: int) -> None:
         """So many more partitions, nowhere yet."""
-        self._taskmanagers.extend_with(NOWHERE, count)
+        self._places.extend_with(NOWHERE, count)
         self._attempts.extend_with(0, count)
         self._is_tracked.extend_with(False, count)
 
@@ -40,9 +41,9 @@ class PartitionTracker:
         return len(self._is_tracked)
 
     @property
-    def taskmanagers(self) -> IndexArray:
-        """The number of the TaskManager that has or had each partition, or `NOWHERE`; a view."""
-        return self._taskmanagers.view
+    def places(self) -> IndexArray:
+        """The place that has or had each partition, or `NOWHERE`; a view."""
+        return self._places.view
 
     @property
     def attempts(self) -> npt.NDArray[np.uint32]:
@@ -57,12 +58,12 @@ class PartitionTracker:
     @property
     def is_registered(self) -> FlagArray:
         """Whether each partition has a place that consumers may be told, be it lost or not."""
-        registered: FlagArray = self._taskmanagers.view != NOWHERE
+        registered: FlagArray = self._places.view != NOWHERE
         return registered
 
-    def track(self, partitions: IndexArray, taskmanagers: IndexArray, attempts: npt.NDArray[np.uint32]) -> None:
-        """Partitions are, or will be, on these TaskManagers."""
-        self._taskmanagers.view[partitions] = taskmanagers
+    def track(self, partitions: IndexArray, places: IndexArray, attempts: npt.NDArray[np.uint32]) -> None:
+        """Partitions are, or will be, in these places."""
+        self._places.view[partitions] = places
         self._attempts.view[partitions] = attempts
         self._is_tracked.view[partitions] = True
 
@@ -78,8 +79,9 @@ class PartitionTracker:
     def forget(self, partitions: IndexArray) -> None:
         """The producers of partitions run again: they have no place until then."""
         self._is_tracked.view[partitions] = False
-        self._taskmanagers.view[partitions] = NOWHERE
+        self._places.view[partitions] = NOWHERE
 
-    def lose(self, taskmanager: int) -> None:
-        """All that a TaskManager had is gone."""
-        self._is_tracked.view[self._taskmanagers.view == taskmanager] = False
+    def lose(self, places: range) -> None:
+        """All that a TaskManager had in its places is lost."""
+        numbers = self._places.view
+        self._is_tracked.view[(numbers >= places.start) & (numbers < places.stop)] = False

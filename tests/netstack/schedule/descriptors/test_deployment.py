@@ -140,7 +140,7 @@ def test_a_lost_partition_is_still_told_so_that_somebody_misses_it() -> None:
     setting = Setting(ResultPartitionType.BLOCKING)
     setting.deploy_producers()
     setting.finish(0, 1, 2, 3)
-    setting.tracker.lose(2)
+    setting.tracker.lose(range(2, 3))
     (descriptor,) = setting.sent(4)
     assert setting.addresses(descriptor)[2] == LOCATIONS[2].address
 

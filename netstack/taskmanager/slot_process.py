@@ -1,0 +1,132 @@
+"""What runs in the process of one slot: a TaskManager of one slot that its supervisor drives over a socket.
+
+Takes: settings of the whole TaskManager, and the descriptors that `slot_processes` hands over. Gives: an exit code.
+
+The process belongs to user code as much as to netstack: whatever that does to it (exits, crashes, eats memory, never
+returns) the supervisor notices from outside. Two things help it to: a clock in shared memory that the event loop sets
+(`HEARTBEAT_S`), and the Python stack, which a signal handler in C writes into a pipe also while the interpreter is held
+(`STACK_SIGNAL`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import math
+import logging
+import mmap
+import os
+import random
+import resource
+import socket
+import sys
+import time
+from typing import Any, Final, NoReturn
+
+import trio
+
+from ..config import MIB
+from ..control.build import own_build
+from ..control.link import TASKMANAGER, ControlLink, full_build
+from ..errors import ConfigError, NetstackError
+from ..parts import import_part
+from .garbage import short_collections
+from .service import TaskManager, TaskManagerConfig, open_taskmanager
+from .slot_settings import HEARTBEAT, HEARTBEAT_S, STACK_SIGNAL, SlotSettings
+
+LEAST_PROCESS_BYTES: Final = 64 * MIB
+
+
+def slot_main(settings: SlotSettings, request: dict[str, Any], descriptors: list[int]) -> int:
+    """All of a slot process.
+
+    Args:
+        settings: see there.
+        request: `slot`, `url` (where it serves data) and `metrics` (where it serves metrics, or None).
+        descriptors: of the supervisor's socket, of the pipe for stacks, of the shared memory.
+
+    Returns:
+        The exit code.
+    """
+    control, stacks, shared = descriptors
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    random.seed()
+    logging.getLogger("netstack").setLevel(logging.WARNING)  # the supervisor tells what comes and goes
+    clock = mmap.mmap(shared, mmap.PAGESIZE)
+    os.close(shared)
+    faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=False)
+    faulthandler.enable(file=stacks, all_threads=False)
+    _tell_exits(stacks)
+    if settings.process_memory_bytes is not None:
+        limit_memory(settings.process_memory_bytes)
+    if "" not in sys.path:
+        sys.path.append("")  # jobs' modules are also found where it was started, as they are by who submits
+    config = settings.slot_config(request["slot"], request["url"])
+    trio.run(_serve, config, request["metrics"], socket.socket(fileno=control), clock)
+    return 0
+
+
+def _tell_exits(stacks: int) -> None:
+    """Has user code that calls `os._exit` leave its stack, as a crash does."""
+    process = os.getpid()
+    leave = os._exit
+
+    def exit_with_stack(status: int) -> NoReturn:
+        if os.getpid() == process:
+            faulthandler.dump_traceback(file=stacks, all_threads=False)
+        leave(status)
+
+    os._exit = exit_with_stack
+
+
+async def _serve(config: TaskManagerConfig, metrics: str | None, control: socket.socket, clock: mmap.mmap) -> None:
+    stream = import_part("transports._sockets").SocketStream(control, "the supervisor")
+    link = ControlLink(stream, heartbeat_timeout_s=math.inf)
+    with short_collections():
+        await _serve_with(config, metrics, link, clock)
+
+
+async def _serve_with(config: TaskManagerConfig, metrics: str | None, link: ControlLink, clock: mmap.mmap) -> None:
+    async with open_taskmanager(config, metrics_address=metrics) as manager, trio.open_nursery() as nursery:
+        nursery.start_soon(_beat, clock)
+        nursery.start_soon(link.run)
+        with contextlib.suppress(NetstackError):  # the supervisor has ended, and this process with it
+            await _serve_supervisor(manager, link)
+        nursery.cancel_scope.cancel()
+
+
+async def _serve_supervisor(manager: TaskManager, link: ControlLink) -> None:
+    facts = {**manager.facts(), "metrics": manager.metrics_address}
+    await link.greet(full_build(own_build()), f"slot {manager.config.in_slot}", TASKMANAGER, facts)
+    await manager.serve_driver(link)
+
+
+async def _beat(clock: mmap.mmap) -> None:
+    while True:
+        HEARTBEAT.pack_into(clock, 0, time.monotonic_ns())
+        await trio.sleep(HEARTBEAT_S)
+
+
+def limit_memory(limit_bytes: int) -> None:
+    """From now on whoever wants to hold more data in this process than that gets a MemoryError.
+
+    Raises:
+        ConfigError: it is less than a process needs, or more than it may have.
+    """
+    check_process_memory(limit_bytes)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+
+
+def check_process_memory(limit_bytes: int) -> None:
+    """Refuses a limit that cannot be set.
+
+    Raises:
+        ConfigError: it is less than a process needs, or more than it may have.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    if most != resource.RLIM_INFINITY and limit_bytes > most:
+        raise ConfigError(f"--process-memory {limit_bytes}: the system allows this process {most} bytes")
+    if limit_bytes < LEAST_PROCESS_BYTES:
+        raise ConfigError(f"--process-memory {limit_bytes}: the least is {LEAST_PROCESS_BYTES}, which a process needs")

@@ -1,0 +1,53 @@
+"""What a supervisor and the processes of its slots agree on: settings, a clock in shared memory, a signal.
+
+Takes: settings of a TaskManager. Gives: settings of one slot.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import socket
+import struct
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from .service import TaskManagerConfig
+
+HEARTBEAT_S: Final = 0.25
+HEARTBEAT: Final = struct.Struct("<q")
+"""CLOCK_MONOTONIC in nanoseconds, at the beginning of the shared memory."""
+
+STACK_SIGNAL: Final = signal.SIGRTMIN + 5
+"""Has the process write the stack of its main thread; a number that programs hardly use."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SlotSettings:
+    """What every slot process of a TaskManager is given.
+
+    Attributes:
+        config: of the whole TaskManager; a slot gets its share of the memory.
+        process_memory_bytes: the most data that a slot process may hold; None has no limit.
+    """
+
+    config: TaskManagerConfig
+    process_memory_bytes: int | None = None
+
+    def slot_config(self, slot: int, url: str) -> TaskManagerConfig:
+        """The settings of one slot."""
+        config = self.config
+        network = config.network
+        if network.shuffle_disk_bytes is not None:
+            network = dataclasses.replace(network, shuffle_disk_bytes=network.shuffle_disk_bytes // config.slots)
+        return dataclasses.replace(
+            config,
+            listen=url,
+            control=None,
+            jobmanager=None,
+            name=config.name or socket.gethostname(),
+            slots=1,
+            memory_bytes=config.memory_bytes // config.slots,
+            network=network,
+            in_slot=slot,
+        )

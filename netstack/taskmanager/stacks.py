@@ -1,0 +1,121 @@
+"""Where the code of tasks is: Python stacks, and which operator a frame belongs to.
+
+Takes: the text that `faulthandler` writes, coroutines of tasks that wait, the code of operators. Gives: frames.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sysconfig
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from ..control.codec import Attempt, Plain
+from ..control.messages import TaskCode
+
+FRAMES_AT_MOST: Final = 100
+_LINE: Final = re.compile(r'^\s*File "(.*)", line (\d+|\?\?\?) in (.*)$')
+_HEAD: Final = "(most recent call first)"
+_OURS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_EXAMPLES: Final = os.path.join(_OURS, "examples", "")
+_NOT_USERS: Final = (
+    *(os.path.join(os.path.abspath(sysconfig.get_path(name)), "") for name in ("stdlib", "purelib", "platlib")),
+    os.path.join(_OURS, ""),
+    "<frozen",
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a stack.
+
+    Attributes:
+        file: of its code.
+        line: where it is; 0 if that is not known.
+        function: its name.
+    """
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def is_users(self) -> bool:
+        """Whether it is neither netstack's, nor Python's, nor an installed package's."""
+        return self.file.startswith(_EXAMPLES) or not self.file.startswith(_NOT_USERS)
+
+    def document(self) -> Plain:
+        """As plain data."""
+        return {"file": self.file, "line": self.line, "function": self.function}
+
+
+def parse_stack(text: str) -> list[Frame]:
+    """The last stack that `faulthandler` has written, innermost frame first."""
+    frames = []
+    for line in text.rpartition(_HEAD)[2].splitlines():
+        found = _LINE.match(line)
+        if found is not None:
+            frames.append(Frame(found[1], int(found[2]) if found[2].isdigit() else 0, found[3]))
+    return frames[:FRAMES_AT_MOST]
+
+
+def coroutine_stack(coroutine: Coroutine[Any, Any, Any]) -> list[Frame]:
+    """The stack of a coroutine that waits, innermost frame first."""
+    frames: list[Frame] = []
+    found: Any = coroutine
+    while found is not None and len(frames) < FRAMES_AT_MOST:
+        frame = getattr(found, "cr_frame", None) or getattr(found, "gi_frame", None) or getattr(found, "ag_frame", None)
+        if frame is not None:
+            frames.append(Frame(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name))
+        found = getattr(found, "cr_await", None) or getattr(found, "gi_yieldfrom", None)
+    return frames[::-1]
+
+
+def stack_row(attempt: Attempt, task: str, slot: int | None, frames: Iterable[Frame], *, is_blocked: bool) -> Plain:
+    """A stack of a task as it travels."""
+    return {
+        "task": task,
+        "subtask": attempt[1],
+        "attempt": attempt[2],
+        "slot": slot,
+        "is_blocked": is_blocked,
+        "frames": [frame.document() for frame in frames],
+    }
+
+
+@final
+class CodeTable:
+    """The code of the operators of all tasks in one process."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, Attempt], tuple[str, list[list[Any]]]] = {}
+
+    def add(self, message: TaskCode) -> None:
+        """The code of one more attempt."""
+        rows = message.code.get("rows")
+        self._rows[message.job_id, message.attempt] = message.task, rows if type(rows) is list else []
+
+    def forget(self, job_id: str) -> None:
+        """A job has left."""
+        self._rows = {key: row for key, row in self._rows.items() if key[0] != job_id}
+
+    def located(self, frames: list[Frame]) -> Plain:
+        """Which task and operator a stack is of, and its innermost line of user code.
+
+        Returns:
+            `task`, `subtask`, `operator` where the code of an operator is on the stack; `file`, `line`, `function` of
+            the innermost frame that `is_users`, else of the innermost frame.
+        """
+        if not frames:
+            return {}
+        innermost = next((frame for frame in frames if frame.is_users), frames[0])
+        where = innermost.document()
+        for frame in frames:
+            for (_, attempt), (task, rows) in self._rows.items():
+                for operator, file, function, first, last in rows:
+                    if frame.file == file and frame.function == function and first <= frame.line <= last:
+                        return {**where, "task": task, "subtask": attempt[1], "operator": operator}
+        return where
