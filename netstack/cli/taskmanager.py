@@ -169,7 +169,11 @@ def taskmanager(config_file: Path | None, until_eof: bool, log_kind: str, as_jso
             limit_memory(process_memory_bytes)
         if "" not in sys.path:
             sys.path.append("")  # jobs' modules are also found where it was started, as they are by who submits
-    trio.run(_serve, config, metrics, processes, as_json, until_eof)
+    try:
+        trio.run(_serve, config, metrics, processes, as_json, until_eof)
+    finally:
+        if processes is not None:
+            processes.close()
     return 0
 
 
@@ -189,7 +193,12 @@ def read_config(path: Path) -> dict[str, Any]:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
-    known = {field.name for field in dataclasses.fields(TaskManagerConfig)} - {"secret", "network", "link_in_thread"}
+    known = {field.name for field in dataclasses.fields(TaskManagerConfig)} - {
+        "secret",
+        "network",
+        "link_in_thread",
+        "in_slot",
+    }
     known |= {"secret_file", "metrics", "slots_in", "process_memory_bytes", *_NETWORK}
     settings = {}
     for name, value in found.items():

@@ -40,7 +40,6 @@ class OpenJob:
         data_address: how others reach this TaskManager: what channels name.
         network: settings of a network environment of the job's own; None uses the one that jobs share.
         information: what all tasks of the job share; may be empty.
-        slot_addresses: the same as `data_address` for each slot, where each slot is a process; else empty.
     """
 
     job_id: str
@@ -50,7 +49,6 @@ class OpenJob:
     data_address: str
     network: Plain | None
     information: bytes
-    slot_addresses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

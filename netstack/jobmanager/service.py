@@ -199,7 +199,6 @@ class JobManager:
                         found.location.address,
                         job.network,
                         job.information,
-                        found.location.slot_addresses,
                     )
                 )
 

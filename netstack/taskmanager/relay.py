@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from typing import Final, Protocol, final
 
 import msgpack
@@ -54,6 +55,7 @@ from ..control.routing import check_job_id
 from ..errors import ConnectionLost, ErrorCode, NetstackError, RemoteProtocolError, RequestRefused
 from ..schedule.descriptors.descriptors import BlobKey
 from ..shown import shown, shown_error, shown_text
+from ..transport import url_parts
 from .blob_reader import BlobReader
 from .blobs import BlobFetcher
 from .network_settings import config_of
@@ -158,11 +160,6 @@ class RelaySession:
                 raise RequestRefused(
                     "this TaskManager has a process for each slot, and works for a JobManager only; start it with"
                     " --slots-in loop to drive it directly"
-                )
-            if len(message.slot_addresses) != len(self._slots):
-                raise RequestRefused(
-                    f"this TaskManager has {len(self._slots)} slots, and {len(message.slot_addresses)} addresses of"
-                    " slots were given"
                 )
             if message.network is not None:
                 config_of(message.network)
@@ -314,12 +311,13 @@ class _RelayedJob:
             slot.submit(self._job_id, [attempt for attempt, _ in tasks], tuple(packed for _, packed in tasks))
 
     def _opening_in(self, slot: int) -> OpenJob:
+        """What opens the job in a slot: with the slot's data port, and at most the slot's memory."""
         opening = self._opening
         network = opening.network
-        address = opening.slot_addresses[slot]
-        return OpenJob(
-            opening.job_id, opening.name, 0, opening.slot_timeout_s, address, network, opening.information, ()
-        )
+        if network is not None:
+            network = {**network, "memory_bytes": min(network["memory_bytes"], self._slots[slot].memory_bytes)}
+        address = _reachable(self._slots[slot].url, opening.data_address)
+        return replace(opening, data_address=address, network=network)
 
     def _mine(self) -> list[Slot]:
         """The slots that have the job."""
@@ -359,6 +357,15 @@ def place_of(descriptor: bytes) -> tuple[Attempt, int]:
             ErrorCode.MALFORMED_FRAME, f"no task deployment descriptor: {shown(str(error))}"
         ) from error
     return (vertex, subtask, attempt), slot
+
+
+def _reachable(url: str, data_address: str) -> str:
+    """The URL of a slot as others know it: a port that listens everywhere is at the host that they know."""
+    parts = url_parts(url)
+    if parts.hostname not in ("0.0.0.0", "::") or parts.port is None:
+        return url
+    host = url_parts(data_address).netloc.rpartition(":")[0]
+    return f"{parts.scheme}://{host}:{parts.port}"
 
 
 def _sums(progress: Iterable[Plain]) -> Plain:

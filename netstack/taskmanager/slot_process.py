@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import math
 import logging
+import math
 import mmap
 import os
 import random

@@ -148,6 +148,7 @@ class Slot:
     Attributes:
         number: from 0.
         url: where it serves data.
+        memory_bytes: for network buffers.
         metrics: where it serves metrics, as it says; None if it does not.
         pid: of its process; None between two.
         jobs: that are there, by id.
@@ -156,10 +157,17 @@ class Slot:
     """
 
     def __init__(
-        self, number: int, url: str, metrics: str | None, server: ForkServer, on_dataset_lost: Callable[[str], None]
+        self,
+        number: int,
+        url: str,
+        memory_bytes: int,
+        metrics: str | None,
+        server: ForkServer,
+        on_dataset_lost: Callable[[str], None],
     ) -> None:
         self.number = number
         self.url = url
+        self.memory_bytes = memory_bytes
         self.metrics: str | None = None
         self.pid: int | None = None
         self.jobs: dict[str, SlotJob] = {}
@@ -533,7 +541,14 @@ class SlotProcesses:
         self._reserved: list[socket.socket] = []
         urls = [self._reserve(counted_up(config.listen, 1 + slot)) for slot in range(config.slots)]
         self.slots = [
-            Slot(number, url, None if metrics is None else counted_up(metrics, number), server, self._lose_dataset)
+            Slot(
+                number,
+                url,
+                config.memory_bytes // config.slots,
+                None if metrics is None else counted_up(metrics, number),
+                server,
+                self._lose_dataset,
+            )
             for number, url in enumerate(urls)
         ]
 

@@ -105,9 +105,9 @@ def test_a_file_has_the_same_settings_and_flags_go_first(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(sys.modules["netstack.cli.taskmanager"], "_serve", serve)  # the command hides its module
     assert main(["taskmanager", "--config", str(path), "--slots", "5"]) == 0
-    config, metrics, as_json, until_eof = served
+    config, metrics, processes, as_json, until_eof = served
     assert (config.slots, config.memory_bytes, config.allow) == (5, 64 << 20, ("a.", "b."))
-    assert (metrics, as_json, until_eof) == ("127.0.0.1:0", False, False)
+    assert (metrics, processes, as_json, until_eof) == ("127.0.0.1:0", None, False, False)
     assert (config.jobmanager, config.secret) == (None, None)
 
     secret = tmp_path / "secret"
@@ -116,8 +116,8 @@ def test_a_file_has_the_same_settings_and_flags_go_first(tmp_path: Path, monkeyp
     monkeypatch.setenv("NETSTACK_JOBMANAGER", "127.0.0.1:7002")
     monkeypatch.setenv("NETSTACK_SECRET_FILE", str(secret))
     assert main(["taskmanager", "--config", str(path)]) == main(["taskmanager", "--jobmanager", "127.0.0.1:7003"]) == 0
-    assert [config.jobmanager for config in served[4::4]] == ["127.0.0.1:7002", "127.0.0.1:7003"]
-    assert all(config.secret.reveal() == Secret.from_file(secret).reveal() for config in served[4::4])
+    assert [config.jobmanager for config in served[5::5]] == ["127.0.0.1:7002", "127.0.0.1:7003"]
+    assert all(config.secret.reveal() == Secret.from_file(secret).reveal() for config in served[5::5])
 
 
 def test_where_results_are_kept(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_where_results_are_kept(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("slots = ", "daemon.toml: "),
-        ("colour = 1", "there is no setting 'colour'; known are allow, allow_submitted, control,"),
+        ("colour = 1", "there is no setting 'colour'; known are allow, allow_submitted, cancellation_timeout_s,"),
         ('memory = "lots"', "daemon.toml: memory: "),
         ('slots = "many"', "daemon.toml: slots: "),
         ("slots = 1.5", "slots = 1.5 is of the wrong type"),

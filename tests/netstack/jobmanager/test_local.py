@@ -16,6 +16,7 @@ def wide(parallelism: int, network: NetworkConfig | None = None) -> StreamEnviro
 
 def test_a_job_gets_the_memory_that_it_requires() -> None:
     assert memory_for(wide(2).stream_graph(), 1, 2) == MEMORY_BYTES
-    required = 100 * 101 * NetworkConfig().segment_size_bytes  # a buffer for each subpartition, and one more
-    assert required < memory_for(wide(100).stream_graph(), 1, 100) < 3 * required
-    assert memory_for(wide(2, NetworkConfig(memory_bytes=100 * MIB)).stream_graph(), 1, 2) == 100 * MIB
+    # Each slot is a process: of 20 channels into it 19 are remote, each with 2 buffers and a connection of 16.
+    in_a_slot = (21 + 20 * 2 + 19 * 16) * NetworkConfig().segment_size_bytes
+    assert in_a_slot < memory_for(wide(20).stream_graph(), 1, 20) / 20 < 1.5 * in_a_slot
+    assert memory_for(wide(2, NetworkConfig(memory_bytes=100 * MIB)).stream_graph(), 1, 2) == 200 * MIB
