@@ -38,6 +38,7 @@ _COMMANDS: Final = {
     "run": "run",
     "savepoint": "jobs",
     "serve": "serve",
+    "stack": "stack",
     "submit": "jobs",
     "taskmanager": "taskmanager",
     "top": "top",

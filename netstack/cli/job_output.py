@@ -86,6 +86,8 @@ def job_lines(job: Document) -> list[RenderableType]:
         lines.append(Text(job["reason"], style=_STYLES.get(job["state"], "")))
     if job["waits_for"]:
         lines.append(Text(f"waits for {job['waits_for']}", style="yellow"))
+    for blocked in job.get("blocked", ()):
+        lines.append(Text(f"{blocked['taskmanager']}, slot {blocked['slot']}: {blocked['text']}", style="yellow"))
     if job["vertices"]:
         lines.append(vertices_table(job["vertices"]))
         lines += map(Text, decided_lines(job["vertices"]))

@@ -214,6 +214,10 @@ class JobClient:
         """
         return await self._questions.ask("look", {})
 
+    async def stacks(self, job_id: str) -> Document:
+        """The Python stacks of a job's tasks; see `StackQueries.ask`. Raises as `job`."""
+        return await self._questions.ask("stack", {"job_id": job_id})
+
     async def datasets(self) -> list[Document]:
         """What jobs have left under a name (`DataStream.persist`), the oldest first.
 

@@ -98,7 +98,8 @@ async def _serve_with(config: TaskManagerConfig, metrics: str | None, link: Cont
 
 
 async def _serve_supervisor(manager: TaskManager, link: ControlLink) -> None:
-    facts = {**manager.facts(), "metrics": manager.metrics_address}
+    # No sign of life is asked for: a slot that computes gives none, and its supervisor looks at the clock.
+    facts = {**manager.facts(), "metrics": manager.metrics_address, "heartbeat_timeout_s": None}
     await link.greet(full_build(own_build()), f"slot {manager.config.in_slot}", TASKMANAGER, facts)
     await manager.serve_driver(link)
 

@@ -189,6 +189,8 @@ class Slot:
         self._answers: dict[int, trio.MemorySendChannel[Plain]] = {}
         self._was_ready = False
         self._unused_s: float | None = None
+        self._where: Plain = {}
+        self._heard_all = trio.Event()
 
     # For the relay.
 
@@ -310,6 +312,7 @@ class Slot:
         stream = import_part("transports._sockets").SocketStream(ours, f"slot {self.number}")
         self._was_ready = False
         self._unused_s = None
+        self._heard_all = trio.Event()
         code = 0
         try:
             request = {"url": self.url, "metrics": self._wanted_metrics}
@@ -325,6 +328,8 @@ class Slot:
                 nursery.start_soon(self._read_stacks)
                 nursery.start_soon(self._talk, link, nursery)
                 code = await self._server.wait_ended(self.number)
+                with trio.move_on_after(_STACK_S):  # what it had said before its end is still to be read
+                    await self._heard_all.wait()
                 nursery.cancel_scope.cancel()
         finally:
             stream.close()  # which ends a process that still runs
@@ -355,8 +360,9 @@ class Slot:
             while True:
                 self._heard(await link.receive(), nursery)
         except NetstackError as error:  # its end is told by whoever waits for the process
+            self._heard_all.set()
             if self._process is not None:
-                await trio.sleep(_STACK_S)
+                await trio.sleep(2 * _STACK_S)
                 self.kill(f"no longer speaks to its supervisor ({shown_error(error)})")
 
     def _heard(self, message: Message, nursery: trio.Nursery) -> None:
@@ -474,11 +480,12 @@ class Slot:
         silent_s = time.monotonic() - HEARTBEAT.unpack_from(self._clock, 0)[0] / 1e9
         if silent_s >= BLOCKED_S:
             if not self.blocked_s:
-                where = self.located(await self.stack())
+                self._where = where = self.located(await self.stack())
                 text = f"{where.get('file')}:{where.get('line')}" if where.get("file") else "unknown code"
                 LOGGER.warning("slot %d is blocked: its event loop stands at %s", self.number, text)
                 self._set_blocked(silent_s, where)
-            self.blocked_s = silent_s
+            elif silent_s - self.blocked_s >= BLOCKED_S:
+                self._set_blocked(silent_s, self._where)
         elif self.blocked_s:
             self._set_blocked(0.0, {})
         asked = [when_s for job in self.jobs.values() for when_s in job.attempts.values() if when_s is not None]

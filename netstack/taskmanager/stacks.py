@@ -5,10 +5,11 @@ Takes: the text that `faulthandler` writes, coroutines of tasks that wait, the c
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
 import sysconfig
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -16,9 +17,11 @@ from ..control.codec import Attempt, Plain
 from ..control.messages import TaskCode
 
 FRAMES_AT_MOST: Final = 100
+SOURCE_CHARACTERS: Final = 200
 _LINE: Final = re.compile(r'^\s*File "(.*)", line (\d+|\?\?\?) in (.*)$')
 _HEAD: Final = "(most recent call first)"
 _OURS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_TASKS: Final = os.path.join(_OURS, "taskmanager", "tasks.py")
 _EXAMPLES: Final = os.path.join(_OURS, "examples", "")
 _NOT_USERS: Final = (
     *(os.path.join(os.path.abspath(sysconfig.get_path(name)), "") for name in ("stdlib", "purelib", "platlib")),
@@ -49,7 +52,16 @@ class Frame:
 
     def document(self) -> Plain:
         """As plain data."""
-        return {"file": self.file, "line": self.line, "function": self.function}
+        source = linecache.getline(self.file, self.line).strip()[:SOURCE_CHARACTERS]
+        return {"file": self.file, "line": self.line, "function": self.function, "source": source}
+
+
+def task_frames(frames: list[Frame]) -> list[Frame]:
+    """The part of a stack that is a task's: without what started the process, the event loop and the task."""
+    for number, frame in enumerate(frames):
+        if frame.file == _TASKS and frame.function == "live":
+            return frames[:number]
+    return frames
 
 
 def parse_stack(text: str) -> list[Frame]:
@@ -74,7 +86,7 @@ def coroutine_stack(coroutine: Coroutine[Any, Any, Any]) -> list[Frame]:
     return frames[::-1]
 
 
-def stack_row(attempt: Attempt, task: str, slot: int | None, frames: Iterable[Frame], *, is_blocked: bool) -> Plain:
+def stack_row(attempt: Attempt, task: str, slot: int | None, frames: list[Frame], *, is_blocked: bool) -> Plain:
     """A stack of a task as it travels."""
     return {
         "task": task,
@@ -82,7 +94,7 @@ def stack_row(attempt: Attempt, task: str, slot: int | None, frames: Iterable[Fr
         "attempt": attempt[2],
         "slot": slot,
         "is_blocked": is_blocked,
-        "frames": [frame.document() for frame in frames],
+        "frames": [frame.document() for frame in task_frames(frames)],
     }
 
 

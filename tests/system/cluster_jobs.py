@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
+import re
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
+
+import trio
 
 from netstack.schedule import StreamEnvironment, StreamSettings
 from netstack.schedule.graph.restart_settings import RestartSettings
@@ -235,11 +241,32 @@ class Deadly:
 
 
 def do_to_process(how: str) -> None:
-    """What no TaskManager can catch, and a leak."""
+    """What user code may do to the process that it runs in."""
     if how == "exit":
         os._exit(3)
     if how == "segfault":
         ctypes.string_at(0)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "keyboard_interrupt":
+        raise KeyboardInterrupt
+    if how == "system_exit":
+        raise SystemExit(5)
+    if how == "close_descriptors":
+        os.closerange(3, 1024)
+    if how == "thread":
+        threading.Thread(target=time.sleep, args=(600.0,)).start()
+        raise ValueError("it leaves a thread behind")
+    if how == "patch":
+        json.dumps = None  # type: ignore[assignment]
+        raise ValueError("it leaves a module broken")
+    if how == "loop":
+        while True:
+            pass
+    if how == "regex":
+        re.match(r"(a+)+$", "a" * 60 + "b")
+    if how == "sleep":
+        time.sleep(600.0)
     kept = []
     while True:
         kept.append(bytearray(16 << 20))
@@ -250,4 +277,43 @@ def deadly(how: str, folder: str) -> StreamEnvironment:
     restart = RestartSettings(kind="fixed_delay", delay_s=0.1, attempts=20)
     job = StreamEnvironment(f"deadly {how}", settings=StreamSettings(restart=restart))
     job.source(three).sink(Deadly, name="deadly", how=how, folder=folder)
+    return job
+
+
+class Numbers:
+    """A source that reads one number every so often, and remembers where it is."""
+
+    def __init__(self, count: int, pause_s: float) -> None:
+        self.count, self.pause_s, self.next = count, pause_s, 0
+
+    async def read(self) -> list[int] | None:
+        if self.next == self.count:
+            return None
+        await trio.sleep(self.pause_s)
+        self.next += 1
+        return [self.next]
+
+    def snapshot(self, unsent: int) -> int:
+        return self.next - unsent
+
+
+class Sum:
+    """Its result is the sum of what came, and the longest time in which nothing did."""
+
+    def __init__(self) -> None:
+        self.sum, self.longest_s, self.last_s = 0, 0.0, time.monotonic()
+
+    def process(self, item: int) -> None:
+        now_s = time.monotonic()
+        self.sum += item
+        self.longest_s, self.last_s = max(self.longest_s, now_s - self.last_s), now_s
+
+    def finish(self) -> list[float]:
+        return [self.sum, self.longest_s]
+
+
+def neighbour(count: int = 200, pause_s: float = 0.02) -> StreamEnvironment:
+    """A job that is to notice nothing of the others."""
+    job = StreamEnvironment("neighbour")
+    job.source(Numbers, name="numbers", count=count, pause_s=pause_s).rebalance().sink(Sum, name="sum")
     return job

@@ -33,7 +33,7 @@
     const isNow = ns.history.state.live;
     const columns = snapshot.channel_columns;
     $("job-h").textContent = `${job.name} (${job.job_id})`;
-    $("job-why").textContent = [job.state, job.reason, job.waits_for && `waits for ${job.waits_for}`].filter(Boolean).join("; ");
+    $("job-why").textContent = [job.state, job.reason, job.waits_for && `waits for ${job.waits_for}`, ...(job.blocked ?? []).map((each) => `${each.taskmanager}, slot ${each.slot}: ${each.text}`)].filter(Boolean).join("; ");
     fill("act", [snapshot.may_change && job.state === "running" && isNow, job.job_id], () => (snapshot.may_change && job.state === "running" && isNow ? [ns.button("Cancel the job", "cancel", () => fetch(`jobs/${job.job_id}?mode=cancel`, { method: "PATCH", headers: ns.history.headers() }), "")] : []));
     fill("graph", [job.job_id, job.vertices, job.edges, chosen], () => [ns.graph(job, snapshot, chosen, choose)]);
     const edge = job.edges[chosen.edge];

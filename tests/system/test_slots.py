@@ -1,0 +1,159 @@
+"""Slots that are processes: what user code does to its process is its slot's failure, and nobody else's."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_rig import ClusterRig
+
+from netstack.cli import main
+
+pytestmark = pytest.mark.slow
+SLOTS = 3
+DYING = ["exit", "segfault", "kill", "close_descriptors"]
+RAISING = ["keyboard_interrupt", "system_exit", "leak", "thread", "patch"]
+HANGING = ["loop", "regex", "sleep"]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRig]:
+    with ClusterRig(tmp_path_factory.mktemp("slots") / "cluster") as rig:
+        rig.start_taskmanagers(SLOTS, flags=("--process-memory", "512MiB", "--cancellation-timeout", "1s"))
+        yield rig
+
+
+def command(rig: ClusterRig, capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    for name, value in rig.environment().items():
+        os.environ[name] = value
+    try:
+        assert main([*words, "--json"]) in (0, 1)
+    finally:
+        for name in rig.environment():
+            del os.environ[name]
+    return json.loads(capsys.readouterr().out)
+
+
+def free_slots(rig: ClusterRig) -> int:
+    (found,) = rig.ask(lambda client: client.taskmanagers())
+    free: int = found["free_slots"]
+    return free
+
+
+def attempts(job: dict[str, Any]) -> list[Any]:
+    return [(vertex["name"], each["attempt"]) for vertex in job["vertices"] for each in vertex["subtasks"]]
+
+
+def happenings(job: dict[str, Any], what: str) -> list[str]:
+    return [each["text"] for each in job["log"] if each["what"] == what]
+
+
+@pytest.mark.parametrize("how", [*DYING, *RAISING])
+def test_what_user_code_does_to_its_process_is_its_own_failure(
+    how: str, cluster: ClusterRig, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    other = command(cluster, capsys, "submit", "cluster_jobs:forever")["job_id"]
+    before = cluster.wait_running(other)
+    words = ["submit", "cluster_jobs:deadly", "-p", f"how={how}", "-p", f"folder={tmp_path}", "--wait"]
+    ended = command(cluster, capsys, *words)
+    assert ended["state"] == "finished"
+    assert ended["results"]["deadly"] == {"0": 3}
+    assert (tmp_path / f"done-{how}").exists(), "it never did it"
+    (failure, *_) = happenings(cluster.job(ended["job_id"]), "failure")
+    if how in DYING:
+        assert failure.startswith("slot "), failure
+        assert "its process" in failure
+    if how in ("exit", "segfault"):
+        assert "operator 'deadly'" in failure
+        assert "cluster_jobs.py:" in failure
+    assert attempts(cluster.wait_running(other)) == attempts(before), "another job's tasks were started again"
+    command(cluster, capsys, "cancel", other)
+    cluster.wait_until(lambda: free_slots(cluster) == SLOTS)
+
+
+@pytest.mark.parametrize("how", HANGING)
+def test_code_that_never_returns_is_named_and_can_be_cancelled(
+    how: str, cluster: ClusterRig, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    neighbour = command(cluster, capsys, "submit", "cluster_jobs:neighbour", "-p", "count=400")["job_id"]
+    words = ["submit", "cluster_jobs:deadly", "-p", f"how={how}", "-p", f"folder={tmp_path}"]
+    hanging = command(cluster, capsys, *words)["job_id"]
+    cluster.wait_until(lambda: cluster.job(hanging)["blocked"])
+    job = cluster.job(hanging)
+    (blocked,) = job["blocked"]
+    assert (blocked["operator"], blocked["function"]) == ("deadly", "do_to_process")
+    assert blocked["file"].endswith("cluster_jobs.py")
+    assert blocked["line"] > 0
+    assert len(happenings(job, "blocked")) == 1
+    (stack,) = command(cluster, capsys, "stack", hanging)["tasks"]
+    assert stack["is_blocked"]
+    functions = [frame["function"] for frame in stack["frames"]]
+    assert functions.index("do_to_process") < functions.index("process")
+    assert command(cluster, capsys, "cancel", hanging)["state"] == "canceled"
+    result = command(cluster, capsys, "jobs", neighbour)
+    cluster.wait_until(lambda: cluster.job(neighbour)["state"] == "finished")
+    cluster.wait_until(lambda: cluster.job(neighbour)["ended_at"])
+    result = cluster.job(neighbour)["results"]["sum"]["0"]
+    assert result[0] == 400 * 401 // 2
+    assert result[1] < 1.0, "the neighbour stood while another slot's code computed"
+    assert cluster.job(neighbour)["restarts"] == 0
+    cluster.wait_until(lambda: free_slots(cluster) == SLOTS)
+
+
+def test_a_task_that_waits_has_a_stack_too(cluster: ClusterRig, capsys: pytest.CaptureFixture[str]) -> None:
+    waiting = command(cluster, capsys, "submit", "cluster_jobs:neighbour", "-p", "pause_s=30.0")["job_id"]
+    cluster.wait_running(waiting)
+    (stack,) = command(cluster, capsys, "stack", waiting, "numbers")["tasks"]
+    assert not stack["is_blocked"]
+    assert "await trio.sleep(self.pause_s)" in [frame["source"] for frame in stack["frames"]]
+    assert "run" not in {frame["function"] for frame in stack["frames"][-1:]}
+    command(cluster, capsys, "cancel", waiting)
+
+
+def test_each_job_meets_a_fresh_interpreter(
+    cluster: ClusterRig, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """`patch` breaks `json.dumps` in its slot; the attempts of the next job would meet that."""
+    pids = slot_processes(cluster)
+    ended = command(cluster, capsys, "submit", "cluster_jobs:neighbour", "-p", "count=1", "--wait")
+    assert ended["state"] == "finished"
+    cluster.wait_until(lambda: len(slot_processes(cluster)) == SLOTS and slot_processes(cluster) != pids)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_of_a_taskmanager_that_ends(number: signal.Signals, tmp_path: Path) -> None:
+    with ClusterRig(tmp_path / "cluster") as rig:
+        rig.start_taskmanagers(SLOTS)
+        (process,) = rig.taskmanagers
+        (server,) = children_of(process.pid)
+        pids = [server, *children_of(server)]
+        assert len(pids) == 1 + SLOTS
+        process.send_signal(number)
+        assert process.wait(20) == (0 if number == signal.SIGTERM else -number)
+        rig.wait_until(lambda: not [pid for pid in pids if Path(f"/proc/{pid}").exists()])
+
+
+def test_slots_in_one_loop_are_one_process(tmp_path: Path) -> None:
+    with ClusterRig(tmp_path / "cluster") as rig:
+        rig.start_taskmanagers(SLOTS, flags=("--slots-in", "loop"))
+        assert not children_of(rig.taskmanagers[0].pid)
+
+
+def slot_processes(rig: ClusterRig) -> set[int]:
+    (server,) = children_of(rig.taskmanagers[0].pid)
+    return set(children_of(server))
+
+
+def children_of(pid: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(stat.parent.name))
+    return found
