@@ -388,23 +388,6 @@ class Stacks:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskCode:
-    """A slot process tells its supervisor which code belongs to an attempt; it goes no further.
-
-    Attributes:
-        job_id: of which job.
-        attempt: whose.
-        task: name of the vertex.
-        code: {"rows": [[operator, file, function, first line, last line], ...]}.
-    """
-
-    job_id: str
-    attempt: Attempt
-    task: str
-    code: Plain
-
-
-@dataclass(frozen=True, slots=True)
 class SlotEnded:
     """The process of a slot has ended, and these attempts with it; the slot has another process by now or soon.
 
@@ -540,7 +523,6 @@ Message: TypeAlias = (
     | FetchBlob
     | Statistics
     | Stacks
-    | TaskCode
     | SlotEnded
     | SlotBlocked
     | DatasetLost

@@ -15,7 +15,7 @@ import dataclasses
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, final
+from typing import Final, TypeAlias, final
 
 import trio
 
@@ -68,6 +68,9 @@ EARLY_BYTES: Final = 64 << 20
 
 _ENDED_SHOWN: Final = 256
 
+OnMade: TypeAlias = Callable[[str, Attempt, RunnableTask], None]
+"""Is told of a task: the id of its job, its attempt, itself."""
+
 
 @final
 class JobScope:
@@ -100,7 +103,7 @@ class JobScope:
         fetch: Fetch,
         send: Callable[[Message], None],
         source: str,
-        tells_code: bool = False,
+        on_made: OnMade | None = None,
     ) -> None:
         """Nothing is reserved yet.
 
@@ -118,11 +121,11 @@ class JobScope:
             fetch: brings a blob over the link of the job.
             send: to the driver.
             source: the host of the driver.
-            tells_code: whether the driver is the supervisor of this slot, which wants to know the code of tasks.
+            on_made: is told of each task that is made; None where nobody wants to know.
         """
         self.job_id = job_id
         self.name = name
-        self.tells_code = tells_code
+        self.on_made = on_made
         self.source = source
         self.slots = slots
         self.network = network

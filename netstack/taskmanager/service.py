@@ -60,7 +60,7 @@ from .code import AllowList, ShippedCode
 from .datasets import KeptDatasets
 from .details import details_document
 from .environments import Environments
-from .job_scope import JobScope
+from .job_scope import JobScope, OnMade
 from .network_settings import config_of
 from .relay import RelaySession
 from .session import ControlSession
@@ -174,9 +174,11 @@ class TaskManager:
         listener: Listener,
         control: Listener | None,
         processes: SlotProcesses | None = None,
+        on_made: OnMade | None = None,
     ) -> None:
         self.config = config
         self._processes = processes
+        self._on_made = on_made
         self.address = listener.address
         self.control_address = self.address if control is None else control.address
         self.metrics_address: str | None = None
@@ -312,7 +314,7 @@ class TaskManager:
             fetch=blobs.fetch,
             source=source,
             send=link.send,
-            tells_code=self.config.in_slot is not None,
+            on_made=self._on_made,
         )
         self._scopes[scope.job_id] = scope
         wants = f" wants {scope.slots} slots" if scope.slots else ": its tasks may come"
@@ -510,6 +512,7 @@ async def open_taskmanager(
     *,
     metrics_address: str | None = None,
     processes: SlotProcesses | None = None,
+    on_made: OnMade | None = None,
 ) -> AsyncIterator[TaskManager]:
     """Opens a TaskManager that serves while the block runs.
 
@@ -518,6 +521,7 @@ async def open_taskmanager(
         metrics_address: where Prometheus may read `/metrics`: `host:port`, or over TLS `tls+tcp://host:port`; None
             serves none.
         processes: the slots, each a process; None runs all tasks here, in this event loop.
+        on_made: is told of each task that is made here; None where nobody wants to know.
 
     Raises:
         OSError: an address cannot be bound; the text names it.
@@ -531,7 +535,7 @@ async def open_taskmanager(
     try:
         if config.control is not None:
             control = await transport_for(config.control).listen(config.control)
-        manager = TaskManager(config, listener, control, processes)
+        manager = TaskManager(config, listener, control, processes, on_made)
         async with background_tasks() as nursery:
             if metrics_address is not None:
                 await _serve_metrics(manager, metrics_address, nursery)

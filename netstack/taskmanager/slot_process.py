@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import json
 import logging
 import math
 import mmap
@@ -21,16 +22,20 @@ import resource
 import socket
 import sys
 import time
+from functools import partial
 from typing import Any, Final, NoReturn
 
 import trio
 
 from ..config import MIB
 from ..control.build import own_build
+from ..control.codec import Attempt
 from ..control.link import TASKMANAGER, ControlLink, full_build
 from ..errors import ConfigError, NetstackError
 from ..parts import import_part
+from ..task.reports import RunnableTask
 from .garbage import short_collections
+from .job_scope import OnMade
 from .service import TaskManager, TaskManagerConfig, open_taskmanager
 from .slot_settings import HEARTBEAT, HEARTBEAT_S, STACK_SIGNAL, SlotSettings
 
@@ -64,7 +69,8 @@ def slot_main(settings: SlotSettings, request: dict[str, Any], descriptors: list
     if "" not in sys.path:
         sys.path.append("")  # jobs' modules are also found where it was started, as they are by who submits
     config = settings.slot_config(request["slot"], request["url"])
-    trio.run(_serve, config, request["metrics"], socket.socket(fileno=control), clock)
+    os.set_blocking(stacks, False)
+    trio.run(_serve, config, request["metrics"], socket.socket(fileno=control), clock, partial(_tell_code, stacks))
     return 0
 
 
@@ -81,20 +87,28 @@ def _tell_exits(stacks: int) -> None:
     os._exit = exit_with_stack
 
 
-async def _serve(config: TaskManagerConfig, metrics: str | None, control: socket.socket, clock: mmap.mmap) -> None:
+def _tell_code(stacks: int, job_id: str, attempt: Attempt, task: RunnableTask) -> None:
+    """Tells the supervisor which code belongs to a task, in a line that is there before any of it runs."""
+    line = json.dumps({"job_id": job_id, "attempt": attempt, "task": task.name, "rows": task.code()})
+    with contextlib.suppress(BlockingIOError):  # the supervisor is behind: it will not know this task's operators
+        os.write(stacks, f"\n{line}\n".encode())
+
+
+async def _serve(
+    config: TaskManagerConfig, metrics: str | None, control: socket.socket, clock: mmap.mmap, on_made: OnMade
+) -> None:
     stream = import_part("transports._sockets").SocketStream(control, "the supervisor")
     link = ControlLink(stream, heartbeat_timeout_s=math.inf)
     with short_collections():
-        await _serve_with(config, metrics, link, clock)
-
-
-async def _serve_with(config: TaskManagerConfig, metrics: str | None, link: ControlLink, clock: mmap.mmap) -> None:
-    async with open_taskmanager(config, metrics_address=metrics) as manager, trio.open_nursery() as nursery:
-        nursery.start_soon(_beat, clock)
-        nursery.start_soon(link.run)
-        with contextlib.suppress(NetstackError):  # the supervisor has ended, and this process with it
-            await _serve_supervisor(manager, link)
-        nursery.cancel_scope.cancel()
+        async with (
+            open_taskmanager(config, metrics_address=metrics, on_made=on_made) as manager,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(_beat, clock)
+            nursery.start_soon(link.run)
+            with contextlib.suppress(NetstackError):  # the supervisor has ended, and this process with it
+                await _serve_supervisor(manager, link)
+            nursery.cancel_scope.cancel()
 
 
 async def _serve_supervisor(manager: TaskManager, link: ControlLink) -> None:

@@ -51,7 +51,6 @@ from ..control.messages import (
     Stacks,
     Statistics,
     SubmitTasks,
-    TaskCode,
     TaskFailed,
     TaskFinished,
     TaskStates,
@@ -183,6 +182,7 @@ class Slot:
         self._clock: mmap.mmap | None = None
         self._stacks = -1
         self._stack_text = ""
+        self._stack_rest = b""
         self._stack_wanted = trio.Lock()
         self._code = CodeTable()
         self._tokens = 0
@@ -308,6 +308,8 @@ class Slot:
         HEARTBEAT.pack_into(self._clock, 0, time.monotonic_ns())
         self._stacks = stacks
         self._why_killed = self._stack_text = ""
+        self._stack_rest = b""
+        os.set_blocking(stacks, False)
         self._code = CodeTable()
         stream = import_part("transports._sockets").SocketStream(ours, f"slot {self.number}")
         self._was_ready = False
@@ -391,9 +393,6 @@ class Slot:
                 job.owner.on_closed(self.number, refusal, tuple(job.attempts))
                 self._flush()
                 self._replace_if_unused()
-                return
-            case TaskCode():
-                self._code.add(message)
                 return
             case TaskFinished() | TaskFailed():
                 job.attempts.pop(message.attempt, None)
@@ -500,17 +499,21 @@ class Slot:
             job.owner.on_blocked(self.number, blocked_s, where)
 
     async def _read_stacks(self) -> None:
-        os.set_blocking(self._stacks, False)
         while True:
             await trio.lowlevel.wait_readable(self._stacks)
             if not self._drain_stacks():
                 return
 
     def _drain_stacks(self) -> bool:
+        """Reads what the process has written; False at the end."""
         with contextlib.suppress(BlockingIOError):
-            data = os.read(self._stacks, _STACK_BYTES)
-            self._stack_text = (self._stack_text + data.decode("utf-8", "replace"))[-_STACK_BYTES:]
-            return bool(data)
+            while data := os.read(self._stacks, _STACK_BYTES):
+                *lines, self._stack_rest = (self._stack_rest + data).split(b"\n")
+                for line in lines:
+                    text = line.decode("utf-8", "replace")
+                    if not (text.startswith("{") and self._code.add(text)):
+                        self._stack_text = f"{self._stack_text}{text}\n"[-_STACK_BYTES:]
+            return False
         return True
 
 

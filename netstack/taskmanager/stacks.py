@@ -5,6 +5,7 @@ Takes: the text that `faulthandler` writes, coroutines of tasks that wait, the c
 
 from __future__ import annotations
 
+import json
 import linecache
 import os
 import re
@@ -14,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from ..control.codec import Attempt, Plain
-from ..control.messages import TaskCode
 
 FRAMES_AT_MOST: Final = 100
 SOURCE_CHARACTERS: Final = 200
@@ -103,12 +103,21 @@ class CodeTable:
     """The code of the operators of all tasks in one process."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[str, Attempt], tuple[str, list[list[Any]]]] = {}
+        self._rows: dict[tuple[str, Attempt], tuple[str, list[tuple[str, str, str, int, int]]]] = {}
 
-    def add(self, message: TaskCode) -> None:
-        """The code of one more attempt."""
-        rows = message.code.get("rows")
-        self._rows[message.job_id, message.attempt] = message.task, rows if type(rows) is list else []
+    def add(self, line: str) -> bool:
+        """The code of one more attempt, as JSON; returns whether the line is that."""
+        try:
+            told = json.loads(line)
+            vertex, subtask, attempt = told["attempt"]
+            rows = [
+                (operator, file, function, int(first), int(last))
+                for operator, file, function, first, last in told["rows"]
+            ]
+            self._rows[told["job_id"], (vertex, subtask, attempt)] = told["task"], rows
+        except (ValueError, TypeError, KeyError):
+            return False
+        return True
 
     def forget(self, job_id: str) -> None:
         """A job has left."""

@@ -22,7 +22,6 @@ from ..control.messages import (
     CheckpointAcknowledged,
     CheckpointDeclined,
     PartitionConsumable,
-    TaskCode,
     TaskFailed,
     TaskFinished,
     TaskSaid,
@@ -197,8 +196,8 @@ class TaskAttempt:
         made = await self._scope.make_task(self._descriptor, self)
         self._task = made
         made.create()
-        if self._scope.tells_code:
-            self._scope.send(TaskCode(self._job_id, self.attempt, made.name, {"rows": made.code()}))
+        if self._scope.on_made is not None:
+            self._scope.on_made(self._job_id, self.attempt, made)
         waiting, self._waiting = self._waiting, []
         for do in waiting:
             self._when_made(do)
