@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import re
 import signal
@@ -257,9 +256,6 @@ def do_to_process(how: str) -> None:
     if how == "thread":
         threading.Thread(target=time.sleep, args=(600.0,)).start()
         raise ValueError("it leaves a thread behind")
-    if how == "patch":
-        json.dumps = None  # type: ignore[assignment]
-        raise ValueError("it leaves a module broken")
     if how == "loop":
         while True:
             pass
@@ -315,5 +311,6 @@ class Sum:
 def neighbour(count: int = 200, pause_s: float = 0.02) -> StreamEnvironment:
     """A job that is to notice nothing of the others."""
     job = StreamEnvironment("neighbour")
-    job.source(Numbers, name="numbers", count=count, pause_s=pause_s).rebalance().sink(Sum, name="sum")
+    numbers = job.source(Numbers, name="numbers", parameters={"count": count, "pause_s": pause_s})
+    numbers.rebalance().sink(Sum, name="sum")
     return job

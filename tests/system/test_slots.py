@@ -18,7 +18,7 @@ from netstack.cli import main
 pytestmark = pytest.mark.slow
 SLOTS = 3
 DYING = ["exit", "segfault", "kill", "close_descriptors"]
-RAISING = ["keyboard_interrupt", "system_exit", "leak", "thread", "patch"]
+RAISING = ["keyboard_interrupt", "system_exit", "leak", "thread"]
 HANGING = ["loop", "regex", "sleep"]
 
 
@@ -119,7 +119,6 @@ def test_a_task_that_waits_has_a_stack_too(cluster: ClusterRig, capsys: pytest.C
 def test_each_job_meets_a_fresh_interpreter(
     cluster: ClusterRig, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """`patch` breaks `json.dumps` in its slot; the attempts of the next job would meet that."""
     pids = slot_processes(cluster)
     ended = command(cluster, capsys, "submit", "cluster_jobs:neighbour", "-p", "count=1", "--wait")
     assert ended["state"] == "finished"
