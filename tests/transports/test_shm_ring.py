@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from netstack.testing.stream_pairs import pattern_of
 from transports.shm import ring
-from transports.shm.ring import HEADER_BYTES, READ, WRITTEN, RingBroken, RingReader, RingWriter
+from transports.shm.ring import (
+    ENDED,
+    HEADER_BYTES,
+    READ,
+    READER_SLEEPS,
+    WRITER_SLEEPS,
+    WRITTEN,
+    RingBroken,
+    RingReader,
+    RingWriter,
+)
 
 SMALL = 64
 """A capacity whose end is reached soon."""
@@ -104,6 +114,17 @@ def test_a_reader_that_sleeps_is_woken(when: str, ends: bool) -> None:
     assert not writer.must_wake_reader(), "woken once"
 
 
+def test_whether_to_wake_is_looked_at_behind_the_fence() -> None:
+    """The other side's flag may become visible as late as that."""
+    writer, reader, words = new_ring()
+    writer._fence = Between(lambda: words.__setitem__(READER_SLEEPS, 1))  # type: ignore[assignment]
+    writer.write([b"x"])
+    assert writer.must_wake_reader()
+    read(reader, 1)
+    reader._fence = Between(lambda: words.__setitem__(WRITER_SLEEPS, 1))  # type: ignore[assignment]
+    assert reader.must_wake_writer()
+
+
 @pytest.mark.parametrize("ends", [False, True])
 def test_a_writer_sees_the_reader_that_falls_asleep_behind_its_position(ends: bool) -> None:
     writer, reader, _ = new_ring()
@@ -147,6 +168,45 @@ def test_a_writer_is_not_woken_for_a_few_bytes() -> None:
     assert not reader.must_wake_writer()
     read(reader, 1)
     assert reader.must_wake_writer()
+
+
+def test_nothing_follows_a_piece_that_was_cut() -> None:
+    """Though the reader makes room meanwhile."""
+    writer, reader, _ = new_ring()
+    writer.write([b"0" * 8])
+
+    class Pieces(list[bytes]):
+        def __iter__(self) -> Iterator[bytes]:
+            yield b"a" * SMALL
+            assert read(reader, 8) == b"0" * 8
+            yield b"b"
+
+    assert writer.write(Pieces()) == SMALL - 8
+    assert read(reader, 2 * SMALL) == b"0" * 8 + b"a" * (SMALL - 8)
+
+
+class LastMoment:
+    """The words as a reader sees them whose writer writes, and ends, just before it looks for the end."""
+
+    def __init__(self, words: memoryview, writer: RingWriter) -> None:
+        self._words = words
+        self._writer = writer
+
+    def __getitem__(self, index: int) -> int:
+        if index == ENDED and not self._words[ENDED]:
+            self._writer.write([b"last"])
+            self._writer.end()
+        return int(self._words[index])
+
+    def __setitem__(self, index: int, value: int) -> None:
+        self._words[index] = value
+
+
+def test_what_was_written_while_the_reader_looks_for_the_end_is_read() -> None:
+    writer, reader, words = new_ring()
+    reader._words = LastMoment(words, writer)  # type: ignore[assignment]
+    assert read(reader, 10) == b"last"
+    assert read(reader, 10) == b""
 
 
 def test_what_was_written_before_the_end_is_read_before_it() -> None:
