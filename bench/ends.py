@@ -5,6 +5,7 @@ Takes: the settings. Gives: what every engine of netstack opens its TaskManagers
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +25,10 @@ SPARE_SEGMENTS: Final = 64  # for a pool that grows while another is about to sh
 
 def address_of(spec: RunSpec, socket_path: Path) -> str:
     """Where a TaskManager of the run listens; the producer's end decides how long and slow the connection is."""
-    plain = f"unix://{socket_path}" if spec.transport == "unix" else "tcp://127.0.0.1:0"
+    plain = {
+        "unix": f"unix://{socket_path}",
+        "shm": f"shm://bench-{os.getpid()}-{socket_path.stem}",
+    }.get(spec.transport, "tcp://127.0.0.1:0")
     if spec.transport == "tls":
         return f"tls+{plain}?folder={socket_path.parent / CERTIFICATES}"
     if not spec.is_impaired:

@@ -328,10 +328,10 @@ def _shared() -> tuple[Callable[[_Command], _Command], ...]:
         ),
         click.option(
             "--transport",
-            type=click.Choice(["tcp", "unix", "tls"]),
+            type=click.Choice(["tcp", "unix", "shm", "tls"]),
             default=default.transport,
             show_default=True,
-            help="TCP on loopback, TLS over it, or a Unix socket.",
+            help="TCP on loopback, TLS over it, a Unix socket, or shared memory.",
         ),
         click.option(
             "--warmup",

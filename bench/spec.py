@@ -20,7 +20,7 @@ Emit = Literal["record", "batch", "arrow"]
 Read = Literal["record", "buffer", "blocking"]
 Write = Literal["task", "blocking"]
 Verify = Literal["all", "sample"]
-TransportName = Literal["tcp", "unix", "tls"]
+TransportName = Literal["tcp", "unix", "shm", "tls"]
 
 MIN_RECORD_BYTES = 8  # every record starts with its index as 8 bytes: that is what proves order and completeness
 
@@ -49,7 +49,7 @@ class RunSpec:
         credit: False receives without credits, to be measured against.
         debloat_s: shrinks buffers until what is in flight takes about this long to consume; None leaves them whole.
         consume_rate_per_s: the consumer takes at most this many records a second; None is as fast as it goes.
-        transport: `tcp` on loopback, `tls` over that, or a `unix` socket.
+        transport: `tcp` on loopback, `tls` over that, a `unix` socket, or shared memory (`shm`).
         round_trip_s: the connection is made this much longer; 0 is the bare transport.
         link_bytes_per_s: the connection carries at most this much in each direction; None is the bare transport.
         input_path: rows of this file become the records.

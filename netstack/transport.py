@@ -36,6 +36,7 @@ _OWN: Final = {
     "tcp": ("transports.tcp", "TcpTransport"),
     "unix": ("transports.unix", "UnixTransport"),
     "memory": ("transports.memory", "MemoryTransport"),
+    "shm": ("transports.shm", "ShmTransport"),
     # A transport over another one: impaired+tcp, impaired+unix, impaired+memory, impaired+yours.
     "impaired": ("transports.impaired", "ImpairedTransport"),
     # And TLS over another one: tls+tcp, tls+unix, impaired+tls+tcp.
@@ -223,7 +224,7 @@ def url_parts(url: str) -> SplitResult:
 def is_private(url: str) -> bool:
     """Whether only this host reaches an address."""
     parts = url_parts(url)
-    if parts.scheme.rpartition("+")[2] in ("unix", "memory") or parts.hostname == "localhost":
+    if parts.scheme.rpartition("+")[2] in ("unix", "memory", "shm") or parts.hostname == "localhost":
         return True
     try:
         return ipaddress.ip_address(parts.hostname or "").is_loopback

@@ -201,9 +201,9 @@ class TlsStream(ByteStream):
         finally:
             self._is_busy = False
             self._progress.unpark_all()
-        if self._closed:
-            self._inner.close()
-        elif self._wants_end:
+            if self._closed:  # also when the run ends while it lingers
+                self._inner.close()
+        if self._wants_end and not self._closed:
             self._inner.send_eof()
 
     async def _shake_hands(self) -> None:

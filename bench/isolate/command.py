@@ -66,10 +66,10 @@ Measure = Callable[..., dict[str, Any]]
 )
 @click.option(
     "--transport",
-    type=click.Choice(["tcp", "unix"]),
+    type=click.Choice(["tcp", "unix", "shm"]),
     default=_DEFAULT.transport,
     show_default=True,
-    help="TCP on loopback, or a Unix socket.",
+    help="TCP on loopback, a Unix socket, or shared memory.",
 )
 @output_flag("isolate")
 @json_flag

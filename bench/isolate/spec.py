@@ -53,7 +53,7 @@ class IsolateSpec:
         exclusive_buffers: per channel.
         floating_buffers: per gate.
         segment_size_bytes: size of a network buffer.
-        transport: `tcp` on loopback or a `unix` socket.
+        transport: `tcp` on loopback, a `unix` socket, or shared memory (`shm`).
         buffer_timeout_s: longest time a record waits for its buffer to fill.
     """
 

@@ -8,6 +8,7 @@ Rules: both sides know from the common start when the phases are; nothing is sai
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -244,6 +245,8 @@ def _job(io: PairIo) -> tuple[IsolateSpec, bool]:
 
 
 def _address(spec: IsolateSpec, io: PairIo, role: str) -> str:
+    if spec.transport == "shm":
+        return f"shm://isolate-{os.getpid()}-{role}"
     return f"unix://{io.scratch / f'{role}.sock'}" if spec.transport == "unix" else "tcp://127.0.0.1:0"
 
 

@@ -64,8 +64,8 @@ def peer_spec(name: str, spec: RunSpec) -> RunSpec:
             raise ConfigError("--peer nocredit is --credit off beside --credit on; leave one of the two out")
         return dataclasses.replace(spec, credit=False)
     if name == "plain":
-        if spec.transport != "tls":
-            raise ConfigError("--peer plain is --transport tcp beside --transport tls; give that")
+        if spec.transport == "tcp":
+            raise ConfigError("--peer plain is --transport tcp beside another one; give --transport shm, tls or unix")
         return dataclasses.replace(spec, transport="tcp")
     if name not in ("raw", "zmq", "flight"):
         return spec
@@ -73,7 +73,7 @@ def peer_spec(name: str, spec: RunSpec) -> RunSpec:
         ("--round-trip", spec.round_trip_s > 0),
         ("--link-rate", spec.link_bytes_per_s is not None),
         ("--consume-rate", spec.consume_rate_per_s is not None),
-        ("--transport tls", spec.transport == "tls"),
+        (f"--transport {spec.transport}", spec.transport in ("tls", "shm")),
     ):
         if is_asked:
             raise ConfigError(f"--peer {name} knows no {flag}; leave out one of the two, or choose --peer nocredit")

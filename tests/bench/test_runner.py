@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -203,12 +204,13 @@ def test_a_row_fits_the_columns_of_a_sweep() -> None:
 
 
 @pytest.mark.slow
-def test_a_longer_link_with_no_buffers_of_its_own() -> None:
+@pytest.mark.parametrize("transport", ["unix", "shm"])
+def test_a_longer_link_with_no_buffers_of_its_own(transport: str) -> None:
     spec = RunSpec(
         seconds=0.3,
         rate_per_s=500,
         buffer_timeout_s=0,
-        transport="unix",
+        transport=transport,  # type: ignore[arg-type]
         round_trip_s=0.02,
         link_bytes_per_s=1 << 20,
         exclusive_buffers=0,
@@ -288,6 +290,7 @@ def test_the_address_says_how_long_and_slow_the_link_is(tmp_path: Path) -> None:
         "impaired+tcp://127.0.0.1:0?delay=5ms&rate=100MiB"
     )
     assert address(round_trip_s=0.001) == "impaired+tcp://127.0.0.1:0?delay=500us"
+    assert address(transport="shm") == f"shm://bench-{os.getpid()}-s"
     assert address(link_bytes_per_s=1500, transport="unix") == f"impaired+unix://{tmp_path}/s?delay=0&rate=1500B"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,10 +15,13 @@ from netstack.errors import ConnectionLost
 from netstack.testing.contracts import TRANSPORT_CHECKS, check_transport
 from transports import memory
 from transports.memory import MemoryStream
+from transports.shm import unsupported
 
 MakeUrl = Callable[[], str]
 SCHEMES = ["tcp", "unix", "memory", "impaired+tcp", "impaired+unix", "impaired+memory"]
 SCHEMES += ["tls+tcp", "tls+unix", "tls+memory", "impaired+tls+memory"]
+if not unsupported():
+    SCHEMES += ["shm", "impaired+shm", "tls+shm"]
 IMPAIRED = "?delay=1ms&rate=200MiB&queue=64KiB"
 
 
@@ -46,6 +50,9 @@ def make_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
         "tls+tcp": lambda: "tls+tcp://127.0.0.1:0",
         "tls+unix": lambda: f"tls+unix://{tmp_path}/{next(names)}?names=off",
         "tls+memory": lambda: f"tls+memory://contract-{next(names)}?names=off",
+        "shm": lambda: f"shm://contract-{os.getpid()}-{next(names)}",
+        "impaired+shm": lambda: f"impaired+shm://contract-{os.getpid()}-{next(names)}{IMPAIRED}",
+        "tls+shm": lambda: f"tls+shm://contract-{os.getpid()}-{next(names)}?names=off",
         "impaired+tls+memory": lambda: f"impaired+tls+memory://contract-{next(names)}{IMPAIRED}",
     }[request.param]
 

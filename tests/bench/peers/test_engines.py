@@ -69,6 +69,7 @@ def test_flight_needs_whole_words() -> None:
         ({"link_bytes_per_s": 1 << 20}, "--link-rate"),
         ({"consume_rate_per_s": 5.0}, "--consume-rate"),
         ({"transport": "tls"}, "--transport tls"),
+        ({"transport": "shm"}, "--transport shm"),
     ],
 )
 def test_other_work_than_a_peer_can_do_is_refused(name: str, settings: dict[str, Any], flag: str) -> None:
@@ -80,5 +81,7 @@ def test_without_credit_there_is_nothing_to_compare_with_without_credit() -> Non
     assert load_engine("nocredit") is load_engine("netstack")
     with pytest.raises(ConfigError, match="--peer nocredit is --credit off beside --credit on"):
         peer_spec("nocredit", RunSpec(credit=False))
-    with pytest.raises(ConfigError, match="--peer plain is --transport tcp beside --transport tls"):
+    with pytest.raises(
+        ConfigError, match="--peer plain is --transport tcp beside another one; give --transport shm, tls or unix"
+    ):
         peer_spec("plain", RunSpec())
