@@ -77,25 +77,27 @@ class FailureHistory:
         """
         entry = {**_entry(at, failed), "led_to": led_to, "beside": []}
         self._entries.append(entry)
-        self._sizes.append(size_bytes(entry))
-        self._bound()
+        self._sizes.append(size_bytes(entry) + len(", "))
+        while len(self._entries) > KEPT + 1 or (len(self._entries) > 2 and sum(self._sizes) > MAX_BYTES):
+            del self._entries[1], self._sizes[1]
+            self.left_out += 1
+        if sum(self._sizes) > MAX_BYTES:
+            self._entries[0]["beside"].clear()
+            self._sizes[0] = size_bytes(self._entries[0])
 
     def beside(self, at: float, failed: Failed) -> None:
         """A failure that changed nothing any more: it belongs to the newest one."""
         if not self._entries or len(self._entries[-1]["beside"]) == BESIDE:
             return
-        self._entries[-1]["beside"].append(_entry(at, failed))
-        self._sizes[-1] = size_bytes(self._entries[-1])
-        self._bound()
+        entry = _entry(at, failed)
+        added = size_bytes(entry) + len(", ")
+        if sum(self._sizes) + added <= MAX_BYTES:
+            self._entries[-1]["beside"].append(entry)
+            self._sizes[-1] += added
 
     def all(self) -> list[dict[str, Any]]:
         """The entries that are kept, the oldest first."""
         return [*self._entries]
-
-    def _bound(self) -> None:
-        while len(self._entries) > 2 and (len(self._entries) > KEPT + 1 or sum(self._sizes) > MAX_BYTES):
-            del self._entries[1], self._sizes[1]
-            self.left_out += 1
 
 
 def _entry(at: float, failed: Failed) -> dict[str, Any]:
