@@ -10,6 +10,9 @@ or the world did arrives as one of the classes below.
 from __future__ import annotations
 
 import enum
+from typing import ClassVar
+
+from .shown import error_text
 
 
 class ErrorCode(enum.IntEnum):
@@ -39,11 +42,20 @@ class ErrorCode(enum.IntEnum):
 
 
 class NetstackError(Exception):
-    """Base of everything below."""
+    """Base of everything below.
+
+    Attributes:
+        is_permanent: whether another attempt of a task that fails with it ends the same way, so the job ends at once;
+            `netstack/DESIGN.md` has the list.
+    """
+
+    is_permanent: ClassVar[bool] = False
 
 
 class ConfigError(NetstackError, ValueError):
     """A setting that cannot work; the message names the setting, its value and what would be accepted."""
+
+    is_permanent = True
 
 
 class LocalProtocolError(NetstackError):
@@ -70,6 +82,12 @@ class CheckpointError(NetstackError):
     """A checkpoint cannot be made, or not be used; the message says which and why. The job goes on without it."""
 
 
+class StateNotPlain(CheckpointError):
+    """An operator's state is no plain data, and will be none at the next checkpoint; the message names the value."""
+
+    is_permanent = True
+
+
 class CheckpointStorageError(CheckpointError):
     """A file of a checkpoint could not be written or is not as it was written; the message names it and the reason."""
 
@@ -87,10 +105,16 @@ class OperatorFailed(NetstackError):
     """
 
     def __init__(self, operator: str, cause: BaseException) -> None:
-        text = str(cause)
+        text = error_text(cause)
         super().__init__(f"operator {operator!r}: {type(cause).__name__}{': ' if text else ''}{text}")
         self.operator = operator
         self.cause = cause
+
+
+class OperatorUnusable(OperatorFailed):
+    """Python refused a call or an import that is the same in every attempt: no data were involved."""
+
+    is_permanent = True
 
 
 class InsufficientBuffers(NetstackError):
@@ -151,11 +175,13 @@ class JobFailed(NetstackError):
 
     Attributes:
         job_id: which; empty where it was never taken.
+        traceback: the user's lines that raised it, as Python prints them, and its causes; empty if they are not known.
     """
 
-    def __init__(self, text: str, *, job_id: str = "") -> None:
+    def __init__(self, text: str, *, job_id: str = "", traceback: str = "") -> None:
         super().__init__(text)
         self.job_id = job_id
+        self.traceback = traceback
 
 
 class ChannelFailed(NetstackError):

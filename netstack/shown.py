@@ -59,11 +59,16 @@ def shown_error(error: BaseException, limit: int = 4 * SHOWN_CHARACTERS) -> str:
         error: any; a group tells how many it holds.
         limit: of characters.
     """
-    try:
-        text = str(error)
-    except Exception:  # its own mistake, and no reason to fail here
-        text = "(its text cannot be made)"
+    text = error_text(error)
     return shown_text(f"{type(error).__name__}: {text}" if text else type(error).__name__, limit)
+
+
+def error_text(error: BaseException) -> str:
+    """What an error says, as long as it is and unescaped, whatever its class does."""
+    try:
+        return str.__str__(str(error))  # exactly a str: a subclass may cut itself as it likes
+    except BaseException:  # its own mistake, and no reason to fail here
+        return "(its text cannot be made)"
 
 
 def _shown(value: object, limit: int, depth: int) -> str:

@@ -33,7 +33,7 @@ import lz4.frame
 import msgpack
 
 from .. import crc
-from ..errors import CheckpointError, CheckpointStorageError, LocalProtocolError
+from ..errors import CheckpointStorageError, LocalProtocolError, StateNotPlain
 from ..shown import shown, shown_error
 from .plain_data import misfit
 
@@ -152,7 +152,7 @@ def encode_snapshot(checkpoint_id: int, snapshot: TaskSnapshot) -> tuple[list[by
     """The bytes of a state file, in pieces to be written one after the other, and what to remember of it.
 
     Raises:
-        CheckpointError: the operator's state is not plain data, or too large for msgpack.
+        StateNotPlain: the operator's state is not plain data, or too large for msgpack.
     """
     document = {
         "checkpoint": checkpoint_id,
@@ -166,7 +166,7 @@ def encode_snapshot(checkpoint_id: int, snapshot: TaskSnapshot) -> tuple[list[by
         body = lz4.frame.compress(_packed(document))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         why = "it is nested too deep" if "recursion" in str(error) else misfit(snapshot.operator) or error
-        raise CheckpointError(
+        raise StateNotPlain(
             f"checkpoint {checkpoint_id}: the state of {snapshot.task}-{snapshot.subtask} cannot be stored: {why};"
             " keep None, bool, int of 64 bits, float, str, bytes, and lists, tuples and dicts of these"
         ) from error

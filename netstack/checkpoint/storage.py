@@ -159,7 +159,7 @@ class CheckpointStorage:
             What the subtask acknowledges with.
 
         Raises:
-            CheckpointError: the state is not plain data.
+            StateNotPlain: the state is not plain data.
             CheckpointStorageError: the disk is full or broken, or the checkpoint is complete already. No temporary file
                 is left if the disk lets us remove it. Abort the checkpoint; the job can go on.
         """

@@ -89,15 +89,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         where = error.ctx.command_path if error.ctx is not None else "netstack"
         return _failed(f"{error.format_message()} (see: {where} --help)", 2, as_json)
     except ConfigError as error:
-        return _failed(str(error), 2, as_json)
+        return _failed(str(error), 2, as_json, getattr(error, "traceback", ""))
     except (NetstackError, OSError) as error:
-        return _failed(str(error), 1, as_json)
+        return _failed(str(error), 1, as_json, getattr(error, "traceback", ""))
     except (KeyboardInterrupt, click.Abort):
         return _failed("stopped by Ctrl-C", 1, as_json)
 
 
-def _failed(text: str, code: int, as_json: bool) -> int:
+def _failed(text: str, code: int, as_json: bool, traceback: str = "") -> int:
+    """Says why, on standard error; behind the lines of the user's that raised it, where they are known."""
     if as_json:
-        print_document({"error": text})
+        print_document({"error": text, **({"traceback": traceback} if traceback else {})})
+    if traceback:
+        click.echo(traceback, err=True)
     click.echo(f"netstack: {text}", err=True)
     return code

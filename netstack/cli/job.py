@@ -16,11 +16,27 @@ from typing import Any
 import click
 
 from ..errors import ConfigError
+from ..runtime.failure_report import rendered, with_place
+from ..runtime.tracebacks import describe
 from ..schedule.graph.job_file import read_job
 from ..schedule.graph.job_graph import JobGraph
 from ..schedule.graph.stream_builder import StreamEnvironment
 from ..schedule.graph.stream_graph import StreamGraph
+from ..shown import shown_error
 from .values import Parsed
+
+
+class JobNotBuilt(ConfigError):
+    """The user's code raised while it was imported, or while it made a job.
+
+    Attributes:
+        traceback: its frames, from the first of the user's on.
+    """
+
+    def __init__(self, text: str, error: Exception) -> None:
+        report = describe(error)
+        super().__init__(with_place(text, report))
+        self.traceback = rendered(report, folded=False)
 
 
 def _named_value(text: str) -> tuple[str, str]:
@@ -76,6 +92,7 @@ def load_job(name: str, parameters: Mapping[str, str] | None = None) -> StreamGr
 
     Raises:
         ConfigError: there is no such file or attribute, it is no job, or takes other parameters.
+        JobNotBuilt: it raises, or its module does.
     """
     path = Path(name)
     if path.suffix == ".json" or path.is_file():
@@ -114,16 +131,32 @@ def _imported(name: str) -> Any:
         sys.path.insert(0, "")
     try:
         found: Any = importlib.import_module(module)
+    except ImportError as error:
+        text = f"{name!r} is not there: {error}; run this where the module can be imported"
+        raise JobNotBuilt(text, error) from error
+    except Exception as error:  # a module may raise what it likes
+        raise _not_built(name, error) from error
+    try:
         for attribute in path.split("."):
             found = getattr(found, attribute)
-    except (ImportError, AttributeError) as error:
+    except AttributeError as error:
         raise ConfigError(f"{name!r} is not there: {error}; run this where the module can be imported") from error
     return found
 
 
+def _not_built(name: str, error: Exception) -> JobNotBuilt:
+    """What the user's code raised; an error of ours says already what is wrong with the job."""
+    said = str(error) if isinstance(error, ConfigError) else f"{name!r} cannot be built: {shown_error(error)}"
+    return JobNotBuilt(said, error)
+
+
 def _as_graph(name: str, found: Any, parameters: Mapping[str, str]) -> StreamGraph | JobGraph:
     if callable(found) and not isinstance(found, StreamEnvironment):
-        found = found(**_arguments(name, found, parameters))
+        arguments = _arguments(name, found, parameters)
+        try:
+            found = found(**arguments)
+        except Exception as error:  # likewise
+            raise _not_built(name, error) from error
     elif parameters:
         raise ConfigError(f"{name!r} is no function, so it takes no parameters ({', '.join(parameters)})")
     if isinstance(found, StreamEnvironment):

@@ -6,7 +6,7 @@ Takes: documents of a JobManager. Gives: text, or one JSON document.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -92,11 +92,25 @@ def job_lines(job: Document) -> list[RenderableType]:
         lines.append(vertices_table(job["vertices"]))
         lines += map(Text, decided_lines(job["vertices"]))
         lines += map(Text, kept_lines(job["vertices"]))
+    lines += failure_lines(job["failures"], job["failures_left_out"])
     if job["last_checkpoint"]:
         last = job["last_checkpoint"]
         lines.append(Text(f"checkpoint {last['checkpoint_id']}: {last['path']}"))
     for happening in job["log"][-8:]:
         lines.append(Text(f"{time.strftime('%H:%M:%S', time.localtime(happening['at']))} {happening['text']}", "dim"))
+    return lines
+
+
+def failure_lines(failures: Sequence[Document], left_out: int) -> list[Text]:
+    """A line for each failure, and the traceback of the newest."""
+    lines = []
+    for number, each in enumerate(failures):
+        at = time.strftime("%H:%M:%S", time.localtime(each["at"]))
+        lines.append(Text(f"{at} {each['text']}; led to: {each['led_to']}", "red"))
+        if not number and left_out:
+            lines.append(Text(f"({left_out} more failures are not kept)", "dim"))
+    if failures and failures[-1]["traceback"]:
+        lines.append(Text(failures[-1]["traceback"]))
     return lines
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from .codec import Attempt, MessageCodec, Plain
@@ -289,6 +289,7 @@ class TaskFailed:
         is_secondary: whether the cause lies with somebody else: a connection or a producer was lost.
         missing_partition: the partition that a producer does not have (any more); empty: that is not the cause.
         is_recoverable: whether another attempt may end otherwise.
+        report: where it was raised, and why (`runtime.failure_report`); empty where no error of Python is the cause.
     """
 
     job_id: str
@@ -298,6 +299,7 @@ class TaskFailed:
     is_secondary: bool
     missing_partition: str
     is_recoverable: bool
+    report: Plain = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

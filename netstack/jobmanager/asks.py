@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 from ..errors import ConfigError
 from ..runtime.control_port import Answers
 from ..shown import shown
+from .failures import fatal_traceback
 from .packages import Uploads
 from .view import job_document, summary, taskmanagers_document
 
@@ -86,7 +87,8 @@ class Asks:
         record = self._find(document)
         await record.ended.wait()
         assert record.end is not None
-        return {name: record.end[name] for name in ("state", "reason", "results")}
+        found = {name: record.end[name] for name in ("state", "reason", "results")}
+        return found | {"traceback": fatal_traceback(record.end)}
 
     async def _cancel(self, document: Document) -> Document:
         record = self._find(document)

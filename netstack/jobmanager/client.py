@@ -147,7 +147,7 @@ class JobClient:
         """Waits until a job has ended.
 
         Raises:
-            JobFailed: it failed; the text is its root cause.
+            JobFailed: it failed; the text is its root cause, `traceback` the lines that raised it.
             RequestRefused: there is no such job.
             ConnectionLost: the JobManager is gone; another one on its folder goes on with the job.
 
@@ -156,7 +156,7 @@ class JobClient:
         answer = await self._questions.ask("wait", {"job_id": job_id})
         state, reason = self._questions.want(answer, "state", str), self._questions.want(answer, "reason", str)
         if state == "failed":
-            raise JobFailed(reason, job_id=job_id)
+            raise JobFailed(reason, job_id=job_id, traceback=self._questions.want(answer, "traceback", str))
         results = {
             operator: {int(subtask): value for subtask, value in values.items()}
             for operator, values in self._questions.want(answer, "results", dict).items()

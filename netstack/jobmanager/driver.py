@@ -15,7 +15,7 @@ from typing import Final, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from ..control.codec import Attempt
+from ..control.codec import TEXT_CHARACTERS, Attempt
 from ..control.messages import (
     CancelTasks,
     Message,
@@ -30,13 +30,15 @@ from ..control.messages import (
 )
 from ..errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from ..ids import PartitionId
+from ..runtime.failure_report import checked_report, with_place
 from ..schedule import events, instructions
-from ..schedule.descriptors.shuffle import partition_name, partition_place
+from ..schedule.descriptors.shuffle import TaskManagerLocation, partition_name, partition_place
 from ..schedule.execution.execution_states import ExecutionInput
 from ..schedule.scheduler import Scheduler
 from ..schedule.slots.slots import PhysicalSlot
 from ..schedule.structures.arrays import IndexArray, index_array
 from ..shown import shown_text
+from .failures import Failed
 
 Addressed: TypeAlias = tuple[str, Message]
 """The name of a TaskManager, and something for it."""
@@ -151,25 +153,24 @@ class JobDriver:
             now_s, ExecutionInput.FINISH, index_array([subtask]), np.array([message.attempt[2]], np.uint32), produced
         )
 
-    def failed(self, taskmanager: str, message: TaskFailed, now_s: float) -> events.TaskFailed:
-        """What the failure of a task tells the scheduler.
+    def failed(self, where: TaskManagerLocation, message: TaskFailed, now_s: float) -> tuple[events.TaskFailed, Failed]:
+        """What the failure of a task tells the scheduler, and people.
 
         Raises:
-            RemoteProtocolError: no such subtask.
+            RemoteProtocolError: no such subtask, or no failure report.
         """
         subtask = self.subtask(message.attempt)
         vertex, index, attempt = message.attempt
         name = self._scheduler.topology.job.vertices[vertex].name
+        try:
+            report = checked_report(message.report)
+        except ValueError as error:
+            raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"attempt {message.attempt}: {error}") from error
         missing, missing_attempt = self._missing(message.missing_partition)
-        return events.TaskFailed(
-            now_s,
-            subtask,
-            attempt,
-            f"{name} ({index}) on {taskmanager}: {message.kind}: {message.text}",
-            missing,
-            missing_attempt,
-            message.is_recoverable,
-        )
+        said = f"{shown_text(message.kind)}: {shown_text(message.text, TEXT_CHARACTERS)}"
+        text = with_place(f"{name} ({index}) on {where.name}: {said}", report)
+        failure = events.TaskFailed(now_s, subtask, attempt, text, missing, missing_attempt, message.is_recoverable)
+        return failure, Failed(text, name, index, attempt, where.name, where.host, report)
 
     def lost(self, taskmanager: str, message: SlotEnded, now_s: float) -> events.TasksLost:
         """What the end of a slot's process tells the scheduler.

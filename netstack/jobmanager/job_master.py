@@ -50,6 +50,7 @@ from .checkpoint_commands import TaskCommands
 from .checkpoints import CheckpointReport, JobCheckpoints
 from .cluster import Cluster
 from .driver import JobDriver
+from .failures import ENDED, Failed, FailureHistory
 from .job_datasets import JobDatasets
 from .job_inbox import JobInbox
 from .job_tasks import JobTasks
@@ -80,6 +81,7 @@ class JobMaster:
         tasks: where they are, and what they returned.
         history: checkpoints that have ended.
         blocked: slots whose event loop user code keeps from turning, by TaskManager and slot.
+        failures: of its tasks, and of all of it.
         end: how the job ended; None before.
     """
 
@@ -117,6 +119,7 @@ class JobMaster:
         self.scheduler = scheduler
         self.log = JobLog()
         self.history: list[CheckpointReport] = []
+        self.failures = FailureHistory()
         self.end: instructions.EndJob | None = None
         self.ended = trio.Event()
         self.restored_from = restore
@@ -133,6 +136,8 @@ class JobMaster:
         self._clock = clock
         self._taskmanagers: dict[str, TaskManagerLocation] = {}
         self._inbox = JobInbox(Blame(cluster.heard_s, patience_s), self._taskmanagers, scheduler.next_deadline)
+        self._reported: dict[tuple[int, int], Failed] = {}
+        """Failures that the scheduler has not been told of yet, by subtask and attempt."""
         self._open: set[str] = set()
         self._slots_missing = 0
         self._slots_under_way = 0  # offered, and still in the inbox
@@ -398,9 +403,7 @@ class JobMaster:
         if after is not before:
             self._note("job", f"{before.value} -> {after.value}")
             LOGGER.info("job %s (%s) is %s", self.job_id, self.name, after.value)
-        if isinstance(event, events.TaskFailed | events.TasksLost | events.GlobalFailure):
-            self._note("failure", event.cause)
-            LOGGER.warning("job %s (%s): %s", self.job_id, self.name, event.cause)
+        self._look_at_failures(event)
         if self._checkpoints is None:
             return
         if isinstance(event, events.TasksReported) and event.what is ExecutionInput.FINISH:
@@ -410,6 +413,22 @@ class JobMaster:
             self._checkpoints.pause("not all tasks run")
         elif after is JobState.RUNNING:
             self._checkpoints.resume(self.tasks.has_ended)
+
+    def _look_at_failures(self, event: events.Event) -> None:
+        """Tells each root failure with what was decided about it, in one line; what follows from it is kept beside."""
+        reported = None
+        if isinstance(event, events.TaskFailed):
+            reported = self._reported.pop((event.subtask, event.attempt), None)
+        roots = self.scheduler.take_failures()
+        for root in roots:
+            led_to = ENDED if root.decision.delay_s is None else str(root.decision)
+            self.failures.add(self._clock(), reported or Failed(root.cause), led_to)
+            self._note("failure", f"{root.cause}; {root.decision}")
+            LOGGER.warning("job %s (%s): %s; %s", self.job_id, self.name, root.cause, root.decision)
+        if not roots and isinstance(event, events.TaskFailed | events.TasksLost | events.GlobalFailure):
+            self._note("task", event.cause)
+            if reported is not None and self.scheduler.state is not JobState.RUNNING:
+                self.failures.beside(self._clock(), reported)
 
     def _tell_ended(self, event: events.TasksReported, checkpoints: JobCheckpoints) -> None:
         """Tasks have ended, and the scheduler knows: before that a pause would take them for such as run again."""
@@ -454,7 +473,9 @@ class JobMaster:
         self._inbox.post(report)
 
     def _failed(self, taskmanager: str, message: TaskFailed, now_s: float) -> None:
-        failure = self._driver.failed(taskmanager, message, now_s)
+        where = self._taskmanagers.get(taskmanager) or TaskManagerLocation(taskmanager, "")
+        failure, reported = self._driver.failed(where, message, now_s)
+        self._reported[failure.subtask, failure.attempt] = reported
         if message.is_secondary and failure.missing_partition is None and self._driver.is_current(message.attempt):
             self._inbox.hold(failure)
             self._cluster.ask_for_life(self._taskmanagers)

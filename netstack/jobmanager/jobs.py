@@ -37,6 +37,7 @@ from ..schedule.scheduler import Scheduler, SchedulerSettings
 from ..schedule.slots.slot_pool import SlotPoolSettings
 from ..schedule.strategies.scheduling_types import InputConstraint, SchedulingType, check_scheduling
 from .datasets import readers_of
+from .failures import FailureHistory, failure_documents
 from .job_master import JobMaster
 from .savepoints import adopt_savepoint
 from .store import StoredJob
@@ -339,10 +340,18 @@ class Jobs:
             del self.running[job_id]
             self._manager.job_left(job_id)
         results = {operator: _by_text(values) for operator, values in master.tasks.results.items()}
-        await self._put_end(record, state, reason, results)
+        await self._put_end(record, state, reason, results, master.failures)
 
-    async def _put_end(self, record: JobRecord, state: JobState, reason: str, results: Mapping[str, Any]) -> None:
+    async def _put_end(
+        self,
+        record: JobRecord,
+        state: JobState,
+        reason: str,
+        results: Mapping[str, Any],
+        failures: FailureHistory | None = None,
+    ) -> None:
         end = {"state": state.value, "reason": reason, "ended_at": time.time(), "results": results}
+        end |= failure_documents(failures)
         with trio.CancelScope(shield=True):
             try:
                 await self._in_thread(partial(self._manager.store.put_end, record.stored.job_id, end))

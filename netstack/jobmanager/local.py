@@ -64,7 +64,7 @@ class LocalCluster:
         except JobFailed as error:
             died = [*self.taskmanagers.deaths][deaths:]
             if died:
-                raise JobFailed(f"{error}; {died[0]}", job_id=error.job_id) from error
+                raise JobFailed(f"{error}; {died[0]}", job_id=error.job_id, traceback=error.traceback) from error
             raise
 
 

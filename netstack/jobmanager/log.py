@@ -19,8 +19,8 @@ class Happening:
 
     Attributes:
         at: seconds since 1970.
-        what: a word to filter by: `job`, `slots`, `deploy`, `failure`, `checkpoint`, `taskmanager`, `speculation`,
-            `blocklist`, `dataset`.
+        what: a word to filter by: `job`, `slots`, `deploy`, `failure` (that something was decided about), `task` (that
+            failed besides), `restart`, `checkpoint`, `taskmanager`, `speculation`, `blocklist`, `dataset`.
         text: a sentence.
     """
 

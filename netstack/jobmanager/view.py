@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..schedule.execution.execution_states import ExecutionState
 from .checkpoints import CheckpointReport
+from .failures import failure_documents
 from .job_master import JobMaster
 from .stacks import blocked_text
 
@@ -57,6 +58,8 @@ def job_document(record: JobRecord, manager: JobManager) -> dict[str, Any]:
     master = record.master
     if master is None:
         empty: dict[str, Any] = {"vertices": [], "checkpoints": [], "last_checkpoint": None, "log": []}
+        empty |= failure_documents(None)
+        empty |= {name: record.end[name] for name in empty if record.end is not None and name in record.end}
         empty |= {"waits_for": record.waits_for, "blocked": []}
         results = {} if record.end is None else record.end["results"]
         return {**empty, **(record.last or {}), **summary(record, manager), "results": results}
@@ -69,6 +72,7 @@ def job_document(record: JobRecord, manager: JobManager) -> dict[str, Any]:
         "last_checkpoint": None if last is None else {"checkpoint_id": last[0], "path": last[1]},
         "restored_from": master.restored_from,
         "log": [happening.document() for happening in master.log.all()],
+        **failure_documents(master.failures),
         "results": {
             operator: {str(subtask): value for subtask, value in sorted(values.items())}
             for operator, values in master.tasks.results.items()

@@ -187,6 +187,10 @@ class ClusterWatch:
         """One job of a snapshot."""
         document = job_document(record, self._manager)
         document |= {"edges": edges_of(record), "chaining": chaining_of(record)}
+        document["failures"] = [
+            {name: value for name, value in each.items() if name not in ("report", "beside")}
+            for each in document["failures"]
+        ]
         if record.master is not None:
             self._add_details(document, record.stored.job_id, record.master)
         return document

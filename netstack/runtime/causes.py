@@ -8,14 +8,19 @@ from __future__ import annotations
 import trio
 
 from ..errors import ChannelFailed, ConnectionLost, PoolDestroyed
+from ..shown import error_text
 
 
 def root_cause(error: BaseException) -> BaseException:
     """The first error in a group that is more than a cancellation."""
-    while isinstance(error, BaseExceptionGroup):
-        _, rest = error.split(trio.Cancelled)
-        error = (error if rest is None else rest).exceptions[0]
-    return error
+    waiting, canceled = [error], error
+    while waiting:  # groups may be nested deeper than calls may be
+        canceled = waiting.pop()
+        if isinstance(canceled, BaseExceptionGroup):
+            waiting += reversed(canceled.exceptions)
+        elif not isinstance(canceled, trio.Cancelled):
+            return canceled
+    return canceled
 
 
 def is_secondary(error: BaseException) -> bool:
@@ -25,4 +30,4 @@ def is_secondary(error: BaseException) -> bool:
 
 def told(error: BaseException) -> str:
     """The error's class and text, for whoever hears of it in another process."""
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error_text(error)}"

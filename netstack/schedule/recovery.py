@@ -13,19 +13,37 @@ Rules:
 
 from __future__ import annotations
 
-from typing import final
+from dataclasses import dataclass
+from typing import Final, final
 
 import numpy as np
 
 from .events import TaskFailed, TasksLost
 from .execution.execution_states import ExecutionInput, ExecutionState, JobInput, JobState, JobStatus
 from .failover.failover import RegionFailover
-from .failover.restart import RestartStrategy
+from .failover.restart import RestartDecision, RestartStrategy
 from .failover.restarts import Restarts
 from .instructions import Cancel, StartTimer
 from .progress import Progress
 from .speculation.speculation import Speculation
 from .structures.arrays import IndexArray, index_array
+
+PERMANENT: Final = RestartDecision(None, "trying again cannot help")
+"""About a failure that is not recoverable."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A root failure, and what was decided.
+
+    Attributes:
+        cause: error and text.
+        decision: restart or not.
+    """
+
+    cause: str
+    decision: RestartDecision
 
 
 @final
@@ -59,6 +77,12 @@ class Recovery:
         self.restarts = 0
         self.restarted = 0
         self.stale = 0
+        self._news: list[Failure] = []
+
+    def take_news(self) -> list[Failure]:
+        """The root failures since the last call, each with what was decided."""
+        news, self._news = self._news, []
+        return news
 
     def task_failed(self, event: TaskFailed) -> None:
         """A TaskManager's report."""
@@ -117,11 +141,11 @@ class Recovery:
         if self._status.is_in(JobState.CANCELLING, JobState.FAILING):
             return
         self.failures += 1
-        decision = self._strategy.failed(self._progress.now_s)
-        delay_s = decision.delay_s if is_recoverable else None
-        if delay_s is None:
+        decision = self._strategy.failed(self._progress.now_s) if is_recoverable else PERMANENT
+        self._news.append(Failure(cause, decision))
+        if decision.delay_s is None:
             self._status.change(JobInput.GIVE_UP)
-            self._status.reason = f"{cause} ({decision.reason if is_recoverable else 'not recoverable'})"
+            self._status.reason = f"{cause} ({decision.reason})"
             self.stop_all()
             return
         self.restarts += 1
@@ -130,7 +154,7 @@ class Recovery:
             subtasks = index_array(np.arange(self._progress.topology.subtask_count))
         else:
             subtasks = self._failover.subtasks_to_restart(failed, self._progress.tracker.is_tracked, missing)
-        self._begin(self._progress.executions.not_in_state(subtasks, ExecutionState.CREATED), delay_s)
+        self._begin(self._progress.executions.not_in_state(subtasks, ExecutionState.CREATED), decision.delay_s)
 
     def due(self, timer: int) -> None:
         """The delay of a restart has passed."""

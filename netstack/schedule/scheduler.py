@@ -44,7 +44,7 @@ from .graph.job_graph import JobGraph
 from .heartbeats import Heartbeats
 from .instructions import AskHeartbeats, Deploy, EndJob, Instruction, ReturnSlots
 from .progress import Progress
-from .recovery import Recovery
+from .recovery import Failure, Recovery
 from .scheduler_settings import SchedulerSettings, SchedulerStatistics
 from .slots.slots import Location, PhysicalSlot
 from .speculation.speculation import Rival, Speculation
@@ -137,6 +137,10 @@ class Scheduler:
     def explanation(self, vertex: int) -> ParallelismExplanation | None:
         """Why a vertex has so many subtasks; None if that was not decided while the job ran."""
         return self._progress.explanation(vertex)
+
+    def take_failures(self) -> list[Failure]:
+        """The root failures since the last call, each with what was decided about it."""
+        return self._recovery.take_news()
 
     def persistent(self) -> dict[int, list[tuple[int, int, TaskManagerLocation]]]:
         """What outlives the job: by dataset its partitions, each with its attempt and place; lost ones are left out."""

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from types import CodeType
 from typing import Any
 
-from ..errors import NetstackError, OperatorFailed
+from ..errors import NetstackError
 from .operators import BoundOperator
+from .permanent import operator_failed
 
 
 def blamed(error: BaseException, operators: Iterable[BoundOperator]) -> BaseException:
@@ -37,7 +38,7 @@ def blamed(error: BaseException, operators: Iterable[BoundOperator]) -> BaseExce
         name = functions.get(id(frame.f_locals.get("function"))) or codes.get(frame.f_code)
         found = name or found
         trace = trace.tb_next
-    return OperatorFailed(found, error) if found else error
+    return operator_failed(found, error) if found else error
 
 
 def sigint_raises() -> bool:

@@ -49,10 +49,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import numpy as np
 
-from ..errors import CheckpointError, ConfigError, NetstackError, OperatorFailed
+from ..errors import CheckpointError, ConfigError, NetstackError
 from ..schedule.descriptors.information import OperatorInformation
 from ..schedule.graph.job_graph import OperatorKind
 from .context import OperatorContext
+from .permanent import operator_failed
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -124,7 +125,9 @@ class BoundOperator:
             load: what a name stands for.
 
         Raises:
-            ConfigError: it is not there, does not take these parameters, or lacks a method; the text says which.
+            ConfigError: it is not there, does not take these parameters, lacks a method, or has one that cannot be
+                called as documented; the text says which.
+            OperatorFailed: its constructor raised.
         """
         self.name = information.name
         self.kind = information.kind
@@ -142,7 +145,8 @@ class BoundOperator:
             except NetstackError:
                 raise
             except Exception as error:  # user code raises what it likes; it is told with the operator's name
-                raise OperatorFailed(self.name, error) from error
+                is_refusal = isinstance(error, TypeError | ValueError)
+                raise operator_failed(self.name, error, is_refusal=is_refusal) from error
             self._find_methods()
         else:
             self._object = None
@@ -183,6 +187,13 @@ class BoundOperator:
                 f"operator {self.name!r}: {type(self._object).__qualname__} has no method snapshot; a source that is a"
                 " class needs read and snapshot"
             )
+        ways = _CALLS[self.kind]
+        for method in self.inputs or (self.process,):
+            if not any(_takes(method, len(way)) for way in ways):
+                wanted = " or ".join(f"({', '.join(way)})" for way in ways)
+                raise ConfigError(
+                    f"operator {self.name!r}: {getattr(method, '__qualname__', method)} cannot be called as {wanted}"
+                )
 
     @property
     def fixed_parallelism(self) -> bool:
@@ -212,7 +223,9 @@ class BoundOperator:
         except NetstackError:
             raise
         except Exception as error:  # user code, likewise
-            raise OperatorFailed(self.name, error) from error
+            trace = error.__traceback__  # without frames behind this one Python has refused the call itself
+            is_refusal = isinstance(error, TypeError) and trace is not None and trace.tb_next is None
+            raise operator_failed(self.name, error, is_refusal=is_refusal) from error
 
     async def finish(self, out: Output) -> Any:
         """Every record was processed: `finish`, with the output if it takes that."""
@@ -302,6 +315,18 @@ _METHODS: Final[Mapping[OperatorKind, tuple[str, ...]]] = {
     OperatorKind.CONNECT: ("process_batch", "process", "process1", "process2"),
     OperatorKind.SINK: ("process_batch", "process", "__call__"),
 }
+
+
+_CALLS: Final[Mapping[OperatorKind, tuple[tuple[str, ...], ...]]] = {
+    OperatorKind.SOURCE: ((),),
+    OperatorKind.MAP: (("record",),),
+    OperatorKind.FILTER: (("record",),),
+    OperatorKind.FLAT_MAP: (("record",),),
+    OperatorKind.PROCESS: (("record", "out"),),
+    OperatorKind.CONNECT: (("record", "out"),),
+    OperatorKind.SINK: (("record",), ("record", "out")),
+}
+"""How the methods of `_METHODS` are called."""
 
 
 def _is_conversion(found: type) -> bool:

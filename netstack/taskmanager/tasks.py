@@ -26,10 +26,12 @@ from ..control.messages import (
     TaskFinished,
     TaskSaid,
 )
-from ..errors import ConfigError, NetstackError, OperatorFailed, PartitionNotFound
+from ..errors import LocalProtocolError, NetstackError, OperatorFailed, PartitionNotFound
 from ..runtime.causes import is_secondary, root_cause, told
+from ..runtime.tracebacks import describe
 from ..schedule.descriptors.descriptors import TaskDeploymentDescriptor
 from ..schedule.descriptors.shuffle import ShuffleDescriptors
+from ..shown import error_text
 from ..task.blame import sigint_raises
 from ..task.reports import RunnableTask, TaskStatistics
 from .stacks import Frame, coroutine_stack
@@ -95,11 +97,13 @@ class TaskAttempt:
             if _is_ours(root):
                 raise
             failure = told(root)
-            self._fail(root)  # before consumers learn of it: they are not to blame
+            self._fail(
+                root, describe(root if isinstance(root, OperatorFailed) else error)
+            )  # before consumers learn of it: they are not to blame
         finally:
             if self._refusal and finished is None and self.state != FAILED:
                 failure = self._refusal
-                self._fail(ConfigError(failure))
+                self._fail(LocalProtocolError(failure), {})
             task, self._task = self._task, None
             if task is not None:
                 with trio.CancelScope(shield=True):
@@ -217,12 +221,13 @@ class TaskAttempt:
                 raise
             self._scope.log(f"task {self._scope.shown_name(self.attempt)}: closing it failed: {told(root)}")
 
-    def _fail(self, root: BaseException) -> None:
+    def _fail(self, root: BaseException, report: Plain) -> None:
         self.state = FAILED
         missing = root.partition if isinstance(root, PartitionNotFound) else ""
-        kind, text = type(root).__name__, str(root)
+        kind, text = type(root).__name__, error_text(root)
         if isinstance(root, OperatorFailed):
-            kind, text = type(root.cause).__name__, f"operator {root.operator!r}: {root.cause}"
+            cause = root_cause(root.cause)
+            kind, text = type(cause).__name__, f"operator {root.operator!r}: {error_text(cause)}"
         self._scope.send(
             TaskFailed(
                 self._job_id,
@@ -231,8 +236,8 @@ class TaskAttempt:
                 readable(text),
                 is_secondary(root),
                 missing,
-                # What cannot be set up here cannot be at the next attempt: names, code, numbers.
-                is_recoverable=not (isinstance(root, ConfigError) and self._task is None),
+                is_recoverable=not (isinstance(root, NetstackError) and root.is_permanent),
+                report=report,
             )
         )
 

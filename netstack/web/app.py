@@ -86,6 +86,7 @@ class Web:
                         ("/jobs/{job}/vertices/{vertex:int}", self._vertex, "GET"),
                         ("/jobs/{job}/vertices/{vertex:int}/backpressure", self._backpressure, "GET"),
                         ("/jobs/{job}/checkpoints", self._checkpoints, "GET"),
+                        ("/jobs/{job}/exceptions", self._exceptions, "GET"),
                         ("/jobs/{job}/savepoints", self._savepoint, "POST"),
                         ("/jobs/{job}/savepoints/{trigger}", self._savepoint_status, "GET"),
                         ("/taskmanagers", self._taskmanagers, "GET"),
@@ -189,6 +190,13 @@ class Web:
 
     async def _checkpoints(self, request: Request) -> Response:
         return JsonResponse(flink.checkpoints(job_document(self._find(request), self._manager)))
+
+    async def _exceptions(self, request: Request) -> Response:
+        most = request.query_params.get("maxExceptions", "")
+        if most and not (most.isascii() and most.isdigit()):
+            return _refusal(400, f"maxExceptions={most[:20]!r} is no number")
+        job = job_document(self._find(request), self._manager)
+        return JsonResponse(flink.exceptions(job, int(most[:9]) if most else len(job["failures"])))
 
     async def _savepoint(self, request: Request) -> Response:
         record = self._find(request)

@@ -161,6 +161,65 @@ def checkpoints(job: Mapping[str, Any]) -> Document:
     }
 
 
+def exceptions(job: Mapping[str, Any], most: int) -> Document:
+    """`/jobs/:id/exceptions`; the newest first. The fields before `exceptionHistory` are those of Flink 1.
+
+    Args:
+        job: its document.
+        most: entries at most.
+    """
+    newest = [*reversed(job["failures"])]
+    chosen = newest[:most]
+    truncated = bool(len(chosen) < len(newest) or job["failures_left_out"])
+    return {
+        "root-exception": _stack_trace(newest[0]) if newest else job["reason"] or None,
+        "timestamp": milliseconds(newest[0]["at"] if newest else job["ended_at"] if job["reason"] else None),
+        "all-exceptions": [
+            {
+                "exception": _stack_trace(each),
+                "task": _task_name(each),
+                "location": _endpoint(each),
+                "endpoint": _endpoint(each),
+                "timestamp": milliseconds(each["at"]),
+                "taskManagerId": each["taskmanager"] or None,
+            }
+            for each in chosen
+        ],
+        "truncated": truncated,
+        "exceptionHistory": {
+            "entries": [
+                {**_exception(each), "concurrentExceptions": [*map(_exception, each["beside"])]} for each in chosen
+            ],
+            "truncated": truncated,
+        },
+    }
+
+
+def _exception(failure: Mapping[str, Any]) -> Document:
+    return {
+        "exceptionName": failure["type"] or failure["text"],
+        "stacktrace": _stack_trace(failure),
+        "timestamp": milliseconds(failure["at"]),
+        "taskName": _task_name(failure),
+        "location": _endpoint(failure),
+        "endpoint": _endpoint(failure),
+        "taskManagerId": failure["taskmanager"] or None,
+    }
+
+
+def _stack_trace(failure: Mapping[str, Any]) -> str:
+    """A failure without one is told by its text."""
+    return str(failure["traceback"] or failure["text"])
+
+
+def _task_name(failure: Mapping[str, Any]) -> str | None:
+    return f"{failure['task']} ({failure['subtask']}) - attempt {failure['attempt']}" if failure["task"] else None
+
+
+def _endpoint(failure: Mapping[str, Any]) -> str | None:
+    return failure["host"] or failure["taskmanager"] or None
+
+
 def taskmanagers(found: Sequence[Mapping[str, Any]]) -> Document:
     """`/taskmanagers`."""
     return {"taskmanagers": [taskmanager(each) for each in found]}

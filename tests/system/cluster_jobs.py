@@ -13,6 +13,7 @@ from typing import Any
 
 import trio
 
+from netstack.checkpoint.coordinator import CheckpointSettings
 from netstack.schedule import StreamEnvironment, StreamSettings
 from netstack.schedule.graph.restart_settings import RestartSettings
 from netstack.schedule.graph.stream_builder import OperatorStream
@@ -168,6 +169,79 @@ def raises_at_2(item: int) -> int:
 def raising() -> StreamEnvironment:
     job = StreamEnvironment("raising")
     _three(job).map(raises_at_2, name="check").partition_by(Partitioner.GLOBAL).sink(Collect)
+    return job
+
+
+def looks_up(item: int) -> int:
+    try:
+        return {0: 0, 1: 1}[item]
+    except KeyError as error:
+        raise LookupError(f"nobody knows \x1b[31m{item}") from error
+
+
+class Unstorable:
+    """Reads until a checkpoint wants its state, which is none that can be stored."""
+
+    async def read(self) -> list[int]:
+        await trio.sleep(0.01)
+        return [1]
+
+    def snapshot(self, unsent: int) -> Any:
+        return {"seen": {1, 2}}
+
+
+class Refuses:
+    """Takes no parameter that is negative."""
+
+    def __init__(self, limit: int) -> None:
+        if limit < 0:
+            raise ValueError(f"limit={limit}")
+
+    def process(self, item: int, out: Any) -> None:
+        out.collect(item)
+
+
+class OpensWithoutContext(Refuses):
+    def open(self) -> None:
+        """Lacks the argument `context`."""
+
+
+class TakesThree(Refuses):
+    def process(self, item: int, out: Any, more: int) -> None:  # type: ignore[override]
+        """Has one argument too many."""
+
+
+def imports_nothing(item: int) -> int:
+    import no_such_module  # type: ignore[import-not-found]
+
+    return int(no_such_module.change(item))
+
+
+def failing(how: str = "looks_up") -> StreamEnvironment:
+    """Fails in one of many ways; its restarts would take minutes."""
+    restart = RestartSettings(kind="fixed_delay", delay_s=0.1 if how == "looks_up" else 60.0, attempts=2)
+    checkpoints = CheckpointSettings(interval_s=0.2) if how == "unstorable" else None
+    job = StreamEnvironment("failing", settings=StreamSettings(restart=restart, checkpoints=checkpoints))
+    if how == "unstorable":
+        job.source(Unstorable, name="odd").sink(ignore)
+        return job
+    if how == "builds":
+        return _build_more(job)
+    three_of = _three(job)
+    if how == "refuses":
+        three_of.process(Refuses, name="odd", limit=-1).sink(Collect)
+    elif how == "opens":
+        three_of.process(OpensWithoutContext, name="odd", limit=1).sink(Collect)
+    elif how == "takes_three":
+        three_of.process(TakesThree, name="odd", limit=1).sink(Collect)
+    else:
+        functions: dict[str, Any] = {"looks_up": looks_up, "imports": imports_nothing}
+        three_of.map(functions.get(how, f"{how}:change"), name="odd").sink(Collect)
+    return job
+
+
+def _build_more(job: StreamEnvironment) -> StreamEnvironment:
+    job.source(three).map(lambda item: item)
     return job
 
 

@@ -100,8 +100,13 @@ def test_a_job_that_fails_while_somebody_looks_says_why_in_one_line(tmp_path: Pa
     flag, value = flags
     words = (flag, value if flag == "--web" else str(tmp_path / value))
     _, err = finished(start(tmp_path, "cluster_jobs:raising", "--taskmanagers", "1", *words), 1)
-    (said,) = [line for line in err.splitlines() if not line.startswith("the page is ")]
-    assert "ValueError: operator 'check': no room for 2" in said
+    *lines, said = [line for line in err.splitlines() if not line.startswith("the page is ")]
+    assert said.endswith(
+        "ValueError: operator 'check': no room for 2, at cluster_jobs.py:"
+        f"{line_of('raise ValueError(f')} (the restart strategy is none)"
+    )
+    assert lines[-1] == "ValueError: no room for 2"
+    assert "netstack/" not in "".join(lines), "frames of ours are folded"
 
 
 def test_a_job_whose_results_are_too_large_to_show_runs_to_its_end(tmp_path: Path) -> None:
@@ -171,7 +176,79 @@ def test_a_failure_that_the_job_goes_on_after_is_told(tmp_path: Path) -> None:
     assert out.split() == ["0", "1", "2"]
     (said,) = err.splitlines()
     assert said.startswith("netstack: three -> check -> result (0) on 127.0.0.1:")
-    assert said.endswith(": ValueError: operator 'check': no room for 2")
+    place = f"cluster_jobs.py:{line_of('raise ValueError(f')}"
+    assert said.endswith(f": ValueError: operator 'check': no room for 2, at {place}; restart 1, next in 0.05 s")
+
+
+def line_of(source: str) -> int:
+    """Of the module of the jobs."""
+    lines = Path(cluster_jobs.__file__).read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if source in line)
+
+
+def test_a_failure_names_the_line_its_cause_and_each_restart(tmp_path: Path) -> None:
+    words = ("cluster_jobs:failing", "--taskmanagers", "1", "--json")
+    out, err = finished(start(tmp_path, *words), 1)
+    place = f"cluster_jobs.py:{line_of('raise LookupError')}"
+    first, second, *lines, said = err.splitlines()
+    cause = f": LookupError: operator 'odd': nobody knows \\x1b[31m2, at {place}"
+    assert first.endswith(f"{cause}; restart 1 of 2, next in 0.1 s")
+    assert second.endswith(f"{cause}; restart 2 of 2, next in 0.1 s")
+    assert said.startswith("netstack: three -> odd -> sink (0) on ")
+    assert said.endswith(f"{cause} (2 restarts are used up)")
+    text = "\n".join(lines)
+    assert f'{cluster_jobs.__file__}", line {line_of("return {0: 0, 1: 1}")}, in looks_up\n    return {{0: 0' in text
+    assert "KeyError: 2\n\nThe above exception was the direct cause of the following exception:\n" in text
+    assert re.search(r"^  \.\.\. \d+ frames of netstack$", text, re.MULTILINE)
+    assert text.endswith("LookupError: nobody knows \\x1b[31m2")
+    assert json.loads(out) == {"error": said.removeprefix("netstack: "), "traceback": text}
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        (
+            "unstorable",
+            "StateNotPlain: checkpoint 1: the state of odd -> sink-0 cannot be stored: ['odd']['own']['seen']:",
+        ),
+        ("no_such_module", "ConfigError: 'no_such_module:change' is not there: No module named 'no_such_module'"),
+        ("cluster_jobs", "ConfigError: 'cluster_jobs:change' is not there: module 'cluster_jobs' has no attribute"),
+        ("imports", "ModuleNotFoundError: operator 'odd': No module named 'no_such_module', at cluster_jobs.py:"),
+        ("refuses", "ValueError: operator 'odd': limit=-1, at cluster_jobs.py:"),
+        ("opens", "TypeError: operator 'odd': OpensWithoutContext.open() takes 1 positional argument but 2 were given"),
+        ("takes_three", "ConfigError: operator 'odd': TakesThree.process cannot be called as (record, out)"),
+    ],
+)
+def test_what_cannot_get_better_is_not_tried_again(tmp_path: Path, how: str, why: str) -> None:
+    began_s = time.monotonic()
+    _, err = finished(start(tmp_path, "cluster_jobs:failing", "-p", f"how={how}", "--taskmanagers", "1"), 1)
+    said = err.splitlines()[-1]
+    assert f": {why}" in said
+    assert said.endswith(" (trying again cannot help)")
+    assert "next in" not in err
+    assert time.monotonic() - began_s < 60.0, "the delay before the first restart"
+
+
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_a_function_that_raises_while_it_builds_a_job_shows_the_user_s_frames_only(
+    tmp_path: Path, command: str
+) -> None:
+    words = [sys.executable, "-P", "-m", "netstack.cli", command, "cluster_jobs:failing", "-p", "how=builds"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(search_path())}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+    place, inside = line_of("return _build_more"), line_of(".map(lambda")
+    assert (done.returncode, done.stdout) == (2, "")
+    head, *frames, error, said = done.stderr.splitlines()
+    assert head == "Traceback (most recent call last):"
+    assert frames == [
+        f'  File "{cluster_jobs.__file__}", line {place}, in failing',
+        "    return _build_more(job)",
+        f'  File "{cluster_jobs.__file__}", line {inside}, in _build_more',
+        "    job.source(three).map(lambda item: item)",
+    ]
+    assert error.startswith("ConfigError: operator: a lambda")
+    assert said.startswith("netstack: operator: a lambda (in cluster_jobs) has no name")
+    assert said.endswith(f", at cluster_jobs.py:{inside}")
 
 
 def test_what_does_not_fit_is_said_before_anything_is_started(tmp_path: Path) -> None:

@@ -24,10 +24,20 @@ class RestartDecision:
     Attributes:
         delay_s: restart after so long; None: do not.
         reason: why not; empty when it restarts.
+        number: which restart it is, from 1, of those that `limit` counts.
+        limit: how many restarts there are at most; None without such a limit.
     """
 
     delay_s: float | None
     reason: str = ""
+    number: int = 0
+    limit: int | None = None
+
+    def __str__(self) -> str:
+        if self.delay_s is None:
+            return f"no restart: {self.reason}"
+        limit = "" if self.limit is None else f" of {self.limit}"
+        return f"restart {self.number}{limit}, next in {round(self.delay_s, 2):g} s"
 
 
 class RestartStrategy(Protocol):
@@ -69,7 +79,7 @@ class FixedDelay:
         self._failures += 1
         if self._attempts is not None and self._failures > self._attempts:
             return RestartDecision(None, f"{self._attempts} restarts are used up")
-        return RestartDecision(self._delay_s)
+        return RestartDecision(self._delay_s, number=self._failures, limit=self._attempts)
 
 
 @final
@@ -93,6 +103,7 @@ class FailureRate:
         self._interval_s = interval_s
         self._delay_s = delay_s
         self._failures: deque[float] = deque(maxlen=max_failures + 1)
+        self._restarts = 0
 
     def failed(self, now_s: float) -> RestartDecision:
         """See `RestartStrategy.failed`."""
@@ -102,7 +113,8 @@ class FailureRate:
                 None,
                 f"{len(self._failures)} failures within {self._interval_s} s, and {self._max_failures} are allowed",
             )
-        return RestartDecision(self._delay_s)
+        self._restarts += 1
+        return RestartDecision(self._delay_s, number=self._restarts)
 
 
 @final
@@ -162,7 +174,7 @@ class ExponentialDelay:
         moved_s = self._delay_s * (1 + self._jitter * self._chance())
         delay_s = min(max(moved_s, self._initial_s), self._max_s)
         self._restarted_s = now_s + delay_s
-        return RestartDecision(delay_s)
+        return RestartDecision(delay_s, number=self._restarts, limit=self._attempts)
 
 
 def restart_strategy(settings: RestartSettings, chance: Callable[[], float]) -> RestartStrategy:

@@ -53,6 +53,9 @@
     fill("decided", decided, () => decided.map((text) => ns.el("li", text)));
     $("aligning").textContent = ns.aligning(job);
     fill("checkpoints", job.checkpoints, () => [...job.checkpoints].reverse().map(ns.checkpointRow));
+    const failures = job.failures ?? []; // a recording may be older than these
+    $("failed").hidden = !failures.length;
+    fill("failures", [job.job_id, failures], () => ns.failureRows(failures, job.failures_left_out));
     fill("log", [job.log, $("search").value], () => ns.logRows(job, $("search").value));
   };
 

@@ -74,6 +74,15 @@
 
   ns.decided = (job) => job.vertices.flatMap((v) => (v.decided ? [...v.decided.steps.map((s) => `${v.name}: ${s}`), ...v.decided.inputs.map((i) => `${v.name} reads ${i.dataset}: ${ns.size(i.bytes)}${i.is_broadcast ? ", broadcast" : ""}`), `${v.name}: bytes of each subtask: ${v.decided.bytes_per_subtask.slice(0, 64).map(ns.size).join(", ")}`] : []));
 
+  ns.failureRows = (failures, leftOut) => {
+    const rows = [...failures].reverse().map((f, number) => {
+      const made = ns.el("details"), summary = ns.el("summary");
+      summary.append(ns.el("span", `${ns.at(f.at)} `, "soft"), f.text, ns.el("b", ` led to: ${f.led_to}`));
+      made.append(summary, ns.el("pre", f.traceback || f.text)); made.open = number === 0; made.dataset.failure = f.type; return made;
+    });
+    return leftOut ? [...rows, ns.el("p", `${leftOut} more are not kept`, "soft")] : rows;
+  };
+
   ns.logRows = (job, search) => {
     const words = search.toLowerCase().split(/\s+/);
     return job.log.filter((l) => words.every((w) => `${l.what} ${l.text}`.toLowerCase().includes(w))).reverse().map((l) => { const made = ns.el("div"); made.append(ns.el("span", `${ns.at(l.at)} `, "soft"), ns.el("b", `${l.what} `), l.text); return made; });

@@ -32,6 +32,8 @@ def job(**changes: Any) -> dict[str, Any]:
         "vertices": [vertex],
         "last_checkpoint": {"checkpoint_id": 7, "path": "/jobs/chk-00000007"},
         "log": [{"at": 0.0, "what": "job", "text": "created -> running"}],
+        "failures": [],
+        "failures_left_out": 0,
     }
     return found | changes
 
@@ -86,6 +88,15 @@ def test_a_job_that_waits_and_one_that_failed_say_why() -> None:
     assert "failed" in newest
     assert newest.rstrip().endswith("ValueError: no")
     assert oldest.rstrip().endswith("waits for 1 slots")
+
+
+def test_failures_are_told_with_the_lines_that_raised_the_newest() -> None:
+    entry = {"at": 0.0, "text": "map (0): KeyError: 'x', at jobs.py:7", "led_to": "restart 1, next in 1 s"}
+    last = entry | {"led_to": "the end of the job", "traceback": 'Traceback:\n  File "jobs.py", line 7, in [bold]'}
+    text = shown(*job_lines(job(failures=[entry | {"traceback": "older lines"}, last], failures_left_out=3)))
+    assert "map (0): KeyError: 'x', at jobs.py:7; led to: restart 1, next in 1 s\n(3 more failures are not" in text
+    assert 'led to: the end of the job\nTraceback:\n  File "jobs.py", line 7, in [bold]\n' in text
+    assert "older lines" not in text
 
 
 def test_results_are_lines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -122,9 +122,20 @@ class ScriptedTaskManager:
                 final = {"size_bytes": file.size_bytes, "crc32": file.crc32}
             self.link.send(TaskFinished(self.job_id, attempt, produced, {"sink": attempt[1]}, final))
 
-    def fail(self, attempt: Attempt, text: str, *, is_secondary: bool = False, missing: str = "") -> None:
+    def fail(
+        self,
+        attempt: Attempt,
+        text: str,
+        *,
+        is_secondary: bool = False,
+        missing: str = "",
+        is_recoverable: bool = True,
+        report: dict[str, Any] | None = None,
+    ) -> None:
         del self.tasks[attempt]
-        self.link.send(TaskFailed(self.job_id, attempt, "ValueError", text, is_secondary, missing, True))
+        self.link.send(
+            TaskFailed(self.job_id, attempt, "ValueError", text, is_secondary, missing, is_recoverable, report or {})
+        )
 
     def store(self, checkpoint_id: int, folder: Path) -> None:
         """Every task takes part in a checkpoint, with nothing to keep."""

@@ -47,12 +47,12 @@ async def test_a_refusal_is_that_question_s_alone(autojump_clock: MockClock) -> 
 
 
 async def test_a_job_that_failed_raises_its_root_cause(autojump_clock: MockClock) -> None:
-    failed = {"state": "failed", "reason": "task split (2/4): ValueError: no", "results": {}}
+    failed = {"state": "failed", "reason": "task split (2/4): ValueError: no", "results": {}, "traceback": "lines"}
     finished = {"state": "finished", "reason": "", "results": {"show": {"0": [1], "10": None}}}
     async with client_of(answering(failed, finished)) as client:
         with pytest.raises(JobFailed, match=r"^task split \(2/4\): ValueError: no$") as caught:
             await client.wait("ab")
-        assert caught.value.job_id == "ab"
+        assert (caught.value.job_id, caught.value.traceback) == ("ab", "lines")
         assert (await client.wait("ab")).results == {"show": {0: [1], 10: None}}
 
 

@@ -43,7 +43,7 @@ async def test_from_submit_to_end(autojump_clock: MockClock) -> None:
         tm.finishes = True
         job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
         end = await user.ask("wait", job_id=job_id)
-        assert end == {"state": "finished", "reason": "", "results": {"sink": {"0": 0, "1": 1}}}
+        assert end == {"state": "finished", "reason": "", "results": {"sink": {"0": 0, "1": 1}}, "traceback": ""}
         assert tm.opened == [job_id]
         assert any(isinstance(message, CloseJob) for message in tm.said)
         (job,) = (await user.ask("jobs"))["jobs"]
@@ -234,7 +234,7 @@ async def test_a_job_without_checkpoints_for_too_long_is_restarted_and_takes_the
         reason = "declined: source-0 declined: the disk is full"
         assert told == [
             *(f"checkpoint {number} was aborted: {reason}" for number in range(1, 5)),
-            f"4 checkpoints failed in a row, 3 are tolerated; the last, 4, {reason}",
+            f"4 checkpoints failed in a row, 3 are tolerated; the last, 4, {reason}; restart 1 of 3, next in 0.5 s",
         ]
         assert not [name for name in os.listdir(tmp_path) if name.startswith("chk-")]
 

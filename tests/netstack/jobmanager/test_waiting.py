@@ -38,7 +38,8 @@ async def test_a_jobmanager_that_dies_twice_and_comes_back_is_asked_again(autoju
 async def test_the_job_fails_under_the_second_one(autojump_clock: MockClock) -> None:
     url = an_address()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(lives, url, goes, answering({"state": "failed", "reason": "no", "results": {}}))
+        failed = {"state": "failed", "reason": "no", "results": {}, "traceback": ""}
+        nursery.start_soon(lives, url, goes, answering(failed))
         with pytest.raises(JobFailed, match=r"^no$"):
             await wait_for_job("ab", url)
         nursery.cancel_scope.cancel()

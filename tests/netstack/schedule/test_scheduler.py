@@ -285,7 +285,7 @@ def test_restarts_used_up_fail_the_job_with_the_reason() -> None:
 def test_some_failures_cannot_be_recovered_from() -> None:
     play = Play(two_vertices(1, BLOCKING), restart=FixedDelay(None))
     play.start()
-    assert end(play.fail(0, is_recoverable=False)).reason == "it broke (not recoverable)"
+    assert end(play.fail(0, is_recoverable=False)).reason == "it broke (trying again cannot help)"
 
 
 def test_a_user_cancels() -> None:

@@ -18,7 +18,9 @@ from netstack.control.messages import Statistics
 from netstack.errors import ConfigError
 from netstack.jobmanager.service import JobManager
 from netstack.runtime.authentication import Secret
+from netstack.schedule.graph.restart_settings import RestartSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
+from netstack.schedule.graph.stream_graph import StreamSettings
 from netstack.web import flink
 from netstack.web.history import KEPT_S, History
 from netstack.web.serve import open_web
@@ -26,8 +28,8 @@ from netstack.web.serve import open_web
 SECRET = Secret.generate()
 
 
-def pipeline() -> StreamEnvironment:
-    job = StreamEnvironment("pipeline", parallelism=2)
+def pipeline(**settings: Any) -> StreamEnvironment:
+    job = StreamEnvironment("pipeline", parallelism=2, settings=StreamSettings(**settings))
     job.source("jobs:read", name="source").rebalance().map("jobs:change", name="map").sink("jobs:keep", name="sink")
     return job
 
@@ -96,6 +98,52 @@ def test_backpressure_is_told_as_flink_tells_it() -> None:
     (first,) = found["subtasks"]
     assert (first["subtask"], first["ratio"], first["busyRatio"], first["idleRatio"]) == (0, 0.6, 0.3, 0.1)
     assert flink.backpressure({"subtasks": []})["status"] == "deprecated", "Flink's word for: not known yet"
+
+
+async def test_failures_are_told_as_flink_tells_them() -> None:
+    restart = RestartSettings(kind="fixed_delay", delay_s=0.01, attempts=1)
+    frame = {"file": "/home/me/jobs.py", "line": 7, "function": "change", "source": "raise KeyError(item)"}
+    report = {"errors": [{"type": "KeyError", "message": "<b>", "how": "raised", "frames": [frame]}]}
+    lines = (
+        'Traceback (most recent call last):\n  File "/home/me/jobs.py", line 7, in change\n'
+        "    raise KeyError(item)\nKeyError: <b>"
+    )
+    async with jobmanager() as manager, taskmanager(manager, name="left") as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(pipeline(restart=restart))))["job_id"]
+        async with open_web(manager, "127.0.0.1:0") as url:
+            await tm.until(lambda: len(tm.tasks) == 4)
+            _, found = await ask(f"{url}/jobs/{job_id}/exceptions")
+            assert (found["root-exception"], found["timestamp"]) == (None, -1)
+            assert found["exceptionHistory"] == {"entries": [], "truncated": False}
+            tm.fail((0, 0, 0), "first")
+            await tm.until(lambda: {attempt for _, _, attempt in tm.tasks} == {1} and len(tm.tasks) == 4)
+            tm.fail((1, 1, 1), "second", report=report)
+            await manager.jobs.records[job_id].ended.wait()
+            _, found = await ask(f"{url}/jobs/{job_id}/exceptions")
+            newest, oldest = found["exceptionHistory"]["entries"]
+            assert found["root-exception"] == lines
+            assert found["timestamp"] == newest["timestamp"] >= oldest["timestamp"] > 0
+            assert newest | {"timestamp": 0} == {
+                "exceptionName": "KeyError",
+                "stacktrace": lines,
+                "timestamp": 0,
+                "taskName": "map -> sink (1) - attempt 1",
+                "location": "left",
+                "endpoint": "left",
+                "taskManagerId": tm.name,
+                "concurrentExceptions": [],
+            }
+            assert oldest["stacktrace"].endswith("ValueError: first"), "what has no lines is told by its text"
+            (first, _) = found["all-exceptions"]
+            assert (first["exception"], first["task"], first["location"]) == (lines, newest["taskName"], "left")
+            assert not found["truncated"]
+            _, found = await ask(f"{url}/jobs/{job_id}/exceptions?maxExceptions=1")
+            assert len(found["exceptionHistory"]["entries"]) == len(found["all-exceptions"]) == 1
+            assert found["exceptionHistory"]["truncated"]
+            assert (await ask(f"{url}/jobs/{job_id}/exceptions?maxExceptions=all"))[0] == 400
+            own = (await ask(f"{url}/netstack/jobs/{job_id}"))[1]["failures"]
+            assert [each["traceback"] for each in own] == ["", lines]
+            assert "report" not in own[1], "told to whoever asks for the job, and not at every look"
 
 
 async def test_what_is_not_there_is_told() -> None:

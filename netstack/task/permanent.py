@@ -1,0 +1,31 @@
+"""Which errors of the user's code come again in every attempt, so that restarts cannot help.
+
+Takes: what an operator raised, and where. Gives: an `OperatorFailed`; an `OperatorUnusable` if it is permanent.
+
+Errors of ours say so themselves (`NetstackError.is_permanent`). Of the user's only those count that involve no data:
+
+- a module, or an attribute of a module, that is not there;
+- a method of an operator that cannot be called with the arguments it is documented to get;
+- a constructor that raises TypeError or ValueError: it does not take the job's parameters. The place for what depends
+  on the world is `open`.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from ..errors import OperatorFailed, OperatorUnusable
+
+
+def operator_failed(operator: str, error: BaseException, *, is_refusal: bool = False) -> OperatorFailed:
+    """An error of the user's code.
+
+    Args:
+        operator: whose.
+        error: what it raised.
+        is_refusal: whether it is a TypeError or ValueError about the call itself, not about data.
+    """
+    is_missing = isinstance(error, ImportError) or (
+        isinstance(error, AttributeError) and isinstance(error.obj, ModuleType)
+    )
+    return (OperatorUnusable if is_refusal or is_missing else OperatorFailed)(operator, error)
