@@ -341,12 +341,15 @@ class _Run:
 
     def _tell(self, master: JobMaster | None) -> None:
         """What the job goes on after; what it ends of is told in the end."""
-        if master is None or master.scheduler.state in (JobState.FAILING, JobState.FAILED):
+        if master is None:
             return
-        for happening in master.log.since(self._told):
-            if happening.what in _TOLD:
-                self._view.tell(f"netstack: {happening.text}")
+        happenings = [each for each in master.log.since(self._told) if each.what in _TOLD]
         self._told = master.log.added
+        if master.scheduler.state in (JobState.FAILING, JobState.FAILED):
+            failures = [number for number, each in enumerate(happenings) if each.what == "failure"]
+            del happenings[failures[-1] if failures else 0 :]
+        for happening in happenings:
+            self._view.tell(f"netstack: {happening.text}")
 
     async def _look(self, cluster: JobCluster) -> None:
         """Shows how the job is doing."""

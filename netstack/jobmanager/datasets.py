@@ -37,15 +37,22 @@ class KeptPartition:
 
     Attributes:
         name: in the cluster.
-        address: of the TaskManager that has it.
+        address: of the data port that serves it: of a TaskManager, or of one of its slots.
         subpartitions: how many.
         bytes: of its records.
+        taskmanager: address of the TaskManager; empty: it is `address`.
     """
 
     name: str
     address: str
     subpartitions: int
     bytes: int
+    taskmanager: str = ""
+
+    @property
+    def home(self) -> str:
+        """The address of its TaskManager."""
+        return self.taskmanager or self.address
 
 
 @final
@@ -193,7 +200,7 @@ class Datasets:
                 "format": each.format,
                 "bytes": each.bytes,
                 "partitions": len(each.partitions),
-                "taskmanagers": sorted({partition.address for partition in each.partitions}),
+                "taskmanagers": sorted({partition.home for partition in each.partitions}),
                 "missing": sorted(self._missing(each)),
             }
             for each in self._found.values()
@@ -229,7 +236,8 @@ class Datasets:
         return dataset
 
     def _missing(self, dataset: DatasetRecord) -> set[str]:
-        return {each.address for each in dataset.partitions} - self._at[dataset.key]
+        here = self._at[dataset.key]
+        return {each.home for each in dataset.partitions if each.address not in here}
 
     def _drop(self, dataset: DatasetRecord) -> None:
         """Has its TaskManagers drop it; those that are away do when they come back."""

@@ -81,4 +81,5 @@ class JobDatasets:
         places = self._scheduler.persistent()[number]
         for count, (partition, attempt, location) in zip(counts, places, strict=True):
             name = self._driver.partition_name(partition, attempt)
-            yield KeptPartition(name, location.address, count, self._written.get(partition, 0))
+            home = f"{location.address.partition('://')[0]}://{location.name.partition('#')[0]}"
+            yield KeptPartition(name, location.address, count, self._written.get(partition, 0), home)

@@ -378,7 +378,7 @@ class TaskManager:
     async def full_details(self) -> Plain:
         """`details` of all slots that are processes, as one; one that has not answered in time is left out."""
         answers = await self._ask_slots(AskDetails)
-        return merged_details([answer for _, answer in answers], self.slots.memory_bytes)
+        return merged_details([answer for _, answer in answers])
 
     def stacks(self, scope: JobScope | None) -> Plain:
         """The stacks of a job's tasks in this process; see `full_stacks`."""

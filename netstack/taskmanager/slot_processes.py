@@ -29,7 +29,6 @@ from typing import Final, Protocol, final
 
 import trio
 
-from ..config import MIB
 from ..control.build import own_build
 from ..control.codec import Attempt, Plain
 from ..control.link import JOBMANAGER, ControlLink, full_build
@@ -536,15 +535,10 @@ class SlotProcesses:
             metrics: the address at which slot 0 serves metrics, counted up for the others; None serves none.
 
         Raises:
-            ConfigError: there is too little memory, or not enough ports.
+            ConfigError: there are not enough ports.
             OSError: a port cannot be bound.
         """
         config = settings.config
-        if config.memory_bytes // config.slots < MIB:
-            raise ConfigError(
-                f"{config.slots} slots share {config.memory_bytes} bytes of --memory; give at least {config.slots}MiB,"
-                " or fewer --slots"
-            )
         self.settings = settings
         self.on_dataset_lost: Callable[[str], None] = lambda key: None
         self._server = server
@@ -554,7 +548,7 @@ class SlotProcesses:
             Slot(
                 number,
                 url,
-                config.memory_bytes // config.slots,
+                settings.memory_bytes,
                 None if metrics is None else counted_up(metrics, number),
                 server,
                 self._lose_dataset,

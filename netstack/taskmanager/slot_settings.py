@@ -11,6 +11,8 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Final
 
+from ..config import MIB
+
 if TYPE_CHECKING:
     from .service import TaskManagerConfig
 
@@ -20,6 +22,10 @@ HEARTBEAT: Final = struct.Struct("<q")
 
 STACK_SIGNAL: Final = signal.SIGRTMIN + 5
 """Has the process write the stack of its main thread; a number that programs hardly use."""
+
+
+LEAST_BYTES: Final = 16 * MIB
+"""Of a slot: room for connections to thirty other slots, each of which holds sixteen buffers of 32 KiB ready."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +40,14 @@ class SlotSettings:
     config: TaskManagerConfig
     process_memory_bytes: int | None = None
 
+    @property
+    def memory_bytes(self) -> int:
+        """For the network buffers of a slot: its share, but at least `LEAST_BYTES` of those of all.
+
+        Only what is used takes memory; buffers that connections hold ready are used when records come.
+        """
+        return max(self.config.memory_bytes // self.config.slots, min(LEAST_BYTES, self.config.memory_bytes))
+
     def slot_config(self, slot: int, url: str) -> TaskManagerConfig:
         """The settings of one slot."""
         config = self.config
@@ -47,7 +61,7 @@ class SlotSettings:
             jobmanager=None,
             name=config.name or socket.gethostname(),
             slots=1,
-            memory_bytes=config.memory_bytes // config.slots,
+            memory_bytes=self.memory_bytes,
             network=network,
             in_slot=slot,
         )

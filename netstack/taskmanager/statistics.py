@@ -175,12 +175,11 @@ def _merged_job(job: Plain, part: Plain) -> Plain:
     return merged_job
 
 
-def merged_details(slots: Sequence[Plain], memory_bytes: int) -> Plain:
+def merged_details(slots: Sequence[Plain]) -> Plain:
     """The details (`details.details_document`) of the slots of a TaskManager as one document.
 
     Args:
         slots: of those that have answered.
-        memory_bytes: of the TaskManager.
     """
     jobs: dict[str, Plain] = {}
     for slot in slots:
@@ -189,7 +188,7 @@ def merged_details(slots: Sequence[Plain], memory_bytes: int) -> Plain:
             job["tasks"] += part["tasks"]
             job["network"] = _merged_network([each for each in (job["network"], part["network"]) if each is not None])
     return {
-        "memory_bytes": memory_bytes,
+        "memory_bytes": sum(slot["memory_bytes"] for slot in slots),
         "free_memory_bytes": sum(slot["free_memory_bytes"] for slot in slots),
         "network": _merged_network([slot["network"] for slot in slots if slot["network"] is not None]),
         "jobs": jobs,

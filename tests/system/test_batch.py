@@ -205,7 +205,7 @@ async def test_a_slow_host_gets_help(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     speculation = SpeculationSettings(check_interval_s=0.1, baseline_lower_bound_s=0.2, baseline_ratio=0.5)
     with trio.fail_after(PATIENCE_S):
-        async with open_local_cluster(taskmanagers=3, slots=1) as cluster:
+        async with open_local_cluster(taskmanagers=3, slots=1, slots_in="loop") as cluster:
             job = batch_jobs.slow_sums(str(tmp_path / "slow"), speculation)
             job_id = await cluster.client.submit(job.stream_graph())
             result = await cluster.wait(job_id)
