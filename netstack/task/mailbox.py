@@ -67,7 +67,7 @@ class Mailbox:
             await self._signal.wait()
 
     async def serving(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Awaits `call`, to its end whatever is urgent. What is posted meanwhile runs at once, and is urgent behind it."""
+        """Awaits `call` to its end. What is posted meanwhile runs at once, and is urgent behind it."""
         self._is_serving = True
         try:
             return await call()

@@ -22,9 +22,10 @@ Every method may be an ordinary one or `async def`, except those of map, filter 
 
 `read` gives the next records, at least one, in a list or an array; None at the end. An async one may wait, and is never
 interrupted but by the end of the task: a checkpoint, a savepoint too, waits until it has returned, or for its own
-timeout; so a source that waits for long returns now and then, or can be interrupted. With `can_be_interrupted = True` in
-its class, `read` is cancelled when a checkpoint is due, and called again afterwards: whatever it waited for must not be
-lost, nor what it has advanced by. `snapshot` of a source is told how many records at the end of what `read` gave last were not sent: they come again.
+timeout; so a source that waits for long returns now and then, or can be interrupted. With `can_be_interrupted = True`
+in its class, `read` is cancelled when a checkpoint is due, and called again afterwards: whatever it waited for must not
+be lost, nor what it has advanced by. `snapshot` of a source is told how many records at the end of what `read` gave
+last were not sent: they come again.
 
 After a restart `restore` is called behind `open`, in every subtask of an operator that had state of its own: with what
 `snapshot` gave in each subtask whose work it goes on with. That is exactly one as long as the parallelism stays; with
