@@ -4,8 +4,9 @@ Takes: a chain, its input and output, its mailbox and checkpoints. Gives: record
 
 Rules:
 - Between two records, and only there: barriers, timers, the coordinator's wishes. So also while it waits for output
-  (soft back-pressure) or, as a source, for something to read. Inside a record it waits for output only when the record
-  needs more than the overdraft gives; then a barrier waits for that record.
+  (soft back-pressure). Inside a record it waits for output only when the record needs more than the overdraft gives;
+  then a barrier waits for that record. It also waits for the `read` of an async source, which it interrupts only if
+  the source says that it can be; what the coordinator says meanwhile is heard, and done behind that read.
 - No clock, no await, no look at the network per record of an ordinary operator: records are processed in slices that
   take about two milliseconds.
 """
@@ -201,12 +202,15 @@ class ChainLoop:
         if bound.is_async:
             self.reading.begin(self._now())
             try:
-                has_read, records = await self._mailbox.unless_urgent(bound.process)
+                if not bound.can_be_interrupted:
+                    records = await self._mailbox.serving(bound.process)
+                else:
+                    has_read, records = await self._mailbox.unless_urgent(bound.process)
+                    if not has_read:
+                        return True
             finally:
                 self.reading.end(self._now())
-            self._waited_at = self._ticks()
-            if not has_read:
-                return True
+                self._waited_at = self._ticks()
         else:
             records = bound.process()
         if records is None:

@@ -131,6 +131,7 @@ class TaskCheckpoints:
         self._mailbox = mailbox
         self._in_thread = in_thread
         self._due: deque[Callable[[], Awaitable[None]]] = deque()
+        self._accepted: set[int] = set()  # what is to begin, and was not given up meanwhile
         self._pending: dict[int, _Pending] = {}
         self._last_id = -1
         self._here_id = -1  # the newest that the coordinator itself has triggered here
@@ -190,6 +191,7 @@ class TaskCheckpoints:
             self._aborted[checkpoint_id] = None
             if len(self._aborted) > REMEMBERED_ABORTS:
                 del self._aborted[next(iter(self._aborted))]
+        self._accepted.discard(checkpoint_id)
         self._forget(checkpoint_id)
         if checkpoint_id == self._stopping:
             self.is_held, self._stopping = False, -1
@@ -236,11 +238,16 @@ class TaskCheckpoints:
         if barrier.checkpoint_id in self._aborted:
             raise CannotCheckpoint(AbortReason.DECLINED)
         self._last_id = barrier.checkpoint_id
+        self._accepted.add(barrier.checkpoint_id)
         self._due.append(partial(self._begin, barrier, alignment))
 
     async def _begin(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
         began_s = self._environment.now()
         checkpoint_id = barrier.checkpoint_id
+        if checkpoint_id not in self._accepted:  # consumers may wait for its barrier
+            await self._output.broadcast(CancelCheckpointMarker(checkpoint_id))
+            return
+        self._accepted.discard(checkpoint_id)
         capture = ChannelStateCapture(checkpoint_id, max_bytes=MAX_CHANNEL_STATE_BYTES, on_end=self._on_gathered)
         report = SubtaskReport(
             self._name,

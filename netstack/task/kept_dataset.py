@@ -31,6 +31,8 @@ class KeptDataset:
         ConfigError: nobody has looked it up.
     """
 
+    can_be_interrupted = True
+
     def __init__(
         self, dataset: str, format: str | None = None, partitions: Sequence[Mapping[str, Any]] | None = None
     ) -> None:

@@ -3,8 +3,9 @@
 Takes: callbacks of timers, of the coordinator, of gates and pools. Gives: one attribute to look at, and something to
 wait for.
 
-Rules: one task waits. What was posted runs in that task, between two records, in order. `wake` only says that it should
-look again; `alert` and `post` also say that there is something to do before the next record.
+Rules: one task waits. What was posted runs in that task, between two records, in order; while it awaits a source, at
+once. `wake` only says that it should look again; `alert` and `post` also say that there is something to do before the
+next record.
 """
 
 from __future__ import annotations
@@ -25,17 +26,21 @@ class Mailbox:
         is_urgent: whether something is to be done before the next record.
     """
 
-    __slots__ = ("_mail", "_reading", "_signal", "is_urgent")
+    __slots__ = ("_is_serving", "_mail", "_reading", "_signal", "is_urgent")
 
     def __init__(self) -> None:
         self.is_urgent = False
         self._mail: list[Callable[[], None]] = []
         self._signal = Signal()
         self._reading: trio.CancelScope | None = None
+        self._is_serving = False
 
     def post(self, action: Callable[[], None]) -> None:
-        """Has the task run `action` between two records; it must not wait."""
-        self._mail.append(action)
+        """Has the task run `action` between two records; it must not wait, nor call what the user wrote."""
+        if self._is_serving:
+            action()
+        else:
+            self._mail.append(action)
         self.alert()
 
     def alert(self) -> None:
@@ -60,6 +65,14 @@ class Mailbox:
         """Waits for the next `wake`, `alert` or `post`; not if something is urgent. Cancellation: nothing changed."""
         if not self.is_urgent:
             await self._signal.wait()
+
+    async def serving(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Awaits `call` to its end. What is posted meanwhile runs at once, and is urgent behind it."""
+        self._is_serving = True
+        try:
+            return await call()
+        finally:
+            self._is_serving = False
 
     async def unless_urgent(self, call: Callable[[], Awaitable[Any]]) -> tuple[bool, Any]:
         """Awaits `call`, which is cancelled when something becomes urgent.

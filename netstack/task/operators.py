@@ -20,9 +20,12 @@ once where no checkpoint can come between; in a list only where they differ in l
 
 Every method may be an ordinary one or `async def`, except those of map, filter and flat_map.
 
-`read` gives the next records, at least one, in a list or an array; None at the end. It may wait: when a checkpoint is
-due an async one is cancelled while it waits, and called again afterwards; whatever it waited for must not be lost.
-`snapshot` of a source is told how many records at the end of what `read` gave last were not sent: they come again.
+`read` gives the next records, at least one, in a list or an array; None at the end. An async one may wait, and is never
+interrupted but by the end of the task: a checkpoint, a savepoint too, waits until it has returned, or for its own
+timeout; so a source that waits for long returns now and then, or can be interrupted. With `can_be_interrupted = True`
+in its class, `read` is cancelled when a checkpoint is due, and called again afterwards: whatever it waited for must not
+be lost, nor what it has advanced by. `snapshot` of a source is told how many records at the end of what `read` gave
+last were not sent: they come again.
 
 After a restart `restore` is called behind `open`, in every subtask of an operator that had state of its own: with what
 `snapshot` gave in each subtask whose work it goes on with. That is exactly one as long as the parallelism stays; with
@@ -99,12 +102,14 @@ class BoundOperator:
         is_async: `process` has to be awaited.
         process: what is called with records: of a source `read`.
         inputs: of a connect with two methods, those.
+        can_be_interrupted: whether an async `read` may be cancelled while it waits, and called again.
         takes_arrays: whether records of bytes and numbers come in arrays, where they are of one length.
         wants_output: whether `process` is called with an output, too: always, but of sinks only if they take it.
     """
 
     __slots__ = (
         "_object",
+        "can_be_interrupted",
         "context",
         "inputs",
         "is_async",
@@ -165,6 +170,7 @@ class BoundOperator:
         if self.is_async and self.kind in _PLAIN:
             raise ConfigError(f"operator {self.name!r}: a {self.kind.value} cannot be async; make it a process")
         self.wants_output = self.kind is not OperatorKind.SINK or _takes(self.process, 2)
+        self.can_be_interrupted = bool(getattr(self._object, "can_be_interrupted", False))
         self.takes_arrays = self.is_batched and bool(getattr(self._object, "takes_arrays", False))
 
     def _find_methods(self) -> None:
@@ -243,8 +249,8 @@ class IterableSource:
         """Nothing is called yet."""
         if inspect.isasyncgenfunction(getattr(function, "func", function)):
             raise ConfigError(
-                f"operator {context.operator!r}: an async generator cannot go on after it was interrupted for a"
-                " checkpoint; make it a class with async read and snapshot"
+                f"operator {context.operator!r}: an async generator gives no iterable; make it a class with async read"
+                " and snapshot"
             )
         self.function = function
         self._context = context

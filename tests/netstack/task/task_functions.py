@@ -396,3 +396,35 @@ class AllAtTheEnd(Arrays):
 
     def finish(self, out: Output) -> None:
         out.collect_batch(np.arange(self.count))
+
+
+class LongReads:
+    """A source of two records, each awaited for a minute; it says when reads begin, end and are cancelled."""
+
+    def __init__(self) -> None:
+        self.next = 0
+
+    async def read(self) -> list[int] | None:
+        LOG.append("begin")
+        try:
+            await trio.sleep(60)
+        except trio.Cancelled:
+            LOG.append("cancelled")
+            raise
+        LOG.append("end")
+        self.next += 1
+        return [self.next] if self.next < 3 else None
+
+    def snapshot(self, unsent: int) -> int:
+        LOG.append("snapshot")
+        return self.next - unsent
+
+    def checkpoint_completed(self, checkpoint_id: int) -> None:
+        LOG.append(f"complete {checkpoint_id}")
+
+    def restore(self, states: list[int]) -> None:
+        (self.next,) = states
+
+
+class InterruptedReads(LongReads):
+    can_be_interrupted = True

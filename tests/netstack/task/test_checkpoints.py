@@ -8,8 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import task_functions
 import trio
-from task_functions import Collect, CountAtEnd, Join, SlowNumbers, Unstorable, double, is_even, key_of, numbers
+from task_functions import (
+    Collect,
+    CountAtEnd,
+    InterruptedReads,
+    Join,
+    LongReads,
+    SlowNumbers,
+    Unstorable,
+    double,
+    is_even,
+    key_of,
+    numbers,
+)
 from tasks import Run, run_to_its_end, running
 from trio.testing import MockClock
 
@@ -229,3 +242,57 @@ def told_states(folder: Path, parallelism: int) -> StreamEnvironment:
     stream = job.source(SlowNumbers, name="source", parameters={"count": COUNT})
     stream.rebalance().sink("task_functions:TellsStates", name="count").set_parallelism(parallelism)
     return job
+
+
+def reading(folder: Path, source: type) -> StreamEnvironment:
+    task_functions.LOG.clear()
+    job = environment(folder, parallelism=1)
+    job.source(source, name="source").sink(Collect, name="sink")
+    return job
+
+
+async def test_a_read_is_never_interrupted_and_mail_is_served_meanwhile(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with running(reading(tmp_path, LongReads)) as run:
+        (task,) = run.tasks.values()
+        await trio.sleep(1)
+        run.trigger(1)  # and nobody waits for it any more before the read returns
+        await trio.sleep(1)
+        task.abort_checkpoint(1)
+        run.trigger(2)
+        await run.complete(2)
+        assert trio.current_time() == pytest.approx(60, abs=0.1)
+        assert task_functions.LOG[:3] == ["begin", "end", "snapshot"]
+        assert 1 not in run.files
+        await run.wait()
+        assert task_functions.LOG.count("complete 2") == 1
+        assert trio.current_time() == pytest.approx(180, abs=0.1)
+        assert run.result("sink") == [[1, 2]]
+
+
+async def test_a_job_stops_with_a_savepoint_behind_the_read(autojump_clock: MockClock, tmp_path: Path) -> None:
+    async with running(reading(tmp_path, LongReads)) as run:
+        await trio.sleep(1)
+        await run.checkpoint(1, stops=True)
+        await run.wait()
+        assert trio.current_time() == pytest.approx(60, abs=0.1)
+    run = await run_to_its_end(reading(tmp_path, LongReads), restore=1)
+    assert run.result("sink") == [[1, 2]]
+
+
+async def test_the_end_of_a_task_interrupts_a_read(autojump_clock: MockClock, tmp_path: Path) -> None:
+    async with running(reading(tmp_path, LongReads)):
+        await trio.sleep(1)
+    assert task_functions.LOG == ["begin", "cancelled"]
+    assert trio.current_time() == pytest.approx(1, abs=0.1)
+
+
+async def test_a_source_that_can_be_interrupted_is(autojump_clock: MockClock, tmp_path: Path) -> None:
+    async with running(reading(tmp_path, InterruptedReads)) as run:
+        await trio.sleep(1)
+        await run.checkpoint(1)
+        assert trio.current_time() == pytest.approx(1, abs=0.1)
+        await run.wait()
+        assert task_functions.LOG[:5] == ["begin", "cancelled", "snapshot", "begin", "cancelled"]
+        assert run.result("sink") == [[1, 2]]

@@ -59,3 +59,27 @@ async def test_reading_is_cancelled_by_what_is_urgent_only(autojump_clock: MockC
     mailbox.open()
     mailbox.alert()
     assert await mailbox.unless_urgent(read) == (True, 5)  # it was urgent before; the task looks first
+
+
+async def test_what_is_posted_while_a_source_reads_runs_at_once_and_is_urgent_behind_it(
+    autojump_clock: MockClock,
+) -> None:
+    mailbox = Mailbox()
+    seen: list[float] = []
+
+    async def read() -> int:
+        await trio.sleep(10)
+        return 5
+
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def tell() -> None:
+            await trio.sleep(1)
+            mailbox.post(lambda: seen.append(trio.current_time() - began))
+
+        began = trio.current_time()
+        assert await mailbox.serving(read) == 5
+    assert (seen, trio.current_time() - began, mailbox.is_urgent) == ([1], 10, True)
+    mailbox.post(lambda: seen.append(-1))
+    assert seen == [1]  # the read is over: it waits again

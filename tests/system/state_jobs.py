@@ -1,0 +1,62 @@
+"""Jobs whose sources, keys and savepoints are tested in real processes; TaskManagers import this module by its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+
+from netstack import CheckpointSettings, RestartSettings, StreamEnvironment, StreamSettings
+
+
+def environment(name: str, *, interval_s: float | None = 0.1) -> StreamEnvironment:
+    settings = StreamSettings(
+        checkpoints=CheckpointSettings(interval_s=interval_s),
+        restart=RestartSettings(kind="fixed_delay", delay_s=0.05),
+    )
+    return StreamEnvironment(name, parallelism=1, max_parallelism=128, settings=settings)
+
+
+class Collect:
+    """Returns what came, in its order."""
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+
+    def process(self, item: Any) -> None:
+        self.items.append(item)
+
+    def snapshot(self) -> list[Any]:
+        return list(self.items)
+
+    def restore(self, states: list[list[Any]]) -> None:
+        self.items = [item for state in states for item in state]
+
+    def finish(self) -> list[Any]:
+        return self.items
+
+
+class Advancing:
+    """A source that advances, then awaits for longer than checkpoints are apart."""
+
+    def __init__(self) -> None:
+        self.next = 0
+
+    async def read(self) -> list[int] | None:
+        if self.next == 60:
+            return None
+        first, self.next = self.next, self.next + 5
+        await trio.sleep(0.15)
+        return list(range(first, self.next))
+
+    def snapshot(self, unsent: int) -> int:
+        return self.next - unsent
+
+    def restore(self, states: list[int]) -> None:
+        (self.next,) = states
+
+
+def advancing() -> StreamEnvironment:
+    job = environment("advancing", interval_s=0.02)
+    job.source(Advancing).sink(Collect, name="sink")
+    return job
