@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from scripted_taskmanager import client, document, jobmanager, taskmanager
 from trio.testing import MockClock
 
@@ -37,6 +38,15 @@ def pipeline(**restart: Any) -> dict[str, Any]:
     job = StreamEnvironment("pipeline", parallelism=2, settings=settings)
     job.source("jobs:read", name="source").rebalance().map("jobs:change", name="map").sink("jobs:keep", name="sink")
     return document(job)
+
+
+async def first_failures(user: Any, job_id: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    with trio.fail_after(60.0):
+        while not found:
+            await trio.sleep(0.01)
+            found = (await user.ask("job", job_id=job_id))["failures"]
+    return found
 
 
 async def test_each_restart_is_told_in_one_line_and_the_end_with_its_lines(
@@ -97,9 +107,7 @@ async def test_a_restart_without_a_limit_is_told_without_one(
         job_id = (await user.ask("submit", document=pipeline(**restart)))["job_id"]
         await tm.until(lambda: len(tm.tasks) == 4)
         tm.fail((0, 0, 0), "no")
-        found: list[dict[str, Any]] = []
-        while not found:
-            found = (await user.ask("job", job_id=job_id))["failures"]
+        found = await first_failures(user, job_id)
         assert [each["led_to"] for each in found] == [told]
 
 
@@ -108,7 +116,8 @@ async def test_what_cannot_get_better_ends_the_job_at_once(autojump_clock: MockC
         job_id = (await user.ask("submit", document=pipeline(kind="fixed_delay", delay_s=1.0)))["job_id"]
         await tm.until(lambda: len(tm.tasks) == 4)
         tm.fail((0, 0, 0), "not there", is_recoverable=False)
-        end = await user.ask("wait", job_id=job_id)
+        with trio.fail_after(60.0):
+            end = await user.ask("wait", job_id=job_id)
         assert end["reason"].endswith(": ValueError: not there (trying again cannot help)")
         assert end["traceback"] == "", "no error of Python was told"
         assert (await user.ask("job", job_id=job_id))["restarts"] == 0
@@ -135,9 +144,7 @@ async def test_a_lost_taskmanager_is_a_failure_without_lines(autojump_clock: Moc
         async with taskmanager(manager, slots=1, name="goes") as goes:
             job_id = (await user.ask("submit", document=pipeline(kind="fixed_delay", delay_s=1.0)))["job_id"]
             await goes.until(lambda: len(goes.tasks) == 2)
-        found: list[dict[str, Any]] = []
-        while not found:
-            found = (await user.ask("job", job_id=job_id))["failures"]
+        found = await first_failures(user, job_id)
         assert found[0]["text"].startswith("TaskManager 'goes' is lost: ")
         assert (found[0]["task"], found[0]["traceback"], found[0]["report"]) == ("", "", {})
 
@@ -147,9 +154,7 @@ async def test_a_report_that_is_none_is_a_broken_taskmanager_s(autojump_clock: M
         job_id = (await user.ask("submit", document=pipeline(kind="fixed_delay", delay_s=1.0)))["job_id"]
         await odd.until(lambda: len(odd.tasks) == 4)
         odd.fail((0, 0, 0), "no", report={"errors": "x"})
-        found: list[dict[str, Any]] = []
-        while not found:
-            found = (await user.ask("job", job_id=job_id))["failures"]
+        found = await first_failures(user, job_id)
         assert "a failure report is empty or has 1 to 8 errors" in found[0]["text"]
 
 

@@ -9,10 +9,12 @@ import pytest
 import trio
 from browser import Browser, Page, open_browser
 from page_jobs import cluster
+from scripted_taskmanager import client, document, jobmanager, taskmanager
 
 from netstack.cli import main
 from netstack.jobmanager.children import TaskManagerSettings, open_local_taskmanagers
 from netstack.jobmanager.service import JobManager
+from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.taskmanager.service import TaskManager
 from netstack.web.history import snapshot_text
 from netstack.web.recording import Recording
@@ -194,6 +196,38 @@ async def a_recording_opens_alone(browser: Browser, manager: JobManager, job_id:
     assert await page.value("document.querySelector('#slider').max") == "1"
     assert (await page.value("document.querySelector('#head').textContent")).startswith("Recorded: ")
     assert await page.value("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)", "dark"
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+async def test_failures_are_drawn_as_text(chromium: str) -> None:
+    """The newest is open; what a user's error says is never a part of the page."""
+    frame = {"file": "/jobs.py", "line": 7, "function": "change", "source": "raise KeyError(item)"}
+    error = {"type": "KeyError", "message": "<img src=x>", "how": "raised", "frames": [frame]}
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_browser(chromium) as browser,
+            jobmanager() as manager,
+            client(manager) as user,
+            taskmanager(manager) as tm,
+            open_web(manager, "127.0.0.1:0") as url,
+        ):
+            job = StreamEnvironment("fails")
+            job.source("jobs:read", name="source").sink("jobs:keep", name="sink")
+            job_id = (await user.ask("submit", document=document(job)))["job_id"]
+            page = await browser.open(url)
+            await page.until("document.querySelector('[data-state=\"running\"]')")
+            assert await page.value("document.querySelector('#failed').hidden")
+            await tm.until(lambda: tm.tasks)
+            tm.fail((0, 0, 0), "<b>no</b>", report={"errors": [error]})
+            await manager.jobs.records[job_id].ended.wait()
+            text = await page.until("document.querySelector('#failures details[open] pre')?.textContent")
+            assert text.endswith(
+                '  File "/jobs.py", line 7, in change\n    raise KeyError(item)\nKeyError: <img src=x>'
+            )
+            head = await page.value("document.querySelector('#failures summary').textContent")
+            assert "<b>no</b>, at jobs.py:7 led to: the end of the job" in head
+            assert not await page.value("document.querySelector('#failed').hidden")
 
 
 async def test_nobody_is_asked_while_nobody_looks() -> None:
