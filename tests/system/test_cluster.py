@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 from cluster_rig import PATIENCE_S, ClusterRig, end
 
 from netstack.cli import main
+from netstack.errors import JobFailed
 from netstack.jobmanager.client import JobClient
 from netstack.runtime.authentication import Secret
 from netstack.schedule.plan.plan import make_plan
@@ -198,6 +201,36 @@ def test_a_module_is_sent_with_its_job(cluster: ClusterRig, capsys: pytest.Captu
     assert main([*words]) == 1
     assert "No module named 'sent_along'" in capsys.readouterr().err
     assert command(capsys, *words, "--ship", str(tmp_path / "sent_along.py"))["state"] == "finished"
+
+
+def test_a_failure_in_code_that_was_sent_is_told_with_its_lines_and_remembered(tmp_path: Path) -> None:
+    """By `submit --wait`, by `JobFailed`, by `jobs`; by a JobManager that has come back, too."""
+    (tmp_path / "sent_failing.py").write_text("def same(item):\n    return {}[item]\n")
+    with ClusterRig(tmp_path / "cluster") as rig:
+        rig.start_taskmanagers(4, flags=["--allow-submitted"])
+        words = ("cluster_jobs:with_code_of", "-p", "module=sent_failing", "--ship", str(tmp_path / "sent_failing.py"))
+        said = communicate(rig.command("submit", *words, "-p", "parallelism=1", "--wait", path=[HERE]), 1)[1]
+        job_line, *lines, last = said.splitlines()
+        job_id = job_line.removeprefix("job ")
+        text = "\n".join(lines)
+        assert re.search(r'\.zip/sent_failing\.py", line 2, in same\n    return \{\}\[item\]\nKeyError: ', text)
+        assert re.search(r"KeyError: operator 'map': .*, at sent_failing\.py:2 \(", last)
+        with pytest.raises(JobFailed) as caught:
+            rig.ask(lambda client: client.wait(job_id))
+        assert caught.value.traceback == text
+        assert text in communicate(rig.command("jobs", job_id), 0)[0]
+        assert rig.jobmanager is not None
+        end(rig.jobmanager)
+        rig.start_jobmanager(rig.address)
+        (failure,) = json.loads(communicate(rig.command("jobs", job_id, "--json"), 0)[0])["failures"]
+        assert (failure["type"], failure["traceback"]) == ("KeyError", text)
+        assert failure["report"]["errors"][0]["frames"][-1]["source"] == "return {}[item]"
+
+
+def communicate(process: subprocess.Popen[bytes], code: int) -> tuple[str, str]:
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == code, err
+    return out.decode(), err.decode()
 
 
 def test_who_waits_for_a_job_gets_its_results_though_the_jobmanager_is_killed(tmp_path: Path) -> None:
