@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from netstack.inbound.gate import SingleInputGate
 from netstack.inbound.union import UnionInputGate
 from netstack.runtime.network_environment import NetworkEnvironment
 from netstack.runtime.record_reader import RecordReader
+from transports.shm import unsupported
 
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=64 * 1024, heartbeat_interval_s=None)
-SCHEMES = ["memory", "tcp", "unix"]
+SCHEMES = ["memory", "tcp", "unix", *(() if unsupported() else ("shm",))]
 numbers = itertools.count()
 
 
@@ -27,6 +29,8 @@ def url(scheme: str = "memory", folder: Path | None = None) -> str:
             return "tcp://127.0.0.1:0"
         case "unix":
             return f"unix://{folder}/{next(numbers)}.sock"
+        case "shm":
+            return f"shm://task-manager-{os.getpid()}-{next(numbers)}"
         case _:
             return f"memory://task-manager-{next(numbers)}"
 
