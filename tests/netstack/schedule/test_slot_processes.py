@@ -32,9 +32,7 @@ def test_consumers_are_told_the_port_of_the_producers_slot() -> None:
     found = {}
     for instruction in play.said:
         if isinstance(instruction, Deploy):
-            slots = {
-                subtask: slot for subtask, slot in zip(instruction.subtasks.tolist(), instruction.slots, strict=True)
-            }
+            slots = dict(zip(instruction.subtasks.tolist(), instruction.slots, strict=True))
             for subtask, packed in play.scheduler.descriptors(instruction):
                 descriptor = TaskDeploymentDescriptor.parse(packed)
                 assert descriptor.allocation == f"tm/{slots[subtask].index}"
