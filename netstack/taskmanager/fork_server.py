@@ -37,6 +37,8 @@ _DESCRIPTORS: Final = 8
 _PR_SET_PDEATHSIG: Final = 1
 _HANDLED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD)
 
+_leave: Final = os._exit  # slots replace it, so that user code that calls it leaves its stack
+
 SlotMain = Callable[[dict[str, Any], list[int]], int]
 """What a slot process runs: takes its request and its descriptors, gives its exit code."""
 
@@ -190,7 +192,7 @@ def _serve_and_exit(connection: socket.socket, main: SlotMain) -> NoReturn:
         _Server(connection, main).serve()
         code = 0
     finally:
-        os._exit(code)
+        _leave(code)
 
 
 @final
@@ -266,7 +268,7 @@ class _Server:
             with contextlib.suppress(BaseException):
                 sys.stdout.flush()
                 sys.stderr.flush()
-            os._exit(code)
+            _leave(code)
 
 
 def _die_with_parent(parent: int) -> None:
@@ -274,7 +276,7 @@ def _die_with_parent(parent: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
-        os._exit(1)
+        _leave(1)
 
 
 def _kill_session(pid: int) -> None:

@@ -332,6 +332,10 @@ class Slot:
                 with trio.move_on_after(_STACK_S):  # what it had said before its end is still to be read
                     await self._heard_all.wait()
                 nursery.cancel_scope.cancel()
+        except trio.Cancelled:  # the TaskManager is stopping: its link says so
+            self.jobs.clear()
+            self.datasets.clear()
+            raise
         finally:
             stream.close()  # which ends a process that still runs
             if self._process is not None:
