@@ -66,11 +66,11 @@ def task_frames(frames: list[Frame]) -> list[Frame]:
 
 def parse_stack(text: str) -> list[Frame]:
     """The last stack that `faulthandler` has written, innermost frame first."""
-    frames = []
-    for line in text.rpartition(_HEAD)[2].splitlines():
-        found = _LINE.match(line)
-        if found is not None:
-            frames.append(Frame(found[1], int(found[2]) if found[2].isdigit() else 0, found[3]))
+    frames: list[Frame] = []
+    for part in text.split(_HEAD):  # since Python 3.14 a crash writes the stack of C behind it
+        matches = [found for line in part.splitlines() if (found := _LINE.match(line)) is not None]
+        if matches:
+            frames = [Frame(each[1], int(each[2]) if each[2].isdigit() else 0, each[3]) for each in matches]
     return frames[:FRAMES_AT_MOST]
 
 

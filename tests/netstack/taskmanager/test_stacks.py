@@ -34,6 +34,8 @@ def test_a_stack_of_faulthandler_is_read_innermost_first() -> None:
     assert frames[0].file == __file__
     assert "dump_traceback" in frames[0].document()["source"]
     assert parse_stack("") == []
+    of_c = 'Current thread\'s C stack trace (most recent call first):\n  Binary file "python", at _Py_DumpStack+0x3d\n'
+    assert parse_stack(written_stack() + of_c)[0].function == "written_stack"
 
 
 def test_a_line_is_told_with_its_task_and_operator() -> None:
