@@ -450,6 +450,8 @@ class Indexed(Sequence[int]):
         return self.count
 
     def __getitem__(self, index: Any) -> Any:
+        if index >= self.count:
+            raise IndexError(index)
         self.asked.append(index)
         return index
 
