@@ -1,11 +1,12 @@
 """Key groups: which subpartition a key belongs to, by the same arithmetic as Flink, one key or an array at a time.
 
-Takes: keys. Gives: hashes that are the same in every process, key groups, and the subpartition that owns each group.
+Takes: keys. Gives: hashes that are the same in every process, key groups, the subpartition that owns each group; and
+the form of a key that decides which keys are one, in placement and in state.
 
 A key's hash is what Java's `hashCode` gives for the like type (Python's own `hash` differs from process to process).
 Its murmur picks one of `max_parallelism` key groups; subpartitions own contiguous ranges of groups, so that a change of
 parallelism moves whole groups. Keys that are equal in Python but of different types (1, 1.0, True) are different keys
-here, as they are in Java; so are 0.0 and -0.0.
+here, as they are in Java; so are 0.0 and -0.0, and every NaN is one key (`Double.equals`).
 
 The functions named `..._array` give exactly what the plain ones give for each element, at a few nanoseconds each.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Iterable
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +31,11 @@ MIN_DEFAULT_MAX_PARALLELISM = 128
 MAX_PARALLELISM_LIMIT = 32_768
 """Flink's bound, so that a key group fits 15 bits."""
 
+PLAIN_KEYS = frozenset({int, str, bytes, type(None)})
+"""Of exactly these types a key is its own canonical form: Python's `==` tells them apart as Java does."""
+
+_FORM = object()  # the first of every canonical form that is not the key itself
+_NAN_BITS = bytes.fromhex("000000000000f87f")
 _MASK = 0xFFFFFFFF
 _FLOAT = struct.Struct("<d")
 _HALVES = struct.Struct("<II")
@@ -77,10 +84,61 @@ def stable_hash(key: object) -> int:
         return _signed(_polynomial(0, map(stable_hash, key)))
     if key is None:
         return 0
-    raise RecordError(
-        f"key of type {type(key).__name__} has no stable hash;"
-        " give an int, str, bytes, float, bool, None, or a tuple of these"
-    )
+    raise _no_key(key)
+
+
+def canonical_key(key: Any) -> Any:
+    """What stands for a key in a dict: equal, in Python, exactly where two keys are one.
+
+    A key is its type and its value: 1, 1.0 and True are three, 0.0 and -0.0 two, every NaN is the same one. A tuple is
+    its items. Numpy scalars, and what is derived from int, str, bytes, float or tuple, count as the value they hold.
+
+    Returns:
+        The key itself for those of `PLAIN_KEYS` and tuples of them, and for what this function gave; otherwise a form
+        that `original_key` turns back.
+
+    Raises:
+        RecordError: it has no stable hash because of its type.
+    """
+    kind = key.__class__
+    if kind in PLAIN_KEYS or (kind is tuple and PLAIN_KEYS.issuperset(map(type, key))):
+        return key
+    if kind is float and key and key == key:  # only zeros and NaN need their bits
+        return (_FORM, float, key)
+    if isinstance(key, np.generic):
+        key = key.item()
+        if key.__class__ in PLAIN_KEYS:
+            return key
+    if isinstance(key, float):
+        if key and key == key:
+            return (_FORM, float, float(key))
+        return (_FORM, float, _FLOAT.pack(key) if key == key else _NAN_BITS)
+    if isinstance(key, tuple):
+        if key and key[0] is _FORM:
+            return key
+        forms = tuple(map(canonical_key, key))
+        if not all(each.__class__ in PLAIN_KEYS or original_key(each) is each for each in forms):
+            return (_FORM, tuple, forms)
+        return key if kind is tuple and all(map(is_, forms, key)) else forms
+    if isinstance(key, str):
+        return str.__str__(key)
+    if isinstance(key, bool):
+        return (_FORM, bool, key)
+    if isinstance(key, int):
+        return int.__int__(key)
+    if isinstance(key, bytes):
+        return bytes(key)
+    raise _no_key(key)
+
+
+def original_key(form: Any) -> Any:
+    """The key that `canonical_key` gave this for, as a value of Python's own."""
+    if form.__class__ is not tuple or not form or form[0] is not _FORM:
+        return form
+    _, kind, value = form
+    if kind is tuple:
+        return tuple(map(original_key, value))
+    return _FLOAT.unpack(value)[0] if value.__class__ is bytes else value
 
 
 def murmur(value: int) -> int:
@@ -214,6 +272,13 @@ def owner_array(
         chunk = slice(at, at + _CHUNK_KEYS)
         np.take(owners, key_group_array(hashes[chunk], groups), out=found[chunk], mode="clip")
     return found
+
+
+def _no_key(key: object) -> RecordError:
+    return RecordError(
+        f"key of type {type(key).__name__} has no stable hash;"
+        " give an int, str, bytes, float, bool, None, or a tuple of these"
+    )
 
 
 def _signed(unsigned: int) -> int:

@@ -8,7 +8,7 @@ digests shows what equal counts would hide: one record lost and another of the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +20,7 @@ DISORDERED: Final = 2
 _NEXT: Final = 3
 _QUOTED: Final = 5
 
-KeyCounts = dict[int, list[int]]
+KeyCounts = MutableMapping[int, list[int]]
 """By key: records, sum of digests, records behind a later one; then for each split the least number to come."""
 
 

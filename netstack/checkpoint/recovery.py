@@ -14,14 +14,17 @@ Rules:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from ..errors import CheckpointError, ConfigError
-from ..keygroups import check_parallelism, default_max_parallelism, key_group, operator_index
+from ..keygroups import canonical_key, check_parallelism, default_max_parallelism, key_group, operator_index
 from ..record.framing import LENGTH, PREFIX_BYTES, RUN_FLAG, RUN_HEAD_BYTES, explain_run
 from .snapshot import ChannelKey, TaskSnapshot
+
+LOGGER: Final = logging.getLogger("netstack")
 
 _InFlight: TypeAlias = dict[ChannelKey, list[bytes]]
 
@@ -51,7 +54,8 @@ class TaskPlan:
         task: its name, as in the checkpoint; one that is not there starts empty.
         parallelism: how many subtasks it has now.
         exchanges: its inputs.
-        keyed_state: the operator's state is a dict by key, shared out by key group. Otherwise the state of old subtask
+        keyed_state: the operator's state is by key, a dict or a list of [key, value], and is shared out by key group.
+            Otherwise the state of old subtask
             i goes to subtask i modulo the new number, as a whole.
         max_parallelism: the number of key groups, as its selectors have it; None as they choose for None.
     """
@@ -70,7 +74,8 @@ class RecoveredTask:
     Attributes:
         task: its name.
         subtask: which of its subtasks.
-        operator_states: of the old subtasks whose work it goes on with, by their index; keyed state is always one dict.
+        operator_states: of the old subtasks whose work it goes on with, by their index; keyed state is always one dict,
+            by `canonical_key`.
         records: the bytes of the records in flight to it, without length prefixes, by the name of the exchange.
     """
 
@@ -242,18 +247,22 @@ def _share_keyed_state(
     states: list[dict[Any, Any]] = [{} for _ in subtasks]
     for snapshot in group:
         state = {} if snapshot.operator is None else snapshot.operator
-        if not isinstance(state, dict):
+        is_list = isinstance(state, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in state)
+        if not is_list and not isinstance(state, dict):
             raise CheckpointError(
                 f"the state of {snapshot.task}-{snapshot.subtask} is planned as keyed and is a {type(state).__name__};"
                 " plan it without keyed_state"
             )
-        for key, value in state.items():
-            mine = states[owner(key)]
-            if key in mine:
+        for key, value in state if is_list else state.items():
+            form, mine = canonical_key(key), states[owner(key)]
+            if form not in mine:
+                mine[form] = value
+            elif key != key:  # as releases before 0.4.0 kept them
+                LOGGER.warning("the state of %s has several values for NaN; the first counts", snapshot.task)
+            else:
                 raise CheckpointError(
                     f"{snapshot.task}-{snapshot.subtask} and a subtask before it both hold key {key!r}; keyed state has"
                     " every key once"
                 )
-            mine[key] = value
     for subtask, state in zip(subtasks, states, strict=True):
         subtask.operator_states.append(state)

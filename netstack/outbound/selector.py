@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
 
-from ..errors import ConfigError, LocalProtocolError
+from ..errors import ConfigError, LocalProtocolError, RecordError
 from ..keygroups import (
     MAX_PARALLELISM_LIMIT,
+    canonical_key,
     default_max_parallelism,
     group_owners,
     hash_array,
@@ -27,6 +28,7 @@ from ..keygroups import (
     stable_hash,
 )
 from ..record.formats import byte_rows, rows_as_bytes
+from ..shown import shown
 
 if TYPE_CHECKING:
     import random
@@ -213,6 +215,7 @@ class KeyGroupSelector(ChannelSelector):
         key_batch: the keys of an array of records, as an array; fast. It has to agree with `key`, which is used for the
             records of an array one by one where this is None.
         max_parallelism: number of key groups, fixed for the life of the job; None: by `default_max_parallelism`.
+        key_type: what every key is said to be; a record with another key is refused. None: nobody said.
 
     Raises:
         ConfigError: `max_parallelism` out of range, or `key_batch` without `key`.
@@ -223,6 +226,7 @@ class KeyGroupSelector(ChannelSelector):
         key: Callable[[Any], Any] | None = None,
         key_batch: Callable[[NDArray[Any]], NDArray[Any]] | None = None,
         max_parallelism: int | None = None,
+        key_type: type | None = None,
     ) -> None:
         if key_batch is not None and key is None:
             raise ConfigError("KeyGroupSelector has key_batch and no key: give key too, for records emitted one by one")
@@ -230,6 +234,7 @@ class KeyGroupSelector(ChannelSelector):
             raise ConfigError(f"max_parallelism={max_parallelism}; give 1 to {MAX_PARALLELISM_LIMIT}, or None")
         self._key = key
         self._key_batch = key_batch
+        self._key_type = key_type
         self._asked_max_parallelism = max_parallelism
         self.max_parallelism = 0
         self._owner_array = np.empty(0, np.uint8)
@@ -245,6 +250,8 @@ class KeyGroupSelector(ChannelSelector):
     def select(self, record: Any) -> int:
         """The owner of the record's key group."""
         key = record if self._key is None else self._key(record)
+        if key.__class__ is not self._key_type and self._key_type is not None:
+            self._check_type(key)
         return self._owners[murmur(stable_hash(key)) % self.max_parallelism]
 
     def select_batch(self, array: NDArray[Any]) -> int | Indices:
@@ -253,9 +260,23 @@ class KeyGroupSelector(ChannelSelector):
             return 0
         return owner_array(self._hashes(array), self._owner_array)
 
+    def _check_type(self, key: Any) -> None:
+        """What counts as a value of the type, such as a number of numpy's, is one."""
+        assert self._key_type is not None
+        if canonical_key(key).__class__ is not self._key_type:
+            what = getattr(self._key, "__qualname__", "the format of the edge")
+            raise RecordError(
+                f"{what} says that keys are {self._key_type.__name__}, and one is {shown(key)}, of type"
+                f" {type(key).__name__}: equal keys of two types are two keys, so let it say what it gives, or nothing"
+            )
+
     def _hashes(self, array: NDArray[Any]) -> NDArray[np.int32]:
         if self._key is not None and self._key_batch is None:
-            return np.array([stable_hash(self._key(record)) for record in records_of(array)], np.int32)
+            found = [self._key(record) for record in records_of(array)]
+            if self._key_type is not None:
+                for key in found:
+                    self._check_type(key)
+            return np.array([stable_hash(key) for key in found], np.int32)
         keys = array
         if self._key_batch is not None:
             keys = np.asarray(self._key_batch(array))

@@ -215,6 +215,10 @@ class ChainLoop:
             records = bound.process()
         if records is None:
             return False
+        if not len(records) and bound.is_skipping:
+            if self._ticks() - self._waited_at > TURN_S:
+                await self._wait(trio.lowlevel.checkpoint)
+            return True
         if not len(records):
             raise RecordError(f"source {bound.context} read nothing; give at least one record, or None at the end")
         source.read, source.sent = len(records), 0

@@ -48,10 +48,11 @@ from .checkpoints import TaskCheckpoints
 from .context import OperatorContext
 from .gates import TaskGates
 from .input import TaskInput
+from .keyed_state import plain_copy
 from .mailbox import Mailbox
 from .operators import BoundOperator
 from .output import TaskOutput
-from .partitioners import selector_of
+from .partitioners import key_type_of, selector_of
 from .recovery import RestoredCheckpoint, RestoredTask, check_rescaled
 from .reports import TaskOutcome, TaskReports, TaskStatistics, kept_bytes
 
@@ -142,6 +143,7 @@ class ChainTask:
                 task.max_parallelism,
                 attempt.attempt,
                 is_keyed=information.name in keyed,
+                key_types=keyed.get(information.name, ()),
                 open_gate=self._environment.open_gate,
             )
             self._bound[information.name] = BoundOperator(information, context, self._load)
@@ -315,14 +317,21 @@ class ChainTask:
             raise LocalProtocolError(f"task {self} was not created")
         return self._checkpoints
 
-    def _keyed_operators(self) -> set[str]:
-        """The operators all of whose inputs are keyed."""
-        inputs: dict[str, list[bool]] = {}
+    def _keyed_operators(self) -> dict[str, set[type]]:
+        """The operators all of whose inputs are keyed, and the types of their keys; none where they are not known."""
+        inputs: dict[str, list[tuple[bool, type | None]]] = {}
         for given in self._task.inputs:
-            inputs.setdefault(given.edge.target, []).append(given.partitioner == "hash")
+            is_keyed = given.partitioner == "hash"
+            function = self._load(given.function) if is_keyed and given.function else None
+            inputs.setdefault(given.edge.target, []).append((is_keyed, key_type_of(function, given.format)))
         for edge in self._task.chained:
-            inputs.setdefault(edge.target, []).append(edge.is_keyed)
-        return {name for name, are_keyed in inputs.items() if all(are_keyed)}
+            inputs.setdefault(edge.target, []).append((edge.is_keyed, None))
+        found: dict[str, set[type]] = {}
+        for name, told in inputs.items():
+            if all(is_keyed for is_keyed, _ in told):
+                types = {key_type for _, key_type in told if key_type is not None}
+                found[name] = types if all(key_type for _, key_type in told) else set()
+        return found
 
     def _writer(self, made: PartitionDescriptor, told_output: OutputInformation) -> RecordWriter[Any]:
         selector = selector_of(told_output, made, self.subtask, self._load)
@@ -387,7 +396,7 @@ class ChainTask:
                 self._loop.tell_first_output()
                 await chain.settle()
                 if result is not None:
-                    self._results[operator.bound.name] = result
+                    self._results[operator.bound.name] = plain_copy(result)
         await output.drain()
         await self._end(drain)
 

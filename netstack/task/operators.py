@@ -4,7 +4,7 @@ Takes: functions and classes, by the kind of their operator. Gives: their method
 
 | kind | a function | a class |
 |---|---|---|
-| source | gives an iterable of records; its position is their number | `read`, `snapshot` |
+| source | gives an iterable of records; its position is their number (see below) | `read`, `snapshot` |
 | map, filter, flat_map | `(record)` to a record, to yes or no, to an iterable | `map`, `filter`, `flat_map` |
 | process | `(record, out)` | `process`, or `process_batch` |
 | connect | `(record, out)` | `process` (`context.input` is 1 or 2), or `process1` and `process2` |
@@ -27,6 +27,10 @@ in its class, `read` is cancelled when a checkpoint is due, and called again aft
 be lost, nor what it has advanced by. `snapshot` of a source is told how many records at the end of what `read` gave
 last were not sent: they come again.
 
+A function that is a source is called again after a restart. A range, a list, an array or another sequence goes on at
+its position; any other iterable is gone through from its start, a millisecond at a time, until what was sent before was
+skipped. For a long one make it a class with `restore`.
+
 After a restart `restore` is called behind `open`, in every subtask of an operator that had state of its own: with what
 `snapshot` gave in each subtask whose work it goes on with. That is exactly one as long as the parallelism stays; with
 fewer subtasks it may be several, with more of them none, and a source must then have nothing to read.
@@ -44,9 +48,11 @@ Rules for operators:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
@@ -214,6 +220,11 @@ class BoundOperator:
             return [self._object.function]
         return [each for kind in type(self._object).__mro__ for each in vars(kind).values() if callable(each)]
 
+    @property
+    def is_skipping(self) -> bool:
+        """Whether it is a source that still skips what it gave before a restart."""
+        return isinstance(self._object, IterableSource) and self._object.is_skipping
+
     def has(self, method: str) -> bool:
         """Whether it has a method of this name."""
         return callable(getattr(self._object, method, None))
@@ -256,13 +267,30 @@ class IterableSource:
         self._context = context
         self._records: Iterator[Any] | None = None
         self._count = 0
+        self._skipped = 0
         self._at_once = 1
+        self._told_at = 0.0
+
+    @property
+    def is_skipping(self) -> bool:
+        """Whether it is still going through what it gave before a restart."""
+        return self._skipped < self._count
 
     def read(self) -> list[Any] | npt.NDArray[Any] | None:
-        """As many records as come within about a millisecond."""
+        """As many records as come within about a millisecond; none while it skips what was sent before a restart.
+
+        Raises:
+            CheckpointError: there are fewer than were sent then.
+            ConfigError: the function gave no iterable.
+        """
         if self._records is None:
             self._records = self._begin()
         began = perf_counter()
+        if self.is_skipping:
+            self._skip(self._records, began)
+            if self._skipped < self._count:
+                return []
+            began = perf_counter()
         found = list(islice(self._records, self._at_once))
         elapsed_s = perf_counter() - began
         if elapsed_s > READ_S:
@@ -270,6 +298,7 @@ class IterableSource:
         elif 2 * elapsed_s < READ_S:
             self._at_once = min(2 * self._at_once, READ_RECORDS)
         self._count += len(found)
+        self._skipped = self._count
         return found or None
 
     def snapshot(self, unsent: int) -> int:
@@ -298,15 +327,48 @@ class IterableSource:
                 f"source {self._context.operator!r} gave a {type(made).__name__}; a source that is a function gives an"
                 " iterable of records"
             )
-        records = iter(made)
-        skipped = sum(1 for _ in islice(records, self._count))
-        if skipped < self._count:
-            raise CheckpointError(
-                f"source {self._context.operator!r} has {skipped} records, and {self._count} were processed before"
-                " the restart; its input was changed meanwhile"
-            )
-        return records
+        if not self._count or not isinstance(made, Sequence):
+            return iter(made)
+        if len(made) < self._count:
+            raise self._has_only(len(made))
+        self._skipped = self._count
+        return map(made.__getitem__, range(self._count, len(made)))
 
+    def _skip(self, records: Iterator[Any], began: float) -> None:
+        """For about a millisecond; of what takes seconds the log tells how far it is."""
+        self._told_at = self._told_at or began
+        now = began
+        while self._skipped < self._count and now - began < READ_S:
+            at_once = min(self._at_once, self._count - self._skipped)
+            counter = count()
+            deque(zip(islice(records, at_once), counter, strict=False), maxlen=0)  # at the speed of C
+            found = next(counter)
+            self._skipped += found
+            if found < at_once:
+                raise self._has_only(self._skipped)
+            elapsed_s, now = perf_counter() - now, perf_counter()
+            self._at_once = max(1, at_once // 2) if elapsed_s > READ_S / 4 else min(2 * at_once, READ_RECORDS)
+        if now - self._told_at > TELL_S:
+            self._told_at = now
+            LOGGER.info(
+                "source %s goes through what it gave before the restart: %d of %d records so far; a class with restore"
+                " goes on at once",
+                self._context,
+                self._skipped,
+                self._count,
+            )
+
+    def _has_only(self, found: int) -> CheckpointError:
+        return CheckpointError(
+            f"source {self._context.operator!r} has {found} records, and {self._count} were processed before"
+            " the restart; its input was changed meanwhile"
+        )
+
+
+LOGGER: Final = logging.getLogger("netstack")
+
+TELL_S: Final = 2.0
+"""From one line about skipped records to the next."""
 
 READ_S: Final = 0.001
 READ_RECORDS: Final = 1024

@@ -1,13 +1,14 @@
 """Who gets a record that leaves a task: the partitioner that the job names, as a selector of channels.
 
-Takes: what a task is told of an output. Gives: the `ChannelSelector` that its writer asks.
+Takes: what a task is told of an output. Gives: the `ChannelSelector` that its writer asks, and the type of an
+edge's keys where that is known.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final, get_type_hints
 
 from ..errors import ConfigError
 from ..outbound.selector import (
@@ -54,9 +55,32 @@ def selector_of(
         case "broadcast":
             return BroadcastSelector()
         case "hash":
-            return KeyGroupSelector(function, max_parallelism=made.max_parallelism)
+            key_type = key_type_of(function, told_output.format)
+            return KeyGroupSelector(function, max_parallelism=made.max_parallelism, key_type=key_type)
         case "custom" if function is not None:
             return CustomSelector(function, partition_batch=getattr(function, "partition_batch", None))
     raise ConfigError(
         f"edge {told_output.edge}: the partitioner {told_output.partitioner!r} is not known, or needs a function"
     )
+
+
+_ONE_TYPE: Final = frozenset({int, str, bytes})
+_TYPE_OF_FORMAT: Final = {"int64": int, "str": str, "bytes": bytes}
+
+
+def key_type_of(function: Callable[[Any], Any] | None, format: str) -> type | None:
+    """The one type of an edge's keys, if it is known to be int, str or bytes; `KeyGroupSelector` holds it to that.
+
+    Args:
+        function: the key of a record; it is one of these types itself, or says that it returns one. None: the record.
+        format: of the edge.
+    """
+    if function is None:
+        return _TYPE_OF_FORMAT.get(format)
+    if isinstance(function, type):
+        return function if function in _ONE_TYPE else None
+    try:
+        told = get_type_hints(function).get("return")
+    except Exception:  # annotations are the user's, and any expression; without one that can be read none is known
+        return None
+    return told if isinstance(told, type) and told in _ONE_TYPE else None

@@ -60,3 +60,49 @@ def advancing() -> StreamEnvironment:
     job = environment("advancing", interval_s=0.02)
     job.source(Advancing).sink(Collect, name="sink")
     return job
+
+
+KEYS = (0.0, -0.0, 1, 1.0, True, float("nan"))
+ROUNDS = 20
+
+
+class Keys:
+    """A source: every key once in each round."""
+
+    def __init__(self) -> None:
+        self.round = 0
+
+    async def read(self) -> list[Any] | None:
+        await trio.sleep(0.05)
+        self.round += 1
+        return list(KEYS) if self.round <= ROUNDS else None
+
+    def snapshot(self, unsent: int) -> list[int]:
+        return [self.round, unsent]
+
+    def restore(self, states: list[list[int]]) -> None:
+        ((self.round, unsent),) = states
+        self.round -= unsent // len(KEYS)
+
+
+def same(item: Any) -> Any:
+    return item
+
+
+class CountKeys:
+    def open(self, context: Any) -> None:
+        self.counts = context.keyed_state("counts", 0)
+
+    def process(self, key: Any, out: Any) -> None:
+        self.counts[key] += 1
+
+    def finish(self, out: Any) -> None:
+        for key, count in self.counts.items():
+            out.collect([repr(key), count])
+
+
+def keys(parallelism: int = 1) -> StreamEnvironment:
+    job = environment("keys")
+    counted = job.source(Keys).key_by(same).process(CountKeys, name="count").set_parallelism(parallelism)
+    counted.sink(Collect, name="sink").set_parallelism(1)
+    return job

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import state_jobs
 from cluster_rig import ClusterRig
 
 from netstack.cli import main
@@ -40,3 +41,14 @@ def test_an_async_source_that_advances_before_it_awaits_loses_nothing_to_checkpo
     ended = command(capsys, "submit", "state_jobs:advancing", "--wait")
     assert ended["results"]["sink"] == {"0": list(range(60))}
     assert cluster.job(ended["job_id"])["checkpoints_completed"] >= 5
+
+
+def test_keys_that_python_takes_for_one_are_counted_apart_and_stay_so_with_another_parallelism(
+    cluster: ClusterRig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job_id = command(capsys, "submit", "state_jobs:keys")["job_id"]
+    cluster.wait_until(lambda: cluster.job(job_id)["checkpoints_completed"] >= 3)
+    saved = command(capsys, "savepoint", job_id, "--stop")
+    ended = command(capsys, "submit", "state_jobs:keys", "-p", "parallelism=3", "--from", saved["path"], "--wait")
+    expected = sorted([repr(key), state_jobs.ROUNDS] for key in state_jobs.KEYS)
+    assert sorted(ended["results"]["sink"]["0"]) == expected

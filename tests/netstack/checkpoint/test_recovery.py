@@ -7,7 +7,7 @@ import pytest
 from netstack.checkpoint.recovery import Exchange, RecoveredTask, TaskPlan, recover, split_records
 from netstack.checkpoint.snapshot import TaskSnapshot
 from netstack.errors import CheckpointError, ConfigError
-from netstack.keygroups import key_group, operator_index
+from netstack.keygroups import canonical_key, key_group, operator_index
 from netstack.record.framing import frame
 
 
@@ -145,3 +145,10 @@ def test_plans_that_contradict_each_other() -> None:
     for parallelism in (0, 200):
         with pytest.raises(ConfigError, match=r"subpartitions"):
             recover([], [TaskPlan("a", parallelism, max_parallelism=128)])
+
+
+def test_an_old_state_with_several_nan_keeps_the_first_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    old = TaskSnapshot("sink", 0, {float("nan"): 1, float("nan"): 2, 1: 3})
+    (task,) = recover([old], [TaskPlan("sink", 1, keyed_state=True)])["sink"]
+    assert task.operator_states == [{canonical_key(float("nan")): 1, 1: 3}]
+    assert caplog.messages == ["the state of sink has several values for NaN; the first counts"]

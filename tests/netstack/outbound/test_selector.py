@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
-from netstack.errors import ConfigError, LocalProtocolError
+from netstack.errors import ConfigError, LocalProtocolError, RecordError
 from netstack.keygroups import default_max_parallelism, key_group, operator_index
 from netstack.outbound.selector import (
     BroadcastSelector,
@@ -270,3 +270,21 @@ def test_records_of() -> None:
     assert records_of(np.zeros((4, 6), np.uint8)[:, ::2]) == [bytes(3)] * 4
     assert records_of(np.array([(1, 0.5)], [("x", "i4"), ("y", "f8")])) == [(1, 0.5)]
     assert records_of(np.empty(0, "V4")) == []
+
+
+def says_int(record: Any) -> int:
+    return record
+
+
+def test_a_key_of_another_type_than_was_said_is_refused() -> None:
+    selector = KeyGroupSelector(says_int, max_parallelism=128, key_type=int)
+    selector.setup(4)
+    other = KeyGroupSelector(says_int, max_parallelism=128)
+    other.setup(4)
+    assert selector.select(5) == selector.select(np.int64(5)) == other.select(5)
+    assert np.array_equal(selector.select_batch(np.arange(9)), other.select_batch(np.arange(9)))
+    for key in (True, 1.0, "1"):
+        with pytest.raises(RecordError, match=f"says_int says that keys are int, and one is {key!r}, of type"):
+            selector.select(key)
+    with pytest.raises(RecordError, match=r"keys are int, and one is 0\.5"):
+        selector.select_batch(np.array([0.5, 1]))

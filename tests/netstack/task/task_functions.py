@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import trio
@@ -428,3 +429,36 @@ class LongReads:
 
 class InterruptedReads(LongReads):
     can_be_interrupted = True
+
+
+def ticking(count: int, record_s: float) -> Iterator[int]:
+    """A source that takes its time for each record, on the clock of the test."""
+    for number in range(count):
+        CLOCK[0] += record_s
+        yield number
+
+
+class Indexed(Sequence[int]):
+    """Says what it was asked for."""
+
+    asked: ClassVar[list[int]] = []
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: Any) -> Any:
+        if index >= self.count:
+            raise IndexError(index)
+        self.asked.append(index)
+        return index
+
+
+def indexed(count: int) -> Sequence[int]:
+    return Indexed(count)
+
+
+def as_array(count: int) -> Any:
+    return np.arange(count)

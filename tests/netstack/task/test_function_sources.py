@@ -1,0 +1,99 @@
+"""A source that is a function, after a restart: it goes on behind what was sent, and leaves turns to others."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from task_functions import CLOCK, Collect, Indexed, as_array, indexed, numbers, ticking
+from tasks import run_to_its_end, running
+from trio.testing import MockClock
+
+from netstack.checkpoint.instructions import CheckpointSettings
+from netstack.checkpoint.snapshot import TaskSnapshot
+from netstack.errors import CheckpointError
+from netstack.schedule import StreamEnvironment, StreamSettings
+from netstack.task import operators
+from netstack.task.chain_loop import TURN_S
+
+
+def job_of(folder: Path, source: Any, **parameters: Any) -> StreamEnvironment:
+    settings = StreamSettings(checkpoints=CheckpointSettings(), checkpoint_folder=str(folder))
+    job = StreamEnvironment("job", settings=settings)
+    job.source(source, name="source", parameters=parameters).sink(Collect, name="sink")
+    return job
+
+
+async def sent(folder: Path, job: StreamEnvironment, position: int) -> None:
+    """Leaves a checkpoint in which so many records were sent."""
+    async with running(job) as run:
+        await run.checkpoint(1, stops=True)
+        await run.wait()
+        storage = run.storage
+    assert storage is not None
+    (task,) = run.job.vertices
+    state = {"source": {"own": position}, "sink": {"own": []}}
+    file = storage.write_task(2, TaskSnapshot(task.name, 0, state))
+    manifest = storage.newest()
+    assert manifest is not None
+    storage.complete(type(manifest.manifest)(2, manifest.manifest.created_at, {task.name: 1}, (file,)))
+
+
+@pytest.fixture
+def ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    CLOCK[0] = 1000.0
+    monkeypatch.setattr(operators, "perf_counter", lambda: CLOCK[0])
+
+
+@pytest.mark.parametrize("record_s", [1e-6, 1e-4])
+async def test_skipping_leaves_turns_to_others_and_takes_checkpoints(
+    autojump_clock: MockClock, tmp_path: Path, ticks: None, record_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "netstack")
+    count, position = 60_000, 59_000
+    job = job_of(tmp_path, ticking, count=count, record_s=record_s)
+    await sent(tmp_path, job, position)
+    turns: list[float] = []
+    began_s = CLOCK[0]
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def others() -> None:
+            while True:
+                turns.append(CLOCK[0])
+                await trio.lowlevel.checkpoint()
+
+        async with running(job, restore=2, ticks=lambda: CLOCK[0]) as run:
+            await run.checkpoint(3)
+            assert CLOCK[0] - began_s < position * record_s / 2  # it did not wait for the records
+            await run.wait()
+        nursery.cancel_scope.cancel()
+    assert run.result("sink") == [[*range(position, count)]]
+    longest_s = max(late - early for early, late in itertools.pairwise(turns) if early > began_s)
+    assert longest_s <= 3 * TURN_S
+    lines = [each for each in caplog.messages if "goes through what it gave" in each]
+    assert len(lines) == int(position * record_s / operators.TELL_S)
+    run = await run_to_its_end(job, restore=3)
+    assert run.result("sink") == [[*range(position, count)]]
+
+
+@pytest.mark.parametrize("source", [numbers, as_array, indexed])
+async def test_a_sequence_goes_on_at_its_position(autojump_clock: MockClock, tmp_path: Path, source: Any) -> None:
+    job = job_of(tmp_path, source, count=1000)
+    await sent(tmp_path, job, 990)
+    Indexed.asked.clear()
+    run = await run_to_its_end(job, restore=2)
+    assert run.result("sink") == [[*range(990, 1000)]]
+    assert Indexed.asked in ([], [*range(990, 1000)])
+
+
+@pytest.mark.parametrize("source", [numbers, ticking])
+async def test_fewer_records_than_were_sent(autojump_clock: MockClock, tmp_path: Path, source: Any) -> None:
+    more = {} if source is numbers else {"record_s": 1e-6}
+    await sent(tmp_path, job_of(tmp_path, source, count=1000, **more), 990)
+    with pytest.raises(CheckpointError, match="has 500 records, and 990 were processed before the restart"):
+        await run_to_its_end(job_of(tmp_path, source, count=500, **more), restore=2)
