@@ -252,20 +252,22 @@ def test_without_credit_beside_credit() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("transport", ["tcp", "shm"])  # the threads are at the sockets, or the loop is
 @pytest.mark.parametrize("rate_per_s", [None, 20_000.0])
-def test_both_ends_in_threads_that_block(rate_per_s: float | None) -> None:
+def test_both_ends_in_threads_that_block(rate_per_s: float | None, transport: str) -> None:
     timeout_s = 0.1 if rate_per_s is None else 0.0
-    settings = {"rate_per_s": rate_per_s, "buffer_timeout_s": timeout_s, "channels": 2}
+    settings = {"rate_per_s": rate_per_s, "buffer_timeout_s": timeout_s, "channels": 2, "transport": transport}
     row = run_once(RunSpec.from_dict({"records": 20_000, "read": "blocking", "write": "blocking", **settings}))
     assert (row["delivered"], row["records"], row["verified"]) == (True, 20_000, "all")
     assert row["wire_bytes"] > row["payload_bytes"]
 
 
 @pytest.mark.slow
-def test_tls_beside_plain() -> None:
-    row = run_with_peers(RunSpec(records=100_000, transport="tls"), ["plain"], 1)
+@pytest.mark.parametrize("transport", ["tls", "shm"])
+def test_another_transport_beside_plain(transport: str) -> None:
+    row = run_with_peers(RunSpec(records=100_000, transport=transport), ["plain"], 1)  # type: ignore[arg-type]
     ours, theirs = checked(row), checked(row["peer"])
-    assert (ours["settings"]["transport"], theirs["settings"]["transport"]) == ("tls", "tcp")
+    assert (ours["settings"]["transport"], theirs["settings"]["transport"]) == (transport, "tcp")
 
 
 @pytest.mark.parametrize(
