@@ -60,7 +60,8 @@ from .blob_reader import BlobReader
 from .blobs import BlobFetcher
 from .network_settings import config_of
 from .session import JOBS_AT_MOST, explained
-from .slot_processes import Slot, SlotProcesses
+from .slot import Slot
+from .slot_processes import SlotProcesses
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
 

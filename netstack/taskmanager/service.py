@@ -64,7 +64,8 @@ from .job_scope import JobScope, OnMade
 from .network_settings import config_of
 from .relay import RelaySession
 from .session import ControlSession
-from .slot_processes import Slot, SlotProcesses
+from .slot import Slot
+from .slot_processes import SlotProcesses
 from .slots import TaskSlotTable
 from .stacks import stack_row
 from .statistics import job_document, merged, merged_details, merged_documents
@@ -178,6 +179,8 @@ class TaskManager:
     ) -> None:
         self.config = config
         self._processes = processes
+        if processes is not None:
+            processes.on_dataset_lost = self._tell_dataset_lost
         self._on_made = on_made
         self.address = listener.address
         self.control_address = self.address if control is None else control.address
@@ -399,8 +402,7 @@ class TaskManager:
             if answer is not None:
                 rows += answer.get("tasks", [])
                 continue
-            frames = await slot.stack()
-            where = slot.located(frames)
+            frames, where = await slot.stack()
             attempt = (0, int(where.get("subtask", -1)), 0)
             rows.append(stack_row(attempt, where.get("task", ""), slot.number, frames, is_blocked=True))
         return {"tasks": rows}
@@ -424,10 +426,6 @@ class TaskManager:
         if self._processes is None:
             return list(self.datasets.keys)
         return sorted({key for slot in self._processes.slots for key in slot.datasets})
-
-    def _tell_dataset_lost(self, key: str) -> None:
-        for link in self._drivers:
-            link.send(DatasetLost(key))
 
     def facts(self) -> Plain:
         """What a driver is told first."""
@@ -456,6 +454,10 @@ class TaskManager:
         }
 
     # Connections.
+
+    def _tell_dataset_lost(self, key: str) -> None:
+        for link in self._drivers:
+            link.send(DatasetLost(key))
 
     async def _talk(self, link: ControlLink, greeting: Greeting) -> None:
         if greeting.role == TASKMANAGER:

@@ -14,7 +14,8 @@ import trio
 from netstack.errors import RemoteProtocolError
 from netstack.schedule.descriptors.descriptors import ExecutionAttemptId, TaskDeploymentDescriptor
 from netstack.taskmanager.relay import place_of
-from netstack.taskmanager.slot_processes import counted_up, how_ended
+from netstack.taskmanager.slot_child import how_ended
+from netstack.taskmanager.slot_processes import counted_up
 from netstack.taskmanager.stacks import CodeTable, coroutine_stack, parse_stack
 
 

@@ -1,0 +1,418 @@
+"""One slot of a TaskManager: which jobs are there, what its process may be told, and what becomes of them when it ends.
+
+Takes: messages for jobs. Gives: what the slot says about them. The process itself is a `SlotChild`, one after the other.
+
+Rules:
+- A job is known to a slot from its first message on until the slot has closed it or its process has ended.
+- While a job is being closed in a slot, messages of other jobs wait: what does not stop is killed with the process
+  (`cancellation_timeout_s`), and that must reach nobody else.
+- A slot that has nothing left gets a new process, so that no job meets what another one did to the interpreter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Protocol, final
+
+import trio
+
+from ..control.codec import Attempt, Plain
+from ..control.messages import (
+    AskDetails,
+    AskStacks,
+    AskStatistics,
+    BlobPart,
+    CancelTasks,
+    CloseJob,
+    FetchBlob,
+    JobClosed,
+    JobOpened,
+    JobRefused,
+    KeepDataset,
+    Message,
+    OpenJob,
+    Stacks,
+    Statistics,
+    SubmitTasks,
+    TaskFailed,
+    TaskFinished,
+    TaskStates,
+)
+from ..errors import NetstackError
+from ..shown import shown_error
+from .fork_server import ForkServer
+from .slot_child import STOP_S, SlotChild, place_text
+from .stacks import Frame
+
+LOGGER: Final = logging.getLogger("netstack.taskmanager")
+
+BLOCKED_S: Final = 2.0
+"""A slot whose event loop has not turned for so long is blocked."""
+
+ANSWER_S: Final = 1.0
+"""A slot that has not answered a question by then is left out of the answer."""
+
+_START_S: Final = 60.0
+_LAST_WORDS_S: Final = 0.5
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 10.0
+
+
+class SlotOwner(Protocol):
+    """What a slot tells whoever opened a job there."""
+
+    def on_message(self, slot: int, message: Message) -> None:
+        """A slot says something about the job."""
+
+    def on_closed(self, slot: int, refusal: str, attempts: tuple[Attempt, ...]) -> None:
+        """A slot has nothing of the job any more.
+
+        Args:
+            slot: which.
+            refusal: why it cannot be there; empty when it was asked to close.
+            attempts: that had not ended.
+        """
+
+    def on_ended(self, slot: int, how: str, attempts: tuple[Attempt, ...], canceled: tuple[Attempt, ...]) -> None:
+        """A slot's process has ended, and all of the job that was there.
+
+        Args:
+            slot: which.
+            how: how it ended, and where its code was as far as that is known.
+            attempts: that had not ended and were to go on.
+            canceled: that had not ended and had been asked to.
+        """
+
+    def on_blocked(self, slot: int, blocked_s: float, where: Plain) -> None:
+        """See `SlotBlocked`."""
+
+    async def blob(self, fetch: FetchBlob) -> BlobPart:
+        """A part of a blob of the job's. Raises `NetstackError`: there is none."""
+
+
+@final
+@dataclass(slots=True, eq=False)
+class SlotJob:
+    """One job in one slot.
+
+    Attributes:
+        opening: what opens it.
+        owner: is told what happens.
+        attempts: those that have not ended, each with the time at which its cancellation was asked for, or None.
+        closing_s: when it was asked to close; None before.
+        is_sent: whether the process knows of it.
+        waiting: messages that the process has not been sent.
+    """
+
+    opening: OpenJob
+    owner: SlotOwner
+    attempts: dict[Attempt, float | None] = field(default_factory=dict)
+    closing_s: float | None = None
+    is_sent: bool = False
+    waiting: list[Message] = field(default_factory=list)
+
+
+@final
+class Slot:
+    """One slot, whatever process it has.
+
+    Args:
+        server: forks its processes.
+        on_dataset_lost: told the key of a kept dataset when a process that had a part of it has ended.
+
+    Attributes:
+        number: from 0.
+        url: where it serves data.
+        memory_bytes: for network buffers.
+        metrics: where it serves metrics, as its process says; None if it does not.
+        jobs: that are there, by id.
+        datasets: keys of kept datasets of which a part is there.
+        blocked_s: for how long its event loop has not turned; 0 if it turns.
+        ready: set once a process has greeted.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        url: str,
+        memory_bytes: int,
+        metrics: str | None,
+        server: ForkServer,
+        on_dataset_lost: Callable[[str], None],
+    ) -> None:
+        self.number = number
+        self.url = url
+        self.memory_bytes = memory_bytes
+        self.metrics: str | None = None
+        self.jobs: dict[str, SlotJob] = {}
+        self.datasets: set[str] = set()
+        self.blocked_s = 0.0
+        self.ready = trio.Event()
+        self._request = {"url": url, "metrics": metrics}
+        self._server = server
+        self._on_dataset_lost = on_dataset_lost
+        self._child: SlotChild | None = None  # takes messages
+        self._unused: tuple[SlotChild, float] | None = None  # is to end, since when
+        self._tokens = 0
+        self._answers: dict[int, trio.MemorySendChannel[Plain]] = {}
+        self._where: Plain = {}
+
+    # For the relay.
+
+    def send(self, job_id: str, message: Message) -> None:
+        """Hands a message of a job to the process, now or as soon as it may have it."""
+        job = self.jobs[job_id]
+        job.waiting.append(message)
+        self._flush()
+
+    def open(self, opening: OpenJob, owner: SlotOwner) -> None:
+        """A job comes to the slot."""
+        self.jobs[opening.job_id] = SlotJob(opening, owner, waiting=[opening])
+        self._flush()
+
+    def submit(self, job_id: str, attempts: Iterable[Attempt], descriptors: tuple[bytes, ...]) -> None:
+        """Tasks of a job that is here."""
+        self.jobs[job_id].attempts.update(dict.fromkeys(attempts))
+        self.send(job_id, SubmitTasks(job_id, descriptors))
+
+    def cancel(self, job_id: str, attempts: tuple[Attempt, ...]) -> None:
+        """Tasks of a job are to end; the process is killed if they do not in time."""
+        job = self.jobs[job_id]
+        for attempt in attempts:
+            if job.attempts.get(attempt, 0.0) is None:
+                job.attempts[attempt] = trio.current_time()
+        self.send(job_id, CancelTasks(job_id, attempts))
+
+    def close(self, job_id: str) -> None:
+        """A job is to leave the slot; the process is killed if it does not in time. Idempotent."""
+        job = self.jobs[job_id]
+        if job.closing_s is not None:
+            return
+        if not job.is_sent:
+            del self.jobs[job_id]
+            job.owner.on_closed(self.number, "", ())
+            return
+        job.closing_s = trio.current_time()
+        job.waiting = [CloseJob(job_id)]
+        self._flush()
+
+    async def ask(self, make: type[AskStatistics] | type[AskDetails] | partial[AskStacks]) -> Plain | None:
+        """Asks the process; None when it has not answered within `ANSWER_S`. Cancellation: the answer is dropped."""
+        child = self._child
+        if child is None or self.blocked_s:
+            await trio.lowlevel.checkpoint()
+            return None
+        self._tokens += 1
+        token = self._tokens
+        send, receive = trio.open_memory_channel[Plain](1)
+        self._answers[token] = send
+        try:
+            child.link.send(make(token))
+            with trio.move_on_after(ANSWER_S):
+                return await receive.receive()
+        except trio.EndOfChannel:  # the process has ended
+            pass
+        finally:
+            self._answers.pop(token, None)
+        return None
+
+    async def stack(self) -> tuple[list[Frame], Plain]:
+        """Where the code of its process is: a stack (see `SlotChild.stack`), and what it is of (`SlotBlocked.where`)."""
+        child = self._child
+        if child is None:
+            await trio.lowlevel.checkpoint()
+            return [], {}
+        frames = await child.stack()
+        return frames, child.code.located(frames)
+
+    # The process.
+
+    async def run(self) -> None:
+        """Keeps a process for the slot, until cancelled."""
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            began_s = trio.current_time()
+            was_ready = await self._live()
+            if was_ready or trio.current_time() - began_s > _LONGEST_PAUSE_S:
+                pause_s = _FIRST_PAUSE_S
+                continue
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _live(self) -> bool:
+        """One process, from its start to its end; whether it was ever ready."""
+        child = SlotChild(self.number)
+        greeted, heard_all = trio.Event(), trio.Event()
+        try:
+            await child.start(self._server, self._request)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(child.read_stacks)
+                nursery.start_soon(self._talk, child, nursery, greeted, heard_all)
+                code = await self._server.wait_ended(self.number)
+                with trio.move_on_after(_LAST_WORDS_S):  # what it had said before its end is still to be read
+                    await heard_all.wait()
+                nursery.cancel_scope.cancel()
+        except BaseException:  # the TaskManager is stopping, and its link says so
+            self.jobs.clear()
+            self.datasets.clear()
+            raise
+        finally:
+            self._child = self._unused = None
+            await child.close()
+        self._ended(child.ended(code))
+        return greeted.is_set()
+
+    async def _talk(self, child: SlotChild, nursery: trio.Nursery, greeted: trio.Event, heard_all: trio.Event) -> None:
+        """All that a process says, until it has ended."""
+        try:
+            with trio.move_on_after(_START_S) as start:
+                self.metrics = (await child.greet()).get("metrics")
+            if start.cancelled_caught:
+                child.kill(f"was killed: it did not start within {_START_S:g} s")
+                return
+            self._child = child
+            nursery.start_soon(child.link.run)
+            greeted.set()
+            self.ready.set()
+            self._flush()
+            while True:
+                self._heard(await child.link.receive(), child, nursery)
+        except NetstackError as error:  # its end is told by whoever waits for the process
+            heard_all.set()
+            await trio.sleep(STOP_S)
+            child.kill(f"was killed: it no longer spoke to its supervisor ({shown_error(error)})")
+
+    def _heard(self, message: Message, child: SlotChild, nursery: trio.Nursery) -> None:
+        if isinstance(message, Statistics | Stacks):
+            waiting = self._answers.get(message.token)
+            if waiting is not None:
+                with contextlib.suppress(trio.WouldBlock):
+                    waiting.send_nowait(message.document)
+            return
+        if isinstance(message, FetchBlob):
+            nursery.start_soon(self._send_blob, child, message)
+            return
+        job_id = getattr(message, "job_id", None)
+        job = self.jobs.get(job_id) if isinstance(job_id, str) else None
+        if job is None:
+            return
+        match message:
+            case JobOpened():
+                return
+            case JobClosed() | JobRefused():
+                refusal = message.text if isinstance(message, JobRefused) else message.reason
+                if job.closing_s is not None:
+                    refusal = ""
+                del self.jobs[message.job_id]
+                child.code.forget(message.job_id)
+                job.owner.on_closed(self.number, refusal, tuple(job.attempts))
+                self._flush()
+                self._replace_if_unused()
+                return
+            case TaskFinished() | TaskFailed():
+                job.attempts.pop(message.attempt, None)
+            case TaskStates(state="canceled"):
+                for attempt in message.attempts:
+                    job.attempts.pop(attempt, None)
+        job.owner.on_message(self.number, message)
+
+    async def _send_blob(self, child: SlotChild, fetch: FetchBlob) -> None:
+        owners = {job_id: job.owner for job_id, job in self.jobs.items()}
+        owner = next(
+            (each for job_id, each in owners.items() if job_id in fetch.key), next(iter(owners.values()), None)
+        )
+        if owner is None:
+            return
+        try:
+            part = await owner.blob(fetch)
+        except NetstackError as error:
+            part = BlobPart(fetch.key, 0, -1, shown_error(error).encode())
+        child.link.send(part)
+
+    def _flush(self) -> None:
+        """Sends what may be sent."""
+        if self._child is None:
+            return
+        closing = {job_id for job_id, job in self.jobs.items() if job.closing_s is not None}
+        for job_id, job in self.jobs.items():
+            if closing <= {job_id}:
+                waiting, job.waiting = job.waiting, []
+                for message in waiting:
+                    job.is_sent = True
+                    if isinstance(message, KeepDataset):
+                        self.datasets.add(message.key)
+                    self._child.link.send(message)
+
+    def drop_dataset(self, message: Message, key: str) -> None:
+        """A dataset is not wanted any more."""
+        if key in self.datasets:
+            self.datasets.discard(key)
+            if self._child is not None:
+                self._child.link.send(message)
+            self._replace_if_unused()
+
+    def _replace_if_unused(self) -> None:
+        """A process that has served its jobs makes way for a new one."""
+        if not self.jobs and not self.datasets and self._child is not None:
+            self._unused = self._child, trio.current_time()
+            self._child.link.close()
+            self._child = None
+
+    def _ended(self, how: str) -> None:
+        """The process has ended: what was there is over, what had not been sent waits for the next one."""
+        if self.blocked_s:
+            self._set_blocked(0.0, {})
+        if self.jobs or self.datasets:
+            LOGGER.warning("the process of slot %d %s; another one takes its place", self.number, how)
+        for job_id, job in list(self.jobs.items()):
+            if job.is_sent:
+                del self.jobs[job_id]
+                lost = tuple(each for each, canceled_s in job.attempts.items() if canceled_s is None)
+                canceled = tuple(each for each, canceled_s in job.attempts.items() if canceled_s is not None)
+                if job.closing_s is not None:
+                    job.owner.on_closed(self.number, "", ())
+                else:
+                    job.owner.on_ended(self.number, f"its process {how}", lost, canceled)
+        datasets, self.datasets = self.datasets, set()
+        for key in datasets:
+            self._on_dataset_lost(key)
+        for answers in self._answers.values():
+            answers.close()
+
+    # The watchdog.
+
+    async def look(self, cancellation_timeout_s: float) -> None:
+        """Looks whether the event loop turns, and whether what was to stop has stopped. Called again and again."""
+        now_s = trio.current_time()
+        if self._unused is not None and now_s - self._unused[1] > STOP_S:
+            self._unused[0].kill("was killed: it did not end")
+        child = self._child
+        if child is None or not self.jobs:
+            return
+        silent_s = child.silent_s
+        if silent_s >= BLOCKED_S:
+            if not self.blocked_s:
+                _, self._where = await self.stack()
+                LOGGER.warning("slot %d is blocked: its event loop stands at %s", self.number, place_text(self._where))
+                self._set_blocked(silent_s, self._where)
+            elif silent_s - self.blocked_s >= BLOCKED_S:
+                self._set_blocked(silent_s, self._where)
+        elif self.blocked_s:
+            self._set_blocked(0.0, {})
+        asked = [when_s for job in self.jobs.values() for when_s in job.attempts.values() if when_s is not None]
+        asked += [job.closing_s for job in self.jobs.values() if job.closing_s is not None]
+        if asked and now_s - min(asked) > cancellation_timeout_s:
+            _, where = await self.stack()
+            place = f", {place_text(where)}" if where else ""
+            child.kill(
+                f"was killed: its tasks did not stop within {cancellation_timeout_s:g} s of being cancelled{place}"
+            )
+
+    def _set_blocked(self, blocked_s: float, where: Plain) -> None:
+        self.blocked_s = blocked_s
+        for job in self.jobs.values():
+            job.owner.on_blocked(self.number, blocked_s, where)
