@@ -256,7 +256,7 @@ async def _serve(
             if until_eof:
                 _end_when_left(scope)
             if as_json or not until_eof:  # what a child prints are its operators' lines
-                _announce(manager, as_json)
+                nursery.start_soon(_announce, manager, processes, as_json)
             async for _ in signals:
                 break
             nursery.cancel_scope.cancel()
@@ -286,11 +286,15 @@ def _end_at_eof(token: trio.lowlevel.TrioToken, scope: trio.CancelScope) -> None
     os._exit(1)
 
 
-def _announce(manager: TaskManager, as_json: bool) -> None:
+async def _announce(manager: TaskManager, processes: SlotProcesses | None, as_json: bool) -> None:
+    metrics: str | None = manager.metrics_address
+    if processes is not None:
+        await processes.wait_ready()
+        metrics = ", ".join(slot.metrics for slot in processes.slots if slot.metrics is not None) or None
     addresses = {
         "address": manager.address,
         "control": manager.control_address,
-        "metrics": manager.metrics_address,
+        "metrics": metrics,
         "slots": manager.slots.slots,
         "memory_bytes": manager.slots.memory_bytes,
         "pid": manager.facts()["pid"],

@@ -408,7 +408,7 @@ class SlotEnded:
 
 @dataclass(frozen=True, slots=True)
 class SlotBlocked:
-    """User code keeps a slot's event loop from turning, or has stopped doing so.
+    """User code blocks the event loop of a slot, or no longer does.
 
     Attributes:
         job_id: of which job.

@@ -1,6 +1,6 @@
 """The failures of one job, apart from its log: which came when and where, with the lines that raised them.
 
-Takes: failures as they are told to the scheduler, and what it decides. Gives: plain data, the oldest first.
+Takes: failures, and what the scheduler decided about each. Gives: plain data, the oldest first.
 
 An entry is `at` (seconds since 1970), `task`, `subtask`, `attempt`, `taskmanager`, `host` (None and empty where no task
 is to blame), `text`, `type` and `traceback` (empty where no error of Python is the cause), `report`

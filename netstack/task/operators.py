@@ -24,8 +24,8 @@ Every method may be an ordinary one or `async def`, except those of map, filter 
 interrupted but by the end of the task: a checkpoint, a savepoint too, waits until it has returned, or for its own
 timeout; so a source that waits for long returns now and then, or can be interrupted. With `can_be_interrupted = True`
 in its class, `read` is cancelled when a checkpoint is due, and called again afterwards: whatever it waited for must not
-be lost, nor what it has advanced by. `snapshot` of a source is told how many records at the end of what `read` gave
-last were not sent: they come again.
+be lost, nor what it has advanced by. `snapshot` of a source gets a number: so many records at the end of the last
+`read` were not sent, and come again.
 
 A function that is a source is called again after a restart. A range, a list, an array or another sequence goes on at
 its position; any other iterable is gone through from its start, a millisecond at a time, until what was sent before was

@@ -1,7 +1,7 @@
 """Who gets a record that leaves a task: the partitioner that the job names, as a selector of channels.
 
-Takes: what a task is told of an output. Gives: the `ChannelSelector` that its writer asks, and the type of an
-edge's keys where that is known.
+Takes: the description of an output. Gives: the `ChannelSelector` of its writer, and the type of an edge's keys where
+that is known.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""One control connection of a supervisor: what a JobManager says goes to the slots, what the slots say goes back.
+"""One control connection of a supervisor: it forwards messages of a JobManager to the slots, and theirs back.
 
 Takes: messages of a JobManager. Gives: the same messages to the slots they are about, answers of several slots as one.
 
-A job is opened in a slot when the first of its tasks comes there. A task's descriptor names its slot; what is said of
-an attempt afterwards goes where it went. Messages about partitions go to every slot that has the job: it ignores what
+A job is opened in a slot when its first task there arrives. A task's descriptor names its slot; later messages about
+the attempt follow it. Messages about partitions go to every slot that has the job: it ignores what
 it does not have.
 
-Rules: as of a `ControlSession`: jobs belong to the connection, and are closed with it.
+Rules: jobs belong to the connection and are closed with it, as in a `ControlSession`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from ..control.messages import (
     KeepDataset,
     Message,
     OpenJob,
-    Refused,
     ReleasePartitions,
     SlotBlocked,
     SlotEnded,
@@ -52,14 +51,14 @@ from ..control.messages import (
     blob_parts,
 )
 from ..control.routing import check_job_id
-from ..errors import ConnectionLost, ErrorCode, NetstackError, RemoteProtocolError, RequestRefused
+from ..errors import ErrorCode, NetstackError, RemoteProtocolError, RequestRefused
 from ..schedule.descriptors.descriptors import BlobKey
 from ..shown import shown, shown_error, shown_text
 from ..transport import url_parts
 from .blob_reader import BlobReader
 from .blobs import BlobFetcher
 from .network_settings import config_of
-from .session import JOBS_AT_MOST, explained
+from .session import JOBS_AT_MOST, explained, job_of
 from .slot import Slot
 from .slot_processes import SlotProcesses
 
@@ -137,16 +136,8 @@ class RelaySession:
                 nursery.start_soon(self._tell_details, message.token)
             case AskStacks():
                 nursery.start_soon(self._tell_stacks, message)
-            case Refused():
-                raise ConnectionLost(f"{self._link.peer} refused this TaskManager: {shown_text(message.text, 800)}")
             case _:
-                job_id = getattr(message, "job_id", None)
-                if job_id is None:
-                    raise RemoteProtocolError(
-                        ErrorCode.UNEXPECTED_FRAME,
-                        f"{self._link.peer} sent what nobody says to a TaskManager: {type(message).__name__}",
-                    )
-                job = self._jobs.get(job_id)
+                job = self._jobs.get(job_of(message, self._link.peer))
                 if job is not None:  # else it is over
                     job.carry_out(message)
 

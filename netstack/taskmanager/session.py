@@ -119,16 +119,8 @@ class ControlSession:
                 self._link.send(Stacks(message.token, self._host.stacks(self._scopes.get(message.job_id))))
             case AskDetails():
                 self._tell(message.token, self._host.details(self._scopes.values()))
-            case Refused():
-                raise ConnectionLost(f"{self._link.peer} refused this TaskManager: {shown_text(message.text, 800)}")
             case _:
-                job_id = getattr(message, "job_id", None)
-                if job_id is None:
-                    raise RemoteProtocolError(
-                        ErrorCode.UNEXPECTED_FRAME,
-                        f"{self._link.peer} sent what nobody says to a TaskManager: {type(message).__name__}",
-                    )
-                scope = self._scopes.get(job_id)
+                scope = self._scopes.get(job_of(message, self._link.peer))
                 if scope is not None:  # else it is over
                     scope.carry_out(message)
 
@@ -168,6 +160,23 @@ class ControlSession:
             self._link.send(Statistics(token, document))
         except ConfigError:  # thousands of partitions: more than a frame holds
             self._link.send(Statistics(token, shortened(document)))
+
+
+def job_of(message: Message, peer: str) -> str:
+    """The id of the job that a message is about.
+
+    Raises:
+        ConnectionLost: the message refuses this TaskManager.
+        RemoteProtocolError: it is about no job, and nothing that is sent to a TaskManager.
+    """
+    if isinstance(message, Refused):
+        raise ConnectionLost(f"{peer} refused this TaskManager: {shown_text(message.text, 800)}")
+    job_id: str | None = getattr(message, "job_id", None)
+    if job_id is None:
+        raise RemoteProtocolError(
+            ErrorCode.UNEXPECTED_FRAME, f"{peer} sent what nobody says to a TaskManager: {type(message).__name__}"
+        )
+    return job_id
 
 
 def explained(error: BaseException) -> str:

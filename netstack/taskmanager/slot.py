@@ -1,6 +1,6 @@
-"""One slot of a TaskManager: which jobs are there, what its process may be told, and what becomes of them when it ends.
+"""One slot of a TaskManager: which jobs are there, what its process may be sent, and what happens to them when it ends.
 
-Takes: messages for jobs. Gives: what the slot says about them. The process itself is a `SlotChild`, one after the other.
+Takes: messages for jobs. Gives: what the slot says about them. Its processes are `SlotChild`s, one after the other.
 
 Rules:
 - A job is known to a slot from its first message on until the slot has closed it or its process has ended.
@@ -221,7 +221,7 @@ class Slot:
         return None
 
     async def stack(self) -> tuple[list[Frame], Plain]:
-        """Where the code of its process is: a stack (see `SlotChild.stack`), and what it is of (`SlotBlocked.where`)."""
+        """The stack of its process (see `SlotChild.stack`), and which task it belongs to (see `SlotBlocked.where`)."""
         child = self._child
         if child is None:
             await trio.lowlevel.checkpoint()
@@ -256,7 +256,7 @@ class Slot:
                 with trio.move_on_after(_LAST_WORDS_S):  # what it had said before its end is still to be read
                     await heard_all.wait()
                 nursery.cancel_scope.cancel()
-        except BaseException:  # the TaskManager is stopping, and its link says so
+        except BaseException:  # passes through: the TaskManager is stopping, and its link tells that
             self.jobs.clear()
             self.datasets.clear()
             raise
@@ -321,14 +321,11 @@ class Slot:
         job.owner.on_message(self.number, message)
 
     async def _send_blob(self, child: SlotChild, fetch: FetchBlob) -> None:
-        owners = {job_id: job.owner for job_id, job in self.jobs.items()}
-        owner = next(
-            (each for job_id, each in owners.items() if job_id in fetch.key), next(iter(owners.values()), None)
-        )
-        if owner is None:
+        jobs = sorted(self.jobs, key=lambda job_id: job_id not in fetch.key)  # a key of a job's own holds its id
+        if not jobs:
             return
         try:
-            part = await owner.blob(fetch)
+            part = await self.jobs[jobs[0]].owner.blob(fetch)
         except NetstackError as error:
             part = BlobPart(fetch.key, 0, -1, shown_error(error).encode())
         child.link.send(part)

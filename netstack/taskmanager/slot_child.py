@@ -2,8 +2,8 @@
 
 Takes: a fork server. Gives: a link to the process, and what can be learned from outside while user code holds it up.
 
-Rules: everything here belongs to one process and ends with it. What the process has written into the pipe and nobody has
-asked for is its last words: the stack of a crash, or of `os._exit`.
+Rules: everything here belongs to one process and ends with it. A stack that nobody asked for is the process's last
+words: a crash writes one, and so does `os._exit`.
 """
 
 from __future__ import annotations

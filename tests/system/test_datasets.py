@@ -81,6 +81,24 @@ def test_a_taskmanager_that_is_told_to_stop_leaves_no_file(tmp_path: Path) -> No
         assert list(folder.iterdir()) == []
 
 
+def test_a_slot_that_ends_takes_its_part_and_says_so(tmp_path: Path) -> None:
+    """The TaskManager stays; what its other slots have of the dataset goes too."""
+    folder = tmp_path / "shuffle"
+    folder.mkdir()
+    with ClusterRig(tmp_path / "cluster") as rig:
+        rig.start_taskmanagers(4, flags=("--shuffle-directory", str(folder)))
+        rig.ask(lambda client: run(client, batch_jobs.keeps("numbers")))
+        (dataset,) = rig.ask(lambda client: client.datasets())
+        assert not dataset["missing"]
+        (holder, *_) = [path for path in folder.iterdir() if [*path.glob("*.index")]]
+        os.kill(int(holder.name.split("-")[-2]), signal.SIGKILL)
+        rig.wait_until(lambda: rig.ask(lambda client: client.datasets())[0]["missing"])
+        assert len(rig.ask(lambda client: client.taskmanagers())) == 1
+        with pytest.raises(RequestRefused, match="cannot be read: 1 of its TaskManagers"):
+            rig.ask(lambda client: client.submit(batch_jobs.reads("numbers")))
+        rig.wait_until(lambda: not [path for path in kept_files(folder, "*.index") if holder not in path.parents])
+
+
 @trio_test
 async def test_it_outlives_the_jobmanager_and_dies_with_its_taskmanager(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -116,6 +116,29 @@ def test_a_task_that_waits_has_a_stack_too(cluster: ClusterRig, capsys: pytest.C
     command(cluster, capsys, "cancel", waiting)
 
 
+def test_the_slots_of_a_taskmanager_are_looked_at_as_one(
+    cluster: ClusterRig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["submit", "cluster_jobs:neighbour", "-p", "count=100000"]
+    jobs = [command(cluster, capsys, *words)["job_id"] for _ in range(2)]
+    found: dict[str, Any] = {}
+
+    def is_told() -> bool:
+        found.update(cluster.ask(lambda client: client.look()))
+        mine = [job for job in found["jobs"] if job["job_id"] in jobs]
+        return all(task.get("records_out") for job in mine for task in job["vertices"][0]["subtasks"])
+
+    cluster.wait_until(is_told)
+    (taskmanager,) = found["taskmanagers"]
+    assert taskmanager["network"]["pools"] == 2, "a partition of each job, each in a slot of its own"
+    (address,) = [each["address"].partition("://")[2] for each in found["taskmanagers"]]
+    (top,) = command(cluster, capsys, "top", address)["taskmanagers"]
+    assert {job["job_id"] for job in top["jobs"]} == set(jobs)
+    assert all(job["tasks"]["running"] for job in top["jobs"])
+    for job_id in jobs:
+        command(cluster, capsys, "cancel", job_id)
+
+
 def test_each_job_meets_a_fresh_interpreter(
     cluster: ClusterRig, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
