@@ -133,6 +133,8 @@ def _imported(name: str) -> Any:
         found: Any = importlib.import_module(module)
     except ImportError as error:
         text = f"{name!r} is not there: {error}; run this where the module can be imported"
+        if error.name is not None and f"{module}.".startswith(f"{error.name}."):
+            raise ConfigError(text) from error  # the module itself: none of its lines has run
         raise JobNotBuilt(text, error) from error
     except Exception as error:  # a module may raise what it likes
         raise _not_built(name, error) from error

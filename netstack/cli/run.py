@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _CANCEL_S: Final = 10.0
 _LOOK_S: Final = 0.25
 
-_TOLD: Final = frozenset({"failure", "taskmanager"})
+_TOLD: Final = frozenset({"failure", "taskmanager", "blocked"})
 """What of a job's log its user is told."""
 
 

@@ -180,6 +180,19 @@ def test_a_failure_that_the_job_goes_on_after_is_told(tmp_path: Path) -> None:
     assert said.endswith(f": ValueError: operator 'check': no room for 2, at {place}; restart 1, next in 0.05 s")
 
 
+def test_code_that_never_returns_is_named_and_ends_with_ctrl_c(tmp_path: Path) -> None:
+    words = ("cluster_jobs:deadly", "-p", "how=sleep", "-p", f"folder={tmp_path}", "--taskmanagers", "1")
+    process = start(tmp_path, *words)
+    assert process.stderr is not None
+    said = process.stderr.readline()
+    assert "its event loop has not turned" in said
+    assert "operator 'deadly'" in said
+    assert f"cluster_jobs.py:{line_of('        time.sleep(600.0)')}" in said
+    process.send_signal(signal.SIGINT)
+    out, err = finished(process, 1)
+    assert (out, err.splitlines()[-1]) == ("", "netstack: stopped by Ctrl-C")
+
+
 def line_of(source: str) -> int:
     """Of the module of the jobs."""
     lines = Path(cluster_jobs.__file__).read_text().splitlines()

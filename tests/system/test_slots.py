@@ -132,7 +132,7 @@ def test_the_slots_of_a_taskmanager_are_looked_at_as_one(
     (taskmanager,) = found["taskmanagers"]
     assert taskmanager["network"]["pools"] == 2, "a partition of each job, each in a slot of its own"
     (address,) = [each["address"].partition("://")[2] for each in found["taskmanagers"]]
-    (top,) = command(cluster, capsys, "top", address)["taskmanagers"]
+    (top,) = command(cluster, capsys, "top", address, "--once")["taskmanagers"]
     assert {job["job_id"] for job in top["jobs"]} == set(jobs)
     assert all(job["tasks"]["running"] for job in top["jobs"])
     for job_id in jobs:
