@@ -156,6 +156,8 @@ def taskmanager(config_file: Path | None, until_eof: bool, log_kind: str, as_jso
     config = taskmanager_config(settings)
     set_up_logging(log_kind)
     processes = None
+    if slots_in not in (None, PROCESSES, LOOP):
+        raise ConfigError(f"slots_in = {slots_in!r:.60}; give {PROCESSES} or {LOOP}")
     if slots_in == PROCESSES and config.jobmanager is None:
         raise ConfigError("--slots-in processes goes with --jobmanager: nobody drives the slots directly")
     if (slots_in or (LOOP if config.jobmanager is None else PROCESSES)) == PROCESSES:

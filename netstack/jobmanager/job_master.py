@@ -486,6 +486,14 @@ class JobMaster:
 
     def _slot_blocked(self, taskmanager: str, message: SlotBlocked) -> None:
         """User code holds up a slot, or no longer does: the log says so once."""
+        location = self._taskmanagers.get(taskmanager)
+        if location is None:
+            return
+        if not 0 <= message.slot < len(location.slot_addresses):
+            raise RemoteProtocolError(
+                ErrorCode.MALFORMED_FRAME,
+                f"{taskmanager} says that slot {message.slot} is blocked, which it does not have",
+            )
         place = taskmanager, message.slot
         before = self.blocked.pop(place, None)
         if message.blocked_s:

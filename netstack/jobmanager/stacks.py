@@ -63,7 +63,8 @@ class StackQueries:
                     silent.discard(name)
                     rows = document.get("tasks")
                     for row in rows if type(rows) is list else ():
-                        if type(row) is dict:
+                        frames = row.get("frames") if type(row) is dict else None
+                        if type(frames) is list and all(type(frame) is dict for frame in frames):
                             found.append({**row, "taskmanager": name})
         finally:
             del self._waiting[token]
@@ -77,10 +78,17 @@ class StackQueries:
                 waiting.send_nowait((name, message.document))
 
 
+def place_of(message: SlotBlocked) -> dict[str, Any]:
+    """Where a blocked slot's code is: the fields of `SlotBlocked.where`, each of its type or None."""
+    kinds = {"task": str, "subtask": int, "operator": str, "file": str, "line": int, "function": str}
+    values = {name: message.where.get(name) for name in kinds}
+    return {name: value if type(value) is kinds[name] else None for name, value in values.items()}
+
+
 def blocked_text(message: SlotBlocked) -> str:
     """A blocked slot in one sentence."""
-    where = message.where
-    place = f"{where.get('file')}:{where.get('line')} in {where.get('function')}" if where.get("file") else "?"
-    operator = f"operator {where.get('operator')!r}, " if where.get("operator") else ""
-    task = f"task {where.get('task')} ({where.get('subtask')}), " if where.get("task") else ""
+    where = place_of(message)
+    place = f"{where['file']}:{where['line']} in {where['function']}" if where["file"] else "?"
+    operator = f"operator {where['operator']!r}, " if where["operator"] else ""
+    task = f"task {where['task']} ({where['subtask']}), " if where["task"] else ""
     return shown_text(f"its event loop has not turned for {message.blocked_s:.0f} s: {task}{operator}at {place}", 600)

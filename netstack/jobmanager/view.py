@@ -13,7 +13,7 @@ from ..schedule.execution.execution_states import ExecutionState
 from .checkpoints import CheckpointReport
 from .failures import failure_documents
 from .job_master import JobMaster
-from .stacks import blocked_text
+from .stacks import blocked_text, place_of
 
 if TYPE_CHECKING:
     from .jobs import JobRecord
@@ -81,11 +81,11 @@ def job_document(record: JobRecord, manager: JobManager) -> dict[str, Any]:
         "speculation": _speculation(master),
         "blocked": [
             {
+                **place_of(found),
                 "taskmanager": name,
                 "slot": slot,
                 "blocked_s": found.blocked_s,
                 "text": blocked_text(found),
-                **found.where,
             }
             for (name, slot), found in sorted(master.blocked.items())
         ],

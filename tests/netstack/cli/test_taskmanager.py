@@ -143,6 +143,8 @@ def test_where_results_are_kept(tmp_path: Path) -> None:
         ("metrics = [1]", "metrics = [1] is of the wrong type"),
         ("secret = 'x'", "there is no setting 'secret'"),
         ("slots = 0", "--slots 0"),
+        ("slots_in = 'threads'", "slots_in = 'threads'; give processes or loop"),
+        ("slots_in = 'processes'", "--slots-in processes goes with --jobmanager"),
         ("allow = 'a'", "--allow 'a': end it with"),
         ("listen = 'tcp://0.0.0.0:0'", "there is no secret: give --secret-file"),
         ("secret_file = '/nowhere/at/all'", "the secret file /nowhere/at/all cannot be read"),

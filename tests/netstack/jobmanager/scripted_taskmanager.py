@@ -171,10 +171,12 @@ class ScriptedTaskManager:
 
 @asynccontextmanager
 async def taskmanager(
-    manager: JobManager, *, slots: int = 2, name: str = "", pid: Any = 1
+    manager: JobManager, *, slots: int = 2, name: str = "", pid: Any = 1, has_processes: bool = False
 ) -> AsyncIterator[ScriptedTaskManager]:
     name = name or f"tm{next(_NUMBERS)}"
     facts = {"slots": slots, "data": f"memory://{name}", "hostname": name, "pid": pid}
+    if has_processes:
+        facts["slot_addresses"] = [f"memory://{name}.{slot}" for slot in range(slots)]
     link, _ = await dial(manager.address, role=TASKMANAGER, name=name, facts=facts)
     async with trio.open_nursery() as nursery:
         found = ScriptedTaskManager(name, link)
