@@ -59,6 +59,7 @@ async def pointwise(spec: JobsSpec, on_step: Told) -> list[dict[str, Any]]:
         memory_bytes=64 * MIB + 2 * slots * _BYTES_PER_TASK,
         load_balance=LoadBalanceMode.SLOTS,
         is_restarting=False,
+        slots_in="loop",
     ) as cluster:
         await _start(cluster, wide(2 * spec.taskmanagers), 2 * spec.taskmanagers)  # what is imported, and said, once
         for tasks in sorted(spec.tasks):
@@ -94,6 +95,7 @@ async def exchanges(spec: JobsSpec, on_step: Told) -> list[dict[str, Any]]:
             memory_bytes=16 * MIB + slots * _segments(parallelism) * _SEGMENT_BYTES,
             load_balance=LoadBalanceMode.SLOTS,
             is_restarting=False,
+            slots_in="loop",
             flags=("--segment-size", str(_SEGMENT_BYTES)),
         ) as cluster:
             job = all_to_all(parallelism)

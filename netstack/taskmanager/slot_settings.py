@@ -12,6 +12,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from ..config import MIB
+from ..errors import ConfigError
 
 if TYPE_CHECKING:
     from .service import TaskManagerConfig
@@ -24,6 +25,9 @@ STACK_SIGNAL: Final = signal.SIGRTMIN + 5
 """Has the process write the stack of its main thread; a number that programs hardly use."""
 
 
+SLOTS_AT_MOST: Final = 256
+"""Of a TaskManager whose slots are processes: some 5 GiB of memory when all of them run."""
+
 LEAST_BYTES: Final = 16 * MIB
 """Of a slot: room for connections to thirty other slots, each of which holds sixteen buffers of 32 KiB ready."""
 
@@ -35,10 +39,21 @@ class SlotSettings:
     Attributes:
         config: of the whole TaskManager; a slot gets its share of the memory.
         process_memory_bytes: the most data that a slot process may hold; None has no limit.
+
+    Raises:
+        ConfigError: there are more than `SLOTS_AT_MOST` slots.
     """
 
     config: TaskManagerConfig
     process_memory_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses more slots than there should be processes."""
+        if self.config.slots > SLOTS_AT_MOST:
+            raise ConfigError(
+                f"--slots {self.config.slots}: each slot is a process, and a TaskManager has {SLOTS_AT_MOST} of them at"
+                " most; give --slots-in loop, or fewer slots"
+            )
 
     @property
     def memory_bytes(self) -> int:

@@ -144,6 +144,7 @@ def test_where_results_are_kept(tmp_path: Path) -> None:
         ("secret = 'x'", "there is no setting 'secret'"),
         ("slots = 0", "--slots 0"),
         ("slots_in = 'threads'", "slots_in = 'threads'; give processes or loop"),
+        ("slots = 300\njobmanager = '127.0.0.1:1'", "--slots 300: each slot is a process, and a TaskManager has 256"),
         ("slots_in = 'processes'", "--slots-in processes goes with --jobmanager"),
         ("allow = 'a'", "--allow 'a': end it with"),
         ("listen = 'tcp://0.0.0.0:0'", "there is no secret: give --secret-file"),
