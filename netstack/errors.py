@@ -88,6 +88,12 @@ class StateNotPlain(CheckpointError):
     is_permanent = True
 
 
+class StateMismatch(CheckpointError):
+    """State in a checkpoint is not what the job has there now; the message names both. No restart changes that."""
+
+    is_permanent = True
+
+
 class CheckpointStorageError(CheckpointError):
     """A file of a checkpoint could not be written or is not as it was written; the message names it and the reason."""
 
@@ -112,7 +118,7 @@ class OperatorFailed(NetstackError):
 
 
 class OperatorUnusable(OperatorFailed):
-    """Python refused a call or an import that is the same in every attempt: no data were involved."""
+    """Python refused a call or an import, or `restore` the state it was given: that is the same in every attempt."""
 
     is_permanent = True
 

@@ -269,8 +269,12 @@ class CheckpointStorage:
         Raises:
             CheckpointStorageError: it is not complete, or damaged; the text names file and reason.
         """
-        files = sorted(self._manifest(checkpoint_id).files, key=lambda file: (file.task, file.subtask))
-        return [self._snapshot(checkpoint_id, file) for file in files]
+        return [*self.snapshots(checkpoint_id)]
+
+    def snapshots(self, checkpoint_id: int) -> Iterator[TaskSnapshot]:
+        """As `read`, one after the other: for who need not have all of them in memory. Raises likewise, where it is."""
+        for file in sorted(self._manifest(checkpoint_id).files, key=lambda file: (file.task, file.subtask)):
+            yield self._snapshot(checkpoint_id, file)
 
     # Removing.
 

@@ -86,6 +86,8 @@ def job_lines(job: Document) -> list[RenderableType]:
         lines.append(Text(job["reason"], style=_STYLES.get(job["state"], "")))
     if job["waits_for"]:
         lines.append(Text(f"waits for {job['waits_for']}", style="yellow"))
+    if job.get("not_restored"):
+        lines.append(Text(not_restored_line(job["not_restored"])))
     for blocked in job.get("blocked", ()):
         lines.append(Text(f"{blocked['taskmanager']}, slot {blocked['slot']}: {blocked['text']}", style="yellow"))
     if job["vertices"]:
@@ -99,6 +101,11 @@ def job_lines(job: Document) -> list[RenderableType]:
     for happening in job["log"][-8:]:
         lines.append(Text(f"{time.strftime('%H:%M:%S', time.localtime(happening['at']))} {happening['text']}", "dim"))
     return lines
+
+
+def not_restored_line(left: Sequence[str]) -> str:
+    """What a job has left behind of the savepoint that it began from."""
+    return f"not restored, because the job does not have them: {', '.join(left)}"
 
 
 def failure_lines(failures: Sequence[Document], left_out: int) -> list[Text]:

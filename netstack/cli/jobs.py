@@ -19,7 +19,7 @@ from ..errors import NetstackError
 from ..jobmanager.client import Document, JobClient, JobResult
 from ..jobmanager.waiting import PATIENCE_S, wait_for_job
 from .job import job_parameters, load_stream_graph, parameters_of
-from .job_output import job_lines, jobs_table, print_all, print_results, result_document
+from .job_output import job_lines, jobs_table, not_restored_line, print_all, print_results, result_document
 from .jobmanager_flags import ask, connected, jobmanager_flags, json_flag, secret_of
 from .json_document import print_document
 from .values import LENGTH
@@ -97,6 +97,9 @@ def savepoint(job_id: str, stop: bool, jobmanager: str, secret_file: Path | None
     "--from", "from_savepoint", metavar="SAVEPOINT", help="Begin from this savepoint or checkpoint, a folder."
 )
 @click.option(
+    "--allow-non-restored-state", is_flag=True, help="With --from: leave behind state of operators JOB does not have."
+)
+@click.option(
     "--ship", multiple=True, metavar="PACKAGE", help="Send this package, a name or a path, along; repeatable."
 )
 @jobmanager_flags
@@ -108,6 +111,7 @@ def submit(
     wait: bool,
     patience_s: float,
     from_savepoint: str | None,
+    allow_non_restored_state: bool,
     ship: tuple[str, ...],
     jobmanager: str,
     secret_file: Path | None,
@@ -122,7 +126,15 @@ def submit(
     if from_savepoint is not None and os.path.exists(from_savepoint):
         from_savepoint = os.path.abspath(from_savepoint)
 
-    job_id = ask(jobmanager, secret_file, lambda client: client.submit(graph, from_savepoint=from_savepoint, ship=ship))
+    async def question(client: JobClient) -> tuple[str, list[str]]:
+        job_id = await client.submit(
+            graph, from_savepoint=from_savepoint, allow_non_restored_state=allow_non_restored_state, ship=ship
+        )
+        return job_id, (await client.job(job_id))["not_restored"] if allow_non_restored_state else []
+
+    job_id, not_restored = ask(jobmanager, secret_file, question)
+    if not_restored:
+        click.echo(not_restored_line(not_restored), err=True)
     if not wait:
         if as_json:
             print_document({"job_id": job_id})

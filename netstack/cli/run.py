@@ -33,7 +33,7 @@ from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.plan.plan import make_plan
 from ..schedule.slots.slots import LoadBalanceMode
 from .job import job_parameters, load_stream_graph, parameters_of
-from .job_output import decided_lines, print_results, result_document
+from .job_output import decided_lines, not_restored_line, print_results, result_document
 from .jobmanager_flags import json_flag
 from .json_document import print_document
 from .run_view import RunView
@@ -88,6 +88,9 @@ class JobCluster(Protocol):
     "--from", "from_savepoint", metavar="SAVEPOINT", help="Begin from this savepoint or checkpoint, a folder."
 )
 @click.option(
+    "--allow-non-restored-state", is_flag=True, help="With --from: leave behind state of operators JOB does not have."
+)
+@click.option(
     "--web",
     metavar="ADDR:PORT",
     help="Serve a live page there while the job runs, such as 127.0.0.1:8081; its address is printed.",
@@ -132,6 +135,7 @@ def run(
     memory_bytes: int | None,
     load_balance: str,
     from_savepoint: str | None,
+    allow_non_restored_state: bool,
     web: str | None,
     record: Path | None,
     where: str,
@@ -164,7 +168,7 @@ def run(
     )
     if from_savepoint is not None and os.path.exists(from_savepoint):
         from_savepoint = os.path.abspath(from_savepoint)
-    embedded = _Run(graph, from_savepoint, web=web, record=record)
+    embedded = _Run(graph, from_savepoint, allow_non_restored_state=allow_non_restored_state, web=web, record=record)
     began = time.monotonic()
     sizes: Any = {
         "taskmanagers": taskmanagers,
@@ -263,6 +267,7 @@ class _Run:
         graph: StreamGraph,
         from_savepoint: str | None,
         *,
+        allow_non_restored_state: bool = False,
         web: str | None = None,
         record: Path | None = None,
     ) -> None:
@@ -270,6 +275,7 @@ class _Run:
         self.vertices: list[dict[str, Any]] = []
         self._graph = graph
         self._from_savepoint = from_savepoint
+        self._allow_non_restored_state = allow_non_restored_state
         self._web = web
         self._record = record
         self._view = RunView(graph.name)
@@ -317,8 +323,15 @@ class _Run:
 
     async def _on(self, cluster: JobCluster) -> JobResult:
         self._cluster = cluster
-        self._job_id = await cluster.client.submit(self._graph, from_savepoint=self._from_savepoint)
-        master = cluster.jobmanager.jobs.find(self._job_id).master
+        self._job_id = await cluster.client.submit(
+            self._graph,
+            from_savepoint=self._from_savepoint,
+            allow_non_restored_state=self._allow_non_restored_state,
+        )
+        record = cluster.jobmanager.jobs.find(self._job_id)
+        if record.stored.not_restored:
+            self._view.tell(not_restored_line(record.stored.not_restored))
+        master = record.master
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch, cluster, master)
             try:

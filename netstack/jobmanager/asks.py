@@ -70,6 +70,7 @@ class Asks:
         job_id = await self._manager.jobs.submit(
             _want(document, "document", dict),
             from_savepoint=savepoint,
+            allow_non_restored_state=document.get("allow_non_restored_state") is True,
             code=_texts(document, "code"),
             builds=_texts(document, "builds"),
         )

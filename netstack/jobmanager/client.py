@@ -80,13 +80,19 @@ class JobClient:
         return self._link.peer
 
     async def submit(
-        self, job: StreamGraph | StreamEnvironment, *, from_savepoint: str | None = None, ship: Iterable[str] = ()
+        self,
+        job: StreamGraph | StreamEnvironment,
+        *,
+        from_savepoint: str | None = None,
+        allow_non_restored_state: bool = False,
+        ship: Iterable[str] = (),
     ) -> str:
         """Has a job run; what it returns is kept by the JobManager, whatever becomes of this client.
 
         Args:
             job: it.
             from_savepoint: folder of a checkpoint or savepoint to begin from, as the JobManager sees it.
+            allow_non_restored_state: state there of operators that the job does not have is left behind.
             ship: packages or modules, by name or by path, to send along for TaskManagers that do not have them
                 (started with --allow-submitted). Of all others the TaskManagers' code has to be what it is here.
 
@@ -113,6 +119,7 @@ class JobClient:
             {
                 "document": document,
                 "from_savepoint": from_savepoint,
+                "allow_non_restored_state": allow_non_restored_state,
                 "code": code,
                 "builds": builds,
             },

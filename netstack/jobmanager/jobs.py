@@ -104,6 +104,7 @@ class Jobs:
         document: Mapping[str, Any],
         *,
         from_savepoint: str | None = None,
+        allow_non_restored_state: bool = False,
         code: Mapping[str, str] | None = None,
         builds: Mapping[str, str] | None = None,
     ) -> str:
@@ -112,6 +113,7 @@ class Jobs:
         Args:
             document: as `schedule.graph.job_file.write_job` makes it.
             from_savepoint: folder of a savepoint or checkpoint that it begins from.
+            allow_non_restored_state: state there of operators that the job does not have is left behind.
             code: package -> SHA-256 of what was sent with it.
             builds: package -> hash of its code where it was submitted.
 
@@ -120,6 +122,7 @@ class Jobs:
 
         Raises:
             ConfigError: it is no job that can run, or reads a dataset that is not there.
+            StateMismatch: the savepoint is not of this job; the text says in what.
             NetstackError: it cannot be stored, or the savepoint cannot be used.
 
         Cancellation: it was accepted or not; `records` tells.
@@ -136,11 +139,28 @@ class Jobs:
         if from_savepoint is not None:
             if record.storage is None:
                 raise ConfigError(f"job {record.name!r} takes no checkpoints, so it cannot begin from one")
-            restore = await self._in_thread(partial(adopt_savepoint, from_savepoint, record.storage.folder))
-            record.stored = stored = replace(stored, restore=restore)
+            assert record.generated is not None
+            restore, left = await self._in_thread(
+                partial(
+                    adopt_savepoint,
+                    from_savepoint,
+                    record.storage.folder,
+                    job_of(document),
+                    record.generated.job,
+                    allow_missing=allow_non_restored_state,
+                )
+            )
+            record.stored = stored = replace(stored, restore=restore, not_restored=left)
         with trio.CancelScope(shield=True):
             await self._in_thread(partial(self._manager.store.put, stored))
             await self._start(record, stored.restore)
+        if stored.not_restored:
+            LOGGER.warning(
+                "job %s (%s) begins without the state of %s, which it does not have",
+                job_id,
+                record.name,
+                ", ".join(stored.not_restored),
+            )
         return job_id
 
     async def recover(self) -> None:

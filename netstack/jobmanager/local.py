@@ -164,6 +164,7 @@ def run_job(
     load_balance: LoadBalanceMode = LoadBalanceMode.NONE,
     folder: str | None = None,
     from_savepoint: str | None = None,
+    allow_non_restored_state: bool = False,
     slots_in: str = "processes",
 ) -> JobResult:
     """Runs a job in processes on this machine, to its end; what operators print comes out on standard error.
@@ -176,6 +177,7 @@ def run_job(
         load_balance: how tasks are spread.
         folder: where checkpoints are kept afterwards, if the job names no folder; None keeps none.
         from_savepoint: folder of a savepoint to begin from.
+        allow_non_restored_state: state there of operators that the job does not have is left behind.
         slots_in: `processes`: each slot is a process; `loop`: all slots of a TaskManager share its event loop.
 
     Returns:
@@ -205,7 +207,10 @@ def run_job(
             slots_in=slots_in,
             on_printed=_to_stderr,
         ) as cluster:
-            return await cluster.wait(await cluster.client.submit(graph, from_savepoint=from_savepoint))
+            job_id = await cluster.client.submit(
+                graph, from_savepoint=from_savepoint, allow_non_restored_state=allow_non_restored_state
+            )
+            return await cluster.wait(job_id)
 
     return trio.run(run)
 

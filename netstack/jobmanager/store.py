@@ -51,6 +51,7 @@ class StoredJob:
         code: package -> SHA-256 of what was sent with it.
         builds: package -> hash of the code that the job's functions are in, where it was submitted.
         end: how it ended; None while it runs.
+        not_restored: operators whose state in `restore` it left behind, because it does not have them.
     """
 
     job_id: str
@@ -60,6 +61,7 @@ class StoredJob:
     code: Mapping[str, str] = field(default_factory=dict)
     builds: Mapping[str, str] = field(default_factory=dict)
     end: Mapping[str, Any] | None = None
+    not_restored: tuple[str, ...] = ()
 
 
 @final
@@ -88,6 +90,7 @@ class JobStore:
                 "job_id": job.job_id,
                 "submitted_at": job.submitted_at,
                 "restore": job.restore,
+                "not_restored": list(job.not_restored),
                 "code": job.code,
                 "builds": job.builds,
                 "document": job.document,
@@ -197,6 +200,7 @@ class JobStore:
                 document["code"],
                 document["builds"],
                 _read(self._job(name) / "end.json"),
+                tuple(document.get("not_restored", ())),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise JobStoreError(f"{path} does not describe a job: {error!r}") from error

@@ -62,6 +62,7 @@ def job_document(record: JobRecord, manager: JobManager) -> dict[str, Any]:
         empty |= {name: record.end[name] for name in empty if record.end is not None and name in record.end}
         empty |= {"waits_for": record.waits_for, "blocked": []}
         results = {} if record.end is None else record.end["results"]
+        empty["not_restored"] = list(record.stored.not_restored)
         return {**empty, **(record.last or {}), **summary(record, manager), "results": results}
     missing = manager.slots.missing(record.stored.job_id)
     last = master.last_checkpoint
@@ -71,6 +72,7 @@ def job_document(record: JobRecord, manager: JobManager) -> dict[str, Any]:
         "checkpoints": [_checkpoint(report) for report in master.history[-CHECKPOINTS_SHOWN:]],
         "last_checkpoint": None if last is None else {"checkpoint_id": last[0], "path": last[1]},
         "restored_from": master.restored_from,
+        "not_restored": list(record.stored.not_restored),
         "log": [happening.document() for happening in master.log.all()],
         **failure_documents(master.failures),
         "results": {

@@ -187,7 +187,7 @@ class OperatorChain:
     # State.
 
     async def snapshot(self, checkpoint_id: int = -1) -> dict[str, dict[str, Any]]:
-        """The state of every operator, by its name; see `recovery`. Without a checkpoint it is the final one."""
+        """The state of every operator, by its uid or name; see `recovery`. Without a checkpoint it is the final one."""
         found: dict[str, dict[str, Any]] = {}
         for operator in self.operators:
             bound = operator.bound
@@ -198,8 +198,8 @@ class OperatorChain:
                 state["own"] = await bound.call("snapshot", *arguments)
             keyed = bound.context.keyed_snapshot()
             if keyed:
-                state["keyed"] = keyed
-            found[bound.name] = state
+                state["keyed"], state["begins"] = keyed, bound.context.keyed_begins()
+            found[bound.context.state_id] = state
         return found
 
     def statistics(self) -> tuple[OperatorStatistics, ...]:

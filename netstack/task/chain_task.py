@@ -19,6 +19,7 @@ How records get through the chain, and what may happen between two of them, is t
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, final
 
@@ -30,7 +31,7 @@ from ..checkpoint.instructions import CheckpointSettings
 from ..checkpoint.snapshot import TaskFile, TaskSnapshot
 from ..checkpoint.storage import CheckpointStorage
 from ..control.codec import Plain
-from ..errors import ConfigError, LocalProtocolError, OperatorFailed, PoolDestroyed
+from ..errors import ConfigError, LocalProtocolError, OperatorFailed, PoolDestroyed, StateMismatch
 from ..events import CheckpointBarrier
 from ..inbound.gate import SingleInputGate
 from ..outbound.partition import ResultPartition
@@ -127,7 +128,7 @@ class ChainTask:
             LocalProtocolError: a partition of this name exists.
             ConfigError: what the descriptor says cannot be, or an operator cannot be made.
         """
-        task, descriptor, attempt = self._task, self._descriptor, self._descriptor.attempt
+        job, task, descriptor, attempt = self._job, self._task, self._descriptor, self._descriptor.attempt
         if len(descriptor.partitions) != len(task.outputs) or len(descriptor.gates) != len(task.inputs):
             raise ConfigError(
                 f"task {self}: {len(descriptor.partitions)} partitions and {len(descriptor.gates)} gates were deployed"
@@ -144,6 +145,7 @@ class ChainTask:
                 attempt.attempt,
                 is_keyed=information.name in keyed,
                 key_types=keyed.get(information.name, ()),
+                state_id=job.state_id(information.name),
                 open_gate=self._environment.open_gate,
             )
             self._bound[information.name] = BoundOperator(information, context, self._load)
@@ -162,7 +164,7 @@ class ChainTask:
             attempt.subtask,
             self._chain,
             self._output,
-            task.outputs,
+            [job.kept_edge(each.edge) for each in task.outputs],
             self._reports,
             self._storage,
             self._environment,
@@ -363,7 +365,7 @@ class ChainTask:
             self._input = self._running.inputs = TaskInput(
                 str(self),
                 gates,
-                self._task.inputs,
+                [replace(each, edge=self._job.kept_edge(each.edge)) for each in self._task.inputs],
                 self._mailbox,
                 self._running,
                 self._environment,
@@ -375,15 +377,16 @@ class ChainTask:
             )
         for operator in reversed(self._chain.operators):  # whoever is given records is open before
             bound = operator.bound
-            bound.context.restore_keyed(mine.keyed.get(bound.name, {}))
+            bound.context.restore_keyed(mine.keyed.get(bound.name, {}), mine.begins.get(bound.name))
             self._opened.append(bound)
             await bound.call("open", bound.context)
             states = mine.own.get(bound.name)
             if states is not None and bound.has("restore"):
                 await bound.call("restore", states)
             elif states and states != [None]:
-                raise ConfigError(
-                    f"operator {bound.name!r} has state in checkpoint {self._descriptor.restore}, and no method restore"
+                raise StateMismatch(
+                    f"operator {bound.name!r} has state of its own in checkpoint {self._descriptor.restore}, and no"
+                    " method restore: give it one, or another uid, and it begins empty"
                 )
 
     async def _work(self) -> None:

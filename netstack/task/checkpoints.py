@@ -32,7 +32,7 @@ from ..errors import CheckpointStorageError
 from ..events import CancelCheckpointMarker, CheckpointBarrier, DataType, data_type_of
 from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.threads import InThread
-from ..schedule.descriptors.information import OutputInformation
+from ..schedule.descriptors.information import EdgeId
 from .chain import OperatorChain
 from .input import TaskInput
 from .mailbox import Mailbox
@@ -109,14 +109,18 @@ class TaskCheckpoints:
         subtask: int,
         chain: OperatorChain,
         output: TaskOutput,
-        told: Sequence[OutputInformation],
+        edges: Sequence[EdgeId],
         reports: TaskReports,
         storage: CheckpointStorage | None,
         environment: NetworkEnvironment,
         mailbox: Mailbox,
         in_thread: InThread,
     ) -> None:
-        """Args: whose, and its parts; where its snapshots are stored, and by whose threads."""
+        """Nothing has begun yet.
+
+        Args: whose, and its parts; what checkpoints call the edges it writes to; where its snapshots are stored, and by
+        whose threads.
+        """
         self.inputs: TaskInput | None = None
         self.nursery: trio.Nursery | None = None
         self.is_held = False
@@ -138,8 +142,8 @@ class TaskCheckpoints:
         self._is_closed = False
         self._aborted: dict[int, None] = {}
         self._stopping = -1
-        for partition, each in zip(output.partitions, told, strict=True):
-            partition.on_barrier = partial(self._on_output, each.edge.partition(subtask))
+        for partition, each in zip(output.partitions, edges, strict=True):
+            partition.on_barrier = partial(self._on_output, each.partition(subtask))
 
     # From the barrier handler.
 

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 
-from ..errors import ConfigError, LocalProtocolError
+from ..errors import ConfigError, LocalProtocolError, StateMismatch
 from ..ids import ChannelDescriptor
 from ..inbound.gate import SingleInputGate
-from ..keygroups import PLAIN_KEYS, key_group, operator_index, original_key
+from ..keygroups import key_group, operator_index, original_key
 from ..shown import shown
 from .keyed_state import KeyedState, MixedKeyedState, stored_state
+
+_WIDER: Final = frozenset({("bool", "int"), ("bool", "float"), ("int", "float")})
+"""Types of numbers that stay right when they are taken for the other."""
 
 OpenGate: TypeAlias = Callable[[Sequence[ChannelDescriptor]], Awaitable[SingleInputGate]]
 
@@ -25,6 +28,7 @@ class OperatorContext:
 
     Attributes:
         operator: its name, unique in the job.
+        state_id: what its state is called in checkpoints: its uid, or its name.
         task: name of the vertex it runs in.
         subtask: which of its subtasks, from 0.
         parallelism: how many there are.
@@ -39,6 +43,7 @@ class OperatorContext:
         "_key_types",
         "_open_gate",
         "_restored",
+        "_restored_begins",
         "_states",
         "attempt",
         "checkpoint_id",
@@ -46,6 +51,7 @@ class OperatorContext:
         "max_parallelism",
         "operator",
         "parallelism",
+        "state_id",
         "subtask",
         "task",
     )
@@ -61,10 +67,12 @@ class OperatorContext:
         *,
         is_keyed: bool = False,
         key_types: Collection[type] = (),
+        state_id: str = "",
         open_gate: OpenGate | None = None,
     ) -> None:
         """Args: see the attributes; whether its inputs are keyed, the only types of their keys; what opens gates."""
         self.operator = operator
+        self.state_id = state_id or operator
         self.task = task
         self.subtask = subtask
         self.parallelism = parallelism
@@ -77,6 +85,7 @@ class OperatorContext:
         self._open_gate = open_gate
         self._states: dict[str, KeyedState | MixedKeyedState] = {}
         self._restored: dict[str, Mapping[Any, Any]] = {}
+        self._restored_begins: dict[str, str] = {}
 
     def __str__(self) -> str:
         return f"{self.operator}-{self.subtask}"
@@ -96,6 +105,7 @@ class OperatorContext:
             default: what a new key gets: a value that cannot change, or something to call for each, such as `list`.
 
         Raises:
+            StateMismatch: a checkpoint has keys of another type there, or the state began with another type of value.
             ConfigError: the operator is not behind `key_by`, or the default cannot be. Later, when a value is asked for
                 by a key whose records come to another subtask: it would be lost when the parallelism changes.
         """
@@ -107,9 +117,9 @@ class OperatorContext:
         state = self._states.get(name)
         if state is None:
             restored = self._restored.pop(name, {})
-            is_plain = bool(self._key_types) and all(form.__class__ in PLAIN_KEYS for form in restored)
-            made = KeyedState if is_plain else MixedKeyedState
+            made = KeyedState if self._key_types else MixedKeyedState
             state = self._states[name] = made(default, partial(self._check_key, name))
+            self._check_restored(name, state.begins_with, restored)
             state.restore(restored)
         return state
 
@@ -125,13 +135,29 @@ class OperatorContext:
             raise LocalProtocolError(f"operator {self.operator!r} is not in a task, and has no network")
         return await self._open_gate(channels)
 
+    def _check_restored(self, state: str, begins_with: str, restored: Mapping[Any, Any]) -> None:
+        what = f"operator {self.operator!r}: keyed state {state!r}"
+        before = self._restored_begins.pop(state, "")
+        if _differ(before, begins_with):
+            raise StateMismatch(
+                f"{what} begins with a value of type {begins_with}, and in the checkpoint with one of type {before}:"
+                " give the state another name, and it begins empty"
+            )
+        found = {type(original_key(form)) for form in restored} if self._key_types else set()
+        if not found <= self._key_types:
+            raise StateMismatch(
+                f"{what} has keys of type {_names(found)} in the checkpoint, and those of its inputs are"
+                f" {_names(self._key_types)} now, by their key function or format: give the state another name, or let"
+                " the function say nothing"
+            )
+
     def _check_key(self, state: str, form: Any) -> None:
         key = original_key(form)
         if self._key_types and type(key) not in self._key_types:
-            types = " or ".join(sorted(each.__name__ for each in self._key_types))
             raise ConfigError(
                 f"operator {self.operator!r}: keyed state {state!r} is asked for key {shown(key)}, and keys of its"
-                f" inputs are {types}: use what the function of key_by gives, and let it say what it gives, or nothing"
+                f" inputs are {_names(self._key_types)}: use what the function of key_by gives, and let it say what it"
+                " gives, or nothing"
             )
         owner = operator_index(key_group(key, self.max_parallelism), self.parallelism, self.max_parallelism)
         if owner != self.subtask:
@@ -142,9 +168,19 @@ class OperatorContext:
 
     # For the runtime.
 
-    def restore_keyed(self, states: Mapping[str, Mapping[Any, Any]]) -> None:
-        """What a checkpoint holds for the keys of this subtask, by canonical form; called before `open`."""
+    def restore_keyed(self, states: Mapping[str, Mapping[Any, Any]], begins: Mapping[str, str] | None = None) -> None:
+        """Called before `open`.
+
+        Args:
+            states: what a checkpoint holds for the keys of this subtask, by canonical form.
+            begins: with which type of value each began, as far as it is known.
+        """
         self._restored = dict(states)
+        self._restored_begins = dict(begins or {})
+
+    def keyed_begins(self) -> dict[str, str]:
+        """With which type of value each keyed state begins, as far as it is known."""
+        return {**self._restored_begins, **{name: state.begins_with for name, state in self._states.items()}}
 
     def keyed_snapshot(self) -> dict[str, dict[Any, Any] | list[list[Any]]]:
         """All keyed states, copied; what was restored and not asked for stays as it was."""
@@ -154,3 +190,12 @@ class OperatorContext:
                 raise LocalProtocolError(f"{self}: keyed state {name!r} was restored twice")
             found[name] = state.copy_for_checkpoint()
         return found
+
+
+def _differ(before: str, now: str) -> bool:
+    """Whether values that began as one type are no good where another one is expected; what is not known may be."""
+    return before != now and not {before, now} & {"", "NoneType"} and (before, now) not in _WIDER
+
+
+def _names(types: Collection[type]) -> str:
+    return " or ".join(sorted(each.__name__ for each in types))

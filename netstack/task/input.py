@@ -78,7 +78,7 @@ class TaskInput:
         Args:
             name: of the task, for messages.
             gates: one for each input of the task.
-            told: what comes through each.
+            told: what comes through each; its edge as checkpoints call it.
             mailbox: is told when there is something to poll, and at once of priority events.
             task: is told when checkpoints begin and end.
             environment: whose clock and temporary folder serve.

@@ -61,6 +61,13 @@ class KeyedState(dict[Any, Any]):
         self[key] = value
         return value
 
+    @property
+    def begins_with(self) -> str:
+        """The type of the default, by its name; empty where only a call would tell."""
+        if self._make is None:
+            return type(self._default).__name__
+        return self._make.__name__ if isinstance(self._make, type) else ""
+
     def restore(self, state: Mapping[Any, Any]) -> None:
         """Goes on with what a checkpoint holds, by canonical form."""
         self.update(state)
@@ -124,6 +131,11 @@ class MixedKeyedState(MutableMapping[Any, Any]):
     def items(self) -> ItemsView[Any, Any]:
         """All keys and values."""
         return _Items(self, self._table)
+
+    @property
+    def begins_with(self) -> str:
+        """As `KeyedState.begins_with`."""
+        return self._table.begins_with
 
     def restore(self, state: Mapping[Any, Any]) -> None:
         """Goes on with what a checkpoint holds, by canonical form."""

@@ -58,11 +58,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import numpy as np
 
-from ..errors import CheckpointError, ConfigError, NetstackError
+from ..errors import CheckpointError, ConfigError, NetstackError, StateMismatch
 from ..schedule.descriptors.information import OperatorInformation
 from ..schedule.graph.job_graph import OperatorKind
 from .context import OperatorContext
-from .permanent import operator_failed
+from .permanent import OF_THE_WORLD, operator_failed
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -242,6 +242,8 @@ class BoundOperator:
         except Exception as error:  # user code, likewise
             trace = error.__traceback__  # without frames behind this one Python has refused the call itself
             is_refusal = isinstance(error, TypeError) and trace is not None and trace.tb_next is None
+            if method == "restore":
+                is_refusal = not isinstance(error, OF_THE_WORLD)
             raise operator_failed(self.name, error, is_refusal=is_refusal) from error
 
     async def finish(self, out: Output) -> Any:
@@ -309,10 +311,10 @@ class IterableSource:
         """Goes on behind so many records.
 
         Raises:
-            CheckpointError: the parallelism has changed.
+            StateMismatch: the parallelism has changed, or it was a class.
         """
         if len(states) != 1 or type(states[0]) is not int:
-            raise CheckpointError(
+            raise StateMismatch(
                 f"source {self._context.operator!r} is a function, whose position ({len(states)} of them) cannot be"
                 " shared out to another number of subtasks; keep its parallelism, or make it a class with restore"
             )

@@ -3,11 +3,12 @@
 Takes: the snapshots of a checkpoint, each of one subtask with its chain. Gives: for a subtask of the next run what each
 of its operators goes on with, and the records that were in flight to it.
 
-    a snapshot's `operator`: {operator: {"own": what its snapshot() gave, "keyed": {state: {key: value}}}}
+    a snapshot's `operator`: {uid, or name: {"own": what its snapshot() gave, "keyed": {state: see `stored_state`},
+                                             "begins": {state: the type of its default}}}
     its channels: named by `EdgeId.partition`, which knows no chains, no attempts and no vertices
 
-Rules: what has no place in the next run is an error: state of an operator that the job does not have, and records in
-flight on an edge that is inside a chain now.
+Rules: what has no place in the next run, such as state of an operator that the job does not have, is not looked at:
+whoever lets a job begin from a checkpoint of another one has refused it, or was allowed to leave it behind.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Final, final
 
 from ..checkpoint.recovery import Exchange, TaskPlan, recover
 from ..checkpoint.snapshot import ChannelBytes, TaskSnapshot
-from ..errors import CheckpointError, ConfigError
+from ..errors import CheckpointError, StateMismatch
 from ..record.formats import format_named
 from ..schedule.descriptors.information import EdgeId, InputInformation, JobInformation, TaskInformation
 from ..schedule.graph.job_graph import DistributionPattern
@@ -38,12 +39,14 @@ class RestoredTask:
         own: for each operator that had state of its own what `snapshot` gave in the subtasks whose work it goes on
             with: nothing in some of the subtasks when there are more of them now.
         keyed: for each operator its keyed states, of the keys that are this subtask's now.
+        begins: for each operator with which type of value its keyed states began.
         parallelism: how many subtasks each operator had; none of those that are new.
         records: for each gate the bytes of the records in flight, without their lengths.
     """
 
     own: dict[str, list[Any]] = field(default_factory=dict)
     keyed: dict[str, dict[str, Mapping[Any, Any]]] = field(default_factory=dict)
+    begins: dict[str, dict[str, str]] = field(default_factory=dict)
     parallelism: dict[str, int] = field(default_factory=dict)
     records: list[Sequence[bytes]] = field(default_factory=list)
 
@@ -95,7 +98,7 @@ class RestoredCheckpoint:
             load: what the name of a function stands for.
 
         Raises:
-            CheckpointError: the checkpoint does not fit the job; the text says what to do.
+            StateMismatch: the checkpoint does not fit the job; the text says what to do.
         """
         found = self._tasks.get(task.name)
         if found is None:
@@ -104,21 +107,17 @@ class RestoredCheckpoint:
         return replace(mine, own=plain_copy(mine.own), keyed=plain_copy(mine.keyed))
 
     def _share_out(self, job: JobInformation, task: TaskInformation, load: Callable[[str], Any]) -> list[RestoredTask]:
-        unknown = self._states.keys() - set(job.operators)
-        if unknown:
-            raise CheckpointError(
-                f"the checkpoint holds state of operator {min(unknown)!r}, which job {job.name!r} does not have; give"
-                " operators the names that they had"
-            )
         names = [operator.name for operator in task.operators]
-        self._check_edges(task, names)
         restored = [RestoredTask(records=[()] * len(task.inputs)) for _ in range(task.parallelism)]
         snapshots: list[TaskSnapshot] = []
         plans: list[TaskPlan] = []
         for name in names:
-            states = self._states.get(name, {})
+            states = self._states.get(job.state_id(name), {})
             for each in restored:
                 each.parallelism[name] = len(states)
+                each.begins[name] = {
+                    key: told for state in states.values() for key, told in state.get("begins", {}).items()
+                }
             snapshots += [TaskSnapshot(name, index, state.get("own", _NOTHING)) for index, state in states.items()]
             keyed = sorted({state for each in states.values() for state in each.get("keyed", ())})
             plans += [
@@ -130,41 +129,35 @@ class RestoredCheckpoint:
                 for index, each in states.items()
             ]
             exchanges = tuple(
-                self._exchange(number, given, load)
+                self._exchange(number, given, job, load)
                 for number, given in enumerate(task.inputs)
                 if given.edge.target == name
             )
             plans.append(TaskPlan(name, task.parallelism, exchanges, False, task.max_parallelism))
         for given in task.inputs:
-            arrived, unsent = self._in_flight(given, task)
+            arrived, unsent = self._in_flight(given, job)
             snapshots.append(TaskSnapshot(given.edge.target, 0, _NOTHING, arrived, unsent))
-        self._take(restored, recover(_merged(snapshots), plans))
+        self._take(job, restored, recover(_merged(snapshots), plans))
         return restored
 
-    def _take(self, restored: Sequence[RestoredTask], shared: Mapping[str, Sequence[Any]]) -> None:
+    def _take(self, job: JobInformation, restored: Sequence[RestoredTask], shared: Mapping[str, Sequence[Any]]) -> None:
         for planned, parts in shared.items():
             name, is_keyed, state = planned.partition(_KEYED)
             for mine, part in zip(restored, parts, strict=True):
                 if is_keyed:
                     mine.keyed.setdefault(name, {})[state] = part.operator_states[0]
                 else:
-                    if name in self._stateful:
+                    if job.state_id(name) in self._stateful:
                         mine.own[name] = [each for each in part.operator_states if each is not _NOTHING]
                     for number, records in part.records.items():
                         mine.records[int(number)] = records
 
-    def _check_edges(self, task: TaskInformation, names: Sequence[str]) -> None:
-        mine = {given.edge for given in task.inputs}
-        for edge in (*self._arrived, *self._unsent):
-            if edge.target in names and edge not in mine:
-                raise CheckpointError(
-                    f"the checkpoint holds records in flight on {edge}, and this edge is inside of a chain now, or"
-                    " gone: change chains from a savepoint, which has nothing in flight"
-                )
-
-    def _exchange(self, number: int, given: InputInformation, load: Callable[[str], Any]) -> Exchange:
-        producers = max(len(self._states.get(given.edge.source, ())), 1)
-        partitions = tuple(given.edge.partition(producer) for producer in range(producers))
+    def _exchange(
+        self, number: int, given: InputInformation, job: JobInformation, load: Callable[[str], Any]
+    ) -> Exchange:
+        producers = max(len(self._states.get(job.state_id(given.edge.source), ())), 1)
+        kept = job.kept_edge(given.edge)
+        partitions = tuple(kept.partition(producer) for producer in range(producers))
         key_of = channel_of = None
         if given.partitioner in ("hash", "custom"):
             decode = format_named(given.format).decode
@@ -185,20 +178,13 @@ class RestoredCheckpoint:
 
         return Exchange(str(number), partitions, key_of, channel_of)
 
-    def _in_flight(self, given: InputInformation, task: TaskInformation) -> tuple[ChannelBytes, ChannelBytes]:
+    def _in_flight(self, given: InputInformation, job: JobInformation) -> tuple[ChannelBytes, ChannelBytes]:
         """What was in flight on an edge, its channels by the consumer's subtask instead of the subpartition."""
-        arrived, unsent = self._arrived.get(given.edge, {}), self._unsent.get(given.edge, {})
-        if not arrived and not unsent:
-            return {}, {}
-        producers, consumers = (len(self._states.get(name, ())) for name in (given.edge.source, given.edge.target))
-        if given.partitioner == "broadcast" and consumers != task.parallelism:
-            raise CheckpointError(
-                f"the checkpoint holds records in flight on {given.edge}, which every one of {consumers} subtasks is to"
-                f" get, and there are {task.parallelism} now: change the parallelism from a savepoint, which has"
-                " nothing in flight"
-            )
-        if not given.is_pointwise:
+        edge = job.kept_edge(given.edge)
+        arrived, unsent = self._arrived.get(edge, {}), self._unsent.get(edge, {})
+        if not given.is_pointwise or not (arrived or unsent):
             return dict(arrived), dict(unsent)
+        producers, consumers = (len(self._states.get(name, ())) for name in (edge.source, edge.target))
         reads = static_input(DistributionPattern.POINTWISE, producers, consumers)
         consumer_of = {
             (partition, subpartition): consumer
@@ -258,12 +244,12 @@ def check_rescaled(operators: Mapping[str, bool], restored: RestoredTask, task: 
         task: its vertex.
 
     Raises:
-        ConfigError: it has changed.
+        StateMismatch: it has changed.
     """
     for name, is_fixed in operators.items():
         before = restored.parallelism.get(name, 0)
         if is_fixed and before and before != task.parallelism:
-            raise ConfigError(
+            raise StateMismatch(
                 f"source {name!r} is a function, so its position means nothing to another number of subtasks: keep its"
                 f" parallelism {before}, or make it a class with restore"
             )

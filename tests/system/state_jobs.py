@@ -106,3 +106,16 @@ def keys(parallelism: int = 1) -> StreamEnvironment:
     counted = job.source(Keys).key_by(same).process(CountKeys, name="count").set_parallelism(parallelism)
     counted.sink(Collect, name="sink").set_parallelism(1)
     return job
+
+
+class CountInLists(CountKeys):
+    def open(self, context: Any) -> None:
+        self.counts = context.keyed_state("counts", list)
+
+
+def changed(name: str = "count", uid: str = "", process: str = "CountKeys") -> StreamEnvironment:
+    """As `keys`, by other names and of other types."""
+    job = environment("keys")
+    counted = job.source(Keys).key_by(same).process(f"state_jobs:{process}", name=name)
+    (counted.uid(uid) if uid else counted).sink(Collect, name="sink")
+    return job

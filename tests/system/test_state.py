@@ -52,3 +52,38 @@ def test_keys_that_python_takes_for_one_are_counted_apart_and_stay_so_with_anoth
     ended = command(capsys, "submit", "state_jobs:keys", "-p", "parallelism=3", "--from", saved["path"], "--wait")
     expected = sorted([repr(key), state_jobs.ROUNDS] for key in state_jobs.KEYS)
     assert sorted(ended["results"]["sink"]["0"]) == expected
+
+
+def test_a_savepoint_is_compared_with_the_job_when_it_is_submitted(
+    cluster: ClusterRig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job_id = command(capsys, "submit", "state_jobs:keys")["job_id"]
+    cluster.wait_until(lambda: cluster.job(job_id)["checkpoints_completed"] >= 2)
+    path = command(capsys, "savepoint", job_id, "--stop")["path"]
+    jobs = len(command(capsys, "jobs")["jobs"])
+    words = ("submit", "state_jobs:changed", "--from", path, "--wait", "-p")
+
+    assert main([*words, "name=tally"]) == 1
+    said = capsys.readouterr().err
+    assert "keyed state 'counts' of operator 'count', which job 'keys' does not have" in said
+    assert "if it was renamed, give 'tally' .uid('count')" in said
+    assert len(command(capsys, "jobs")["jobs"]) == jobs  # it was never accepted
+
+    expected = sorted([repr(key), state_jobs.ROUNDS] for key in state_jobs.KEYS)
+    ended = command(capsys, *words, "name=tally", "-p", "uid=count")
+    assert sorted(ended["results"]["sink"]["0"]) == expected
+
+    assert main([*words, "name=tally", "--allow-non-restored-state", "--json"]) == 0
+    printed = capsys.readouterr()
+    ended = json.loads(printed.out)
+    assert "not restored, because the job does not have them: count" in printed.err
+    assert cluster.job(ended["job_id"])["not_restored"] == ["count"]
+    counts = [count for _, count in ended["results"]["sink"]["0"]]
+    assert len(set(counts)) == 1
+    assert counts[0] < state_jobs.ROUNDS  # what was counted before was left behind
+
+    error = command(capsys, *words, "process=CountInLists", code=1)["error"]
+    assert "'counts' begins with a value of type list, and in the checkpoint with one of type int" in error
+    failed = command(capsys, "jobs")["jobs"][-1]
+    assert failed["state"] == "failed"
+    assert failed["restarts"] == 0

@@ -73,6 +73,7 @@ class JobInformation:
         keep: how many complete ones are kept.
         builds: of the packages that the job's functions are in, by their names.
         code: packages that were sent with the job, and the blobs they are in.
+        uids: what an operator is called in checkpoints, where that is not its name.
         tells_first_output: whether tasks tell when the first records of a partition are there, because its consumers
             are deployed then.
     """
@@ -86,6 +87,15 @@ class JobInformation:
     builds: Mapping[str, str] = field(default_factory=dict)
     code: tuple[tuple[str, str], ...] = ()
     tells_first_output: bool = False
+    uids: Mapping[str, str] = field(default_factory=dict)
+
+    def state_id(self, operator: str) -> str:
+        """What an operator is called in checkpoints."""
+        return self.uids.get(operator, operator)
+
+    def kept_edge(self, edge: EdgeId) -> EdgeId:
+        """What an edge is called in checkpoints: by the uids of its operators."""
+        return dataclasses.replace(edge, source=self.state_id(edge.source), target=self.state_id(edge.target))
 
     @classmethod
     def of(
@@ -109,6 +119,7 @@ class JobInformation:
             dict(builds or {}),
             tuple(code),
             tells_first_output,
+            dict(job.uids),
         )
 
     def pack(self) -> bytes:
@@ -125,6 +136,7 @@ class JobInformation:
                 dict(self.builds),
                 self.code,
                 self.tells_first_output,
+                dict(self.uids),
             )
         )
         return packed
@@ -137,7 +149,7 @@ class JobInformation:
             RemoteProtocolError: the bytes are no such document.
         """
         try:
-            job_id, name, operators, checkpoints, folder, keep, builds, code, tells = unpack_document(data)
+            job_id, name, operators, checkpoints, folder, keep, builds, code, tells, uids = unpack_document(data)
             return cls(
                 _text(job_id),
                 _text(name),
@@ -148,6 +160,7 @@ class JobInformation:
                 {_text(package): _text(build) for package, build in builds.items()},
                 tuple((_text(package), _text(blob)) for package, blob in code),
                 bool(tells),
+                {_text(operator): _text(uid) for operator, uid in uids.items()},
             )
         except (ValueError, TypeError, AttributeError, msgpack.UnpackException, RecursionError) as error:
             raise _malformed("job", error) from error
@@ -324,7 +337,8 @@ def _operators(job: JobGraph, vertex: int) -> tuple[OperatorInformation, ...]:
     )
 
 
-def _edge_id(job: JobGraph, edge: JobEdge) -> EdgeId:
+def edge_id(job: JobGraph, edge: JobEdge) -> EdgeId:
+    """Of an edge of a job."""
     dataset = job.datasets[edge.dataset]
     return EdgeId(
         dataset.operator or job.vertices[dataset.producer].name,
@@ -337,7 +351,7 @@ def _edge_id(job: JobGraph, edge: JobEdge) -> EdgeId:
 
 def _input(job: JobGraph, edge: JobEdge, parallelism_of: Callable[[int], int]) -> InputInformation:
     return InputInformation(
-        _edge_id(job, edge),
+        edge_id(job, edge),
         edge.partitioner,
         edge.function,
         edge.format,
@@ -352,7 +366,7 @@ def _output(job: JobGraph, dataset: int) -> OutputInformation:
         made = job.datasets[dataset]
         return OutputInformation(EdgeId(made.operator, "", side_output=made.side_output))
     edge = consumers[0]  # edges that share a dataset agree on everything here
-    return OutputInformation(_edge_id(job, edge), edge.partitioner, edge.function, edge.format, edge.buffer_timeout_s)
+    return OutputInformation(edge_id(job, edge), edge.partitioner, edge.function, edge.format, edge.buffer_timeout_s)
 
 
 def _parsed_edge(source: object, target: object, number: int, side: object, ordinal: int) -> EdgeId:

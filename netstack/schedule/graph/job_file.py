@@ -209,6 +209,7 @@ def _add(job: StreamEnvironment, operator: Mapping[str, Any], streams: Mapping[s
         emits_at_end_only=operator.get("emits_at_end_only", False),
         parameters=operator.get("parameters", {}),
         supports_concurrent_attempts=operator.get("supports_concurrent_attempts"),
+        uid=operator.get("uid", ""),
     )
     stream = job.add(node, *_streams(operator["name"], inputs, streams))
     if "parallelism" in operator:
@@ -302,6 +303,7 @@ _AS_THEY_ARE: Final = frozenset(
         "is_yielding",
         "emits_at_end_only",
         "supports_concurrent_attempts",
+        "uid",
     }
 )
 

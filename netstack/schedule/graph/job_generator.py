@@ -67,6 +67,7 @@ def generate_job(graph: StreamGraph) -> GeneratedJob:
         checkpoints=graph.settings.checkpoints,
         checkpoint_folder=graph.settings.checkpoint_folder,
         keep=graph.settings.keep,
+        uids={node.name: node.uid for node in graph.nodes if node.uid},
     )
     names = [graph.nodes[chain.head].slot_sharing_group for chain in chaining.chains]
     job = with_slot_sharing_groups(

@@ -9,6 +9,7 @@ subtask has no object: it is (vertex index, subtask index), or one number counte
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
@@ -218,6 +219,7 @@ class JobGraph:
         checkpoints: when they are taken, and how; None takes none.
         checkpoint_folder: where they are kept.
         keep: how many complete ones are kept.
+        uids: what the state of an operator is called in checkpoints, where that is not its name.
 
     Raises:
         ConfigError: there is no vertex, an index points nowhere or backwards, two vertices have one name, or a name
@@ -233,6 +235,7 @@ class JobGraph:
     checkpoints: CheckpointSettings | None = None
     checkpoint_folder: str | None = None
     keep: int = DEFAULT_KEEP
+    uids: Mapping[str, str] = field(default_factory=dict)
     _inputs: tuple[tuple[JobEdge, ...], ...] = field(init=False, repr=False, compare=False)
     _outputs: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
     _consumers: tuple[tuple[JobEdge, ...], ...] = field(init=False, repr=False, compare=False)

@@ -385,6 +385,10 @@ class OperatorStream(DataStream):
             raise ConfigError(f"operator {self._operator.node.name!r}: a side output needs a tag")
         return self._changed(side_output=tag)
 
+    def uid(self, uid: str) -> Self:
+        """What its state is called in checkpoints, so that it may be renamed; without it, as the operator is named."""
+        return self._set(uid=uid)
+
     def set_parallelism(self, parallelism: int) -> Self:
         """Number of subtasks."""
         if parallelism < 1:

@@ -121,6 +121,7 @@ class StreamNode:
 
     Attributes:
         name: unique in the job.
+        uid: what its state is called in checkpoints, whatever it is named then; empty: its name. Unique in the job.
         kind: how the runtime calls its function; of a source without a kind it is SOURCE.
         function: what it runs, as `package.module:attribute`; empty is not told, for graphs that are only looked at.
         has_operator: False of a node without an operator of its own, which is never chained.
@@ -158,11 +159,17 @@ class StreamNode:
     profile: ResourceProfile = UNKNOWN_PROFILE
     parameters: Mapping[str, Any] = field(default_factory=dict)
     supports_concurrent_attempts: bool | None = None
+    uid: str = ""
 
     def __post_init__(self) -> None:
         """A source is one whatever else was said."""
         if self.is_source and self.kind is not OperatorKind.INVOKABLE:
             object.__setattr__(self, "kind", OperatorKind.SOURCE)
+
+    @property
+    def state_id(self) -> str:
+        """What its state is called in checkpoints."""
+        return self.uid or self.name
 
     @property
     def may_run_twice(self) -> bool:
@@ -304,8 +311,8 @@ class StreamGraph:
         group_profiles: what the slots of a group offer, by its name; what is not there is unknown.
 
     Raises:
-        ConfigError: an index points nowhere or backwards, two nodes have one name, a parallelism cannot be, or a
-            forward edge connects different ones.
+        ConfigError: an index points nowhere or backwards, two nodes have one name, or one uid, a parallelism cannot be,
+            or a forward edge connects different ones.
     """
 
     name: str
@@ -324,6 +331,7 @@ class StreamGraph:
                 raise ConfigError(f"job {self.name!r} has no or two operators of the name {node.name!r}; rename one")
             names.add(node.name)
             self._check_parallelism(node)
+        self._check_uids()
         inputs: list[list[StreamEdge]] = [[] for _ in self.nodes]
         outputs: list[list[StreamEdge]] = [[] for _ in self.nodes]
         for edge in self.edges:
@@ -371,6 +379,16 @@ class StreamGraph:
         """Longest a record on an edge waits for its buffer to fill; None is until it is full."""
         given = edge.buffer_timeout_s
         return self.nodes[edge.source].buffer_timeout_s if isinstance(given, OfSource) else given
+
+    def _check_uids(self) -> None:
+        found: dict[str, str] = {}
+        for node in self.nodes:
+            other = found.setdefault(node.state_id, node.name)
+            if other != node.name:
+                raise ConfigError(
+                    f"job {self.name!r}: the state of operators {other!r} and {node.name!r} would both be called"
+                    f" {node.state_id!r} in checkpoints; give one of them another uid"
+                )
 
     def _check_parallelism(self, node: StreamNode) -> None:
         if node.parallelism == UNDECIDED:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,11 @@ from trio.testing import MockClock
 
 from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.checkpoint.storage import CheckpointStorage
-from netstack.errors import CheckpointError, ConfigError
+from netstack.errors import CheckpointError, OperatorFailed, OperatorUnusable, StateMismatch
+from netstack.jobmanager.savepoints import SavepointContents, check_savepoint
 from netstack.schedule import StreamEnvironment, StreamSettings
+from netstack.schedule.descriptors.information import EdgeId
+from netstack.schedule.graph.job_generator import generate_job
 
 MODES = pytest.mark.parametrize("unaligned", [False, True], ids=["aligned", "unaligned"])
 COUNT = 200
@@ -197,9 +201,16 @@ async def test_in_flight_records_on_an_edge_that_is_chained_now_are_refused(
     async with running(slow(is_chained=False)) as run:
         await trio.sleep(0.05)
         await run.checkpoint(1, unaligned=True)
-    assert any(snapshot.inputs or snapshot.outputs for snapshot in CheckpointStorage(tmp_path).read(1))
-    with pytest.raises(CheckpointError, match=r"source -> slow, and this edge is inside of a chain now.*savepoint"):
-        await run_to_its_end(slow(is_chained=True), restore=1)
+    contents = SavepointContents.of(CheckpointStorage(tmp_path).snapshots(1))
+    for is_chained in (False, True):
+        graph = slow(is_chained=is_chained).stream_graph()
+        check = partial(check_savepoint, "/chk-1", contents, graph, generate_job(graph).job)
+        if not is_chained:
+            assert check(allow_missing=False) == ()
+            continue
+        with pytest.raises(StateMismatch, match=r"source -> slow, and .* this edge is inside of a chain.*savepoint"):
+            check(allow_missing=False)
+        assert check(allow_missing=True) == ("source -> slow",)
 
 
 async def test_a_function_source_keeps_its_place_and_its_parallelism(autojump_clock: MockClock, tmp_path: Path) -> None:
@@ -214,17 +225,8 @@ async def test_a_function_source_keeps_its_place_and_its_parallelism(autojump_cl
         await run.checkpoint(1)
     run = await run_to_its_end(job_of(1), restore=1)
     assert run.result("sink") == [[*range(0, 300, 2)]]
-    with pytest.raises(ConfigError, match="keep its parallelism 1"):
+    with pytest.raises(StateMismatch, match="keep its parallelism 1"):
         await run_to_its_end(job_of(2), restore=1)
-
-
-async def test_state_of_an_operator_that_is_gone_is_refused(autojump_clock: MockClock, tmp_path: Path) -> None:
-    async with running(counting(tmp_path)) as run:
-        await run.checkpoint(1)
-    job = environment(tmp_path)
-    job.source(SlowNumbers, name="source").sink(Collect, name="sink")
-    with pytest.raises(CheckpointError, match="holds state of operator 'count', which job 'job' does not have"):
-        await run_to_its_end(job, restore=1)
 
 
 async def test_new_subtasks_of_an_operator_with_state_are_told_that_there_is_nothing_for_them(
@@ -296,3 +298,86 @@ async def test_a_source_that_can_be_interrupted_is(autojump_clock: MockClock, tm
         await run.wait()
         assert task_functions.LOG[:5] == ["begin", "cancelled", "snapshot", "begin", "cancelled"]
         assert run.result("sink") == [[1, 2]]
+
+
+def renamed(folder: Path, name: str, uid: str = "", **options: Any) -> StreamEnvironment:
+    job = environment(folder, parallelism=1)
+    source = options.get("source", SlowNumbers)
+    counted = job.source(source, name="source", parameters={"count": COUNT}).key_by(key_of)
+    stream = counted.process(options.get("process", CountAtEnd), name=name)
+    (stream.uid(uid) if uid else stream).sink(Collect, name="sink")
+    return job
+
+
+async def test_an_operator_with_a_uid_may_be_renamed(autojump_clock: MockClock, tmp_path: Path) -> None:
+    async with running(renamed(tmp_path, "count", "c")) as run:
+        await trio.sleep(0.01)
+        await run.checkpoint(1, stops=True)
+        await run.wait()
+    run = await run_to_its_end(renamed(tmp_path, "tally", "c"), restore=1)
+    (found,) = run.result("tally")
+    assert dict(found) == Counter(key_of(number) for number in range(COUNT))
+
+
+async def test_records_in_flight_follow_the_uids_of_their_edge(autojump_clock: MockClock, tmp_path: Path) -> None:
+    def slow(source: str, name: str) -> StreamEnvironment:
+        job = environment(tmp_path, parallelism=1, is_chained=False, unaligned=True)
+        numbers = job.source(SlowNumbers, name=source, parameters={"count": COUNT, "pause_s": 0.0001, "at_once": 10})
+        numbers = numbers.uid("numbers").set_parallelism(2)
+        numbers.process("task_functions:Slow", name=name).uid("slow").sink(Collect, name="sink")
+        return job
+
+    async with running(slow("source", "count")) as run:
+        await trio.sleep(0.01)
+        await run.checkpoint(1, unaligned=True)
+    contents = SavepointContents.of(CheckpointStorage(tmp_path).snapshots(1))
+    assert EdgeId("numbers", "slow") in contents.in_flight
+    run = await run_to_its_end(slow("other source", "tally"), restore=1)
+    (found,) = run.result("sink")
+    assert sorted(found) == [1_000_000 * source + number for source in range(2) for number in range(COUNT)]
+
+
+class CountInLists(CountAtEnd):
+    def open(self, context: Any) -> None:
+        self.counts = context.keyed_state("counts", list)
+
+
+async def test_a_state_that_begins_with_another_type_is_refused(autojump_clock: MockClock, tmp_path: Path) -> None:
+    async with running(renamed(tmp_path, "count")) as run:
+        await trio.sleep(0.01)
+        await run.checkpoint(1)
+    with pytest.raises(StateMismatch, match=r"'counts' begins with a value of type list, and in the .* of type int"):
+        await run_to_its_end(renamed(tmp_path, "count", process=CountInLists), restore=1)
+
+
+class OtherNumbers(SlowNumbers):
+    def restore(self, states: list[Any]) -> None:
+        self.next = states[0].position
+
+
+async def test_a_restore_that_fails_on_another_version_s_state_is_no_accident(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with running(counting(tmp_path)) as run:
+        await run.checkpoint(1)
+    job = environment(tmp_path)
+    job.source(OtherNumbers, name="source").map(double).key_by(key_of).process(CountAtEnd, name="count").sink(
+        Collect, name="sink"
+    )
+    with pytest.raises(OperatorUnusable, match=r"operator 'source': AttributeError: 'int' object has no .*'position'"):
+        await run_to_its_end(job, restore=1)
+
+
+class AwayNumbers(SlowNumbers):
+    def restore(self, states: list[Any]) -> None:
+        raise ConnectionError("the database is away")
+
+
+async def test_a_restore_that_fails_for_the_world_s_sake_is_tried_again(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with running(renamed(tmp_path, "count")) as run:
+        await run.checkpoint(1)
+    with pytest.raises(OperatorFailed, match="the database is away") as failed:
+        await run_to_its_end(renamed(tmp_path, "count", source=AwayNumbers), restore=1)
+    assert not failed.value.is_permanent

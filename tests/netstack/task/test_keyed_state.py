@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from netstack.errors import ConfigError, RecordError
+from netstack.errors import ConfigError, RecordError, StateMismatch
 from netstack.task.context import OperatorContext
 from netstack.task.keyed_state import KeyedState, MixedKeyedState, plain_copy
 from netstack.task.partitioners import key_type_of
@@ -95,10 +96,41 @@ def test_keys_of_known_types_have_a_dict() -> None:
         state[2.5] += 1
     assert isinstance(keyed().keyed_state("sums", 0), MixedKeyedState)
     restored = keyed(int)
-    restored.restore_keyed({"sums": {1: 1}, "other": {(1.5,): 1}, "unasked": {1: 1}})
+    restored.restore_keyed({"sums": {1: 1}, "unasked": {1.5: 1}}, {"sums": "int", "unasked": "list"})
     assert restored.keyed_state("sums", 0) == {1: 1}
-    assert isinstance(restored.keyed_state("other", 0), MixedKeyedState)  # it was another job's before
-    assert restored.keyed_snapshot() == {"sums": {1: 1}, "other": {(1.5,): 1}, "unasked": {1: 1}}
+    assert restored.keyed_snapshot() == {"sums": {1: 1}, "unasked": {1.5: 1}}
+    assert restored.keyed_begins() == {"sums": "int", "unasked": "list"}
+
+
+def test_a_restored_state_is_what_it_was() -> None:
+    restored = keyed(int)
+    restored.restore_keyed({"sums": {1: 1}, "pairs": {("a", 1): 1}, "calls": {1: 1}}, {"sums": "int", "calls": "int"})
+    with pytest.raises(StateMismatch, match=r"'sums' begins with a value of type list, and in the .* of type int"):
+        restored.keyed_state("sums", list)
+    with pytest.raises(StateMismatch, match=r"'pairs' has keys of type tuple in the .* its inputs are int"):
+        restored.keyed_state("pairs", 0)
+    assert restored.keyed_state("calls", lambda: 0) == {1: 1}  # who would call it to know?
+
+
+@pytest.mark.parametrize(
+    ("before", "default", "differs"),
+    [
+        ("int", 0.0, False),
+        ("bool", 0, False),
+        ("NoneType", 0, False),
+        ("int", None, False),
+        ("", 0, False),
+        ("float", 0, True),
+        ("int", False, True),
+        ("list", dict, True),
+        ("str", b"", True),
+    ],
+)
+def test_which_types_of_values_may_follow_which(before: str, default: Any, differs: bool) -> None:
+    restored = keyed(int)
+    restored.restore_keyed({"sums": {1: 1}}, {"sums": before})
+    with pytest.raises(StateMismatch) if differs else nullcontext():
+        restored.keyed_state("sums", default)
 
 
 def says_int(record: Any) -> int:

@@ -1,0 +1,111 @@
+"""A savepoint is compared with the job that is to go on from it: what is refused names both sides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from netstack.checkpoint.snapshot import TaskSnapshot
+from netstack.errors import CheckpointStorageError, ConfigError, StateMismatch
+from netstack.jobmanager.savepoints import SavepointContents, check_savepoint
+from netstack.schedule import StreamEnvironment
+from netstack.schedule.descriptors.information import EdgeId
+from netstack.schedule.graph.job_file import job_of, write_job
+from netstack.schedule.graph.job_generator import generate_job
+from netstack.schedule.graph.stream_graph import Partitioner
+
+
+def job(count: str = "count", uid: str = "", *, is_keyed: bool = True, format: str = "msgpack") -> StreamEnvironment:
+    made = StreamEnvironment("words")
+    source: Any = made.source("m:source", name="source").with_format(format)
+    if is_keyed:
+        source = source.partition_by(Partitioner.HASH, "m:key" if format == "msgpack" else "")
+    stream = source.process("m:Count", name=count)
+    (stream.uid(uid) if uid else stream).map("m:same", name="same").sink("m:Sink", name="sink")
+    return made
+
+
+STATES: dict[str, Any] = {
+    "source": {"own": 5},
+    "count": {"keyed": {"counts": {"a": 1, "b": 2}}, "begins": {"counts": "int"}},
+    "map of long ago": {},
+    "sink": {"own": None},
+}
+
+
+def check(made: StreamEnvironment, states: Any = STATES, *, allow: bool = False, **given: Any) -> tuple[str, ...]:
+    """What is left behind."""
+    contents = SavepointContents.of([TaskSnapshot("task", 0, states, **given), TaskSnapshot("task", 1, {})])
+    graph = job_of(write_job(made.stream_graph()))
+    return check_savepoint("/chk-1", contents, graph, generate_job(graph).job, allow_missing=allow)
+
+
+def test_the_same_job_goes_on() -> None:
+    assert check(job()) == check(job(format="str")) == check(job("tally", uid="count")) == ()
+
+
+def test_a_renamed_operator_is_refused_with_both_names() -> None:
+    with pytest.raises(StateMismatch) as refused:
+        check(job("tally"))
+    assert str(refused.value) == (
+        "/chk-1 holds keyed state 'counts' of operator 'count', which job 'words' does not have: if it was renamed,"
+        " give 'same' or 'sink' or 'tally' .uid('count'); --allow-non-restored-state leaves the state behind"
+    )
+    assert check(job("tally"), allow=True) == ("count",)
+
+
+def test_all_that_is_missing_is_named() -> None:
+    states = {**STATES, "join": {"own": [1], "keyed": {"left": {1: 1}}}}
+    with pytest.raises(StateMismatch, match="'count'; keyed state 'left', state of its own of operator 'join', which"):
+        check(job("tally"), states)
+    assert check(job("tally"), states, allow=True) == ("count", "join")
+
+
+def test_state_that_is_empty_is_no_state() -> None:
+    assert check(job("tally"), {"count": {"keyed": {"counts": {}}}, "count 2": {"keyed": {"counts": []}}}) == ()
+
+
+def test_keys_that_changed_are_refused_with_both_types() -> None:
+    with pytest.raises(StateMismatch, match="type str, and in job 'words' they are of type int, by the format of"):
+        check(job(format="int64"))
+    pairs = {"count": {"keyed": {"counts": [[1, 1], [1.0, 2]]}}}
+    with pytest.raises(StateMismatch, match="keys of type float and int, and in job 'words' they are of type int"):
+        check(job(format="int64"), pairs)
+    check(job(), pairs)
+
+
+def test_keyed_state_of_an_operator_that_is_not_keyed_any_more() -> None:
+    with pytest.raises(StateMismatch, match=r"'counts' of operator 'count', and .* not all inputs of 'count'"):
+        check(job(is_keyed=False))
+
+
+def test_records_in_flight_between_operators_that_are_gone() -> None:
+    channel = EdgeId("source", "old").partition(0), 0
+    with pytest.raises(StateMismatch, match="records in flight on source -> old"):
+        check(job(), outputs={channel: b"1"})
+    assert check(job(), outputs={channel: b""}) == ()
+    assert check(job(), outputs={channel: b"1"}, allow=True) == ("source -> old",)
+    assert check(job(), outputs={(EdgeId("source", "count").partition(0), 0): b"1"}) == ()
+    with pytest.raises(CheckpointStorageError, match="'p', which is no edge"):
+        check(job(), outputs={("p", 0): b"1"})
+    with pytest.raises(CheckpointStorageError, match="not of a chain of operators"):
+        check(job(), states=5)
+
+
+def test_records_in_flight_that_every_subtask_is_to_get() -> None:
+    def made(parallelism: int) -> StreamEnvironment:
+        job = StreamEnvironment("words", parallelism=parallelism)
+        job.source("m:source", name="source").broadcast().sink("m:Sink", name="sink")
+        return job
+
+    states = {"source": {"own": 5}, "sink": {"own": None}}
+    channel = EdgeId("source", "sink").partition(0), 0
+    with pytest.raises(StateMismatch, match="every one of 1 subtasks is to get, and in job 'words' there are 2"):
+        check(made(2), states, inputs={channel: b"1"})
+    assert check(made(1), states, inputs={channel: b"1"}) == ()
+
+
+def test_uids_are_unique() -> None:
+    with pytest.raises(ConfigError, match="the state of operators 'source' and 'tally' would both be called 'source'"):
+        job("tally", uid="source").stream_graph()
