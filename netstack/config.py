@@ -76,6 +76,9 @@ class NetworkConfig:
             channels at once. It keeps a copy of what was sent until the peer tells that it has come (4 MiB a
             connection at most, beside `memory_bytes`), and a host that is gone is noticed so much later.
         max_channels_per_connection: bound on what one peer can make us remember.
+        max_record_bytes: the longest record. A longer one is refused where it is emitted, and where its length is read,
+            before anything is asked for it: at both ends a record is in memory twice, as an object and as its bytes.
+            Not below the segment size, so that records that fit a buffer need no check.
         spill_threshold_bytes: a spanning record larger than this is gathered in a temporary file.
         spill_directory: where; None is the system's temporary folder.
         shuffle_directory: where partitions that are kept (blocking and hybrid ones) have their files: an existing
@@ -126,6 +129,7 @@ class NetworkConfig:
     heartbeat_timeout_s: float = 50.0
     resume_grace_s: float = 0.0
     max_channels_per_connection: int = 65_536
+    max_record_bytes: int = 256 * MIB
     spill_threshold_bytes: int = 5 * MIB
     spill_directory: str | None = None
     shuffle_directory: str | None = None
@@ -146,6 +150,11 @@ class NetworkConfig:
             raise ConfigError(
                 f"memory_bytes={self.memory_bytes} holds fewer than 4 segments of {self.segment_size_bytes} bytes;"
                 f" raise it to at least {4 * self.segment_size_bytes}"
+            )
+        if not self.segment_size_bytes <= self.max_record_bytes <= _MAX_COUNT:
+            raise ConfigError(
+                f"max_record_bytes={self.max_record_bytes}; give segment_size_bytes ({self.segment_size_bytes}) to"
+                f" {_MAX_COUNT}"
             )
         for name, least in (
             ("exclusive_buffers_per_channel", 0),

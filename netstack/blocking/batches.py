@@ -32,7 +32,7 @@ def array_work(array: npt.NDArray[Any], format: RecordFormat, selector: ChosenSe
             + (f" give {wanted}" if wanted is not None else " their width varies; emit them one by one")
         )
     rows = rows_of(array)
-    check_record_bytes(rows.shape[1])
+    check_record_bytes(rows.shape[1], inner.partition.max_record_bytes)
     copy = np.array(array, order="C")
     chosen = selector.choose_batch(array, len(rows)) if len(rows) else None
 
@@ -59,7 +59,7 @@ def columnar_work(batch: Any, format: RecordFormat, selector: ChosenSelector, in
         )
     pieces = format.encode_pieces(batch)
     size = sum(map(len, pieces))
-    check_record_bytes(size)
+    check_record_bytes(size, inner.partition.max_record_bytes)
     item: Any = (selector.choose(batch) if selector.fixed is None else selector.fixed, pieces)
 
     async def write() -> None:

@@ -29,7 +29,7 @@ from ..errors import ConfigError, LocalProtocolError
 from ..events import Event
 from ..outbound.selector import ChannelSelector, RebalanceSelector
 from ..record.formats import Encoded, RecordFormat, format_named
-from ..record.framing import MAX_RECORD_BYTES, check_record_bytes
+from ..record.framing import check_record_bytes
 from ..runtime import record_writer as runtime
 from ..runtime.signal import Signal
 from .batches import array_work, columnar_work
@@ -76,6 +76,7 @@ class QueuedWriter:
             raise ConfigError(f"buffer_timeout_s={buffer_timeout_s}; give 0, seconds above 0, or None")
         self._partition = partition
         self._portal = partition.portal
+        self._max_record_bytes = partition.inner.max_record_bytes
         self._format = format_named(format) if isinstance(format, str) else format
         self._encode = self._format.encode
         self._is_raw = self._format.name == "bytes"
@@ -290,8 +291,8 @@ class QueuedWriter:
 
     def _take(self, record: Any, payload: Encoded) -> None:
         size = len(payload)
-        if size > MAX_RECORD_BYTES:
-            check_record_bytes(size)
+        if size > self._max_record_bytes:
+            check_record_bytes(size, self._max_record_bytes)
         slot = self._fixed_slot
         if slot is None:
             slot = self._select(record)

@@ -216,6 +216,7 @@ class Consumption:
                 BytesFormat(),
                 spill=spill,
                 spill_threshold_bytes=plan.config.spill_threshold_bytes,
+                max_record_bytes=plan.config.max_record_bytes,
                 accepts_runs=plan.config.has_runs,
             )
             for _ in plan.subpartitions

@@ -124,6 +124,9 @@ class JobCluster(Protocol):
     show_default=True,
     help="processes: each slot is a process; loop: the slots of a TaskManager share one event loop.",
 )
+@click.option(
+    "--max-record", "max_record_bytes", type=SIZE, help="The longest record; a longer one fails its task. 256MiB."
+)
 @click.option("--verbose", is_flag=True, help="Show what TaskManagers log.")
 @json_flag
 def run(
@@ -142,6 +145,7 @@ def run(
     master: str | None,
     folder: str | None,
     slots_in: str,
+    max_record_bytes: int | None,
     verbose: bool,
     as_json: bool,
 ) -> int:
@@ -177,6 +181,7 @@ def run(
         "load_balance": mode,
         "folder": None if folder is None else os.path.abspath(folder),
         "slots_in": slots_in,
+        "max_record_bytes": max_record_bytes,
     }
     with contextlib.ExitStack() as stack:
         result = trio.run(

@@ -49,6 +49,7 @@ _KINDS: Final[dict[str, Parsed]] = {
     "cancellation_timeout_s": LENGTH,
     "segment_size_bytes": SIZE,
     "shuffle_disk_bytes": SIZE,
+    "max_record_bytes": SIZE,
     "process_memory_bytes": SIZE,
 }
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
@@ -63,18 +64,19 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "allow_submitted": (bool,),
     "segment_size_bytes": (int,),
     "shuffle_disk_bytes": (int,),
+    "max_record_bytes": (int,),
     "process_memory_bytes": (int,),
 }
 PROCESSES: Final = "processes"
 LOOP: Final = "loop"
-_NETWORK: Final = ("segment_size_bytes", "shuffle_directory", "shuffle_disk_bytes")
+_NETWORK: Final = ("segment_size_bytes", "max_record_bytes", "shuffle_directory", "shuffle_disk_bytes")
 _FILE_NAMES: Final = {
     "memory": "memory_bytes",
     "segment_size": "segment_size_bytes",
     "process_memory": "process_memory_bytes",
     "cancellation_timeout": "cancellation_timeout_s",
     "handshake_timeout": "handshake_timeout_s",
-} | {"heartbeat_timeout": "heartbeat_timeout_s", "shuffle_disk": "shuffle_disk_bytes"}
+} | {"heartbeat_timeout": "heartbeat_timeout_s", "shuffle_disk": "shuffle_disk_bytes", "max_record": "max_record_bytes"}
 
 
 @click.command(short_help="Runs tasks of jobs.")
@@ -103,6 +105,12 @@ _FILE_NAMES: Final = {
     "segment_size_bytes",
     type=SIZE,
     help="Size of a network buffer of the network that jobs share; 32KiB.",
+)
+@click.option(
+    "--max-record",
+    "max_record_bytes",
+    type=SIZE,
+    help="The longest record of the network that jobs share; a longer one fails its task. 256MiB.",
 )
 @click.option(
     "--shuffle-directory",

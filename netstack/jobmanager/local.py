@@ -18,7 +18,7 @@ from typing import Final, final
 
 import trio
 
-from ..config import MIB
+from ..config import MIB, NetworkConfig
 from ..errors import JobFailed, LocalProtocolError
 from ..runtime.authentication import Secret
 from ..schedule.graph.stream_builder import StreamEnvironment
@@ -79,6 +79,7 @@ async def open_local_cluster(
     slot_timeout_s: float = 300.0,
     is_restarting: bool = True,
     slots_in: str = "processes",
+    max_record_bytes: int | None = None,
     flags: tuple[str, ...] = (),
     on_printed: Lines | None = None,
     on_logged: Lines | None = None,
@@ -94,6 +95,7 @@ async def open_local_cluster(
         slot_timeout_s: how long a job waits for slots.
         is_restarting: whether a TaskManager that dies is started again.
         slots_in: `processes`: each slot is a process; `loop`: all slots of a TaskManager share its event loop.
+        max_record_bytes: the longest record; None is the default of `NetworkConfig`.
         flags: more flags of `netstack taskmanager`.
         on_printed: takes the name of a TaskManager and a line that an operator there printed.
         on_logged: the same of what a TaskManager itself has to say.
@@ -112,11 +114,15 @@ async def open_local_cluster(
         load_balance=load_balance,
         slot_timeout_s=slot_timeout_s,
     )
+    longest: tuple[str, ...] = ()
+    if max_record_bytes is not None:
+        NetworkConfig(max_record_bytes=max_record_bytes)  # refused here, not in every child
+        longest = ("--max-record", str(max_record_bytes))
     settings = TaskManagerSettings(
         slots=slots,
         memory_bytes=memory_bytes,
         is_restarting=is_restarting,
-        flags=("--slots-in", slots_in, *flags),
+        flags=("--slots-in", slots_in, *longest, *flags),
     )
     names = [str(number) for number in range(1, taskmanagers + 1)]
     async with (
@@ -166,6 +172,7 @@ def run_job(
     from_savepoint: str | None = None,
     allow_non_restored_state: bool = False,
     slots_in: str = "processes",
+    max_record_bytes: int | None = None,
 ) -> JobResult:
     """Runs a job in processes on this machine, to its end; what operators print comes out on standard error.
 
@@ -179,6 +186,7 @@ def run_job(
         from_savepoint: folder of a savepoint to begin from.
         allow_non_restored_state: state there of operators that the job does not have is left behind.
         slots_in: `processes`: each slot is a process; `loop`: all slots of a TaskManager share its event loop.
+        max_record_bytes: the longest record; None is the default of `NetworkConfig`.
 
     Returns:
         How it ended, and what its sinks returned.
@@ -205,6 +213,7 @@ def run_job(
             load_balance=load_balance,
             folder=folder,
             slots_in=slots_in,
+            max_record_bytes=max_record_bytes,
             on_printed=_to_stderr,
         ) as cluster:
             job_id = await cluster.client.submit(

@@ -167,7 +167,8 @@ def _check_keys(savepoint: str, state: OperatorState, node: StreamNode, graph: S
     if not edges or any(edge.partitioner not in _KEYED for edge in edges):
         raise StateMismatch(
             f"{savepoint} holds {state} of operator {node.state_id!r}, and in job {graph.name!r} not all inputs of"
-            f" {node.name!r} are keyed: put key_by in front of it, or give it another uid"
+            f" {node.name!r} are keyed: put key_by in front of it, or leave the state behind: another uid, and"
+            " --allow-non-restored-state"
         )
     told = {None if edge.function else _TYPE_OF_FORMAT.get(edge.format) for edge in edges}
     if None in told:
@@ -177,8 +178,8 @@ def _check_keys(savepoint: str, state: OperatorState, node: StreamNode, graph: S
             raise StateMismatch(
                 f"{savepoint} holds keyed state {name!r} of operator {node.state_id!r} with keys of type"
                 f" {' and '.join(sorted(found))}, and in job {graph.name!r} they are of type"
-                f" {' and '.join(sorted(filter(None, told)))}, by the format of {graph.describe(edges[0])}: give the"
-                " operator another uid, and it begins empty"
+                f" {' and '.join(sorted(filter(None, told)))}, by the format of {graph.describe(edges[0])}: keep the"
+                " format, or leave the state behind: another uid, and --allow-non-restored-state"
             )
 
 

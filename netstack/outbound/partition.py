@@ -21,6 +21,7 @@ from ..buffer.stored import Packaging
 from ..errors import ChannelFailed, ErrorCode, LocalProtocolError, NetstackError, PartitionNotFound
 from ..events import CheckpointBarrier, EndOfData, EndOfPartition, Event, data_type_of, encode_event
 from ..ids import PartitionId, ResultPartitionType
+from ..record.framing import MAX_RECORD_BYTES
 from ..waits import WaitMeter, WaitStatistics
 from .subpartition import ResultSubpartition
 from .subpartition_view import SubpartitionStatistics
@@ -227,6 +228,7 @@ class ResultPartition:
         host: PartitionHost,
         store: StoredPartition | None = None,
         has_runs: bool = True,
+        max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
         """Called by `NetworkEnvironment.create_partition`.
 
@@ -239,6 +241,7 @@ class ResultPartition:
             host: the TaskManager's services.
             store: where it is kept, if it is of such a kind: then the store is its only consumer, and makes its views.
             has_runs: whether batches are written as runs, which Flink cannot read.
+            max_record_bytes: the longest record that its writer takes.
         """
         self.partition_id = partition_id
         self.kind = kind
@@ -246,6 +249,7 @@ class ResultPartition:
         self.counters = OutputCounters(subpartitions + 1)
         self.store = store
         self.has_runs = has_runs
+        self.max_record_bytes = max_record_bytes
         self.host = host
         now = host.now()
         self.soft_backpressured = WaitMeter(now)

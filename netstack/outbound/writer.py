@@ -92,6 +92,7 @@ class PartitionWriter:
         self._fixed_slot = self._count if selector.is_broadcast else 0 if self._count == 1 else None
         self._flush_always = buffer_timeout_s == 0
         self._counters = partition.counters
+        self._max_record_bytes = partition.max_record_bytes
         self._lend_bytes = LEND_BYTES if partition.store is None else MAX_RECORD_BYTES + 1  # files are no reader
         if partition.store is not None:
             partition.store.on_cut = self.buffers.finish_all
@@ -163,7 +164,7 @@ class PartitionWriter:
         if self.is_emitting or (self._torn is not None and not self.complete_torn()):
             return False
         self.partition.check_writable()
-        check_record_bytes(size)
+        check_record_bytes(size, self._max_record_bytes)
         buffers = self.buffers
         buffers.switch(slot)
         builder = self._builders[slot]
@@ -224,7 +225,7 @@ class PartitionWriter:
             slot = self._select(record) if self.refused is None else self.slot_again(record)
         pieces: list[Payload] = list(self._format.encode_pieces(record))
         size = sum(map(len, pieces))
-        check_record_bytes(size)
+        check_record_bytes(size, self._max_record_bytes)
         self.partition.check_writable()
         self.buffers.switch(slot)
         return slot, self.emission_of_record(slot, pieces, size)
@@ -364,7 +365,7 @@ class PartitionWriter:
                 + (f" give {wanted}" if wanted is not None else " their width varies; emit them one by one")
             )
         rows = rows_of(array)
-        check_record_bytes(rows.shape[1])
+        check_record_bytes(rows.shape[1], self._max_record_bytes)
         return rows
 
     def slots_of_batch(self, array: npt.NDArray[Any], count: int) -> list[int]:

@@ -429,9 +429,9 @@ class RecordDeserializer:
         record = self._records + found
         signed = f" ({length - 2**32} as a signed number)" if length > MAX_RECORD_BYTES else ""
         raise RecordError(
-            f"record {record} of the channel declares {length} bytes{signed}, and {self._max_record_bytes} is the most"
-            " accepted: the stream is not framed records, or bytes were lost; if records may be that long, raise"
-            " max_record_bytes"
+            f"record {record} of the channel declares {length} bytes{signed}, and max_record_bytes"
+            f"={self._max_record_bytes} is the most accepted: raise it if records may be that long; else the stream is"
+            " not framed records, or bytes were lost"
         )
 
     def _forget(self) -> None:

@@ -110,17 +110,23 @@ def explain_run(records: int, record_bytes: int) -> str:
     return ""
 
 
-def check_record_bytes(size_bytes: int) -> None:
-    """Refuses a record whose length does not fit the prefix.
+def check_record_bytes(size_bytes: int, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
+    """Refuses a record that is too long.
 
     Raises:
-        RecordError: below 0 or above `MAX_RECORD_BYTES`.
+        RecordError: below 0 or above `max_record_bytes`.
     """
-    if not 0 <= size_bytes <= MAX_RECORD_BYTES:
+    if 0 <= size_bytes <= max_record_bytes:
+        return
+    if max_record_bytes < MAX_RECORD_BYTES:
         raise RecordError(
-            f"a record of {size_bytes} bytes does not fit its int32 length;"
-            f" {MAX_RECORD_BYTES} is the most: split the record"
+            f"a record of {size_bytes} bytes is longer than max_record_bytes={max_record_bytes}: split it, or raise the"
+            " limit where it is written and where it is read"
         )
+    raise RecordError(
+        f"a record of {size_bytes} bytes does not fit its int32 length; {MAX_RECORD_BYTES} is the most: split the"
+        " record"
+    )
 
 
 @final

@@ -163,6 +163,7 @@ class NetworkEnvironment:
             on_released=self._registry.remove,
             host=self,
             has_runs=config.has_runs,
+            max_record_bytes=config.max_record_bytes,
         )
         partition.listen = self._endpoint.listen
         self._registry.add(partition)

@@ -204,8 +204,8 @@ class RecordReader(_Reader, Generic[T]):
         Args:
             gate: from `NetworkEnvironment.open_gate`; one reader a gate.
             format: as given to the `RecordWriter`.
-            config: where and from which size on spanning records go through a temporary file; None is that of the
-                NetworkEnvironment that opened the gate.
+            config: the longest record, and where and from which size on spanning records go through a temporary file;
+                None is that of the NetworkEnvironment that opened the gate.
             parking: where it waits; None is in its event loop.
         """
         settings = config or gate.config or NetworkConfig()
@@ -217,6 +217,7 @@ class RecordReader(_Reader, Generic[T]):
                 made,
                 spill=spill,
                 spill_threshold_bytes=settings.spill_threshold_bytes,
+                max_record_bytes=settings.max_record_bytes,
                 accepts_runs=settings.has_runs,
             )
             for _ in range(gate.channel_count)

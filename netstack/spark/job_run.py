@@ -13,6 +13,7 @@ ended by SIGKILL, which no TaskManager minds.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import secrets
 import sys
@@ -62,6 +63,7 @@ class TaskManagerJob:
         slots: of each TaskManager.
         memory_bytes: for network buffers, of each.
         slots_in: `processes` or `loop`.
+        max_record_bytes: the longest record; None is the default.
         archives: of packages that were sent, by their names.
     """
 
@@ -70,6 +72,7 @@ class TaskManagerJob:
     slots: int
     memory_bytes: int
     slots_in: str = "processes"
+    max_record_bytes: int | None = None
     archives: dict[str, str] = field(default_factory=dict)
 
 
@@ -87,6 +90,9 @@ def serve_taskmanager(job: TaskManagerJob, _: Iterator[Any]) -> Iterator[Any]:
         allow=("*",),  # whoever has the secret of this run has made it
     )
 
+    if job.max_record_bytes is not None:
+        network = dataclasses.replace(config.network, max_record_bytes=job.max_record_bytes)
+        config = dataclasses.replace(config, network=network)
     processes = None
     if job.slots_in == "processes":
         settings = SlotSettings(config=config)
@@ -108,7 +114,10 @@ def run(
     slots: int = 2,
     memory_bytes: int = 64 * MIB,
     folder: str | None = None,
+    from_savepoint: str | None = None,
+    allow_non_restored_state: bool = False,
     slots_in: str = "processes",
+    max_record_bytes: int | None = None,
     ship_packages: Iterable[str] | None = None,
     start_timeout_s: float = 120.0,
 ) -> JobResult:
@@ -121,7 +130,10 @@ def run(
         slots: of each TaskManager: how many tasks of one slot sharing group it runs.
         memory_bytes: for network buffers, of each.
         folder: where the JobManager keeps jobs and checkpoints; None keeps none.
+        from_savepoint: folder of a savepoint to begin from.
+        allow_non_restored_state: state there of operators that the job does not have is left behind.
         slots_in: `processes`: each slot is a process; `loop`: the slots of a TaskManager share one event loop.
+        max_record_bytes: the longest record; None is the default of `NetworkConfig`.
         ship_packages: packages and modules that executors do not have; None is all that the job's functions are in.
         start_timeout_s: for TaskManagers to come, at the start and after one was lost.
 
@@ -148,10 +160,14 @@ def run(
             memory_bytes=memory_bytes,
             folder=folder,
             slots_in=slots_in,
+            max_record_bytes=max_record_bytes,
             packages=shippable_packages(graph) if ship_packages is None else ship_packages,
             start_timeout_s=start_timeout_s,
         ) as cluster:
-            return await cluster.wait(await cluster.client.submit(graph))
+            job_id = await cluster.client.submit(
+                graph, from_savepoint=from_savepoint, allow_non_restored_state=allow_non_restored_state
+            )
+            return await cluster.wait(job_id)
 
     return trio.run(main)
 
@@ -184,6 +200,7 @@ async def open_spark_cluster(
     load_balance: LoadBalanceMode = LoadBalanceMode.NONE,
     folder: str | None = None,
     slots_in: str = "processes",
+    max_record_bytes: int | None = None,
     packages: Iterable[str] = (),
     start_timeout_s: float = 120.0,
     on_lost: Callable[[str], None] = lambda why: None,
@@ -198,6 +215,7 @@ async def open_spark_cluster(
         load_balance: how tasks are spread.
         folder: see there.
         slots_in: see there.
+        max_record_bytes: see there.
         packages: by name or path, for executors that do not have them.
         start_timeout_s: see there.
         on_lost: told why a stage has ended, which is then started again.
@@ -234,6 +252,7 @@ async def open_spark_cluster(
                 slots=slots,
                 memory_bytes=memory_bytes,
                 slots_in=slots_in,
+                max_record_bytes=max_record_bytes,
                 archives=archives,
             )
             stage = _Stage(context, what, count)

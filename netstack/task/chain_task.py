@@ -19,7 +19,6 @@ How records get through the chain, and what may happen between two of them, is t
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, final
 
@@ -365,7 +364,8 @@ class ChainTask:
             self._input = self._running.inputs = TaskInput(
                 str(self),
                 gates,
-                [replace(each, edge=self._job.kept_edge(each.edge)) for each in self._task.inputs],
+                self._task.inputs,
+                [self._job.kept_edge(each.edge) for each in self._task.inputs],
                 self._mailbox,
                 self._running,
                 self._environment,
@@ -386,7 +386,8 @@ class ChainTask:
             elif states and states != [None]:
                 raise StateMismatch(
                     f"operator {bound.name!r} has state of its own in checkpoint {self._descriptor.restore}, and no"
-                    " method restore: give it one, or another uid, and it begins empty"
+                    " method restore: give it one, or leave the state behind (another uid, and"
+                    " --allow-non-restored-state)"
                 )
 
     async def _work(self) -> None:

@@ -40,7 +40,7 @@ from ..record.formats import format_named
 from ..record.framing import frame
 from ..record.spill import SpillDirectory
 from ..runtime.network_environment import NetworkEnvironment
-from ..schedule.descriptors.information import InputInformation
+from ..schedule.descriptors.information import EdgeId, InputInformation
 from ..schedule.descriptors.shuffle import partition_place
 from .mailbox import Mailbox
 from .output import Records
@@ -63,6 +63,7 @@ class TaskInput:
         name: str,
         gates: Sequence[SingleInputGate],
         told: Sequence[InputInformation],
+        edges: Sequence[EdgeId],
         mailbox: Mailbox,
         task: CheckpointTask,
         environment: NetworkEnvironment,
@@ -78,7 +79,8 @@ class TaskInput:
         Args:
             name: of the task, for messages.
             gates: one for each input of the task.
-            told: what comes through each; its edge as checkpoints call it.
+            told: what comes through each.
+            edges: what checkpoints call the edge of each.
             mailbox: is told when there is something to poll, and at once of priority events.
             task: is told when checkpoints begin and end.
             environment: whose clock and temporary folder serve.
@@ -94,6 +96,7 @@ class TaskInput:
         self._gates = tuple(gates)
         self._input_of = [index for index, gate in enumerate(gates) for _ in range(gate.channel_count)]
         self._told = tuple(told)
+        self._edges = tuple(edges)
         self.gate_index = 0
         """Which gate the records in hand came through."""
         self._formats = [format_named(each.format) for each in told]
@@ -105,7 +108,6 @@ class TaskInput:
         """Polled, and not looked at: what ended an array."""
         config = environment.config
         self._spill = SpillDirectory(None if config.spill_directory is None else [config.spill_directory])
-        self._spill_threshold_bytes = config.spill_threshold_bytes
         self._deserializers: list[RecordDeserializer | None] = [None] * len(self._input_of)
         """Of channels that brought records; a wide task has thousands that do not yet."""
         self._recovered = deque((index, deque(records)) for index, records in enumerate(recovered) if records)
@@ -172,8 +174,10 @@ class TaskInput:
         deserializer = self._deserializers[channel] or self._new_deserializer(channel)
         try:
             elements = deserializer.feed(buffer.contiguous())
-        except BaseException:
+        except BaseException as error:
             buffer.recycle()
+            if isinstance(error, RecordError):
+                raise self._refused(channel, error) from error
             raise
         if not elements:
             buffer.recycle()
@@ -293,6 +297,8 @@ class TaskInput:
             deserializer = self._deserializers[channel] or self._new_deserializer(channel)
             try:
                 found = deserializer.feed(buffer.contiguous())
+            except RecordError as error:
+                raise self._refused(channel, error) from error
             finally:
                 size += buffer.length
                 buffer.recycle()
@@ -305,18 +311,25 @@ class TaskInput:
         return batches.joined(elements) if elements else elements
 
     def _new_deserializer(self, channel: int) -> RecordDeserializer:
+        config = self._environment.config
         made = self._deserializers[channel] = RecordDeserializer(
             self._batches[self._input_of[channel]] or self._formats[self._input_of[channel]],
             spill=self._spill,
-            spill_threshold_bytes=self._spill_threshold_bytes,
-            accepts_runs=self._environment.config.has_runs,
+            spill_threshold_bytes=config.spill_threshold_bytes,
+            max_record_bytes=config.max_record_bytes,
+            accepts_runs=config.has_runs,
         )
         return made
+
+    def _refused(self, channel: int, error: RecordError) -> RecordError:
+        """What a deserializer refused, with the names of those it was for."""
+        edge = self._told[self._input_of[channel]].edge
+        return RecordError(f"operator {edge.target!r} reads from {edge.source!r}: {error}")
 
     def _key(self, channel: int) -> tuple[str, int]:
         """What a checkpoint calls a channel: by its edge, whatever vertices and attempts are called."""
         partition, subpartition = self._gate.channel_key(channel)
-        edge = self._told[self._input_of[channel]].edge
+        edge = self._edges[self._input_of[channel]]
         return edge.partition(partition_place(partition).partition), subpartition
 
     def _call_at(self, deadline_s: float, callback: Any) -> None:

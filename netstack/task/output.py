@@ -79,6 +79,7 @@ class TaskOutput:
         "_mailbox",
         "_now",
         "_returned",
+        "_told",
         "_writers",
         "backpressured",
         "edges",
@@ -105,6 +106,7 @@ class TaskOutput:
         self.partitions: tuple[ResultPartition, ...] = tuple(writer.partition for writer in writers)
         self.kept: list[tuple[RecordWriter[Any], bool, Any]] = []
         self._writers = tuple(writers)
+        self._told = tuple(told)
         self.edges = tuple(_edge(writer, self.kept, each) for writer, each in zip(writers, told, strict=True))
         pools = tuple(partition.pool for partition in self.partitions)
         self.room: HasRoom = pools[0] if len(pools) == 1 else _Pools(pools)
@@ -152,10 +154,13 @@ class TaskOutput:
                     await self._returned.wait()
                 finally:
                     partition.hard_backpressured.end(partition.host.now())
-            if is_array:
-                await writer.emit_batch(record)
-            else:
-                await writer.emit(record)
+            try:
+                if is_array:
+                    await writer.emit_batch(record)
+                else:
+                    await writer.emit(record)
+            except RecordError as error:
+                raise _refused(self._told[self._writers.index(writer)], error) from error
             del kept[0]
 
     async def wait(self) -> None:
@@ -253,7 +258,7 @@ def _edge(
         except trio.WouldBlock:
             keep((writer, False, record))
         except RecordError as error:
-            raise RecordError(f"edge {told.edge}: {error}") from error
+            raise _refused(told, error) from error
 
     def push_batch(records: Records) -> None:
         if isinstance(records, np.ndarray):
@@ -265,6 +270,11 @@ def _edge(
             push(record)
 
     return Target(push, push_batch)
+
+
+def _refused(told: OutputInformation, error: RecordError) -> RecordError:
+    """What a writer refused, with the names of those it was for."""
+    return RecordError(f"operator {told.edge.source!r} emits to {told.edge.target!r}: {error}")
 
 
 def _all(first: Callable[[], None] | None, *others: Callable[[], None]) -> Callable[[], None]:

@@ -131,6 +131,7 @@ def test_what_is_captured_is_what_was_in_front_and_not_processed(data: st.DataOb
         "t",
         gates,
         told,
+        [each.edge for each in told],
         mailbox,
         recorder,
         cast(NetworkEnvironment, Manager()),

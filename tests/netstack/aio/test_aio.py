@@ -175,3 +175,17 @@ async def test_an_address_that_cannot_be_had_is_told() -> None:
     with pytest.raises(OSError, match="cannot listen at tcp"):
         async with aio.open_task_manager("tcp://192.0.2.1:1"):
             pass
+
+
+@in_asyncio
+async def test_a_record_that_is_too_long_is_not_taken() -> None:
+    config = NetworkConfig(memory_bytes=1 << 20, segment_size_bytes=4096, max_record_bytes=5000)
+    async with aio.open_task_manager("tcp://127.0.0.1:0", config) as manager:
+        partition = manager.create_partition("p", subpartitions=1)
+        async with aio.RecordWriter[bytes](partition) as writer:
+            with pytest.raises(RecordError, match="a record of 5001 bytes is longer than max_record_bytes=5000"):
+                await writer.emit(bytes(5001))
+            await writer.emit(bytes(5000))
+            gate = await manager.open_gate([ChannelDescriptor(manager.address, "p")])
+            await writer.finish()
+            assert [record async for record in aio.RecordReader[bytes](gate)] == [bytes(5000)]

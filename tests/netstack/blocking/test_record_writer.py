@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from netstack import (
@@ -289,3 +290,39 @@ def test_a_gate_that_does_not_open_in_time(pair: Pair) -> None:
         pair.consumer.open_gate([ChannelDescriptor(pair.producer.address, "later")], timeout_s=0)
     assert pair.consumer.config == NetworkConfig()
     assert pair.consumer.metrics_address is None
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_record_that_is_too_long_is_not_taken(background: Any, direct: bool) -> None:
+    pair = Pair(NetworkConfig(segment_size_bytes=4096, max_record_bytes=5000))
+    try:
+        partition, gate = pair.join()
+        writer = blocking.RecordWriter(partition, direct=direct)
+        writer.emit(b"before")
+        for emit in (
+            lambda: writer.emit(bytes(5001)),
+            lambda: writer.emit_nowait(bytes(5001)),
+            lambda: writer.emit_batch(np.zeros((2, 5001), np.uint8)),
+        ):
+            with pytest.raises(RecordError, match="a record of 5001 bytes is longer than max_record_bytes=5000"):
+                emit()
+        writer.emit(bytes(5000))
+        writer.finish()
+        assert read_all(gate, "bytes") == [b"before", bytes(5000)]
+    finally:
+        pair.close()
+
+
+def test_a_batch_of_columns_that_is_too_long_is_not_taken() -> None:
+    pair = Pair(NetworkConfig(segment_size_bytes=4096, max_record_bytes=5000))
+    try:
+        partition, gate = pair.join()
+        writer = blocking.RecordWriter(partition, format="arrow", direct=False)
+        with pytest.raises(RecordError, match="is longer than max_record_bytes=5000"):
+            writer.emit_batch(pa.record_batch({"x": np.zeros(1000)}))
+        small = pa.record_batch({"x": np.zeros(10)})
+        writer.emit_batch(small)
+        writer.finish()
+        assert read_all(gate, "arrow") == [small]
+    finally:
+        pair.close()

@@ -122,9 +122,12 @@ def test_a_file_has_the_same_settings_and_flags_go_first(tmp_path: Path, monkeyp
 
 def test_where_results_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "daemon.toml"
-    path.write_text(f'shuffle_directory = "{tmp_path}"\nshuffle-disk = "3GiB"\nsegment_size = "8KiB"\n')
+    path.write_text(
+        f'shuffle_directory = "{tmp_path}"\nshuffle-disk = "3GiB"\nsegment_size = "8KiB"\nmax-record = "1GiB"\n'
+    )
     network = taskmanager_config(read_config(path)).network
     assert (network.shuffle_directory, network.shuffle_disk_bytes) == (str(tmp_path), 3 << 30)
+    assert network.max_record_bytes == 1 << 30
     assert network.segment_size_bytes == 8192
 
 

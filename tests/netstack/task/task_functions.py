@@ -20,6 +20,23 @@ def numbers_of_subtask(context: OperatorContext, count: int = 200) -> range:
     return range(context.subtask * count, (context.subtask + 1) * count)
 
 
+class Lengths:
+    """A source: records of these lengths, each read alone, as bytes or as a row of an array."""
+
+    def __init__(self, lengths: list[int], *, as_arrays: bool = False) -> None:
+        self._left = list(lengths)
+        self._as_arrays = as_arrays
+
+    def read(self) -> Any:
+        if not self._left:
+            return None
+        record = bytes(self._left.pop(0))
+        return np.frombuffer(record, np.uint8).reshape(1, -1) if self._as_arrays else [record]
+
+    def snapshot(self, unsent: int) -> int:
+        return unsent
+
+
 def double(number: int) -> int:
     return 2 * number
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from task_functions import (
     DoubleBatch,
     Join,
     JoinByContext,
+    Lengths,
     double,
     is_even,
     key_of,
@@ -27,7 +29,7 @@ from task_functions import (
     twice,
     where,
 )
-from tasks import Run, run_to_its_end, running
+from tasks import SMALL, Run, run_to_its_end, running
 from trio.testing import MockClock
 
 from netstack.errors import ConfigError, OperatorFailed, RecordError
@@ -269,8 +271,18 @@ class TestRefusals:
     async def test_a_record_that_does_not_fit_its_format(self, autojump_clock: MockClock) -> None:
         job = environment(is_chained=False)
         job.source(numbers).with_format("str").sink(Collect)
-        with pytest.raises(RecordError, match="edge source -> sink: record 0 of type int does not fit format str"):
+        with pytest.raises(RecordError, match="'source' emits to 'sink': record 0 of type int does not fit format str"):
             await run_to_its_end(job)
+
+    @pytest.mark.parametrize("as_arrays", [False, True])
+    async def test_a_record_that_is_too_long(self, autojump_clock: MockClock, as_arrays: bool) -> None:
+        job = environment(is_chained=False)
+        source = job.source(Lengths, parameters={"lengths": [10, 3000, 3001], "as_arrays": as_arrays})
+        source.with_format("bytes").sink(Collect)
+        with pytest.raises(
+            RecordError, match="'source' emits to 'sink': a record of 3001 bytes is longer than max_rec"
+        ):
+            await run_to_its_end(job, config=replace(SMALL, max_record_bytes=3000))
 
     @CHAINED
     @pytest.mark.parametrize("kind", ["map", "filter", "flat_map", "process", "sink"])

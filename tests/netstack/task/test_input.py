@@ -79,10 +79,12 @@ class Stage:
             made.append(gate)
             self.queues.append(queue)
         self.mailbox = Mailbox()
+        edges = [EdgeId(f"p{number}", "task") for number in range(gates)]
         self.inputs = TaskInput(
             "task-3",
             made,
-            [InputInformation(EdgeId(f"p{number}", "task"), format=format) for number in range(gates)],
+            [InputInformation(edge, format=format) for edge in edges],
+            edges,
             self.mailbox,
             self,
             cast(NetworkEnvironment, self),
@@ -286,10 +288,22 @@ def test_at_least_once_does_not_wait() -> None:
     assert stage.log == [("trigger", 4, Alignment.AT_LEAST_ONCE), ("complete", 4)]
 
 
+@pytest.mark.parametrize("gathers", [False, True])
+def test_a_record_that_is_too_long_is_refused_by_its_length(gathers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stage, "config", NetworkConfig(max_record_bytes=32 * 1024))
+    stage = Stage(takes_arrays=gathers, gathers=gathers)
+    stage.put(frame(bytes(32 * 1024 + 1))[:10])
+    with pytest.raises(
+        RecordError, match="'task' reads from 'p0': record 0 of the channel declares 32769 bytes, and max"
+    ):
+        stage.inputs.poll()
+    assert stage.pool.statistics().used == 0
+
+
 def test_producers_that_break_the_rules() -> None:
     stage = Stage(format="int64")
     stage.put(frame(b"short"))
-    with pytest.raises(RecordError, match="exactly 8 bytes"):
+    with pytest.raises(RecordError, match=r"operator 'task' reads from 'p0': .* exactly 8 bytes"):
         stage.inputs.poll()
     assert stage.pool.statistics().used == 0
     stage = Stage()
