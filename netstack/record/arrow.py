@@ -33,6 +33,9 @@ MERGE_BELOW_BYTES = 2048
 # keeps inventing schemas gets a slow reader, not a big one.
 MAX_CACHED_SCHEMAS = 16
 
+PIECE_BYTES = 4 * 1024 * 1024
+"""A batch of any number of rows is sent in pieces of about this size: below what readers gather in a file."""
+
 _MESSAGE_START = struct.Struct("<Ii")  # continuation marker, length of the metadata that follows
 _CONTINUATION = 0xFFFFFFFF
 _END_OF_STREAM = _MESSAGE_START.pack(_CONTINUATION, 0)
@@ -202,6 +205,16 @@ class ArrowFormat:
         if used != len(head) and bytes(head[used:]) != _END_OF_STREAM:
             raise ValueError(f"{len(head) - used} bytes follow the batch")
         return batch
+
+
+def slices(batch: RecordBatch, size_bytes: int) -> Iterator[RecordBatch]:
+    """Rows in pieces of about that size at most; a row of more is a piece of its own."""
+    rows = max(1, batch.num_rows * size_bytes // max(1, batch.nbytes))
+    if batch.num_rows <= rows + rows // 4:
+        yield batch
+        return
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
 
 
 def _has_dictionaries(schema: Any) -> bool:

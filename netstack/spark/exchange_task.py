@@ -29,6 +29,7 @@ from ..config import NetworkConfig
 from ..errors import ConfigError, ErrorCode, NetstackError, RemoteProtocolError
 from ..ids import ChannelDescriptor
 from ..keygroups import default_max_parallelism, group_owners
+from ..record.arrow import slices
 from ..runtime.authentication import Secret
 from ..runtime.causes import is_secondary, root_cause, told
 from .barrier import BarrierTask
@@ -277,7 +278,7 @@ class Exchanger:
         for batch in _gathered(batches, min(size * into, _GATHER_AT_MOST_BYTES)):
             self._rows_in += batch.num_rows
             if into == 1:
-                yield from ((0, piece) for piece in _slices(batch, size))
+                yield from ((0, piece) for piece in slices(batch, size))
                 continue
             chosen = owners_of([_column(batch, key) for key in self._job.keys], owners)
             order = np.argsort(chosen, kind="stable")
@@ -285,7 +286,7 @@ class Exchanger:
             ends = np.cumsum(np.bincount(chosen, minlength=into)).tolist()
             for owner, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
                 if end > start:
-                    yield from ((owner, piece) for piece in _slices(sorted_rows.slice(start, end - start), size))
+                    yield from ((owner, piece) for piece in slices(sorted_rows.slice(start, end - start), size))
 
 
 def _is_anothers(error: BaseException) -> bool:
@@ -316,13 +317,3 @@ def _gathered(batches: Iterable[RecordBatch], size_bytes: int) -> Iterator[Recor
             waiting, waiting_bytes = [], 0
     if waiting:
         yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
-
-
-def _slices(batch: RecordBatch, size_bytes: int) -> Iterator[RecordBatch]:
-    """Rows in pieces of about that size at most; a row of more is a piece of its own."""
-    rows = max(1, batch.num_rows * size_bytes // max(1, batch.nbytes))
-    if batch.num_rows <= rows + rows // 4:
-        yield batch
-        return
-    for start in range(0, batch.num_rows, rows):
-        yield batch.slice(start, rows)

@@ -50,6 +50,7 @@ _OWN: Final = frozenset({"netstack", "transports", "bench"})
 _PAUSE_S: Final = 1.0
 _LOOK_S: Final = 0.2
 _END_S: Final = 10.0
+_CANCEL_AGAIN_S: Final = 0.5
 
 
 @final
@@ -296,10 +297,11 @@ class _Stage:
         self._thread.start()
 
     def end(self) -> None:
-        """Cancels it and waits for its end."""
-        self._context.cancelJobGroup(self._group)
-        if self._thread is not None:
-            self._thread.join(_END_S)
+        """Cancels it and waits for its end; again and again, since Spark forgets a group that has no job yet."""
+        until_s = time.monotonic() + _END_S
+        while self._thread is not None and self._thread.is_alive() and time.monotonic() < until_s:
+            self._context.cancelJobGroup(self._group)
+            self._thread.join(_CANCEL_AGAIN_S)
 
     def explain(self) -> FailureExplanation:
         """Why it ended, and whether it would do so again."""

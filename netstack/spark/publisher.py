@@ -27,6 +27,7 @@ from typing import Any, Final, final
 from .. import blocking
 from ..errors import ConfigError
 from ..ids import ResultPartitionType
+from ..record.arrow import PIECE_BYTES, slices
 from ..runtime.signal import Signal
 from .target import TargetSelector
 
@@ -238,7 +239,8 @@ class Publisher:
         rows = 0
         for target, batch in _batches(path):
             selector.target = target
-            writer.emit_batch(batch)
+            for piece in slices(batch, PIECE_BYTES):
+                writer.emit_batch(piece)
             rows += batch.num_rows
         selector.target = self._subpartitions
         writer.emit_batch(EpochManifest(epoch, rows, path == last).as_batch())

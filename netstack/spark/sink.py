@@ -33,6 +33,7 @@ from ..config import NetworkConfig
 from ..control.link import CLIENT, SUBSCRIBER, dial
 from ..control.questions import Questions
 from ..errors import ConnectionLost, NetstackError, RequestRefused
+from ..record.arrow import PIECE_BYTES, slices
 from ..runtime.authentication import Secret, prove_dialler
 from ..runtime.background import background_tasks
 from ..runtime.causes import root_cause
@@ -189,7 +190,8 @@ def stage(settings: SinkSettings, writer: str, batch: int, batches: Iterator[Rec
         try:
             rows_out = blocking.RecordWriter(output, format="arrow", buffer_timeout_s=None)
             for each in chain((first,), batches):
-                rows_out.emit_batch(each)
+                for piece in slices(each, PIECE_BYTES):
+                    rows_out.emit_batch(piece)
                 sent += each.num_rows
             rows_out.finish()
         except NetstackError as error:

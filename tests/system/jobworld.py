@@ -52,6 +52,11 @@ def three_pipelines() -> StreamEnvironment:
     return pipelines("a", "b", "c", count=1_000)
 
 
+def long_records() -> list[bytes]:
+    """A source of one record, longer than a network buffer."""
+    return [bytes(70_000)]
+
+
 class Numbers:
     """A source at a given pace: subtask i of n makes i, i + n, i + 2n, ..."""
 

@@ -19,7 +19,7 @@ from workers import listening, silent
 
 from netstack.checkpoint.coordinator import CheckpointSettings
 from netstack.cli import main
-from netstack.errors import JobFailed
+from netstack.errors import JobFailed, RequestRefused
 from netstack.schedule.graph.restart_settings import RestartSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
@@ -31,13 +31,13 @@ ROOT = Path(__file__).resolve().parents[3]
 COUNT = 4000
 
 
-def counting() -> StreamEnvironment:
+def counting(sink: str = "count") -> StreamEnvironment:
     settings = StreamSettings(
         checkpoints=CheckpointSettings(interval_s=0.2), restart=RestartSettings(kind="fixed_delay", delay_s=0.2)
     )
     job = StreamEnvironment("on spark", parallelism=2, max_parallelism=128, settings=settings)
     numbers = job.source("jobworld:Numbers", name="numbers", parameters={"count": COUNT, "per_s": 1000.0})
-    numbers.key_by("jobworld:key_of").sink("jobworld:Count", name="count")
+    numbers.key_by("jobworld:key_of").sink("jobworld:Count", name=sink)
     return job
 
 
@@ -63,6 +63,18 @@ def test_a_job_runs_on_executors_and_goes_on_when_one_is_killed(spark: Any, tmp_
     assert sorted(row for subtask in told for row in subtask["counts"]) == jobworld.expected(2 * COUNT)
     assert max(subtask["attempt"] for subtask in told) >= 1
     assert silent()
+    (savepoint,) = (tmp_path / "checkpoints").iterdir()
+    with pytest.raises(RequestRefused, match="operator 'count', which job 'on spark' does not have: if it was renamed"):
+        run(spark, counting("tally"), taskmanagers=2, slots=1, from_savepoint=str(savepoint))
+
+
+def test_a_record_that_is_too_long_is_refused_by_the_limit_that_was_given(spark: Any) -> None:
+    job = StreamEnvironment("long", settings=StreamSettings(restart=RestartSettings(kind="none")))
+    job.source("jobworld:long_records").rebalance().sink("jobworld:same", name="sink")
+    with pytest.raises(
+        JobFailed, match=r"'source' emits to 'sink': a record of 70\d+ bytes is longer than max_record_b"
+    ):
+        run(spark, job, taskmanagers=1, slots=1, max_record_bytes=64 * 1024)
 
 
 OPERATORS = """

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from netstack import blocking
 from netstack.errors import ConfigError
+from netstack.record.arrow import PIECE_BYTES
 from netstack.spark.consumer import StreamLocation, read_now, read_subpartition
 from netstack.spark.publisher import EpochManifest, Publisher, done_partition, epoch_partition
 
@@ -97,3 +99,16 @@ def test_a_partition_that_is_consumed_once_is_read_once() -> None:
         writer.finish()
         endpoint = StreamLocation(address=network.address, format="msgpack")
         assert list(read_subpartition(endpoint, "p", 0, again=False)) == [[1, "a"]]
+
+
+def test_a_batch_of_many_rows_travels_in_pieces(tmp_path: Path) -> None:
+    with blocking.open_task_manager("tcp://127.0.0.1:0") as network:
+        publisher = Publisher(network, "s", tmp_path)
+        publisher.write(pa.record_batch({"id": np.arange(2_000_000)}))
+        publisher.cut()
+        publisher.offer()
+        endpoint = StreamLocation(address=network.address)
+        pieces = list(read_subpartition(endpoint, epoch_partition("s", 0), 0, again=True))
+        assert np.array_equal(np.concatenate([piece.column(0).to_numpy() for piece in pieces]), np.arange(2_000_000))
+        assert max(piece.nbytes for piece in pieces) <= PIECE_BYTES
+        assert len(pieces) > 1
