@@ -94,6 +94,9 @@ def job_lines(job: Document) -> list[RenderableType]:
         lines.append(vertices_table(job["vertices"]))
         lines += map(Text, decided_lines(job["vertices"]))
         lines += map(Text, kept_lines(job["vertices"]))
+        uids = [f"{name} is {uid!r}" for each in job["vertices"] for name, uid in each.get("uids", {}).items()]
+        if uids:
+            lines.append(Text(f"in checkpoints {', '.join(uids)}"))
     lines += failure_lines(job["failures"], job["failures_left_out"])
     if job["last_checkpoint"]:
         last = job["last_checkpoint"]

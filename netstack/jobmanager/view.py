@@ -140,6 +140,7 @@ def _vertices(record: JobRecord, master: JobMaster) -> list[dict[str, Any]]:
             {
                 "name": vertex.name,
                 "operators": list(vertex.operators),
+                "uids": topology.job.uids_of(number),
                 "parallelism": topology.parallelism_of(number) if is_there else vertex.parallelism,
                 "max_parallelism": vertex.max_parallelism,
                 "slot_sharing_group": topology.job.slot_sharing_groups[vertex.slot_sharing_group].name,

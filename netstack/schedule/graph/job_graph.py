@@ -275,6 +275,10 @@ class JobGraph:
                 )
         self._index()
 
+    def uids_of(self, vertex: int) -> dict[str, str]:
+        """The uids of a vertex's operators, of those that have one."""
+        return {name: self.uids[name] for name in self.vertices[vertex].operators if name in self.uids}
+
     def inputs_of(self, vertex: int) -> tuple[JobEdge, ...]:
         """What a vertex reads, in order."""
         return self._inputs[vertex]

@@ -66,6 +66,7 @@ def _chain(plan: Plan, index: int) -> dict[str, Any]:
         "name": vertex.name,
         "operators": list(vertex.operators),
         "functions": list(vertex.functions),
+        "uids": plan.job.uids_of(index),
         "parallelism": None if vertex.parallelism == UNDECIDED else vertex.parallelism,
         "max_parallelism": vertex.max_parallelism,
         "slot_sharing_group": plan.job.slot_sharing_groups[vertex.slot_sharing_group].name,

@@ -39,6 +39,10 @@ def plan_text(plan: Plan) -> str:
     if len(plan.job.vertices) > _MOST_BOXES:
         lines.append(f"  … and {counted(len(plan.job.vertices) - _MOST_BOXES, 'chain')} more; {_ELSEWHERE}")
     lines += _reasons(plan)
+    if plan.job.uids:
+        given = [f"{name} is {uid!r}" for name, uid in plan.job.uids.items()]
+        text = f"Uids    in checkpoints {listed(given, 20)}"
+        lines += ["", *textwrap.wrap(text, WIDTH, subsequent_indent=" " * 8)]
     lines += _slots(plan)
     lines += _taskmanagers(plan)
     lines += _regions(plan)

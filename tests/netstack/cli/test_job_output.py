@@ -55,6 +55,15 @@ def test_a_job_in_detail() -> None:
     assert "created -> running" in text
 
 
+def test_uids_and_what_was_left_behind_are_told() -> None:
+    document = job(not_restored=["count", "source -> count"])
+    document["vertices"][0]["uids"] = {"map": "mapped"}
+    text = shown(*job_lines(document))
+    assert "not restored, because the job does not have them: count, source -> count\n" in text
+    assert "in checkpoints map is 'mapped'\n" in text
+    assert "in checkpoints" not in shown(*job_lines(job()))
+
+
 def test_what_was_put_into_files_is_told() -> None:
     document = job()
     document["vertices"][0]["kept"] = {"bytes": 4_000, "compressed_bytes": 1_000, "stored_bytes": 3_500}

@@ -52,6 +52,15 @@ def test_a_full_shuffle(parallelism: int, taskmanagers: int, channels: int, loca
     assert plan.channels.dialled.tolist() == plan.channels.accepted.tolist() == [taskmanagers - 1] * taskmanagers
 
 
+def test_uids_are_told() -> None:
+    job = StreamEnvironment("words")
+    job.source(F, name="lines").map(F, name="split").uid("words").sink(F, name="sink")
+    plan = make_plan(job.stream_graph())
+    assert "Uids    in checkpoints split is 'words'\n" in plan_text(plan)
+    assert [chain["uids"] for chain in plan_document(plan)["chains"]] == [{"split": "words"}]
+    assert "Uids" not in plan_text(make_plan(shuffle(2)))
+
+
 def test_a_pointwise_exchange_stays_local() -> None:
     job = StreamEnvironment(parallelism=6)
     job.source(F).rescale().sink(F)
@@ -278,6 +287,7 @@ def test_the_document() -> None:
         "name": "count -> frequent",
         "operators": ["count", "frequent"],
         "functions": ["words:Count", "words:is_frequent"],
+        "uids": {},
         "parallelism": 4,
         "max_parallelism": 128,
         "slot_sharing_group": "default",
