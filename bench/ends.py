@@ -12,6 +12,7 @@ from typing import Final
 from netstack import ChannelDescriptor, NetworkConfig
 from netstack.buffer.requirements import LANDING_SEGMENTS
 from netstack.certificates import make_authority, make_host
+from netstack.record.framing import MAX_RECORD_BYTES
 from netstack.units import format_duration, format_size
 
 from .spec import RunSpec
@@ -67,6 +68,7 @@ def config_of(spec: RunSpec) -> NetworkConfig:
         debloat_target_s=spec.debloat_s,
         spin_s=spec.spin_s,
         checksum=spec.checksum,
+        max_record_bytes=MAX_RECORD_BYTES,
     )
 
 

@@ -22,6 +22,7 @@ from ..buffer.requirements import GatePlan, PartitionPlan, required_buffers
 from ..config import FLINK_DIALECT, NATIVE_DIALECT, NetworkConfig
 from ..errors import ConfigError
 from ..events import Event
+from ..record.framing import MAX_RECORD_BYTES
 from ..wire.flink_events import flink_name
 from ..wire.flink_layout import partition_bytes
 from .network_flags import buffer_flags
@@ -137,6 +138,7 @@ def exchange_config(
         "segment_size_bytes": segment_size_bytes,
         "exclusive_buffers_per_channel": exclusive_buffers,
         "floating_buffers_per_gate": floating_buffers,
+        "max_record_bytes": MAX_RECORD_BYTES,  # a single exchange, of whoever asked for it
         **more,
     }
     checked = NetworkConfig(**settings, memory_bytes=SPARE_SEGMENTS * segment_size_bytes)
