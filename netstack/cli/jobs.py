@@ -15,7 +15,7 @@ from typing import Final
 import click
 import trio
 
-from ..errors import NetstackError
+from ..errors import ConfigError, NetstackError
 from ..jobmanager.client import Document, JobClient, JobResult
 from ..jobmanager.waiting import PATIENCE_S, wait_for_job
 from .job import job_parameters, load_stream_graph, parameters_of
@@ -123,6 +123,8 @@ def submit(
     code 1 if it is refused, or with --wait fails or is canceled. --wait outlives the JobManager's death.
     """
     graph = load_stream_graph(job, parameters_of(input_file, given))
+    if allow_non_restored_state and from_savepoint is None:
+        raise ConfigError("--allow-non-restored-state goes with --from; give that too")
     if from_savepoint is not None and os.path.exists(from_savepoint):
         from_savepoint = os.path.abspath(from_savepoint)
 

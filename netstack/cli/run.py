@@ -170,6 +170,8 @@ def run(
     logging.basicConfig(
         level=logging.INFO if verbose else logging.ERROR, format="%(asctime)s %(message)s", datefmt="%H:%M:%S"
     )
+    if allow_non_restored_state and from_savepoint is None:
+        raise ConfigError("--allow-non-restored-state goes with --from; give that too")
     if from_savepoint is not None and os.path.exists(from_savepoint):
         from_savepoint = os.path.abspath(from_savepoint)
     embedded = _Run(graph, from_savepoint, allow_non_restored_state=allow_non_restored_state, web=web, record=record)

@@ -313,7 +313,13 @@ class IterableSource:
         Raises:
             StateMismatch: the parallelism has changed, or it was a class.
         """
-        if len(states) != 1 or type(states[0]) is not int:
+        kinds = {type(state).__name__ for state in states} - {"int"}
+        if kinds:
+            raise StateMismatch(
+                f"source {self._context.operator!r} is a function, whose position is an int, and the checkpoint holds a"
+                f" {kinds.pop()} of it: make it a class with restore"
+            )
+        if len(states) != 1:
             raise StateMismatch(
                 f"source {self._context.operator!r} is a function, whose position ({len(states)} of them) cannot be"
                 " shared out to another number of subtasks; keep its parallelism, or make it a class with restore"

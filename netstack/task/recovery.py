@@ -102,7 +102,10 @@ class RestoredCheckpoint:
         """
         found = self._tasks.get(task.name)
         if found is None:
-            found = self._tasks[task.name] = self._share_out(job, task, load)
+            try:
+                found = self._tasks[task.name] = self._share_out(job, task, load)
+            except CheckpointError as error:  # it is the same at every attempt
+                raise StateMismatch(str(error)) from error
         mine = found[subtask]
         return replace(mine, own=plain_copy(mine.own), keyed=plain_copy(mine.keyed))
 

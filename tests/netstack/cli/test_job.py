@@ -81,3 +81,10 @@ def test_the_input_is_a_parameter_with_its_whole_path(tmp_path: Path, monkeypatc
 def test_a_run_without_its_input_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "netstack.examples.word_count:job", "--input", "nowhere.txt"]) == 2
     assert capsys.readouterr().err == "netstack: --input nowhere.txt: there is no such file\n"
+
+
+@pytest.mark.parametrize("command", ["run", "submit"])
+def test_state_is_left_behind_of_a_savepoint_only(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    job = ("netstack.examples.word_count:job", "--input", __file__)
+    assert main([command, *job, "--allow-non-restored-state"]) == 2
+    assert "--allow-non-restored-state goes with --from" in capsys.readouterr().err

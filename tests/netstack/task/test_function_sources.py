@@ -15,7 +15,7 @@ from trio.testing import MockClock
 
 from netstack.checkpoint.instructions import CheckpointSettings
 from netstack.checkpoint.snapshot import TaskSnapshot
-from netstack.errors import CheckpointError
+from netstack.errors import CheckpointError, StateMismatch
 from netstack.schedule import StreamEnvironment, StreamSettings
 from netstack.task import operators
 from netstack.task.chain_loop import TURN_S
@@ -28,7 +28,7 @@ def job_of(folder: Path, source: Any, **parameters: Any) -> StreamEnvironment:
     return job
 
 
-async def sent(folder: Path, job: StreamEnvironment, position: int) -> None:
+async def sent(folder: Path, job: StreamEnvironment, position: Any) -> None:
     """Leaves a checkpoint in which so many records were sent."""
     async with running(job) as run:
         await run.checkpoint(1, stops=True)
@@ -97,3 +97,9 @@ async def test_fewer_records_than_were_sent(autojump_clock: MockClock, tmp_path:
     await sent(tmp_path, job_of(tmp_path, source, count=1000, **more), 990)
     with pytest.raises(CheckpointError, match="has 500 records, and 990 were processed before the restart"):
         await run_to_its_end(job_of(tmp_path, source, count=500, **more), restore=2)
+
+
+async def test_the_position_of_a_class_is_none(autojump_clock: MockClock, tmp_path: Path) -> None:
+    await sent(tmp_path, job_of(tmp_path, numbers), [5])
+    with pytest.raises(StateMismatch, match=r"source 'source' is a function, .* and the checkpoint holds a list of it"):
+        await run_to_its_end(job_of(tmp_path, numbers), restore=2)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.checkpoint.snapshot import TaskSnapshot
+from netstack.errors import StateMismatch
 from netstack.schedule.descriptors.information import JobInformation, TaskInformation
 from netstack.schedule.graph.job_generator import job_graph
 from netstack.schedule.graph.stream_builder import StreamEnvironment
@@ -49,3 +51,13 @@ def test_an_attempt_that_changes_its_state_changes_no_other_attempts(counts: dic
     again = checkpoint.of(information, task, 0, lambda name: None)
     assert repr((again.own, again.keyed)) == kept
     assert repr(states) == before
+
+
+def test_a_checkpoint_that_cannot_be_shared_out_is_the_same_at_every_attempt() -> None:
+    job = StreamEnvironment("job", max_parallelism=128)
+    job.source("a:b", name="source").key_by("a:key").sink("a:c", name="sink")
+    graph = job_graph(job.stream_graph())
+    task = TaskInformation.of(graph, 1, lambda vertex: graph.vertices[vertex].parallelism)
+    twice = [TaskSnapshot("sink", subtask, {"sink": {"keyed": {"counts": {"a": 1}}}}) for subtask in range(2)]
+    with pytest.raises(StateMismatch, match="both hold key 'a'"):
+        RestoredCheckpoint(twice).of(JobInformation.of("id", graph), task, 0, lambda name: None)
