@@ -115,8 +115,7 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
 
     def __str__(self) -> str:
-        takes = self.movement in (STREAMING, CHECKED)
-        way = f"{self.mode}, every {self.interval_s:g} s" if takes else "kept partitions"
+        way = f"{self.mode}, every {self.interval_s:g} s" if takes_checkpoints(self) else "kept partitions"
         return (
             f"{self.movement} ({way}), {' -> '.join(('source', *self.stages, 'count', 'sink'))} on"
             f" {self.taskmanagers} x {self.slots} slots, {self.records} records a source, {len(self.faults)} faults"
@@ -131,6 +130,11 @@ class Scenario:
         """The inverse of `as_dict`."""
         lists = {name: tuple(values[name]) for name in ("stages", "parallelism")}
         return cls(**{**values, **lists, "faults": tuple(Fault(**each) for each in values["faults"])})
+
+
+def takes_checkpoints(scenario: Scenario) -> bool:
+    """Whether its job does."""
+    return scenario.movement in (STREAMING, CHECKED)
 
 
 def random_scenario(seed: int) -> Scenario:

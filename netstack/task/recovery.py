@@ -121,12 +121,15 @@ class RestoredCheckpoint:
         plans: list[TaskPlan] = []
         for name in names:
             states = self._states.get(name, {})
-            has_finished = [index for index, state in states.items() if "finished" in state]
+            results = {index: state["finished"][0] for index, state in states.items() if "finished" in state}
+            if len(states) != task.parallelism and (
+                len(results) < len(states) or any(result is not None for result in results.values())
+            ):
+                results = {}  # others go on with what they had, and their results are to be made of that
             for index, each in enumerate(restored):
                 each.parallelism[name] = len(states)
-                # Of another number of subtasks one has finished if all had: its records may have been anybody's.
-                if index in has_finished if len(states) == task.parallelism else 0 < len(states) == len(has_finished):
-                    each.finished[name] = states[index]["finished"][0] if index in states else None
+                if index in results or (results and len(states) != task.parallelism):
+                    each.finished[name] = results.get(index)
             for index, state in sorted(states.items()):
                 restored[index % task.parallelism].prepared.setdefault(name, []).extend(state.get("prepared", ()))
             snapshots += [TaskSnapshot(name, index, state.get("own", _NOTHING)) for index, state in states.items()]
