@@ -170,6 +170,7 @@ class Cluster:
         self._heard: deque[tuple[str, JobMaster, Message]] = deque(maxlen=200)
         self._job_id = ""
         self._given_up = ""
+        self._ending = trio.Event()
         self._scope = trio.CancelScope()
         shuffle = folder / "shuffle"
         shuffle.mkdir()
@@ -348,6 +349,8 @@ class Cluster:
     # What goes wrong.
 
     async def _happen(self, fault: Fault) -> None:
+        if fault.is_at_end:
+            await self._ending.wait()
         await trio.sleep(fault.at_s)
         self.tell(f"FAULT {fault}")
         host = self._hosts[fault.host]
@@ -416,6 +419,8 @@ class Cluster:
             def heard(taskmanager: str, message: Message) -> None:
                 if isinstance(message, _REPEATED):
                     self._heard.append((taskmanager, master, message))
+                if isinstance(message, TaskStates) and message.state == "waiting":
+                    self._ending.set()
                 hear(taskmanager, message)
 
             master.heard = heard  # type: ignore[method-assign]
