@@ -327,6 +327,13 @@ class Jobs:
 
     async def _run(self, record: JobRecord, master: JobMaster) -> None:
         """A job's whole life here; an error of ours is its failure, and nobody else's."""
+        try:
+            await self._run_to_its_end(record, master)
+        finally:
+            if record.storage is not None:
+                record.storage.close()
+
+    async def _run_to_its_end(self, record: JobRecord, master: JobMaster) -> None:
         from .view import job_document
 
         job_id = record.stored.job_id
@@ -342,12 +349,15 @@ class Jobs:
         finally:
             record.last = job_document(record, self._manager)
             record.master = None
-            if record.storage is not None:
-                record.storage.close()
             del self.running[job_id]
             self._manager.job_left(job_id)
         results = {operator: _by_text(values) for operator, values in master.tasks.results.items()}
         await self._put_end(record, state, reason, results, master.failures)
+        retain = job_of(record.stored.document).settings.retain
+        is_finished = state is JobState.FINISHED
+        if record.storage is not None and (retain == "never" or (retain == "unless_finished" and is_finished)):
+            with trio.CancelScope(shield=True):
+                await self._in_thread(record.storage.remove_all)
 
     async def _put_end(
         self,

@@ -59,11 +59,11 @@ def _state_of(record: JobRecord) -> str:
     if record.master is not None:
         state = record.master.scheduler.state
         if state is JobState.CREATED and record.is_taken_up:
-            return JobState.RESTARTING.value
+            state = JobState.RESTARTING
         return str(_BEFORE.get(state, state).value)
     if record.last is not None:
         return str(record.last["state"])
-    return (JobState.RESTARTING if record.is_taken_up else JobState.CREATED).value
+    return str((JobState.RESTARTING if record.is_taken_up else JobState.CREATED).value)
 
 
 _BEFORE: Final = {
