@@ -39,15 +39,18 @@ class OperatorState:
 
     Attributes:
         has_own: whether a subtask has state of its own.
+        has_prepared: whether a subtask has prepared what is to be committed.
         keyed: its keyed states that are not empty, and the types of their keys.
     """
 
     has_own: bool = False
+    has_prepared: bool = False
     keyed: dict[str, set[str]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         states = [f"keyed state {name!r}" for name in sorted(self.keyed)]
-        return ", ".join([*states, *(["state of its own"] if self.has_own else [])])
+        states += ["state of its own"] if self.has_own else []
+        return ", ".join([*states, *(["prepared commits"] if self.has_prepared else [])])
 
 
 @final
@@ -82,10 +85,12 @@ class SavepointContents:
             for operator, state in snapshot.operator.items():
                 keyed = {name: values for name, values in state.get("keyed", {}).items() if values}
                 has_own = state.get("own") is not None
-                if not keyed and not has_own:
+                has_prepared = bool(state.get("prepared"))
+                if not keyed and not has_own and not has_prepared:
                     continue
                 mine = found.operators.setdefault(operator, OperatorState())
                 mine.has_own = mine.has_own or has_own
+                mine.has_prepared = mine.has_prepared or has_prepared
                 for name, values in keyed.items():
                     keys = values if isinstance(values, dict) else (key for key, _ in values)
                     mine.keyed.setdefault(name, set()).update({type(key).__name__ for key in keys})

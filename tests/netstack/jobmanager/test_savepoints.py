@@ -62,6 +62,15 @@ def test_all_that_is_missing_is_named() -> None:
     assert check(job("tally"), states, allow=True) == ("count", "join")
 
 
+def test_what_is_prepared_and_not_committed_is_not_lost_in_silence() -> None:
+    states = {"old sink": {"own": None, "prepared": ["file 1"]}}
+    with pytest.raises(
+        StateMismatch, match="holds prepared commits of operator 'old sink', which job 'words' does not"
+    ):
+        check(job(), states)
+    assert check(job(), states, allow=True) == ("old sink",)
+
+
 def test_state_that_is_empty_is_no_state() -> None:
     assert check(job("tally"), {"count": {"keyed": {"counts": {}}}, "count 2": {"keyed": {"counts": []}}}) == ()
 

@@ -33,7 +33,9 @@ COUNT = 4000
 
 def counting(sink: str = "count") -> StreamEnvironment:
     settings = StreamSettings(
-        checkpoints=CheckpointSettings(interval_s=0.2), restart=RestartSettings(kind="fixed_delay", delay_s=0.2)
+        checkpoints=CheckpointSettings(interval_s=0.2),
+        restart=RestartSettings(kind="fixed_delay", delay_s=0.2),
+        retain="always",
     )
     job = StreamEnvironment("on spark", parallelism=2, max_parallelism=128, settings=settings)
     numbers = job.source("jobworld:Numbers", name="numbers", parameters={"count": COUNT, "per_s": 1000.0})
