@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,10 @@ def test_jobs_come_back_as_they_were(store: JobStore) -> None:
     store.put_end(JOB.job_id, {"state": "finished"})
     (found,), _ = store.jobs()
     assert found.end == {"format": 1, "state": "finished"}
+    left = replace(JOB, not_restored=("count",))
+    store.put(left)
+    (found,), _ = store.jobs()
+    assert found.not_restored == left.not_restored
     store.forget(JOB.job_id)
     assert store.jobs() == ([], [])
 
