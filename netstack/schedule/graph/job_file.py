@@ -33,15 +33,16 @@ from .restart_settings import RestartSettings
 from .speculation_settings import SpeculationSettings
 from .stream_builder import DataStream, OperatorStream, StreamEnvironment
 from .stream_graph import (
+    DEFAULT_BUFFER_TIMEOUT_S,
     ChainingStrategy,
     ExchangeMode,
     GlobalExchangeMode,
-    OfSource,
     Partitioner,
     StreamEdge,
     StreamGraph,
     StreamNode,
     StreamSettings,
+    Unset,
 )
 
 _SETTINGS: Final = (
@@ -263,6 +264,8 @@ def write_job(graph: StreamGraph) -> dict[str, Any]:
         value = getattr(settings, field.name)
         if value != field.default:
             document[field.name] = _plain(value)
+    if graph.buffer_timeout_s != DEFAULT_BUFFER_TIMEOUT_S:
+        document["buffer_timeout_s"] = graph.buffer_timeout_s
     if graph.group_profiles:
         document["slot_sharing_groups"] = {name: _profile(each) for name, each in graph.group_profiles.items()}
     document["operators"] = [_written(graph, index) for index in range(len(graph.nodes))]
@@ -278,7 +281,8 @@ def _written(graph: StreamGraph, index: int) -> dict[str, Any]:
     if node.parallelism != UNDECIDED:
         operator["parallelism"] = node.parallelism
     operator["slot_sharing_group"] = node.slot_sharing_group
-    operator["buffer_timeout_s"] = node.buffer_timeout_s
+    if not isinstance(node.buffer_timeout_s, Unset):
+        operator["buffer_timeout_s"] = node.buffer_timeout_s
     if node.strategy is not ChainingStrategy.ALWAYS:
         operator["chaining"] = node.strategy.value
     for field in dataclasses.fields(node):
@@ -320,7 +324,7 @@ def _written_input(graph: StreamGraph, edge: StreamEdge) -> dict[str, Any]:
         given["dataset_id"] = edge.dataset_id
     if edge.format != DEFAULT_FORMAT:
         given["format"] = edge.format
-    if not isinstance(edge.buffer_timeout_s, OfSource):
+    if not isinstance(edge.buffer_timeout_s, Unset):
         given["buffer_timeout_s"] = edge.buffer_timeout_s
     return given
 

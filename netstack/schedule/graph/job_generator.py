@@ -17,7 +17,14 @@ from ...ids import ResultPartitionType
 from ...keygroups import default_max_parallelism
 from ..structures.union_find import UnionFind
 from .chaining import Chain, Chaining
-from .edges import pattern_of, result_type, sharing_key, unchained_partitioner
+from .edges import (
+    buffer_timeout_s,
+    check_result_types,
+    pattern_of,
+    result_type,
+    sharing_key,
+    unchained_partitioner,
+)
 from .job_graph import (
     UNDECIDED,
     UNKNOWN_PROFILE,
@@ -50,8 +57,9 @@ def generate_job(graph: StreamGraph) -> GeneratedJob:
     """Chains the operators of a stream graph, and turns what is left of its edges into datasets.
 
     Raises:
-        ConfigError: a blocking result of an operator with a buffer timeout; a pipelined edge in a dynamic graph;
-            forward edges that tie different parallelisms together; groups that cannot be.
+        ConfigError: a blocking result of an operator with a buffer timeout of its own; a result that no task can
+            write; a pipelined edge in a dynamic graph; forward edges that tie different parallelisms together; groups
+            that cannot be.
     """
     chaining = Chaining(graph)
     vertices = [_vertex(chaining, chain) for chain in chaining.chains]
@@ -68,6 +76,7 @@ def generate_job(graph: StreamGraph) -> GeneratedJob:
         checkpoint_folder=graph.settings.checkpoint_folder,
         keep=graph.settings.keep,
     )
+    check_result_types(job)
     names = [graph.nodes[chain.head].slot_sharing_group for chain in chaining.chains]
     job = with_slot_sharing_groups(
         job, names, is_default_shared=graph.settings.is_default_group_shared, profiles=graph.group_profiles
@@ -172,7 +181,7 @@ def _network(chaining: Chaining) -> tuple[tuple[Dataset, ...], tuple[JobEdge, ..
             datasets[index] = replace(datasets[index], type=ResultPartitionType.HYBRID_FULL)
         consumer = chaining.chain_of[edge.target]
         likeness = (edge.source, edge.target, edge.input_number, edge.side_output)
-        job_edge = _job_edge(graph, edge, index, consumer, alike[likeness])
+        job_edge = _job_edge(graph, edge, index, consumer, alike[likeness], buffer_timeout_s(graph, edge, kind))
         alike[likeness] += 1
         edges.append(((consumer, edge.input_number, order), job_edge))
     _check_names(graph, datasets)
@@ -198,7 +207,9 @@ def _check_names(graph: StreamGraph, datasets: list[Dataset]) -> None:
         raise ConfigError(f"job {graph.name!r} has {count} datasets of the name {name!r}; choose different dataset ids")
 
 
-def _job_edge(graph: StreamGraph, edge: StreamEdge, dataset: int, consumer: int, ordinal: int) -> JobEdge:
+def _job_edge(
+    graph: StreamGraph, edge: StreamEdge, dataset: int, consumer: int, ordinal: int, timeout_s: float | None
+) -> JobEdge:
     partitioner = unchained_partitioner(edge)
     return JobEdge(
         dataset=dataset,
@@ -207,7 +218,7 @@ def _job_edge(graph: StreamGraph, edge: StreamEdge, dataset: int, consumer: int,
         partitioner=partitioner.value,
         input_number=edge.input_number,
         is_forward=partitioner is Partitioner.FORWARD,
-        buffer_timeout_s=graph.buffer_timeout_s(edge),
+        buffer_timeout_s=timeout_s,
         function=edge.function,
         format=edge.format,
         operator=graph.nodes[edge.target].name,
