@@ -51,7 +51,7 @@ from ..runtime.control_port import ControlPort, answer_questions
 from ..runtime.threads import InThread, in_thread
 from ..schedule.descriptors.blob_store import BlobError, MemoryBlobStore
 from ..schedule.descriptors.descriptors import BlobKey
-from ..schedule.slots.slots import PhysicalSlot
+from ..schedule.slots.slots import PhysicalSlot, SlotWish
 from ..transport import Listener, transport_for
 from ..version import __version__
 from .asks import Asks
@@ -101,7 +101,7 @@ class JobManager:
         self.config = config
         self.address = address
         self.store = store
-        self.slots = ClusterSlots(config.load_balance)
+        self.slots = ClusterSlots(config.load_balance, self._wish_of)
         self.taskmanagers = TaskManagers(config.heartbeat_timeout_s)
         self.blobs = MemoryBlobStore()
         self.datasets = Datasets(
@@ -147,6 +147,10 @@ class JobManager:
         under_way = sum(len(found.opening.get(job_id, ())) for found in self.taskmanagers.all())
         self.slots.require(job_id, max(0, missing - under_way))
         self.offer()
+
+    def _wish_of(self, job_id: str) -> SlotWish | None:
+        master = self.jobs.running.get(job_id)
+        return None if master is None else master.scheduler.slot_wish()
 
     def give_back(self, job_id: str, slots: Iterable[PhysicalSlot]) -> None:
         """See `Cluster.give_back`."""
