@@ -167,6 +167,16 @@ def halves(mode: GlobalExchangeMode, gate: str, seen: str) -> StreamEnvironment:
     return job
 
 
+def either(gate: str) -> StreamEnvironment:
+    """A source that ends at once and one that waits for a file, which who reads both makes at its first record."""
+    settings = StreamSettings(is_batch=True, scheduling="next_stage_on_first_output", input_constraint="any")
+    job = StreamEnvironment("either", settings=settings)
+    first = job.source(numbers, name="first", parameters={"count": 10})
+    second = job.source(Halves, name="second", parameters={"gate": gate})
+    first.rebalance().union(second.rebalance()).sink(Counted, name="both", seen=gate)
+    return job
+
+
 def packed(number: int) -> bytes:
     return bytes(msgpack.packb(number))
 

@@ -140,6 +140,16 @@ async def test_hybrid_readers_start_beside_their_producers_where_there_are_slots
 
 
 @trio_test
+async def test_inputs_are_read_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second source ends only after its reader has had a record of the first one."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with trio.fail_after(PATIENCE_S):
+        async with open_local_cluster(taskmanagers=1, slots=3) as cluster:
+            results, _ = await run(cluster, batch_jobs.either(str(tmp_path / "gate")))
+            assert results["both"] == {0: 80_010}
+
+
+@trio_test
 async def test_the_scheduling_types_before_regions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each with what it can be had with; what cannot work is refused at submit."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))

@@ -81,7 +81,7 @@ class Stage:
         self.mailbox = Mailbox()
         self.inputs = TaskInput(
             "task-3",
-            made,
+            dict(enumerate(made)),
             [InputInformation(EdgeId(f"p{number}", "task"), format=format) for number in range(gates)],
             self.mailbox,
             self,
