@@ -26,6 +26,7 @@ from ..checkpoint.storage import CheckpointStorage
 from ..errors import ConfigError, NetstackError
 from ..runtime.causes import root_cause, told
 from ..runtime.threads import InThread
+from ..schedule.descriptors.blob_store import CODE_KEY
 from ..schedule.descriptors.information import JobInformation
 from ..schedule.execution.execution_states import JobState
 from ..schedule.failover.restart import restart_strategy
@@ -132,7 +133,7 @@ class Jobs:
         stored = StoredJob(job_id, document, time.time(), None, dict(code or {}), dict(builds or {}))
         record = self._read(stored)
         for digest in stored.code.values():
-            await self._in_thread(partial(self._manager.store.code, digest))
+            await self._in_thread(partial(self._manager.store.code_bytes, digest))
         if from_savepoint is not None:
             if record.storage is None:
                 raise ConfigError(f"job {record.name!r} takes no checkpoints, so it cannot begin from one")
@@ -271,6 +272,7 @@ class Jobs:
                     request_timeout_s=config.slot_timeout_s, idle_timeout_s=config.slot_idle_timeout_s
                 ),
                 heartbeats=None,
+                offload=config.offload,
                 builds=record.stored.builds,
                 code=_code_of(record.stored),
                 life=self._manager.store.life,
@@ -375,7 +377,7 @@ class Jobs:
 
 def _code_of(stored: StoredJob) -> tuple[tuple[str, str], ...]:
     """What was sent with a job, and the blobs it is in."""
-    return tuple((package, f"code-{digest}") for package, digest in stored.code.items())
+    return tuple((package, f"{CODE_KEY}{digest}") for package, digest in stored.code.items())
 
 
 def _by_text(values: Mapping[int, Any]) -> dict[str, Any]:

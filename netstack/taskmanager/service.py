@@ -33,7 +33,7 @@ from ..config import MIB, NetworkConfig
 from ..control.build import own_build
 from ..control.codec import Plain
 from ..control.link import JOBMANAGER, TASKMANAGER, ControlLink, Greeting, MessageLink, dial
-from ..control.messages import AskDetails, AskStacks, AskStatistics, DatasetLost, OpenJob
+from ..control.messages import AskDetails, AskStacks, AskStatistics, BlobPart, DatasetLost, FetchBlob, OpenJob
 from ..control.routing import check_job_id
 from ..control.threaded import open_threaded
 from ..errors import (
@@ -49,12 +49,12 @@ from ..runtime.causes import root_cause
 from ..runtime.control_port import ControlPort
 from ..runtime.statistics import NetworkStatistics
 from ..runtime.threads import in_thread
-from ..schedule.descriptors.blob_store import MemoryBlobStore
 from ..shown import shown_error, shown_text
 from ..shuffle.files import remove_leftovers
 from ..transport import Listener, is_private, transport_for
 from ..version import __version__
-from .blob_reader import BlobReader
+from .blob_places import BlobPlaces
+from .blob_reader import CACHE_BYTES, BlobReader
 from .blobs import BlobFetcher
 from .code import AllowList, ShippedCode
 from .datasets import KeptDatasets
@@ -138,6 +138,7 @@ class TaskManagerConfig:
     heartbeat_timeout_s: float = 10.0
     cancellation_timeout_s: float = CANCELLATION_TIMEOUT_S
     in_slot: int | None = None
+    blob_cache_bytes: int = CACHE_BYTES
 
     def __post_init__(self) -> None:
         """Refuses what cannot work or would be open to everybody."""
@@ -192,7 +193,8 @@ class TaskManager:
         self.slots = TaskSlotTable(config.slots, config.memory_bytes)
         self._allowed = AllowList(config.allow)
         self._shipped = ShippedCode() if config.allow_submitted else None
-        self._blobs = BlobReader(MemoryBlobStore())
+        self._blobs = BlobReader(config.blob_cache_bytes, directory=config.network.shuffle_directory)
+        self.blob_places = BlobPlaces(config.name or socket.gethostname(), config.secret, config.handshake_timeout_s)
         self._admission = Admission(
             config.secret,
             max_connections=config.max_connections,
@@ -323,6 +325,10 @@ class TaskManager:
         wants = f" wants {scope.slots} slots" if scope.slots else ": its tasks may come"
         LOGGER.info("job %s (%s)%s", scope.job_id, scope.name, wants)
         return scope
+
+    async def blob_part(self, ask: FetchBlob) -> BlobPart:
+        """A part of a blob that is kept here, for another TaskManager."""
+        return await self._blobs.part_of_kept(ask)
 
     def remove_scope(self, scope: JobScope) -> None:
         """It is over."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import pytest
 import trio
 
-from netstack.control.messages import SLICE_BYTES, BlobPart, FetchBlob, Message, blob_parts
+from netstack.control.messages import SLICE_BYTES, BlobKept, BlobPart, FetchBlob, Message, blob_parts
 from netstack.errors import ConnectionLost
 from netstack.schedule.descriptors.blob_store import BlobError, BlobKind, MemoryBlobStore
 from netstack.schedule.descriptors.descriptors import BlobKey
+from netstack.taskmanager.blob_files import KeptBlob
 from netstack.taskmanager.blobs import BlobFetcher
 
 DATA = bytes(range(256)) * (3 * SLICE_BYTES // 256) + b"the end"
@@ -26,6 +27,8 @@ def fetched(key: BlobKey, answer: Callable[[FetchBlob], BlobPart | None]) -> byt
         fetcher: BlobFetcher
 
         def send(message: Message) -> None:
+            if isinstance(message, BlobKept):
+                return
             assert isinstance(message, FetchBlob)
             part = answer(message)
             if part is None:
@@ -34,8 +37,9 @@ def fetched(key: BlobKey, answer: Callable[[FetchBlob], BlobPart | None]) -> byt
                 fetcher.part(part)
 
         fetcher = BlobFetcher(send)
-        call: Callable[[BlobKey], Awaitable[bytes]] = fetcher.fetch
-        return await call(key)
+        blob = KeptBlob(key)
+        await fetcher.fetch(blob)
+        return blob.read()
 
     return trio.run(main)
 
@@ -64,6 +68,8 @@ def test_what_is_wrong_is_told() -> None:
 def test_parts_that_nobody_waits_for_are_dropped() -> None:
     async def main() -> bytes:
         def send(message: Message) -> None:
+            if isinstance(message, BlobKept):
+                return
             assert isinstance(message, FetchBlob)
             fetcher.part(blob_parts(CODE, DATA, 0))  # of another blob
             fetcher.part(blob_parts(KEY, DATA, message.offset + 1))  # of another place
@@ -71,6 +77,42 @@ def test_parts_that_nobody_waits_for_are_dropped() -> None:
 
         fetcher = BlobFetcher(send)
         fetcher.part(blob_parts(KEY, b"of somebody else", 0))
-        return await fetcher.fetch(KEY)
+        blob = KeptBlob(KEY)
+        await fetcher.fetch(blob)
+        return blob.read()
 
     assert trio.run(main) == DATA
+
+
+async def test_a_place_is_tried_and_then_told_to_be_of_no_use() -> None:
+    """One that is damaged, one that is not there; then the other end sends it itself, and hears that it was kept."""
+    said: list[Message] = []
+    tried: list[str] = []
+
+    def send(message: Message) -> None:
+        said.append(message)
+        if isinstance(message, FetchBlob):
+            place = next((place for place in ("file:///a", "tcp://b:1") if place not in message.failed), "")
+            if place:
+                fetcher.part(BlobPart(KEY, 0, len(DATA), b"", place))
+            else:
+                fetcher.part(blob_parts(KEY, DATA, message.offset))
+
+    async def read_place(place: str, blob: KeptBlob) -> None:
+        await trio.lowlevel.checkpoint()
+        tried.append(place)
+        blob.write(DATA[:-1])
+        if place.startswith("tcp"):
+            raise ConnectionLost("nobody is there")
+
+    fetcher = BlobFetcher(send, read_place)
+    blob = KeptBlob(KEY)
+    await fetcher.fetch(blob)
+    assert blob.read() == DATA
+    assert tried == ["file:///a", "tcp://b:1"]
+    assert said[1:3] == [FetchBlob(KEY, 0, ("file:///a",)), FetchBlob(KEY, 0, ("file:///a", "tcp://b:1"))]
+    assert said[-1] == BlobKept(KEY, is_kept=True)
+    fetcher = BlobFetcher(send)
+    with pytest.raises(BlobError, match="nobody reads it from"):
+        await fetcher.fetch(KeptBlob(KEY))
+    assert said[-1] == BlobKept(KEY, is_kept=False)
