@@ -50,6 +50,7 @@ _KINDS: Final[dict[str, Parsed]] = {
     "segment_size_bytes": SIZE,
     "shuffle_disk_bytes": SIZE,
     "process_memory_bytes": SIZE,
+    "blob_cache_bytes": SIZE,
 }
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "slots": (int,),
@@ -64,6 +65,7 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "segment_size_bytes": (int,),
     "shuffle_disk_bytes": (int,),
     "process_memory_bytes": (int,),
+    "blob_cache_bytes": (int,),
 }
 PROCESSES: Final = "processes"
 LOOP: Final = "loop"
@@ -72,6 +74,7 @@ _FILE_NAMES: Final = {
     "memory": "memory_bytes",
     "segment_size": "segment_size_bytes",
     "process_memory": "process_memory_bytes",
+    "blob_cache": "blob_cache_bytes",
     "cancellation_timeout": "cancellation_timeout_s",
     "handshake_timeout": "handshake_timeout_s",
 } | {"heartbeat_timeout": "heartbeat_timeout_s", "shuffle_disk": "shuffle_disk_bytes"}
@@ -110,6 +113,13 @@ _FILE_NAMES: Final = {
     help="For what is kept between the stages of batch jobs; the system's temporary folder if not given.",
 )
 @click.option("--shuffle-disk", "shuffle_disk_bytes", type=SIZE, help="The most of that; what the disk has.")
+@click.option(
+    "--blob-cache",
+    "blob_cache_bytes",
+    type=SIZE,
+    help="The most that each process keeps, in files, of what the JobManager sends once for many tasks, and of packages"
+    " of jobs; 100MiB.",
+)
 @click.option(
     "--heartbeat-timeout", "heartbeat_timeout_s", type=LENGTH, help="Silence after which a peer is gone; 10s."
 )

@@ -84,6 +84,7 @@ class JobManager:
         address: URL that was really bound.
         slots: who has which slot.
         taskmanagers: those that are there.
+        blob_server: sends TaskManagers what was offloaded, and packages.
         datasets: what jobs have left.
         jobs: all jobs, also those that have ended.
         store: its folder.
@@ -99,7 +100,7 @@ class JobManager:
         self.slots = ClusterSlots(config.load_balance, self._wish_of)
         self.taskmanagers = TaskManagers(config.heartbeat_timeout_s)
         self.blobs = MemoryBlobStore()
-        self._blob_server = BlobServer(store, self.blobs, in_thread, is_shared=config.is_folder_shared)
+        self.blob_server = BlobServer(store, self.blobs, in_thread, is_shared=config.is_folder_shared)
         self.datasets = Datasets(
             store, self.taskmanagers, in_thread, most_bytes=config.datasets_bytes, log=LOGGER.warning
         )
@@ -244,7 +245,7 @@ class JobManager:
             found.jobs.discard(job_id)
             if found.opening.pop(job_id, None) is not None:  # the job never knew of it
                 found.link.send(CloseJob(job_id))
-        self._blob_server.job_left(job_id)
+        self.blob_server.job_left(job_id)
         self.offer()
 
     # Connections.
@@ -281,7 +282,7 @@ class JobManager:
         finally:
             self.watch.lost(name, reason)
             self.taskmanagers.remove(name)
-            self._blob_server.lost(name)
+            self.blob_server.lost(name)
             self.datasets.lost(found.location)
             self.slots.lose(name)
             for job_id, slots in found.opening.items():
@@ -298,7 +299,7 @@ class JobManager:
         if isinstance(message, BlobKept):
             found = self.taskmanagers.get(name)
             if found is not None:
-                self._blob_server.kept(name, found.control_address, message)
+                self.blob_server.kept(name, found.control_address, message)
             return
         if isinstance(message, Stacks):
             self.stacks.on_answer(name, message)
@@ -336,7 +337,7 @@ class JobManager:
             master.heard(name, message)
 
     async def _send_blob(self, name: str, link: ControlLink, ask: FetchBlob) -> None:
-        link.send(await self._blob_server.answer(name, ask))
+        link.send(await self.blob_server.answer(name, ask))
 
     def _facts(self) -> dict[str, Any]:
         return {

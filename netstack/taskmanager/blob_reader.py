@@ -59,6 +59,8 @@ class BlobReader:
         self._values: GroupCache[ShuffleDescriptors] = GroupCache(max_bytes=cache_bytes)
         self._retries = retries
         self._under_way: dict[TrackedBlob, trio.Event] = {}
+        self.fetched = self.evicted = 0
+        """Blobs, so far."""
 
     @property
     def kept_bytes(self) -> int:
@@ -160,6 +162,8 @@ class BlobReader:
         for old in self._tracker.to_delete(blob.size_bytes):
             del self._kept[old]
             self._tracker.untrack(*old)
+            self.evicted += 1
+        self.fetched += 1
         self._kept[place] = blob
         self._tracker.track(*place, blob.size_bytes)
 

@@ -116,6 +116,7 @@ class TaskManagerConfig:
         heartbeat_timeout_s: whoever drives jobs and is silent for so long is gone, and its jobs are closed.
         cancellation_timeout_s: a slot process whose tasks have not stopped so long after they were cancelled is killed.
         in_slot: the slot whose process this is; None: it is no slot's process.
+        blob_cache_bytes: the most that each process keeps of what was offloaded, and of packages of jobs.
 
     Raises:
         ConfigError: a number that cannot be, or an address that others reach and no secret.
@@ -144,6 +145,8 @@ class TaskManagerConfig:
         """Refuses what cannot work or would be open to everybody."""
         if not 1 <= self.slots <= SLOTS_AT_MOST:
             raise ConfigError(f"--slots {self.slots}: give 1 to {SLOTS_AT_MOST}")
+        if self.blob_cache_bytes < 1:
+            raise ConfigError(f"--blob-cache {self.blob_cache_bytes}: the least is 1")
         if self.memory_bytes < MIB:
             raise ConfigError(f"--memory {self.memory_bytes}: the least is 1MiB")
         for name in ("handshake_timeout_s", "heartbeat_timeout_s", "cancellation_timeout_s"):
@@ -342,7 +345,8 @@ class TaskManager:
         Returns:
             The facts of the greeting, and `uptime_s`, `cpu_s`, `jobs_ended`, `drivers`, `registrations`, `connections`,
             `unproven`, `refused` (by reason), `shared_memory_bytes` and `shared_used_bytes` (of the network that jobs
-            share), `jobs` (see `statistics.job_document`; see `statistics.shortened` too).
+            share), `blobs` (`kept_bytes`, `fetched`, `evicted`), `jobs` (see `statistics.job_document`; see
+            `statistics.shortened` too).
         """
         now_s = trio.current_time()
         admission = self._admission.statistics()
@@ -360,6 +364,11 @@ class TaskManager:
             "jobs": [job_document(scope, now_s) for scope in self._scopes.values()],
             "shared_memory_bytes": 0 if shared is None else shared.config.memory_bytes,
             "shared_used_bytes": 0 if shared is None else shared.used_memory_bytes,
+            "blobs": {
+                "kept_bytes": self._blobs.kept_bytes,
+                "fetched": self._blobs.fetched,
+                "evicted": self._blobs.evicted,
+            },
         }
 
     def details(self, scopes: Iterable[JobScope]) -> Plain:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -88,6 +89,10 @@ def test_code_is_kept_by_its_hash(store: JobStore) -> None:
     assert store.code_bytes(digest) == 7
     assert [store.code_part(digest, offset, 4) for offset in (0, 4, 8)] == [b"pack", b"age", b""]
     path = Path(store.code_path(digest))
+    os.truncate(path, 1 << 40)
+    assert store.code_bytes(digest) == 1 << 40
+    assert store.code_part(digest, 1 << 39, 4) == bytes(4)  # and no more of it is read
+    os.truncate(path, 0)
     path.write_bytes(b"damaged")
     store.put_code(b"package")
     assert path.read_bytes() == b"package"
