@@ -20,6 +20,7 @@ from ..jobmanager.service import open_jobmanager
 from ..runtime.authentication import Secret
 from ..schedule.descriptors.blob_store import OffloadRule
 from ..schedule.slots.slots import LoadBalanceMode
+from .adaptive_flags import adaptive_flags, adaptive_settings
 from .jobmanager_flags import json_flag, secret_flag
 from .json_document import print_document
 from .logs import log_flag, set_up_logging
@@ -83,6 +84,7 @@ _DEFAULTS = JobManagerConfig()
     show_default=True,
     help="So do the places of what tasks read, where producers times consumers are at least so many.",
 )
+@adaptive_flags
 @click.option("--web", metavar="ADDR:PORT", help="Serve a live page and a REST interface there.")
 @click.option("--web-submit", is_flag=True, help="Jobs may be cancelled and saved from the page; else it only shows.")
 @log_flag
@@ -97,6 +99,7 @@ def jobmanager(
     datasets_bytes: int | None,
     offload_bytes: int,
     offload_descriptors: int,
+    adaptive: dict[str, int],
     web: str | None,
     web_submit: bool,
     log_kind: str,
@@ -112,6 +115,7 @@ def jobmanager(
         heartbeat_timeout_s=heartbeat_timeout_s,
         datasets_bytes=datasets_bytes,
         offload=OffloadRule(offload_bytes, offload_descriptors),
+        adaptive=adaptive_settings(adaptive),
     )
     set_up_logging(log_kind)
     trio.run(_serve, config, web, web_submit, as_json)

@@ -32,6 +32,7 @@ from ..schedule.execution.execution_states import JobState
 from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.plan.plan import make_plan
 from ..schedule.slots.slots import LoadBalanceMode
+from .adaptive_flags import adaptive_flags, with_adaptive
 from .job import job_parameters, load_stream_graph, parameters_of
 from .job_output import decided_lines, print_results, result_document
 from .jobmanager_flags import json_flag
@@ -121,6 +122,7 @@ class JobCluster(Protocol):
     show_default=True,
     help="processes: each slot is a process; loop: the slots of a TaskManager share one event loop.",
 )
+@adaptive_flags
 @click.option("--verbose", is_flag=True, help="Show what TaskManagers log.")
 @json_flag
 def run(
@@ -138,6 +140,7 @@ def run(
     master: str | None,
     folder: str | None,
     slots_in: str,
+    adaptive: dict[str, int],
     verbose: bool,
     as_json: bool,
 ) -> int:
@@ -153,7 +156,7 @@ def run(
         raise ConfigError("--master goes with --on spark; give that too")
     if input_file is not None and not input_file.exists():
         raise ConfigError(f"--input {input_file}: there is no such file")
-    graph = load_stream_graph(job, parameters_of(input_file, given))
+    graph = with_adaptive(load_stream_graph(job, parameters_of(input_file, given)), adaptive)
     mode = LoadBalanceMode(load_balance)
     spark = None if where == "here" else _spark_settings(master, taskmanagers, graph.name)
     taskmanagers, slots = _size(graph, taskmanagers if spark is None else spark.node_count, slots, mode)

@@ -11,6 +11,7 @@ from typing import final
 from ..errors import ConfigError
 from ..runtime.authentication import Secret
 from ..schedule.descriptors.blob_store import OffloadRule
+from ..schedule.graph.adaptive_settings import AdaptiveSettings
 from ..schedule.slots.slots import LoadBalanceMode
 from ..transport import is_private
 
@@ -37,6 +38,7 @@ class JobManagerConfig:
         max_ended_jobs: so many jobs that have ended are remembered.
         datasets_bytes: of all datasets that jobs have left; the oldest go. None is no limit but that of the disks.
         offload: which parts of descriptors TaskManagers fetch once each, instead of getting them with every task.
+        adaptive: how the parallelism of adaptive batch jobs is decided that say nothing about it.
         is_folder_shared: whether TaskManagers are told where packages are in `folder`, to read those themselves that
             they see.
 
@@ -59,6 +61,7 @@ class JobManagerConfig:
     max_ended_jobs: int = 256
     datasets_bytes: int | None = None
     offload: OffloadRule = field(default_factory=OffloadRule)
+    adaptive: AdaptiveSettings = field(default_factory=AdaptiveSettings)
     is_folder_shared: bool = True
 
     def __post_init__(self) -> None:

@@ -30,7 +30,6 @@ from ..schedule.descriptors.blob_store import CODE_KEY
 from ..schedule.descriptors.information import JobInformation
 from ..schedule.execution.execution_states import JobState
 from ..schedule.failover.restart import restart_strategy
-from ..schedule.graph.adaptive_settings import AdaptiveSettings
 from ..schedule.graph.job_file import job_of
 from ..schedule.graph.job_generator import GeneratedJob, generate_job
 from ..schedule.graph.stream_graph import StreamGraph
@@ -127,8 +126,11 @@ class Jobs:
         """
         job_id = secrets.token_hex(8)
         document = copy.deepcopy(dict(document))
-        for parameters in readers_of(document):
+        for operator in readers_of(document):
+            parameters = operator["parameters"]
             dataset = self._manager.datasets.places(str(parameters.get("dataset")))
+            pieces = sum(each.subpartitions for each in dataset.partitions)
+            operator["source_size"] = {"bytes": dataset.bytes, "splits": pieces}
             parameters |= {"format": dataset.format, "partitions": [asdict(each) for each in dataset.partitions]}
         stored = StoredJob(job_id, document, time.time(), None, dict(code or {}), dict(builds or {}))
         record = self._read(stored)
@@ -276,7 +278,7 @@ class Jobs:
                 builds=record.stored.builds,
                 code=_code_of(record.stored),
                 life=self._manager.store.life,
-                adaptive=graph.settings.adaptive or AdaptiveSettings(),
+                adaptive=graph.settings.adaptive or config.adaptive,
                 speculation=graph.settings.speculation,
                 scheduling=None if graph.settings.scheduling is None else SchedulingType(graph.settings.scheduling),
                 constraint=InputConstraint(graph.settings.input_constraint),

@@ -5,6 +5,8 @@ Takes: a place as the JobManager names it. Gives: the bytes, which whoever asked
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, final
@@ -84,10 +86,16 @@ async def _receive(link: ControlLink, fetcher: BlobFetcher) -> None:
         fetcher.lost(str(error))
 
 
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a pipe would hold the thread until somebody writes
+
+
 def _copy(path: str, blob: KeptBlob) -> None:
     """In a thread."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_open_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise BlobError(f"{path} is no file")
             while data := file.read(SLICE_BYTES):
                 blob.write(data)
                 if blob.size_bytes > MAX_BLOB_BYTES:

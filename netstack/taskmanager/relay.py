@@ -56,7 +56,7 @@ from ..shown import shown, shown_error, shown_text
 from ..transport import url_parts
 from .blob_places import BlobPlaces
 from .blob_reader import BlobReader
-from .blobs import BlobFetcher
+from .blobs import BlobFetcher, BlobSender
 from .network_settings import config_of
 from .session import JOBS_AT_MOST, explained, job_of
 from .slot import Slot
@@ -98,6 +98,7 @@ class RelaySession:
         self._jobs: dict[str, _RelayedJob] = {}
         self._reader = blobs
         self._fetcher = BlobFetcher(link.send, host.blob_places.read)
+        self._sender = BlobSender(link, blobs.part_of_kept)
         self._changed = trio.Event()
         self._had_jobs = False
 
@@ -133,7 +134,7 @@ class RelaySession:
             case BlobPart():
                 self._fetcher.part(message)
             case FetchBlob():
-                nursery.start_soon(self._send_blob, message)
+                nursery.start_soon(self._sender.asked, message)
             case BlobKept():
                 pass  # of a TaskManager that has fetched a blob here
             case AskStatistics():
@@ -179,9 +180,6 @@ class RelaySession:
 
     async def _blob(self, job_id: str, fetch: FetchBlob) -> BlobPart:
         return await self._reader.part(job_id, fetch, self._fetcher.fetch)
-
-    async def _send_blob(self, ask: FetchBlob) -> None:
-        self._link.send(await self._reader.part_of_kept(ask))
 
     async def _tell_statistics(self, token: int) -> None:
         self._link.send(Statistics(token, await self._host.full_statistics()))

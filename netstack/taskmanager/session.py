@@ -37,7 +37,7 @@ from ..errors import ConfigError, ConnectionLost, ErrorCode, NetstackError, Remo
 from ..runtime.causes import root_cause
 from ..shown import shown_error, shown_text
 from .blob_places import BlobPlaces
-from .blobs import BlobFetcher
+from .blobs import BlobFetcher, BlobSender
 from .datasets import KeptDatasets
 from .environments import Environments
 from .job_scope import JobScope
@@ -86,6 +86,7 @@ class ControlSession:
         self._host = host
         self._scopes: dict[str, JobScope] = {}
         self._blobs = BlobFetcher(link.send, host.blob_places.read)
+        self._sender = BlobSender(link, host.blob_part)
         self._is_told = False
 
     async def serve(self) -> None:
@@ -121,7 +122,7 @@ class ControlSession:
             case BlobPart():
                 self._blobs.part(message)
             case FetchBlob():
-                nursery.start_soon(self._send_blob, message)
+                nursery.start_soon(self._sender.asked, message)
             case BlobKept():
                 pass  # of a TaskManager that has fetched a blob here
             case AskStatistics():
@@ -134,9 +135,6 @@ class ControlSession:
                 scope = self._scopes.get(job_of(message, self._link.peer))
                 if scope is not None:  # else it is over
                     scope.carry_out(message)
-
-    async def _send_blob(self, ask: FetchBlob) -> None:
-        self._link.send(await self._host.blob_part(ask))
 
     def _open(self, message: OpenJob, nursery: trio.Nursery) -> None:
         try:

@@ -177,6 +177,52 @@ def either(gate: str) -> StreamEnvironment:
     return job
 
 
+class Parts:
+    """Numbers, of which it is known beforehand how many there are."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.left = True
+
+    @staticmethod
+    def estimated_bytes(count: int) -> int:
+        return 5 * count
+
+    @staticmethod
+    def splits(count: int) -> int:
+        return 7
+
+    def open(self, context: Any) -> None:
+        self.numbers = [*numbers(context, self.count)]
+
+    def read(self) -> list[int] | None:
+        if not self.left:
+            return None
+        self.left = False
+        return self.numbers
+
+    def snapshot(self, unsent: int) -> bool:
+        return self.left
+
+
+def told() -> StreamEnvironment:
+    """A source whose parallelism nobody sets."""
+    job = StreamEnvironment("told", settings=StreamSettings(is_batch=True, is_dynamic=True))
+    parts = job.source(Parts, name="parts", parameters={"count": NUMBERS})
+    parts.key_by(tens).process(Sums, name="sums").sink(Collect, name="result").set_parallelism(1)
+    return job
+
+
+def reads_adaptively(dataset: str, volume: int) -> StreamEnvironment:
+    """As `reads`, with as many subtasks as the dataset has bytes."""
+    settings = StreamSettings(
+        is_batch=True, is_dynamic=True, adaptive=AdaptiveSettings(data_volume_per_task_bytes=volume)
+    )
+    job = StreamEnvironment("reads", settings=settings)
+    job.dataset(dataset).key_by(tens).process(Sums, name="sums").sink(Collect, name="result").set_parallelism(1)
+    return job
+
+
 def packed(number: int) -> bytes:
     return bytes(msgpack.packb(number))
 

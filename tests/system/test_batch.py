@@ -18,7 +18,9 @@ from trio.testing import trio_test
 
 from netstack.errors import NetstackError
 from netstack.examples import batch_word_count
+from netstack.jobmanager.config import JobManagerConfig
 from netstack.jobmanager.local import LocalCluster, open_local_cluster
+from netstack.schedule.graph.adaptive_settings import AdaptiveSettings
 from netstack.schedule.graph.speculation_settings import SpeculationSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import GlobalExchangeMode
@@ -74,6 +76,19 @@ async def test_parallelism_follows_what_was_written(tmp_path: Path, monkeypatch:
             assert decided[0] >= 3
             assert decided[1] > 5 * decided[0]
             assert not kept_files(tmp_path, "*.data"), "the results of a job that has ended"
+
+
+@trio_test
+async def test_what_a_job_leaves_open_the_jobmanager_has_settings_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    config = JobManagerConfig(adaptive=AdaptiveSettings(data_volume_per_task_bytes=1, max_parallelism=3))
+    with trio.fail_after(PATIENCE_S):
+        async with open_local_cluster(taskmanagers=1, slots=1, jobmanager=config) as cluster:
+            results, vertices = await run(cluster, batch_jobs.told())
+            assert results["result"] == {0: batch_jobs.expected()}
+            assert [vertex["parallelism"] for vertex in vertices.values()] == [3, 3, 1]
 
 
 @trio_test

@@ -27,7 +27,7 @@ from ...config import NetworkConfig
 from ...errors import ConfigError
 from ...function_names import name_of
 from .adaptive_settings import AdaptiveSettings, CutSettings
-from .job_graph import DEFAULT_FORMAT, UNDECIDED, UNKNOWN_PROFILE, OperatorKind, ResourceProfile
+from .job_graph import DEFAULT_FORMAT, UNDECIDED, UNKNOWN_PROFILE, OperatorKind, ResourceProfile, SourceSize
 from .json_schema import check
 from .restart_settings import RestartSettings
 from .speculation_settings import SpeculationSettings
@@ -210,6 +210,7 @@ def _add(job: StreamEnvironment, operator: Mapping[str, Any], streams: Mapping[s
         emits_at_end_only=operator.get("emits_at_end_only", False),
         parameters=operator.get("parameters", {}),
         supports_concurrent_attempts=operator.get("supports_concurrent_attempts"),
+        source_size=_settings(SourceSize, operator, "source_size"),
     )
     stream = job.add(node, *_streams(operator["name"], inputs, streams))
     if "parallelism" in operator:
@@ -290,6 +291,8 @@ def _written(graph: StreamGraph, index: int) -> dict[str, Any]:
             operator[field.name] = getattr(node, field.name)
     if node.profile != UNKNOWN_PROFILE:
         operator["profile"] = _profile(node.profile)
+    if node.source_size is not None:
+        operator["source_size"] = dataclasses.asdict(node.source_size)
     if node.parameters:
         operator["parameters"] = dict(node.parameters)
     if graph.inputs_of(index):

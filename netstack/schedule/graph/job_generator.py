@@ -34,6 +34,7 @@ from .job_graph import (
     JobGraph,
     JobVertex,
     ResourceProfile,
+    SourceSize,
 )
 from .slot_groups import with_slot_sharing_groups
 from .stream_graph import Partitioner, StreamEdge, StreamGraph, StreamNode
@@ -108,6 +109,20 @@ def _vertex(chaining: Chaining, chain: Chain) -> JobVertex:
         kinds=tuple(node.kind for node in nodes),
         chained=_chained(chaining, chain),
         supports_concurrent_attempts=all(node.may_run_twice for node in nodes),
+        source_size=_source_size([node for node in nodes if node.is_source]),
+    )
+
+
+def _source_size(sources: list[StreamNode]) -> SourceSize | None:
+    """Of all sources of a chain together; what one of them does not tell is not known."""
+    sizes = [source.source_size for source in sources if source.source_size is not None]
+    if not sizes or len(sizes) < len(sources):
+        return None
+    lengths = [size.bytes for size in sizes if size.bytes is not None]
+    splits = [size.splits for size in sizes if size.splits is not None]
+    return SourceSize(
+        bytes=sum(lengths) if len(lengths) == len(sizes) else None,
+        splits=max(splits) if len(splits) == len(sizes) else None,
     )
 
 

@@ -26,6 +26,7 @@ from .job_graph import (
     UNKNOWN_PROFILE,
     OperatorKind,
     ResourceProfile,
+    SourceSize,
 )
 from .restart_settings import RestartSettings
 from .speculation_settings import SpeculationSettings
@@ -143,6 +144,7 @@ class StreamNode:
         supports_concurrent_attempts: whether two attempts of a subtask may run at a time, as speculative execution has
             them: what the function does outside of its records must then be harmless when it happens twice. None is:
             no sink does, nor an invokable; everything else does.
+        source_size: what a source will read, where that is known; its parallelism follows from it if nobody set one.
     """
 
     name: str
@@ -162,6 +164,7 @@ class StreamNode:
     profile: ResourceProfile = UNKNOWN_PROFILE
     parameters: Mapping[str, Any] = field(default_factory=dict)
     supports_concurrent_attempts: bool | None = None
+    source_size: SourceSize | None = None
 
     def __post_init__(self) -> None:
         """A source is one whatever else was said."""
