@@ -39,7 +39,7 @@ def skewed(context: Any) -> Iterator[int]:
 
 def skewed_sums(*, is_rounded: bool) -> StreamEnvironment:
     """Either shared out by subpartitions (as Flink 1.15 did), or cut by bytes."""
-    adaptive = AdaptiveSettings(data_volume_per_task_bytes=20_000, max_parallelism=8, is_rounded=is_rounded)
+    adaptive = AdaptiveSettings(data_volume_per_task_bytes=22_000, is_rounded=is_rounded)
     settings = StreamSettings(is_batch=True, is_dynamic=True, adaptive=adaptive)
     job = StreamEnvironment("skewed", settings=settings)
     source = job.source(skewed, name="numbers").set_parallelism(1)

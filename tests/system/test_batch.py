@@ -100,7 +100,7 @@ async def test_skewed_keys_are_shared_out_by_bytes(tmp_path: Path, monkeypatch: 
             for is_rounded in (True, False):
                 _, vertices = await run(cluster, batch_jobs.skewed_sums(is_rounded=is_rounded))
                 read = vertices["sums"]["decided"]["bytes_per_subtask"]
-                assert len(read) == 8
+                assert len(read) == (8 if is_rounded else 9)
                 ratios[is_rounded] = max(read) / min(read)
     assert ratios[False] < 2
     assert ratios[True] > 5
