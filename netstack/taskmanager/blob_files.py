@@ -1,4 +1,4 @@
-"""Blobs that a TaskManager keeps: small ones in memory, all others in files without a name.
+"""Blobs that a TaskManager keeps: files without a name.
 
 Takes: bytes as they come. Gives: any part of them.
 
@@ -12,13 +12,10 @@ import hashlib
 import os
 import tempfile
 import weakref
-from typing import Final, final
+from typing import final
 
 from ..schedule.descriptors.blob_store import BlobError
 from ..schedule.descriptors.descriptors import BlobKey
-
-IN_MEMORY_BYTES: Final = 64 * 1024
-"""Longer blobs are in files."""
 
 
 @final
@@ -38,7 +35,6 @@ class KeptBlob:
         self.key = key
         self.size_bytes = 0
         self._directory = directory
-        self._data = bytearray()
         self._file: int | None = None  # a descriptor, closed by `_close`, or when nobody has this blob any more
         self._close: weakref.finalize[[int], KeptBlob] | None = None
         self._wanted = key.partition("-")[2].partition("-")[0]
@@ -54,32 +50,24 @@ class KeptBlob:
             BlobError: there is no room.
         """
         try:
-            if self._file is None and self.size_bytes + len(data) > IN_MEMORY_BYTES:
+            if self._file is None:
                 with tempfile.TemporaryFile(prefix="netstack-blob-", dir=self._directory, buffering=0) as file:
                     self._file = os.dup(file.fileno())
                 self._close = weakref.finalize(self, os.close, self._file)
-                self._append(self._file, self._data)
-                self._data.clear()
-            if self._file is None:
-                self._data += data
-            else:
-                self._append(self._file, data)
+            written = 0
+            with memoryview(data) as whole:
+                while written < len(data):
+                    written += os.write(self._file, whole[written:])
         except OSError as error:
             raise BlobError(f"blob {self.key} cannot be kept: {error}") from error
         self._digest.update(data)
         self.size_bytes += len(data)
 
-    def _append(self, file: int, data: bytes | bytearray) -> None:
-        with memoryview(data) as whole:
-            written = 0
-            while written < len(data):
-                written += os.write(file, whole[written:])
-
     def clear(self) -> None:
         """Begins anew."""
         if self._close is not None:
             self._close()
-        self._data, self._file, self.size_bytes, self._digest = bytearray(), None, 0, self._new_digest()
+        self._file, self.size_bytes, self._digest = None, 0, self._new_digest()
 
     def check(self) -> None:
         """Compares what is there with the key.
@@ -90,11 +78,6 @@ class KeptBlob:
         if self._digest.hexdigest() != self._wanted:
             raise BlobError(f"blob {self.key} is damaged: its {self.size_bytes} bytes have another digest")
 
-    @property
-    def is_in_file(self) -> bool:
-        """Whether reading it touches a file."""
-        return self._file is not None
-
     def read(self, offset: int = 0, size: int | None = None) -> bytes:
         """A part of it, all by default; what is behind the end has no bytes.
 
@@ -102,10 +85,8 @@ class KeptBlob:
             BlobError: the disk has failed.
         """
         stop = self.size_bytes if size is None else min(self.size_bytes, offset + size)
-        if self._file is None:
-            return bytes(self._data[offset:stop])
         parts = []
-        while offset < stop:
+        while offset < stop and self._file is not None:
             try:
                 part = os.pread(self._file, stop - offset, offset)
             except OSError as error:

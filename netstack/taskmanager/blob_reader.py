@@ -40,7 +40,7 @@ class BlobReader:
 
     Args:
         cache_bytes: what is kept of blobs, and apart from them of lists that were read, is no more than this; a blob
-            that is larger is kept alone.
+            that is larger is kept alone. Nor are there ever more than `blob_tracker.MOST_BLOBS`.
         directory: for files; None is the system's temporary folder.
         retries: how often a failed fetch is repeated.
 
@@ -187,9 +187,7 @@ def _owner(job: str, key: BlobKey) -> str:
 
 
 async def _read(blob: KeptBlob, offset: int, size: int) -> bytes:
-    if blob.is_in_file:
-        return await in_thread(partial(blob.read, offset, size))
-    return blob.read(offset, size)
+    return await in_thread(partial(blob.read, offset, size))
 
 
 async def _part(blob: KeptBlob, ask: FetchBlob) -> BlobPart:

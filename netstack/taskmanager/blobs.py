@@ -13,12 +13,12 @@ from typing import Final, TypeAlias, final
 import trio
 
 from ..control.link import MessageLink
-from ..control.messages import BlobKept, BlobPart, FetchBlob, Message
+from ..control.messages import SLICE_BYTES, BlobKept, BlobPart, FetchBlob, Message
 from ..errors import ConnectionLost, NetstackError
 from ..runtime.threads import in_thread
 from ..schedule.descriptors.blob_store import BlobError
 from ..shown import shown, shown_error
-from .blob_files import IN_MEMORY_BYTES, KeptBlob
+from .blob_files import KeptBlob
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
 
@@ -116,7 +116,7 @@ class BlobFetcher:
             blob.check()
             is_kept = True
         finally:
-            if was_sent_elsewhere or blob.size_bytes > IN_MEMORY_BYTES:
+            if was_sent_elsewhere or blob.size_bytes >= SLICE_BYTES:
                 self._send(BlobKept(blob.key, is_kept))
 
     async def _ask(self, blob: KeptBlob, failed: tuple[str, ...]) -> str:
@@ -140,10 +140,7 @@ class BlobFetcher:
                 raise BlobError(f"blob {blob.key}: it has {part.total} bytes, and {MAX_BLOB_BYTES} is the most")
             if part.place and part.place not in failed and not before:
                 return part.place
-            if part.total <= IN_MEMORY_BYTES:
-                blob.write(part.data)
-            else:
-                await in_thread(partial(blob.write, part.data))
+            await in_thread(partial(blob.write, part.data))
             if blob.size_bytes >= part.total:
                 return ""
             if not part.data:
