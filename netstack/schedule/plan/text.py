@@ -23,6 +23,7 @@ from .words import (
     region_text,
     shortened,
     summary,
+    unknown_text,
 )
 
 WIDTH: Final = 100
@@ -105,15 +106,7 @@ def _taskmanagers(plan: Plan) -> Iterator[str]:
         yield f"  … and {counted(used - _MOST_TASKMANAGERS, 'TaskManager')} more; {_ELSEWHERE}"
     if plan.taskmanagers > used:
         yield f"  nothing runs on {counted(plan.taskmanagers - used, 'TaskManager')} more"
-    yield from textwrap.wrap(_unknown(plan), WIDTH, initial_indent="  ", subsequent_indent="  ")
-
-
-def _unknown(plan: Plan) -> str:
-    """What decides where tasks run, and nobody knows yet."""
-    text = "As planned where no other job has slots, and TaskManagers are numbered in the order in which they register."
-    if plan.placement is not None and len(plan.placement.stages) > 1:
-        text += " Later stages take the slots that come free first."
-    return text
+    yield from textwrap.wrap(unknown_text(plan), WIDTH, initial_indent="  ", subsequent_indent="  ")
 
 
 def _cells(row: Sequence[Sequence[str]]) -> str:

@@ -173,6 +173,9 @@ def test_stages_take_turns() -> None:
     assert document["slots"]["available"] == 6
     assert "in 4 stages, one after the other" in plan_text(plan)
     assert "4 stages, one after the other" in plan_html(plan)
+    for text in (" ".join(plan_text(plan).split()), plan_html(plan)):
+        assert "As planned where no other job has slots" in text
+        assert "Later stages take the slots that come free first." in text
 
 
 def test_a_job_without_parallelism_is_planned_as_far_as_possible() -> None:
