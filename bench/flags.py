@@ -73,7 +73,7 @@ def run_flags(command: _Command) -> _Command:
             type=DURATION,
             default="100ms",
             show_default=True,
-            help="Longest time a record waits in a part-filled buffer: 100ms, 0 (never), none (until it is full).",
+            help="Longest time a record waits in a part-filled buffer: 100ms, 0 (at once), none (until it is full).",
         ),
         click.option(
             "--rate", "rate_per_s", type=NUMBER, help="Records a second, open loop; as fast as it goes if not given."

@@ -134,7 +134,8 @@ def decided_lines(vertices: Iterable[Document]) -> list[str]:
         lines.append(f"{vertex['name']}: planned undecided, decided {vertex['parallelism']}")
         lines += [f"  {step}" for step in decided["steps"]]
         sizes = [f"{size:,}" for size in decided["bytes_per_subtask"]]
-        lines.append(f"  bytes of each subtask: {' '.join(sizes[:_SHOWN_SUBTASKS])}{_more(len(sizes))}")
+        if sizes:  # of a source nobody knows
+            lines.append(f"  bytes of each subtask: {' '.join(sizes[:_SHOWN_SUBTASKS])}{_more(len(sizes))}")
         for given in decided["inputs"]:
             reads = [
                 "+".join(f"{piece['subpartitions'][0]}-{piece['subpartitions'][1]}" for piece in pieces)

@@ -18,11 +18,13 @@ from ..jobmanager.client import DEFAULT_ADDRESS
 from ..jobmanager.config import JobManagerConfig
 from ..jobmanager.service import open_jobmanager
 from ..runtime.authentication import Secret
+from ..schedule.descriptors.blob_store import OffloadRule
 from ..schedule.slots.slots import LoadBalanceMode
+from .adaptive_flags import adaptive_flags, adaptive_settings
 from .jobmanager_flags import json_flag, secret_flag
 from .json_document import print_document
 from .logs import log_flag, set_up_logging
-from .values import LENGTH, SIZE
+from .values import COUNT, LENGTH, SIZE
 
 _DEFAULTS = JobManagerConfig()
 
@@ -66,6 +68,23 @@ _DEFAULTS = JobManagerConfig()
     type=SIZE,
     help="Most bytes of all datasets that jobs leave; then the oldest go. If not given, as the disks allow.",
 )
+@click.option(
+    "--offload-size",
+    "offload_bytes",
+    type=SIZE,
+    default=f"{_DEFAULTS.offload.min_size_bytes // 1024}KiB",
+    show_default=True,
+    help="What the tasks of a job or of a vertex share goes once to each TaskManager if it is at least so long, and"
+    " else with each task.",
+)
+@click.option(
+    "--offload-descriptors",
+    type=COUNT,
+    default=_DEFAULTS.offload.min_products,
+    show_default=True,
+    help="So do the places of what tasks read, where producers times consumers are at least so many.",
+)
+@adaptive_flags
 @click.option("--web", metavar="ADDR:PORT", help="Serve a live page and a REST interface there.")
 @click.option("--web-submit", is_flag=True, help="Jobs may be cancelled and saved from the page; else it only shows.")
 @log_flag
@@ -78,6 +97,9 @@ def jobmanager(
     slot_timeout_s: float,
     heartbeat_timeout_s: float,
     datasets_bytes: int | None,
+    offload_bytes: int,
+    offload_descriptors: int,
+    adaptive: dict[str, int],
     web: str | None,
     web_submit: bool,
     log_kind: str,
@@ -92,6 +114,8 @@ def jobmanager(
         slot_timeout_s=slot_timeout_s,
         heartbeat_timeout_s=heartbeat_timeout_s,
         datasets_bytes=datasets_bytes,
+        offload=OffloadRule(offload_bytes, offload_descriptors),
+        adaptive=adaptive_settings(adaptive),
     )
     set_up_logging(log_kind)
     trio.run(_serve, config, web, web_submit, as_json)

@@ -18,6 +18,7 @@ import trio
 from ..errors import ConfigError, NetstackError
 from ..jobmanager.client import Document, JobClient, JobResult
 from ..jobmanager.waiting import PATIENCE_S, wait_for_job
+from .adaptive_flags import adaptive_flags, with_adaptive
 from .job import job_parameters, load_stream_graph, parameters_of
 from .job_output import job_lines, jobs_table, not_restored_line, print_all, print_results, result_document
 from .jobmanager_flags import ask, connected, jobmanager_flags, json_flag, secret_of
@@ -102,6 +103,7 @@ def savepoint(job_id: str, stop: bool, jobmanager: str, secret_file: Path | None
 @click.option(
     "--ship", multiple=True, metavar="PACKAGE", help="Send this package, a name or a path, along; repeatable."
 )
+@adaptive_flags
 @jobmanager_flags
 @json_flag
 def submit(
@@ -113,6 +115,7 @@ def submit(
     from_savepoint: str | None,
     allow_non_restored_state: bool,
     ship: tuple[str, ...],
+    adaptive: dict[str, int],
     jobmanager: str,
     secret_file: Path | None,
     as_json: bool,
@@ -122,7 +125,7 @@ def submit(
     Its functions are found where TaskManagers run, or sent with --ship to those started with --allow-submitted. Exit
     code 1 if it is refused, or with --wait fails or is canceled. --wait outlives the JobManager's death.
     """
-    graph = load_stream_graph(job, parameters_of(input_file, given))
+    graph = with_adaptive(load_stream_graph(job, parameters_of(input_file, given)), adaptive)
     if allow_non_restored_state and from_savepoint is None:
         raise ConfigError("--allow-non-restored-state goes with --from; give that too")
     if from_savepoint is not None and os.path.exists(from_savepoint):

@@ -32,6 +32,7 @@ from ..schedule.execution.execution_states import JobState
 from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.plan.plan import make_plan
 from ..schedule.slots.slots import LoadBalanceMode
+from .adaptive_flags import adaptive_flags, with_adaptive
 from .job import job_parameters, load_stream_graph, parameters_of
 from .job_output import decided_lines, not_restored_line, print_results, result_document
 from .jobmanager_flags import json_flag
@@ -127,6 +128,7 @@ class JobCluster(Protocol):
 @click.option(
     "--max-record", "max_record_bytes", type=SIZE, help="The longest record; a longer one fails its task. 256MiB."
 )
+@adaptive_flags
 @click.option("--verbose", is_flag=True, help="Show what TaskManagers log.")
 @json_flag
 def run(
@@ -146,6 +148,7 @@ def run(
     folder: str | None,
     slots_in: str,
     max_record_bytes: int | None,
+    adaptive: dict[str, int],
     verbose: bool,
     as_json: bool,
 ) -> int:
@@ -161,7 +164,7 @@ def run(
         raise ConfigError("--master goes with --on spark; give that too")
     if input_file is not None and not input_file.exists():
         raise ConfigError(f"--input {input_file}: there is no such file")
-    graph = load_stream_graph(job, parameters_of(input_file, given))
+    graph = with_adaptive(load_stream_graph(job, parameters_of(input_file, given)), adaptive)
     mode = LoadBalanceMode(load_balance)
     spark = None if where == "here" else _spark_settings(master, taskmanagers, graph.name)
     taskmanagers, slots = _size(graph, taskmanagers if spark is None else spark.node_count, slots, mode)

@@ -317,7 +317,7 @@ def _is_behind(subpartition: ResultSubpartition) -> bool:
     type=DURATION,
     default="100ms",
     show_default=True,
-    help="Longest time a record waits in a part-filled buffer: 100ms, 0 (never), none (until it is full).",
+    help="Longest time a record waits in a part-filled buffer: 100ms, 0 (at once), none (until it is full).",
 )
 @click.option(
     "--ack-timeout",

@@ -51,6 +51,7 @@ _KINDS: Final[dict[str, Parsed]] = {
     "shuffle_disk_bytes": SIZE,
     "max_record_bytes": SIZE,
     "process_memory_bytes": SIZE,
+    "blob_cache_bytes": SIZE,
 }
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "slots": (int,),
@@ -66,6 +67,7 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "shuffle_disk_bytes": (int,),
     "max_record_bytes": (int,),
     "process_memory_bytes": (int,),
+    "blob_cache_bytes": (int,),
 }
 PROCESSES: Final = "processes"
 LOOP: Final = "loop"
@@ -74,6 +76,7 @@ _FILE_NAMES: Final = {
     "memory": "memory_bytes",
     "segment_size": "segment_size_bytes",
     "process_memory": "process_memory_bytes",
+    "blob_cache": "blob_cache_bytes",
     "cancellation_timeout": "cancellation_timeout_s",
     "handshake_timeout": "handshake_timeout_s",
 } | {"heartbeat_timeout": "heartbeat_timeout_s", "shuffle_disk": "shuffle_disk_bytes", "max_record": "max_record_bytes"}
@@ -118,6 +121,13 @@ _FILE_NAMES: Final = {
     help="For what is kept between the stages of batch jobs; the system's temporary folder if not given.",
 )
 @click.option("--shuffle-disk", "shuffle_disk_bytes", type=SIZE, help="The most of that; what the disk has.")
+@click.option(
+    "--blob-cache",
+    "blob_cache_bytes",
+    type=SIZE,
+    help="The most that each process keeps, in files, of what the JobManager sends once for many tasks, and of packages"
+    " of jobs; 100MiB.",
+)
 @click.option(
     "--heartbeat-timeout", "heartbeat_timeout_s", type=LENGTH, help="Silence after which a peer is gone; 10s."
 )

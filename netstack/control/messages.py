@@ -190,12 +190,15 @@ class BlobPart:
         offset: of these bytes in it.
         total: its length in bytes; -1: there is no such blob, and `data` says why, as UTF-8.
         data: at most `SLICE_BYTES`.
+        place: where to read it instead, if not empty: `file://PATH`, or the control address of a TaskManager that has
+            it.
     """
 
     key: str
     offset: int
     total: int
     data: bytes
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,10 +379,30 @@ class JobProgress:
 
 @dataclass(frozen=True, slots=True)
 class FetchBlob:
-    """Send a blob from an offset on; answered by one `BlobPart`."""
+    """Send a blob from an offset on; answered by one `BlobPart`.
+
+    Attributes:
+        key: of the blob.
+        offset: where the part begins.
+        failed: places where it could not be read.
+    """
 
     key: str
     offset: int
+    failed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BlobKept:
+    """Follows the last `BlobPart` of a long blob.
+
+    Attributes:
+        key: of the blob.
+        is_kept: whether it was fetched, so that others may read it here.
+    """
+
+    key: str
+    is_kept: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -533,6 +556,7 @@ Message: TypeAlias = (
     | TaskSaid
     | JobProgress
     | FetchBlob
+    | BlobKept
     | Statistics
     | Stacks
     | SlotEnded

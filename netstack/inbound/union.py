@@ -22,31 +22,53 @@ from .statistics import GateStatistics
 class UnionInputGate(ClosedByLeaving):
     """Several gates as one input.
 
-    Fair among gates, one buffer a turn; channel indexes follow each other gate by gate.
+    Fair among gates, one buffer a turn; channel indexes follow each other gate by gate, in the order in which gates
+    came.
     """
 
-    def __init__(self, gates: Sequence[SingleInputGate]) -> None:
-        """Args: at least two distinct gates.
+    def __init__(self, gates: Sequence[SingleInputGate], *, missing: int = 0) -> None:
+        """Starts with some gates.
+
+        Args:
+            gates: distinct ones, at least one; two with those that are missing.
+            missing: how many will be added: the union is not finished before.
 
         Raises:
-            LocalProtocolError: fewer than two, or one of them twice.
+            LocalProtocolError: too few, or one of them twice.
         """
-        if len(gates) < 2 or len(set(map(id, gates))) != len(gates):
+        if not gates or len(gates) + missing < 2 or len(set(map(id, gates))) != len(gates):
             raise LocalProtocolError(f"a UnionInputGate needs at least 2 distinct gates, got {len(gates)}")
         self.on_available: Callable[[], None] | None = None
         self.config = gates[0].config
         self.now = gates[0].now
-        self.spin_s = min(gate.spin_s for gate in gates)
+        self.spin_s = gates[0].spin_s
         self.idle = gates[0].idle
         """Its reader waits because there is nothing to poll in any gate: the time of each of them."""
-        self._gates = tuple(gates)
-        self._offsets = [sum(gate.channel_count for gate in gates[:index]) for index in range(len(gates))]
+        self._missing = len(gates) + missing
+        self._gates: list[SingleInputGate] = []
+        self._offsets: list[int] = []
         self._line: deque[int] = deque()
-        for index, gate in enumerate(gates):
-            gate.idle = self.idle
-            gate.on_available = self._notifier(index)
-            if gate.is_available:
-                self._line.append(index)
+        for gate in gates:
+            self.add(gate)
+
+    def add(self, gate: SingleInputGate) -> None:
+        """One of those that were missing is there; its channels follow those of all before.
+
+        Raises:
+            LocalProtocolError: none is missing.
+        """
+        if not self._missing:
+            raise LocalProtocolError("a UnionInputGate has all of its gates; say missing= when it is made")
+        index = len(self._gates)
+        self._offsets.append(self.channel_count)
+        self.spin_s = min(self.spin_s, gate.spin_s)
+        gate.idle = self.idle
+        gate.on_priority = self.on_priority if self._gates else gate.on_priority
+        self._gates.append(gate)
+        self._missing -= 1
+        notify = gate.on_available = self._notifier(index)
+        if gate.is_available:
+            notify()
 
     @property
     def on_priority(self) -> Callable[[], None] | None:
@@ -70,14 +92,14 @@ class UnionInputGate(ClosedByLeaving):
 
     @property
     def is_finished(self) -> bool:
-        """Whether every gate is."""
-        return all(gate.is_finished for gate in self._gates)
+        """Whether every gate is, and none is missing."""
+        return not self._missing and all(gate.is_finished for gate in self._gates)
 
     @property
     def ended_with_drain(self) -> bool | None:
         """None until every gate has seen the end of its data; then whether all of them said drain."""
         states = [gate.ended_with_drain for gate in self._gates]
-        return None if None in states else all(states)
+        return None if self._missing or None in states else all(states)
 
     def poll(self) -> Buffer | None:
         """The next buffer or event of the gate whose turn it is; raises what that gate raises."""

@@ -31,6 +31,7 @@ from ..runtime.background import background_tasks
 from ..schedule.graph.job_file import write_job
 from ..schedule.graph.stream_builder import StreamEnvironment
 from ..schedule.graph.stream_graph import StreamGraph
+from ..task.source_sizes import with_source_sizes
 from .shipping import zip_package
 
 Document: TypeAlias = dict[str, Any]
@@ -100,13 +101,15 @@ class JobClient:
             The job's id.
 
         Raises:
-            ConfigError: it is no job, or a package to be sent is not there.
+            ConfigError: it is no job, a source tells a size that is none, or a package to be sent is not there.
             RequestRefused: the JobManager does not take it; the text says why.
             ConnectionLost: the JobManager is gone; whether it has taken the job is not known.
 
         Cancellation: likewise.
         """
         graph = job.stream_graph() if isinstance(job, StreamEnvironment) else job
+        if graph.settings.is_dynamic:
+            graph = await trio.to_thread.run_sync(with_source_sizes, graph)
         document = write_job(graph)
         code: dict[str, str] = {}
         for name in ship:

@@ -5,11 +5,13 @@ Takes: values. Gives: frozen settings.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 from ..errors import ConfigError
 from ..runtime.authentication import Secret
+from ..schedule.descriptors.blob_store import OffloadRule
+from ..schedule.graph.adaptive_settings import AdaptiveSettings
 from ..schedule.slots.slots import LoadBalanceMode
 from ..transport import is_private
 
@@ -35,6 +37,10 @@ class JobManagerConfig:
         max_asks: questions of one client at a time.
         max_ended_jobs: so many jobs that have ended are remembered.
         datasets_bytes: of all datasets that jobs have left; the oldest go. None is no limit but that of the disks.
+        offload: which parts of descriptors TaskManagers fetch once each, instead of getting them with every task.
+        adaptive: how the parallelism of adaptive batch jobs is decided that say nothing about it.
+        is_folder_shared: whether TaskManagers are told where packages are in `folder`, to read those themselves that
+            they see.
 
     Raises:
         ConfigError: a number that cannot be, or an address that others reach and no secret.
@@ -54,6 +60,9 @@ class JobManagerConfig:
     max_asks: int = 64
     max_ended_jobs: int = 256
     datasets_bytes: int | None = None
+    offload: OffloadRule = field(default_factory=OffloadRule)
+    adaptive: AdaptiveSettings = field(default_factory=AdaptiveSettings)
+    is_folder_shared: bool = True
 
     def __post_init__(self) -> None:
         """Refuses what cannot work or would be open to everybody."""

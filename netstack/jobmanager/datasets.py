@@ -256,10 +256,9 @@ class Datasets:
 
 
 def readers_of(document: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """The parameters of the operators of a job file that read kept datasets."""
+    """The operators of a job file that read kept datasets."""
     operators = document.get("operators")
     for operator in operators if isinstance(operators, list) else ():
         if isinstance(operator, dict) and operator.get("function") == KEPT_DATASET:
-            parameters = operator.get("parameters")
-            if isinstance(parameters, dict):
-                yield parameters
+            operator.setdefault("parameters", {})
+            yield operator

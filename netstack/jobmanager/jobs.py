@@ -27,10 +27,10 @@ from ..errors import ConfigError, NetstackError
 from ..runtime.causes import root_cause, told
 from ..runtime.threads import InThread
 from ..schedule.commit_phase import COMMITTED
+from ..schedule.descriptors.blob_store import CODE_KEY
 from ..schedule.descriptors.information import JobInformation
 from ..schedule.execution.execution_states import JobState
 from ..schedule.failover.restart import restart_strategy
-from ..schedule.graph.adaptive_settings import AdaptiveSettings
 from ..schedule.graph.job_file import job_of
 from ..schedule.graph.job_generator import GeneratedJob, generate_job
 from ..schedule.graph.stream_graph import StreamGraph
@@ -129,13 +129,16 @@ class Jobs:
         """
         job_id = secrets.token_hex(8)
         document = copy.deepcopy(dict(document))
-        for parameters in readers_of(document):
+        for operator in readers_of(document):
+            parameters = operator["parameters"]
             dataset = self._manager.datasets.places(str(parameters.get("dataset")))
+            pieces = sum(each.subpartitions for each in dataset.partitions)
+            operator["source_size"] = {"bytes": dataset.bytes, "splits": pieces}
             parameters |= {"format": dataset.format, "partitions": [asdict(each) for each in dataset.partitions]}
         stored = StoredJob(job_id, document, time.time(), None, dict(code or {}), dict(builds or {}))
         record = self._read(stored)
         for digest in stored.code.values():
-            await self._in_thread(partial(self._manager.store.code, digest))
+            await self._in_thread(partial(self._manager.store.code_bytes, digest))
         if from_savepoint is not None:
             if record.storage is None:
                 raise ConfigError(f"job {record.name!r} takes no checkpoints, so it cannot begin from one")
@@ -298,10 +301,11 @@ class Jobs:
                     request_timeout_s=config.slot_timeout_s, idle_timeout_s=config.slot_idle_timeout_s
                 ),
                 heartbeats=None,
+                offload=config.offload,
                 builds=record.stored.builds,
                 code=_code_of(record.stored),
                 life=self._manager.store.life,
-                adaptive=graph.settings.adaptive or AdaptiveSettings(),
+                adaptive=graph.settings.adaptive or config.adaptive,
                 speculation=graph.settings.speculation,
                 scheduling=None if graph.settings.scheduling is None else SchedulingType(graph.settings.scheduling),
                 constraint=InputConstraint(graph.settings.input_constraint),
@@ -414,7 +418,7 @@ class Jobs:
 
 def _code_of(stored: StoredJob) -> tuple[tuple[str, str], ...]:
     """What was sent with a job, and the blobs it is in."""
-    return tuple((package, f"code-{digest}") for package, digest in stored.code.items())
+    return tuple((package, f"{CODE_KEY}{digest}") for package, digest in stored.code.items())
 
 
 def _by_text(values: Mapping[int, Any]) -> dict[str, Any]:

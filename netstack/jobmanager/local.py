@@ -10,6 +10,7 @@ It is the cluster of many hosts, only nearer: the same scheduler, messages and p
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -81,6 +82,7 @@ async def open_local_cluster(
     slots_in: str = "processes",
     max_record_bytes: int | None = None,
     flags: tuple[str, ...] = (),
+    jobmanager: JobManagerConfig | None = None,
     on_printed: Lines | None = None,
     on_logged: Lines | None = None,
 ) -> AsyncIterator[LocalCluster]:
@@ -97,6 +99,7 @@ async def open_local_cluster(
         slots_in: `processes`: each slot is a process; `loop`: all slots of a TaskManager share its event loop.
         max_record_bytes: the longest record; None is the default of `NetworkConfig`.
         flags: more flags of `netstack taskmanager`.
+        jobmanager: what else is to be set there; what is given here wins.
         on_printed: takes the name of a TaskManager and a line that an operator there printed.
         on_logged: the same of what a TaskManager itself has to say.
 
@@ -107,7 +110,8 @@ async def open_local_cluster(
     Cancellation, and the end of the block: all processes are ended.
     """
     secret = Secret.generate()
-    config = JobManagerConfig(
+    config = dataclasses.replace(
+        jobmanager or JobManagerConfig(),
         listen="tcp://127.0.0.1:0",
         folder=folder,
         secret=secret,
@@ -126,14 +130,14 @@ async def open_local_cluster(
     )
     names = [str(number) for number in range(1, taskmanagers + 1)]
     async with (
-        open_jobmanager(config) as jobmanager,
+        open_jobmanager(config) as manager,
         open_local_taskmanagers(
-            jobmanager.address, names, settings, secret=secret, on_printed=on_printed, on_logged=on_logged
+            manager.address, names, settings, secret=secret, on_printed=on_printed, on_logged=on_logged
         ) as children,
     ):
-        await wait_registered(children, lambda: len([*jobmanager.taskmanagers.all()]), taskmanagers, START_TIMEOUT_S)
-        async with open_job_client(jobmanager.address, secret=secret, name="netstack run") as client:
-            yield LocalCluster(jobmanager, children, client)
+        await wait_registered(children, lambda: len([*manager.taskmanagers.all()]), taskmanagers, START_TIMEOUT_S)
+        async with open_job_client(manager.address, secret=secret, name="netstack run") as client:
+            yield LocalCluster(manager, children, client)
 
 
 def memory_for(

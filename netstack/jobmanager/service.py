@@ -18,7 +18,6 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -26,7 +25,7 @@ import trio
 
 from ..control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greeting
 from ..control.messages import (
-    BlobPart,
+    BlobKept,
     CloseJob,
     DatasetLost,
     FetchBlob,
@@ -37,7 +36,6 @@ from ..control.messages import (
     OpenJob,
     Stacks,
     Statistics,
-    blob_parts,
 )
 from ..errors import (
     ConnectionLost,
@@ -49,19 +47,19 @@ from ..runtime.admission import Admission
 from ..runtime.background import background_tasks
 from ..runtime.control_port import ControlPort, answer_questions
 from ..runtime.threads import InThread, in_thread
-from ..schedule.descriptors.blob_store import BlobError, MemoryBlobStore
-from ..schedule.descriptors.descriptors import BlobKey
-from ..schedule.slots.slots import PhysicalSlot
+from ..schedule.descriptors.blob_store import MemoryBlobStore
+from ..schedule.slots.slots import PhysicalSlot, SlotWish
 from ..transport import Listener, transport_for
 from ..version import __version__
 from .asks import Asks
+from .blobs import BlobServer
 from .config import JobManagerConfig
 from .datasets import DatasetRecord, Datasets
 from .job_master import JobMaster
 from .jobs import Jobs
 from .slots import ClusterSlots
 from .stacks import StackQueries
-from .store import JobStore, JobStoreError, open_job_store
+from .store import JobStore, open_job_store
 from .taskmanagers import ConnectedTaskManager, TaskManagers
 from .watch import ClusterWatch
 
@@ -72,9 +70,6 @@ BARRED_S: Final = 10.0
 
 ORDER_PATIENCE_S: Final = 0.5
 """How long the slots of one TaskManager wait for those of others that were asked before it."""
-
-CODE_KEY: Final = "code-"
-"""Keys of packages that were sent with jobs begin so; the SHA-256 follows."""
 
 MEMORY_TIMEOUT_S: Final = 30.0
 """How long a TaskManager waits until others give network memory back that a job needs."""
@@ -89,6 +84,7 @@ class JobManager:
         address: URL that was really bound.
         slots: who has which slot.
         taskmanagers: those that are there.
+        blob_server: sends TaskManagers what was offloaded, and packages.
         datasets: what jobs have left.
         jobs: all jobs, also those that have ended.
         store: its folder.
@@ -101,9 +97,10 @@ class JobManager:
         self.config = config
         self.address = address
         self.store = store
-        self.slots = ClusterSlots(config.load_balance)
+        self.slots = ClusterSlots(config.load_balance, self._wish_of)
         self.taskmanagers = TaskManagers(config.heartbeat_timeout_s)
         self.blobs = MemoryBlobStore()
+        self.blob_server = BlobServer(store, self.blobs, in_thread, is_shared=config.is_folder_shared)
         self.datasets = Datasets(
             store, self.taskmanagers, in_thread, most_bytes=config.datasets_bytes, log=LOGGER.warning
         )
@@ -147,6 +144,10 @@ class JobManager:
         under_way = sum(len(found.opening.get(job_id, ())) for found in self.taskmanagers.all())
         self.slots.require(job_id, max(0, missing - under_way))
         self.offer()
+
+    def _wish_of(self, job_id: str) -> SlotWish | None:
+        master = self.jobs.running.get(job_id)
+        return None if master is None else master.scheduler.slot_wish()
 
     def give_back(self, job_id: str, slots: Iterable[PhysicalSlot]) -> None:
         """See `Cluster.give_back`."""
@@ -248,8 +249,7 @@ class JobManager:
             found.jobs.discard(job_id)
             if found.opening.pop(job_id, None) is not None:  # the job never knew of it
                 found.link.send(CloseJob(job_id))
-        for key in self.blobs.keys(job_id):
-            self.blobs.delete(job_id, key)
+        self.blob_server.job_left(job_id)
         self.offer()
 
     # Connections.
@@ -286,6 +286,7 @@ class JobManager:
         finally:
             self.watch.lost(name, reason)
             self.taskmanagers.remove(name)
+            self.blob_server.lost(name)
             self.datasets.lost(found.location)
             self.slots.lose(name)
             for job_id, slots in found.opening.items():
@@ -297,7 +298,12 @@ class JobManager:
 
     def _taskmanager_said(self, name: str, link: ControlLink, message: Message) -> None:
         if isinstance(message, FetchBlob):
-            self._nursery.start_soon(self._send_blob, link, message)
+            self._nursery.start_soon(self._send_blob, name, link, message)
+            return
+        if isinstance(message, BlobKept):
+            found = self.taskmanagers.get(name)
+            if found is not None:
+                self.blob_server.kept(name, found.control_address, message)
             return
         if isinstance(message, Stacks):
             self.stacks.on_answer(name, message)
@@ -334,19 +340,8 @@ class JobManager:
                 found.jobs.discard(message.job_id)  # it is asked to open it again before it gets tasks again
             master.heard(name, message)
 
-    async def _send_blob(self, link: ControlLink, fetch: FetchBlob) -> None:
-        try:
-            data = await self._blob(fetch.key)
-        except (BlobError, JobStoreError) as error:
-            link.send(BlobPart(fetch.key, 0, -1, str(error).encode()))
-        else:
-            link.send(blob_parts(fetch.key, data, fetch.offset))
-
-    async def _blob(self, key: str) -> bytes:
-        if key.startswith(CODE_KEY):
-            return await self.in_thread(partial(self.store.code, key.removeprefix(CODE_KEY)))
-        job_id = key.rsplit("-", 2)[-2] if key.count("-") >= 2 else ""
-        return self.blobs.get(job_id, BlobKey(key))
+    async def _send_blob(self, name: str, link: ControlLink, ask: FetchBlob) -> None:
+        link.send(await self.blob_server.answer(name, ask))
 
     def _facts(self) -> dict[str, Any]:
         return {

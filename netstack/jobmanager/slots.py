@@ -4,20 +4,23 @@ Takes: TaskManagers that come and go, how many slots each job lacks, slots that 
 whom.
 
 Rules: a slot belongs to one job or to nobody. Jobs are served in the order in which they were submitted. In mode `none`
-TaskManagers are filled one after the other, in the order in which they registered; otherwise the one goes first whose
-share of slots in use is the lowest. Nothing here waits, sends or looks at a clock.
+TaskManagers are filled one after the other, in the order in which they registered; in mode `slots` the one goes first
+whose share of slots in use is the lowest; in mode `tasks` a job gets the slots that balance its tasks over all that are
+free, which its own scheduler, seeing these only, will match in the same way. Nothing here waits, sends or looks at a
+clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import final
 
 from ..errors import LocalProtocolError
 from ..schedule.graph.job_graph import JobGraph
-from ..schedule.slots.slots import LoadBalanceMode
+from ..schedule.slots.slot_matching import match_balanced
+from ..schedule.slots.slots import LoadBalanceMode, Location, PhysicalSlot, SlotRequest, SlotWish
 
 
 @final
@@ -55,10 +58,16 @@ class ClusterSlots:
 
     Args:
         mode: how slots are chosen among TaskManagers.
+        wish_of: what a job says of its slots; only mode `tasks` asks. None is a job that says nothing now.
     """
 
-    def __init__(self, mode: LoadBalanceMode = LoadBalanceMode.NONE) -> None:
+    def __init__(
+        self,
+        mode: LoadBalanceMode = LoadBalanceMode.NONE,
+        wish_of: Callable[[str], SlotWish | None] = lambda job_id: None,
+    ) -> None:
         self._mode = mode
+        self._wish_of = wish_of
         self._taskmanagers: dict[str, _Slots] = {}
         self._missing: dict[str, int] = {}
         self._barred: dict[str, set[str]] = {}
@@ -125,12 +134,10 @@ class ClusterSlots:
     def offers(self) -> list[SlotOffer]:
         """Hands out what is free to those who lack slots; they have them from now on."""
         found = []
-        for job_id, missing in self._missing.items():
+        for job_id in [*self._missing]:
             given: dict[str, list[int]] = {}
-            while missing and (name := self._choose(job_id)) is not None:
+            for name in self._balanced(job_id) if self._mode is LoadBalanceMode.TASKS else self._chosen(job_id):
                 given.setdefault(name, []).append(self._taskmanagers[name].take(job_id))
-                missing -= 1
-            self._missing[job_id] = missing
             found += [SlotOffer(job_id, name, tuple(slots)) for name, slots in given.items()]
         return found
 
@@ -160,14 +167,49 @@ class ClusterSlots:
         each = ", ".join(f"{name} {found.total} ({len(found.free)} free)" for name, found in self._taskmanagers.items())
         return f"{self.total} slots are there, {self.free} of them free: {each}"
 
-    def _choose(self, job_id: str) -> str | None:
+    def _able(self, job_id: str) -> dict[str, _Slots]:
+        """The TaskManagers that may serve a job, in the order in which they registered."""
         barred = self._barred.get(job_id, frozenset()) | self._blocked.get(job_id, frozenset())
-        able = [(name, found) for name, found in self._taskmanagers.items() if found.free and name not in barred]
-        if not able:
-            return None
-        if self._mode is LoadBalanceMode.NONE:
-            return able[0][0]
-        return min(able, key=lambda item: len(item[1].used) / item[1].total)[0]
+        return {name: found for name, found in self._taskmanagers.items() if name not in barred}
+
+    def _chosen(self, job_id: str) -> Iterator[str]:
+        """The TaskManager of one slot after the other, which is taken before the next is asked for."""
+        while self._missing[job_id]:
+            able = [(name, found) for name, found in self._able(job_id).items() if found.free]
+            if not able:
+                return
+            self._missing[job_id] -= 1
+            if self._mode is LoadBalanceMode.NONE:
+                yield able[0][0]
+            else:
+                yield min(able, key=lambda item: len(item[1].used) / item[1].total)[0]
+
+    def _balanced(self, job_id: str) -> list[str]:
+        """The TaskManager of each slot that balances a job's tasks, as its scheduler would if it saw all free ones."""
+        able = self._able(job_id)
+        if not self._missing[job_id] or not any(found.free for found in able.values()):
+            return []
+        wish = self._wish_of(job_id)
+        if wish is None:
+            return []
+        # What the job has and no task uses yet may be on its way, so only how many is known, and they come first.
+        own = {name: [*found.used.values()].count(job_id) - wish.slots.get(name, 0) for name, found in able.items()}
+        slots = [
+            PhysicalSlot(Location(name), index)
+            for name, found in able.items()
+            for index in (*range(-own[name], 0), *found.free)
+        ]
+        lacking = len(wish.loads) - sum(max(0, count) for count in own.values())
+        if lacking <= 0:
+            names = []
+        elif len(slots) < len(wish.loads):
+            names = [name for name, found in able.items() for _ in found.free]
+        else:
+            requests = [SlotRequest(number, load=load) for number, load in enumerate(wish.loads)]
+            matches = match_balanced(requests, slots, wish.tasks)
+            names = [match.slot.location.taskmanager for match in matches if match.slot.index >= 0]
+        self._missing[job_id] = max(0, lacking - len(names))
+        return names
 
     def _free(self, taskmanager: str, slots: list[int]) -> None:
         found = self._taskmanagers[taskmanager]

@@ -26,7 +26,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, BinaryIO, Final, final
 
 import msgpack
 
@@ -170,30 +170,50 @@ class JobStore:
         return str(self.folder / "checkpoints" / job_id)
 
     def put_code(self, data: bytes) -> str:
-        """Keeps a package; returns its SHA-256.
+        """Keeps a package; returns its SHA-256. A damaged one is replaced.
 
         Raises:
             JobStoreError: it cannot be written.
         """
         digest = hashlib.sha256(data).hexdigest()
         path = self._code(digest)
-        if not path.exists():
+        try:
+            is_there = path.read_bytes() == data
+        except OSError:
+            is_there = False
+        if not is_there:
             _write_bytes(path, data)
         return digest
 
-    def code(self, digest: str) -> bytes:
-        """A package.
+    def code_path(self, digest: str) -> str:
+        """Where a package is, or would be. Raises `JobStoreError`: this names none."""
+        return str(self._code(digest).absolute())
+
+    def code_bytes(self, digest: str) -> int:
+        """How long a package is.
 
         Raises:
-            JobStoreError: there is none, or it is damaged.
+            JobStoreError: there is none.
         """
+        with self._reading(digest) as file:
+            return os.fstat(file.fileno()).st_size
+
+    def code_part(self, digest: str, offset: int, size: int) -> bytes:
+        """A part of a package; whoever has all of it compares it with the SHA-256.
+
+        Raises:
+            JobStoreError: there is none.
+        """
+        with self._reading(digest) as file:
+            return os.pread(file.fileno(), size, max(0, offset))
+
+    @contextlib.contextmanager
+    def _reading(self, digest: str) -> Iterator[BinaryIO]:
         try:
-            data = self._code(digest).read_bytes()
+            with open(self._code(digest), "rb", buffering=0) as file:
+                yield file
         except OSError as error:
             raise JobStoreError(f"code {digest}: {error}; submit the job again with --ship") from error
-        if hashlib.sha256(data).hexdigest() != digest:
-            raise JobStoreError(f"{self._code(digest)} is damaged: its SHA-256 is another; remove it and submit again")
-        return data
 
     def _job(self, job_id: str) -> Path:
         return self.folder / "jobs" / job_id

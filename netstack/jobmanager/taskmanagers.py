@@ -34,6 +34,7 @@ class ConnectedTaskManager:
 
     Attributes:
         location: its name and where its data are.
+        control_address: where others than this JobManager may ask it something.
         link: to it.
         slots: how many it has.
         facts: what it says of itself.
@@ -44,6 +45,7 @@ class ConnectedTaskManager:
     """
 
     location: TaskManagerLocation
+    control_address: str
     link: ControlLink
     slots: int
     facts: dict[str, Any]
@@ -102,6 +104,7 @@ class TaskManagers:
                 hostname if type(hostname) is str else "",
                 tuple(_reachable(each, link.place) for each in of_slots),
             ),
+            _reachable(control, link.place) if type(control := facts.get("control")) is str and control else address,
             link,
             slots,
             facts,

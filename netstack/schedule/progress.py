@@ -28,7 +28,7 @@ from .execution.executions import Executions
 from .execution.versions import ExecutionVersions
 from .failover.partition_tracker import PartitionTracker
 from .failover.release import PartitionRelease
-from .graph.job_graph import JobGraph
+from .graph.job_graph import JobGraph, SourceSize
 from .instructions import (
     Continue,
     Deploy,
@@ -91,7 +91,7 @@ class Progress:
 
     def __init__(self, job: JobGraph, job_id: str, offloader: Offloader, settings: SchedulerSettings) -> None:
         self._settings = settings
-        self.topology = Topology(job)
+        self.topology = Topology(job, most_decided=settings.adaptive.most)
         self.regions = Regions(self.topology)
         self.executions = Executions()
         self.versions = ExecutionVersions()
@@ -221,10 +221,10 @@ class Progress:
             self._sharing.add(vertex, self.topology.parallelism_of(vertex), inputs)
         return self._sharing.groups()
 
-    def _decide(self, inputs: Sequence[VertexInput], max_parallelism: int) -> Decision:
+    def _decide(self, inputs: Sequence[VertexInput], max_parallelism: int, source: SourceSize | None) -> Decision:
         adaptive = self._settings.adaptive
-        decision = decide(inputs, adaptive, max_parallelism=max_parallelism)
-        return replace(decision, explanation=explain(inputs, adaptive, max_parallelism, decision))
+        decision = decide(inputs, adaptive, max_parallelism=max_parallelism, source=source)
+        return replace(decision, explanation=explain(inputs, adaptive, max_parallelism, decision, source))
 
     def explanation(self, vertex: int) -> ParallelismExplanation | None:
         """Why a vertex has so many subtasks; None if that was not decided while the job ran."""

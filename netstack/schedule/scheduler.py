@@ -48,7 +48,7 @@ from .instructions import AskHeartbeats, Deploy, EndJob, Instruction, ReturnSlot
 from .progress import Progress
 from .recovery import Failure, Recovery
 from .scheduler_settings import SchedulerSettings, SchedulerStatistics
-from .slots.slots import Location, PhysicalSlot
+from .slots.slots import Location, PhysicalSlot, SlotWish
 from .speculation.speculation import Rival, Speculation
 from .structures.arrays import index_array
 from .topology.topology import Topology
@@ -181,6 +181,10 @@ class Scheduler:
             BlobError: a part cannot be offloaded, and has to be; hand over `GlobalFailure`.
         """
         return self._progress.deployment.descriptors(deploy)
+
+    def slot_wish(self) -> SlotWish:
+        """The slots that are missing and those that are there, for whoever grants them."""
+        return self._progress.allocation.wish()
 
     def next_deadline(self) -> float | None:
         """When to hand over `Tick`, unless something else happens before; None is never."""

@@ -241,6 +241,8 @@ class ChainTask:
                     await self._open()
                     self._is_working = True
                     self._reports.running()
+                    if not self._gates.is_complete:
+                        nursery.start_soon(self._open_others)
                     await self._work()
                 except trio.Cancelled:
                     raise
@@ -306,8 +308,8 @@ class ChainTask:
         return [row for operator in self._bound.values() for row in code_rows(operator)]
 
     @property
-    def open_gates(self) -> Sequence[SingleInputGate]:
-        """The gates that are open, in order of their index."""
+    def open_gates(self) -> Sequence[SingleInputGate | None]:
+        """See `RunnableTask.open_gates`."""
         return self._gates.opened
 
     @property
@@ -358,6 +360,8 @@ class ChainTask:
         self._reports.initializing()
         await trio.lowlevel.checkpoint()
         gates = await self._gates.open()
+        while self._job.checkpoints is not None and not self._gates.is_complete:  # barriers come through all of them
+            gates |= await self._gates.open()
         mine = RestoredTask(records=[()] * len(self._task.inputs))
         if self._descriptor.restore is not None:
             if self._restored is None:
@@ -368,7 +372,7 @@ class ChainTask:
         if gates:
             self._input = self._running.inputs = TaskInput(
                 str(self),
-                gates,
+                dict(sorted(gates.items())),
                 self._task.inputs,
                 [self._job.kept_edge(each.edge) for each in self._task.inputs],
                 self._mailbox,
@@ -379,6 +383,7 @@ class ChainTask:
                 recovered=mine.records,
                 takes_arrays=self._chain.head is not None and self._chain.head.bound.takes_arrays,
                 gathers=self._job.checkpoints is None,
+                channels=self._gates.channel_count,
             )
         for operator in reversed(self._chain.operators):  # whoever is given records is open before
             bound = operator.bound
@@ -397,6 +402,13 @@ class ChainTask:
                     " --allow-non-restored-state)"
                 )
             await bound.commits.restore(mine.prepared.get(bound.name, []))
+
+    async def _open_others(self) -> None:
+        """Inputs whose producers get known later: each is read from then on, whatever the others wait for."""
+        assert self._input is not None
+        while not self._gates.is_complete:
+            for index, gate in (await self._gates.open()).items():
+                self._input.add(index, gate)
 
     async def _work(self) -> None:
         chain, output = self._chain, self._output

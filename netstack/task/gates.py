@@ -1,4 +1,4 @@
-"""The gates of one task: opened when all of their producers are known.
+"""The gates of one task: each is opened when all of its producers are known.
 
 Takes: the gates of a descriptor, and updates of them. Gives: open gates.
 """
@@ -37,17 +37,22 @@ class TaskGates:
         self._environment = environment
         self._read = read
         self._updates: list[list[ShuffleDescriptors]] = [[] for _ in descriptors]
-        self._open: list[SingleInputGate] = []
+        self._open: list[SingleInputGate | None] = [None] * len(self._descriptors)
         self._updated = Signal()
 
     @property
-    def count(self) -> int:
-        """How many there are."""
-        return len(self._descriptors)
+    def is_complete(self) -> bool:
+        """Whether all of them are open."""
+        return None not in self._open
 
     @property
-    def opened(self) -> Sequence[SingleInputGate]:
-        """Those that are open, in order of their index."""
+    def channel_count(self) -> int:
+        """Of all of them, whether they are open or not."""
+        return sum(descriptor.number_of_channels for descriptor in self._descriptors)
+
+    @property
+    def opened(self) -> Sequence[SingleInputGate | None]:
+        """Those that are open, in order of their index; None stands for one that is not."""
         return self._open
 
     def update(self, gate: int, descriptors: ShuffleDescriptors) -> None:
@@ -61,23 +66,29 @@ class TaskGates:
         self._updates[gate].append(descriptors)
         self._updated.wake()
 
-    async def open(self) -> list[SingleInputGate]:
-        """Opens every gate, as soon as all of its producers are known. Raises as `NetworkEnvironment.open_gate`.
+    async def open(self) -> dict[int, SingleInputGate]:
+        """Opens the gates whose producers are all known by now; waits until there is one, or all are open.
 
-        Cancellation: what was opened stays open until `close`.
+        Returns:
+            Those that it opened, by index.
+
+        Raises as `NetworkEnvironment.open_gate`. Cancellation: what was opened stays open until `close`.
         """
-        for number in range(len(self._descriptors)):
-            known = self._known(number)
-            while not all(channel.address for channel in known.channels):
+        opened: dict[int, SingleInputGate] = {}
+        while not opened and not self.is_complete:
+            for number, gate in enumerate(self._open):
+                known = self._known(number) if gate is None else None
+                if known is not None and all(channel.address for channel in known.channels):
+                    opened[number] = self._open[number] = await self._environment.open_gate(known.channels)
+            if not opened:
                 await self._updated.wait()
-                known = self._known(number)
-            self._open.append(await self._environment.open_gate(known.channels))
-        return list(self._open)
+        return opened
 
     def close(self) -> None:
         """Closes those that are open; idempotent."""
         for gate in self._open:
-            gate.close()
+            if gate is not None:
+                gate.close()
 
     def _known(self, number: int) -> GateDescriptor:
         return self._descriptors[number].gate(self._read, self._updates[number])

@@ -7,7 +7,8 @@ Rules:
 - Nothing here waits. The task polls, processes, says how far it has come (`processed`), and polls again.
 - A buffer is kept until its last record was processed, so its bytes are at hand when a checkpoint begins in the middle.
   Between the poll and the first record nothing may happen, because the bytes of a record that spans buffers are gone.
-- Channels are numbered through all gates.
+- Channels are numbered through all gates, in the order in which these were opened. Without checkpoints a task begins
+  with the first of them, and the others come when their producers are known.
 - Recovered records come before everything else. As long as some are left, a checkpoint takes them along as what they
   were: records in flight, in front of all others.
 """
@@ -15,7 +16,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -61,7 +62,7 @@ class TaskInput:
     def __init__(
         self,
         name: str,
-        gates: Sequence[SingleInputGate],
+        gates: Mapping[int, SingleInputGate],
         told: Sequence[InputInformation],
         edges: Sequence[EdgeId],
         mailbox: Mailbox,
@@ -73,12 +74,13 @@ class TaskInput:
         recovered: Sequence[Sequence[bytes]],
         takes_arrays: bool = False,
         gathers: bool = False,
+        channels: int | None = None,
     ) -> None:
         """Starts with what was in flight, if anything was.
 
         Args:
             name: of the task, for messages.
-            gates: one for each input of the task.
+            gates: those that are open, by input of the task.
             told: what comes through each.
             edges: what checkpoints call the edge of each.
             mailbox: is told when there is something to poll, and at once of priority events.
@@ -89,12 +91,14 @@ class TaskInput:
             recovered: for each gate the records in flight, without their lengths.
             takes_arrays: whether records are wanted in arrays, of formats that have them.
             gathers: whether an array may be of many buffers; the task takes no checkpoints then.
+            channels: of all inputs, if there are more than are open.
         """
-        self._gate = gates[0] if len(gates) == 1 else UnionInputGate(gates)
+        opened = list(gates.values())
+        self._gate = opened[0] if len(told) == 1 else UnionInputGate(opened, missing=len(told) - len(opened))
         self._task = name
         self._mailbox = mailbox
-        self._gates = tuple(gates)
-        self._input_of = [index for index, gate in enumerate(gates) for _ in range(gate.channel_count)]
+        self._gates = opened
+        self._input_of = [index for index, gate in gates.items() for _ in range(gate.channel_count)]
         self._told = tuple(told)
         self._edges = tuple(edges)
         self.gate_index = 0
@@ -118,7 +122,7 @@ class TaskInput:
         self._count = 0
         self._done = 0
         self._handler: BarrierHandler | BarrierTracker
-        channels = self._gate.channel_count
+        channels = len(self._input_of) if channels is None else channels
         if exactly_once:
             self._handler = BarrierHandler(
                 channels, self, task, unaligned=unaligned, now=environment.now, call_at=self._call_at
@@ -132,6 +136,19 @@ class TaskInput:
             mailbox.alert()
 
     # For the task.
+
+    def add(self, index: int, gate: SingleInputGate) -> None:
+        """The gate of one more input is open.
+
+        Raises:
+            LocalProtocolError: all of them were.
+        """
+        if not isinstance(self._gate, UnionInputGate):
+            raise LocalProtocolError(f"{self._task} has one input, and its gate is open")
+        self._gates.append(gate)
+        self._input_of += [index] * gate.channel_count
+        self._deserializers += [None] * gate.channel_count
+        self._gate.add(gate)
 
     @property
     def is_finished(self) -> bool:

@@ -32,6 +32,10 @@ A function that is a source is called again after a restart. A range, a list, an
 its position; any other iterable is gone through from its start, a millisecond at a time, until what was sent before was
 skipped. For a long one make it a class with `restore`.
 
+A class that is a source may have static or class methods `estimated_bytes` and `splits`, which are asked with the
+job's parameters where it is submitted: from them follows the parallelism of a source in an adaptive job
+(`task.source_sizes`).
+
 After a restart `restore` is called behind `open`, in every subtask of an operator that had state of its own: with what
 `snapshot` gave in each subtask whose work it goes on with. That is exactly one as long as the parallelism stays; with
 fewer subtasks it may be several, with more of them none, and a source must then have nothing to read.

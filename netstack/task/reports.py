@@ -170,8 +170,8 @@ class RunnableTask(Protocol):
         """Where the user's code of its operators is: operator, file, function, first line, last line."""
 
     @property
-    def open_gates(self) -> Sequence[SingleInputGate]:
-        """The gates that are open, in order of their index."""
+    def open_gates(self) -> Sequence[SingleInputGate | None]:
+        """The gates that are open, in order of their index; None stands for one that is not."""
 
     @property
     def open_partitions(self) -> Sequence[ResultPartition]:

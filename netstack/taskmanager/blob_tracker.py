@@ -18,6 +18,9 @@ from ..schedule.descriptors.descriptors import BlobKey
 
 LOGGER: Final = logging.getLogger("netstack")
 
+MOST_BLOBS: Final = 256
+"""Each is an open file."""
+
 TrackedBlob: TypeAlias = tuple[str, BlobKey]
 """Job and key."""
 
@@ -28,14 +31,16 @@ class BlobTracker:
 
     Args:
         limit_bytes: of all of them together.
+        most: so many files.
 
     Raises:
-        ConfigError: the limit is not positive.
+        ConfigError: a limit is not positive.
     """
 
-    def __init__(self, limit_bytes: int = 100 * MIB) -> None:
-        if limit_bytes < 1:
-            raise ConfigError(f"limit_bytes={limit_bytes}; give at least 1")
+    def __init__(self, limit_bytes: int = 100 * MIB, most: int = MOST_BLOBS) -> None:
+        if limit_bytes < 1 or most < 1:
+            raise ConfigError(f"limit_bytes={limit_bytes}, most={most}; give at least 1")
+        self._most = most
         self._limit_bytes = limit_bytes
         self._sizes: OrderedDict[TrackedBlob, int] = OrderedDict()
         self._total_bytes = 0
@@ -47,10 +52,10 @@ class BlobTracker:
 
     def to_delete(self, size_bytes: int) -> list[TrackedBlob]:
         """What has to be deleted, and `untrack`ed, so that a blob of this size fits."""
-        chosen = []
+        chosen: list[TrackedBlob] = []
         total_bytes = self._total_bytes
         for blob, tracked_bytes in self._sizes.items():
-            if total_bytes + size_bytes <= self._limit_bytes:
+            if total_bytes + size_bytes <= self._limit_bytes and len(self._sizes) - len(chosen) < self._most:
                 break
             chosen.append(blob)
             total_bytes -= tracked_bytes

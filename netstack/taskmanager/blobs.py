@@ -1,37 +1,77 @@
-"""Blobs over a control link: asked for part by part, checked when they are whole.
+"""Blobs over a control link: asked for part by part, or read where the other end says that it is.
 
-Takes: keys, and the parts that come. Gives: bytes.
+Takes: keys, and the parts that come. Gives: blobs, whole and checked.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
-from typing import Final, final
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, TypeAlias, final
 
 import trio
 
-from ..control.messages import BlobPart, FetchBlob, Message
-from ..errors import ConnectionLost
+from ..control.link import MessageLink
+from ..control.messages import SLICE_BYTES, BlobKept, BlobPart, FetchBlob, Message
+from ..errors import ConnectionLost, NetstackError
+from ..runtime.threads import in_thread
 from ..schedule.descriptors.blob_store import BlobError
-from ..schedule.descriptors.descriptors import BlobKey
-from ..shown import shown
+from ..shown import shown, shown_error
+from .blob_files import KeptBlob
+
+LOGGER: Final = logging.getLogger("netstack.taskmanager")
 
 MAX_BLOB_BYTES: Final = 1 << 28
 """More than any list of descriptors or package has: a peer must not make us take memory."""
 
+ReadPlace: TypeAlias = Callable[[str, KeptBlob], Awaitable[None]]
+"""Fills an empty blob from a place that whoever keeps it has named; raises `NetstackError`."""
+
+
+ASKED_AT_MOST: Final = 64
+"""Parts that one peer waits for; its fetcher asks for one at a time."""
+
+
+@final
+class BlobSender:
+    """Answers a peer that reads blobs here: one part at a time, when there is room for it.
+
+    Args:
+        link: to the peer.
+        answer: gives a part.
+    """
+
+    def __init__(self, link: MessageLink, answer: Callable[[FetchBlob], Awaitable[BlobPart]]) -> None:
+        self._link = link
+        self._answer = answer
+        self._turn = trio.Lock()
+        self._waiting = 0
+
+    async def asked(self, ask: FetchBlob) -> None:
+        """Sends a part, or why there is none."""
+        if self._waiting >= ASKED_AT_MOST:
+            self._link.send(BlobPart(ask.key, ask.offset, -1, b"too many parts were asked for at once"))
+            return
+        self._waiting += 1
+        try:
+            async with self._turn:
+                await self._link.wait_room()
+                self._link.send(await self._answer(ask))
+        finally:
+            self._waiting -= 1
+
 
 @final
 class _Pending:
-    """A blob that is on its way."""
+    """A part that is on its way."""
 
-    __slots__ = ("changed", "data", "error", "total")
+    __slots__ = ("changed", "offset", "part")
 
-    def __init__(self) -> None:
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
         self.changed = trio.Event()
-        self.data = bytearray()
-        self.total = 0
-        self.error = ""
+        self.part: BlobPart | None = None
 
 
 @final
@@ -40,15 +80,17 @@ class BlobFetcher:
 
     Args:
         send: to the other end, which keeps the blobs.
+        read_place: reads where the other end says; None asks for parts only, and refuses to be sent elsewhere.
     """
 
-    def __init__(self, send: Callable[[Message], None]) -> None:
+    def __init__(self, send: Callable[[Message], None], read_place: ReadPlace | None = None) -> None:
         self._send = send
+        self._read_place = read_place
         self._pending: dict[str, _Pending] = {}
         self._lost = ""
 
-    async def fetch(self, key: BlobKey) -> bytes:
-        """A blob; nobody else may be fetching it over this link.
+    async def fetch(self, blob: KeptBlob) -> None:
+        """Fills an empty blob; nobody else may be fetching it over this link.
 
         Raises:
             BlobError: there is none, or it is damaged.
@@ -56,53 +98,63 @@ class BlobFetcher:
 
         Cancellation: what comes is dropped.
         """
-        pending = self._pending[key] = _Pending()
+        failed: tuple[str, ...] = ()
+        is_kept = was_sent_elsewhere = False
         try:
-            while True:
-                if self._lost:
-                    raise ConnectionLost(self._lost)
-                before = len(pending.data)
-                self._send(FetchBlob(key, before))
-                await pending.changed.wait()
-                pending.changed = trio.Event()
-                if self._lost:
-                    raise ConnectionLost(self._lost)
-                if pending.error:
-                    raise BlobError(f"blob {key}: {pending.error}")
-                if len(pending.data) >= pending.total:
+            while place := await self._ask(blob, failed):
+                was_sent_elsewhere = True
+                if self._read_place is None:
+                    raise BlobError(f"blob {blob.key}: nobody reads it from {shown(place)}")
+                try:
+                    await self._read_place(place, blob)
+                    blob.check()
                     break
-                if len(pending.data) == before:
-                    raise BlobError(f"blob {key}: a part of it has no bytes")
+                except NetstackError as error:
+                    LOGGER.info("%s at %s: %s", blob.key, shown(place), shown_error(error))
+                    failed = (*failed, place)
+                    blob.clear()
+            blob.check()
+            is_kept = True
         finally:
-            del self._pending[key]
-        data = bytes(pending.data)
-        _check(key, data)
-        return data
+            if was_sent_elsewhere or blob.size_bytes >= SLICE_BYTES:
+                self._send(BlobKept(blob.key, is_kept))
+
+    async def _ask(self, blob: KeptBlob, failed: tuple[str, ...]) -> str:
+        """Has the other end send all of it, or say where it is, which is returned."""
+        while True:
+            if self._lost:
+                raise ConnectionLost(self._lost)
+            before = blob.size_bytes
+            pending = self._pending[blob.key] = _Pending(before)
+            try:
+                self._send(FetchBlob(blob.key, before, failed))
+                await pending.changed.wait()
+            finally:
+                del self._pending[blob.key]
+            part = pending.part
+            if part is None:
+                raise ConnectionLost(self._lost)
+            if part.total < 0:
+                raise BlobError(f"blob {blob.key}: {shown(part.data.decode('utf-8', 'replace')) or 'it is not there'}")
+            if part.total > MAX_BLOB_BYTES or before + len(part.data) > part.total:
+                raise BlobError(f"blob {blob.key}: it has {part.total} bytes, and {MAX_BLOB_BYTES} is the most")
+            if part.place and part.place not in failed and not before:
+                return part.place
+            await in_thread(partial(blob.write, part.data))
+            if blob.size_bytes >= part.total:
+                return ""
+            if not part.data:
+                raise BlobError(f"blob {blob.key}: a part of it has no bytes")
 
     def part(self, part: BlobPart) -> None:
         """Something has come; what nobody waits for is dropped."""
         pending = self._pending.get(part.key)
-        if pending is None or part.offset != len(pending.data):
-            return
-        if part.total < 0:
-            pending.error = shown(part.data.decode("utf-8", "replace")) or "it is not there"
-        elif part.total > MAX_BLOB_BYTES or len(pending.data) + len(part.data) > part.total:
-            pending.error = f"it has {part.total} bytes, and {MAX_BLOB_BYTES} is the most"
-        else:
-            pending.total = part.total
-            pending.data += part.data
-        pending.changed.set()
+        if pending is not None and pending.offset == part.offset:
+            pending.part = part
+            pending.changed.set()
 
     def lost(self, why: str) -> None:
         """The link is gone."""
         self._lost = why
         for pending in self._pending.values():
             pending.changed.set()
-
-
-def _check(key: BlobKey, data: bytes) -> None:
-    """A key is a kind, `-`, and the SHA-1 or SHA-256 of what it names."""
-    wanted = key.partition("-")[2].partition("-")[0]
-    digest = hashlib.sha256(data) if len(wanted) == 64 else hashlib.sha1(data, usedforsecurity=False)
-    if digest.hexdigest() != wanted:
-        raise BlobError(f"blob {key} is damaged: its {len(data)} bytes have another digest")

@@ -10,7 +10,6 @@ not ship different files for one package, since a process has each package once.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import sys
 import tempfile
@@ -20,10 +19,12 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from ..control.build import build_of
+from ..control.messages import SLICE_BYTES
 from ..errors import ConfigError
 from ..parts import PARTS
 from ..runtime.names import load
 from ..shown import shown, shown_error, shown_text
+from .blob_files import KeptBlob
 
 GROUP: Final = "netstack.invokables"
 """Entry points of this group name modules whose functions every TaskManager runs."""
@@ -109,20 +110,20 @@ class ShippedCode:
         self._used: dict[str, tuple[str, set[str]]] = {}
         """By package: its key, and the jobs that use it."""
 
-    def put(self, job_id: str, package: str, key: str, data: bytes) -> None:
+    def put(self, job_id: str, package: str, blob: KeptBlob) -> None:
         """Makes a package importable. Touches files: call it in a thread, one call at a time.
 
         Args:
             job_id: whose.
             package: its name; the zip file holds it at its top.
-            key: ends with `-` and the SHA-256 of the zip file, in hex.
-            data: the zip file.
+            blob: the zip file.
 
         Raises:
-            ConfigError: it is damaged, no package, or another job uses another one of that name.
+            BlobError: it is damaged.
+            ConfigError: it is no package, or another job uses another one of that name.
         """
-        if hashlib.sha256(data).hexdigest() != key.rpartition("-")[2]:
-            raise ConfigError(f"package {shown(package, 80)} is damaged: its {len(data)} bytes have another SHA-256")
+        key = blob.key
+        blob.check()
         if not package.isidentifier():
             raise ConfigError(f"{shown(package, 80)} is no name of a package")
         found = self._used.get(package)
@@ -143,7 +144,9 @@ class ShippedCode:
             self._forget(package, found[0])
         path = self._path(key)
         if not path.exists():
-            path.write_bytes(data)
+            with open(path, "wb") as file:
+                for offset in range(0, blob.size_bytes, SLICE_BYTES):
+                    file.write(blob.read(offset, SLICE_BYTES))
         if str(path) not in sys.path:
             sys.path.insert(0, str(path))
         importlib.invalidate_caches()

@@ -81,7 +81,7 @@ def _widths(scope: JobScope) -> dict[tuple[str, int, int], int]:
             continue
         for index, gate in enumerate(task.open_gates):
             key = "in", vertex, index
-            found[key] = found.get(key, 0) + gate.channel_count
+            found[key] = found.get(key, 0) + (0 if gate is None else gate.channel_count)
         for index, partition in enumerate(task.open_partitions):
             key = "out", vertex, index
             found[key] = found.get(key, 0) + len(partition.subpartitions)
@@ -109,7 +109,10 @@ def _task(
         "idle_s": statistics.idle_s,
         "backpressured_s": statistics.backpressured_s,
         "barriers": None if barriers is None else _barriers(barriers),
-        "inputs": [_input(gate, shown("in", index, gate.channel_count)) for index, gate in enumerate(task.open_gates)],
+        "inputs": [
+            _NOT_OPEN if gate is None else _input(gate, shown("in", index, gate.channel_count))
+            for index, gate in enumerate(task.open_gates)
+        ],
         "outputs": [
             _output(partition, shown("out", index, len(partition.subpartitions)))
             for index, partition in enumerate(task.open_partitions)
@@ -126,6 +129,10 @@ def _barriers(found: BarrierStatistics) -> Plain:
         "blocked_channels": found.blocked_channels,
         "is_aligning": found.alignment_started_s is not None,
     }
+
+
+_NOT_OPEN: Final[Plain] = {"channels": 0, "floating": None, "buffer_bytes": None, "rows": []}
+"""A gate that waits for its producers."""
 
 
 def _input(gate: SingleInputGate, count: int) -> Plain:

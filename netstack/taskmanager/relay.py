@@ -26,6 +26,7 @@ from ..control.messages import (
     AskDetails,
     AskStacks,
     AskStatistics,
+    BlobKept,
     BlobPart,
     CancelTasks,
     CheckpointCompleted,
@@ -49,15 +50,14 @@ from ..control.messages import (
     TaskStates,
     TriggerCheckpoint,
     UpdateGate,
-    blob_parts,
 )
 from ..control.routing import check_job_id
 from ..errors import ErrorCode, NetstackError, RemoteProtocolError, RequestRefused
-from ..schedule.descriptors.descriptors import BlobKey
 from ..shown import shown, shown_error, shown_text
 from ..transport import url_parts
+from .blob_places import BlobPlaces
 from .blob_reader import BlobReader
-from .blobs import BlobFetcher
+from .blobs import BlobFetcher, BlobSender
 from .network_settings import config_of
 from .session import JOBS_AT_MOST, explained, job_of
 from .slot import Slot
@@ -68,6 +68,8 @@ LOGGER: Final = logging.getLogger("netstack.taskmanager")
 
 class RelayHost(Protocol):
     """What a relay needs of its TaskManager."""
+
+    blob_places: BlobPlaces
 
     async def full_statistics(self) -> Plain:
         """See `TaskManager.full_statistics`."""
@@ -96,7 +98,8 @@ class RelaySession:
         self._slots = processes.slots
         self._jobs: dict[str, _RelayedJob] = {}
         self._reader = blobs
-        self._fetcher = BlobFetcher(link.send)
+        self._fetcher = BlobFetcher(link.send, host.blob_places.read)
+        self._sender = BlobSender(link, blobs.part_of_kept)
         self._changed = trio.Event()
         self._had_jobs = False
 
@@ -131,6 +134,10 @@ class RelaySession:
                     slot.drop_dataset(message, message.key)
             case BlobPart():
                 self._fetcher.part(message)
+            case FetchBlob():
+                nursery.start_soon(self._sender.asked, message)
+            case BlobKept():
+                pass  # of a TaskManager that has fetched a blob here
             case AskStatistics():
                 nursery.start_soon(self._tell_statistics, message.token)
             case AskDetails():
@@ -173,8 +180,7 @@ class RelaySession:
         self._changed = trio.Event()
 
     async def _blob(self, job_id: str, fetch: FetchBlob) -> BlobPart:
-        data = await self._reader.fetch(job_id, BlobKey(fetch.key), self._fetcher.fetch)
-        return blob_parts(fetch.key, data, fetch.offset)
+        return await self._reader.part(job_id, fetch, self._fetcher.fetch)
 
     async def _tell_statistics(self, token: int) -> None:
         self._link.send(Statistics(token, await self._host.full_statistics()))

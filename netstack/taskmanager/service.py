@@ -33,7 +33,7 @@ from ..config import MIB, NetworkConfig
 from ..control.build import own_build
 from ..control.codec import Plain
 from ..control.link import JOBMANAGER, TASKMANAGER, ControlLink, Greeting, MessageLink, dial
-from ..control.messages import AskDetails, AskStacks, AskStatistics, DatasetLost, OpenJob
+from ..control.messages import AskDetails, AskStacks, AskStatistics, BlobPart, DatasetLost, FetchBlob, OpenJob
 from ..control.routing import check_job_id
 from ..control.threaded import open_threaded
 from ..errors import (
@@ -49,12 +49,12 @@ from ..runtime.causes import root_cause
 from ..runtime.control_port import ControlPort
 from ..runtime.statistics import NetworkStatistics
 from ..runtime.threads import in_thread
-from ..schedule.descriptors.blob_store import MemoryBlobStore
 from ..shown import shown_error, shown_text
 from ..shuffle.files import remove_leftovers
 from ..transport import Listener, is_private, transport_for
 from ..version import __version__
-from .blob_reader import BlobReader
+from .blob_places import BlobPlaces
+from .blob_reader import CACHE_BYTES, BlobReader
 from .blobs import BlobFetcher
 from .code import AllowList, ShippedCode
 from .datasets import KeptDatasets
@@ -116,6 +116,7 @@ class TaskManagerConfig:
         heartbeat_timeout_s: whoever drives jobs and is silent for so long is gone, and its jobs are closed.
         cancellation_timeout_s: a slot process whose tasks have not stopped so long after they were cancelled is killed.
         in_slot: the slot whose process this is; None: it is no slot's process.
+        blob_cache_bytes: the most that each process keeps of what was offloaded, and of packages of jobs.
 
     Raises:
         ConfigError: a number that cannot be, or an address that others reach and no secret.
@@ -138,11 +139,14 @@ class TaskManagerConfig:
     heartbeat_timeout_s: float = 10.0
     cancellation_timeout_s: float = CANCELLATION_TIMEOUT_S
     in_slot: int | None = None
+    blob_cache_bytes: int = CACHE_BYTES
 
     def __post_init__(self) -> None:
         """Refuses what cannot work or would be open to everybody."""
         if not 1 <= self.slots <= SLOTS_AT_MOST:
             raise ConfigError(f"--slots {self.slots}: give 1 to {SLOTS_AT_MOST}")
+        if self.blob_cache_bytes < 1:
+            raise ConfigError(f"--blob-cache {self.blob_cache_bytes}: the least is 1")
         if self.memory_bytes < MIB:
             raise ConfigError(f"--memory {self.memory_bytes}: the least is 1MiB")
         for name in ("handshake_timeout_s", "heartbeat_timeout_s", "cancellation_timeout_s"):
@@ -192,7 +196,8 @@ class TaskManager:
         self.slots = TaskSlotTable(config.slots, config.memory_bytes)
         self._allowed = AllowList(config.allow)
         self._shipped = ShippedCode() if config.allow_submitted else None
-        self._blobs = BlobReader(MemoryBlobStore())
+        self._blobs = BlobReader(config.blob_cache_bytes, directory=config.network.shuffle_directory)
+        self.blob_places = BlobPlaces(config.name or socket.gethostname(), config.secret, config.handshake_timeout_s)
         self._admission = Admission(
             config.secret,
             max_connections=config.max_connections,
@@ -324,6 +329,10 @@ class TaskManager:
         LOGGER.info("job %s (%s)%s", scope.job_id, scope.name, wants)
         return scope
 
+    async def blob_part(self, ask: FetchBlob) -> BlobPart:
+        """A part of a blob that is kept here, for another TaskManager."""
+        return await self._blobs.part_of_kept(ask)
+
     def remove_scope(self, scope: JobScope) -> None:
         """It is over."""
         del self._scopes[scope.job_id]
@@ -336,7 +345,8 @@ class TaskManager:
         Returns:
             The facts of the greeting, and `uptime_s`, `cpu_s`, `jobs_ended`, `drivers`, `registrations`, `connections`,
             `unproven`, `refused` (by reason), `shared_memory_bytes` and `shared_used_bytes` (of the network that jobs
-            share), `jobs` (see `statistics.job_document`; see `statistics.shortened` too).
+            share), `blobs` (`kept_bytes`, `fetched`, `evicted`), `jobs` (see `statistics.job_document`; see
+            `statistics.shortened` too).
         """
         now_s = trio.current_time()
         admission = self._admission.statistics()
@@ -354,6 +364,11 @@ class TaskManager:
             "jobs": [job_document(scope, now_s) for scope in self._scopes.values()],
             "shared_memory_bytes": 0 if shared is None else shared.config.memory_bytes,
             "shared_used_bytes": 0 if shared is None else shared.used_memory_bytes,
+            "blobs": {
+                "kept_bytes": self._blobs.kept_bytes,
+                "fetched": self._blobs.fetched,
+                "evicted": self._blobs.evicted,
+            },
         }
 
     def details(self, scopes: Iterable[JobScope]) -> Plain:

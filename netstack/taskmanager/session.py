@@ -20,9 +20,11 @@ from ..control.messages import (
     AskDetails,
     AskStacks,
     AskStatistics,
+    BlobKept,
     BlobPart,
     CloseJob,
     DropDataset,
+    FetchBlob,
     JobClosed,
     JobRefused,
     Message,
@@ -34,7 +36,8 @@ from ..control.messages import (
 from ..errors import ConfigError, ConnectionLost, ErrorCode, NetstackError, RemoteProtocolError, RequestRefused
 from ..runtime.causes import root_cause
 from ..shown import shown_error, shown_text
-from .blobs import BlobFetcher
+from .blob_places import BlobPlaces
+from .blobs import BlobFetcher, BlobSender
 from .datasets import KeptDatasets
 from .environments import Environments
 from .job_scope import JobScope
@@ -53,9 +56,13 @@ class SessionHost(Protocol):
     slots: TaskSlotTable
     environments: Environments
     datasets: KeptDatasets
+    blob_places: BlobPlaces
 
     def make_scope(self, message: OpenJob, link: MessageLink, blobs: BlobFetcher) -> JobScope:
         """A job that waits for its slots; its id is taken. Raises `NetstackError` for one that cannot be."""
+
+    async def blob_part(self, ask: FetchBlob) -> BlobPart:
+        """See `TaskManager.blob_part`."""
 
     def remove_scope(self, scope: JobScope) -> None:
         """It is over."""
@@ -78,7 +85,8 @@ class ControlSession:
         self._link = link
         self._host = host
         self._scopes: dict[str, JobScope] = {}
-        self._blobs = BlobFetcher(link.send)
+        self._blobs = BlobFetcher(link.send, host.blob_places.read)
+        self._sender = BlobSender(link, host.blob_part)
         self._is_told = False
 
     async def serve(self) -> None:
@@ -113,6 +121,10 @@ class ControlSession:
                 self._host.datasets.drop(message.key)
             case BlobPart():
                 self._blobs.part(message)
+            case FetchBlob():
+                nursery.start_soon(self._sender.asked, message)
+            case BlobKept():
+                pass  # of a TaskManager that has fetched a blob here
             case AskStatistics():
                 self._tell(message.token, self._host.statistics())
             case AskStacks():

@@ -163,8 +163,8 @@ class TaskFactory:
                 f" {self._host} takes no code: start it with --allow-submitted, or install the package there"
             )
         for package, key in job.code:
-            data = await self._blobs.fetch(self._job_id, BlobKey(key), self._fetch)
-            await in_thread(partial(self._shipped.put, self._job_id, package, key, data))
+            blob = await self._blobs.fetch(self._job_id, BlobKey(key), self._fetch)
+            await in_thread(partial(self._shipped.put, self._job_id, package, blob))
 
     def _load(self, job: JobInformation, names: Iterable[str]) -> Mapping[str, Any]:
         """In a thread: imports and reads files."""

@@ -59,7 +59,12 @@ def jobs(draw: st.DrawFn) -> StreamGraph:
         restart=draw(st.none() | st.builds(RestartSettings, kind=st.sampled_from(KINDS), attempts=st.integers(1, 3))),
         network=draw(st.none() | st.builds(NetworkConfig, exclusive_buffers_per_channel=st.integers(0, 4))),
     )
-    job = StreamEnvironment(draw(st.text("abc ", min_size=1, max_size=5)), parallelism=2, settings=settings)
+    job = StreamEnvironment(
+        draw(st.text("abc ", min_size=1, max_size=5)),
+        parallelism=2,
+        buffer_timeout_s=draw(st.none() | st.sampled_from([0.1, 0.0, 3.0])),
+        settings=settings,
+    )
     streams: list[DataStream] = []
     for index in range(draw(st.integers(1, 6))):
         chosen = draw(st.lists(st.sampled_from(streams), max_size=2)) if streams else []

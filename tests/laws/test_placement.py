@@ -6,6 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from netstack.ids import ResultPartitionType
+from netstack.jobmanager.slots import ClusterSlots
 from netstack.schedule.descriptors.shuffle import TaskManagerLocation
 from netstack.schedule.events import Proceed, SlotsOffered, StartJob, TaskManagerRegistered, Tick
 from netstack.schedule.graph.job_graph import (
@@ -20,7 +21,7 @@ from netstack.schedule.graph.job_graph import (
     SlotSharingGroup,
 )
 from netstack.schedule.graph.slot_groups import required_slots
-from netstack.schedule.instructions import Continue, Deploy
+from netstack.schedule.instructions import Continue, Deploy, RequireSlots
 from netstack.schedule.scheduler import Scheduler
 from netstack.schedule.scheduler_settings import SchedulerSettings
 from netstack.schedule.slots.balancing import task_balanced
@@ -30,7 +31,7 @@ from netstack.schedule.slots.resource_mapping import can_serve
 from netstack.schedule.slots.slot_matching import match_balanced
 from netstack.schedule.slots.slot_pool import SlotPool
 from netstack.schedule.slots.slot_sharing import LocalInputPreferred, consumed_partitions, local_input_preferred
-from netstack.schedule.slots.slots import LoadBalanceMode, Location, PhysicalSlot, SlotRequest
+from netstack.schedule.slots.slots import LoadBalanceMode, Location, PhysicalSlot, SlotRequest, SlotWish
 
 PROFILES = (ResourceProfile("concrete", 1.0, 1), ResourceProfile("concrete", 2.0, 2))
 STRATEGIES = st.sampled_from([local_input_preferred, task_balanced])
@@ -169,37 +170,80 @@ def test_a_plan_gives_every_group_a_slot_of_its_own(graph, slots, mode):
     assert placement.tasks.sum() == sum(vertex.parallelism for vertex in graph.vertices)
 
 
-def scheduled(graph, slots, mode):
-    """Where a scheduler deploys every subtask of a job: TaskManager and slot."""
+def played(graph, slots, taken, mode):
+    """Where a JobManager's slots and a scheduler put every subtask of a job: TaskManager, and which of its free slots.
+
+    Args:
+        slots: how many each TaskManager has.
+        taken: those that another job has, as pairs of TaskManager and slot.
+    """
     scheduler = Scheduler(graph, "run", settings=SchedulerSettings(mode=mode, heartbeats=None))
-    where = {}
-    events = [TaskManagerRegistered(0.0, TaskManagerLocation(str(n), f"tcp://h{n}:1")) for n in range(len(slots))]
-    events += [SlotsOffered(0.0, str(number), tuple(range(count))) for number, count in enumerate(slots)]
-    for event in (*events, StartJob(0.0), Tick(1.0)):
-        waiting = [event]
-        while waiting:
-            for said in scheduler.handle(waiting.pop()):
-                if isinstance(said, Deploy):
-                    where.update(zip(said.subtasks.tolist(), said.slots, strict=True))
-                elif isinstance(said, Continue):
-                    waiting.append(Proceed(event.now_s))
+    everything = SlotWish((1,) * sum(slots))
+    cluster = ClusterSlots(mode, lambda job_id: everything if job_id == "other" else scheduler.slot_wish())
+    for number, count in enumerate(slots):
+        cluster.register(str(number), count)
+    cluster.job_came("other")
+    cluster.require("other", sum(slots))
+    for offer in cluster.offers():
+        for slot in offer.slots:
+            if (int(offer.taskmanager), slot) not in taken:
+                cluster.give_back("other", offer.taskmanager, slot)
+    cluster.job_came("job")
+    locations = [TaskManagerLocation(str(n), f"tcp://h{n}:1") for n in range(len(slots))]
+    where, missing = {}, 0
+    waiting = [StartJob(0.0), Tick(1.0)]
+    while waiting:
+        event = waiting.pop(0)
+        for said in scheduler.handle(event):
+            if isinstance(said, Deploy):
+                where.update(zip(said.subtasks.tolist(), said.slots, strict=True))
+            elif isinstance(said, Continue):
+                waiting.insert(0, Proceed(event.now_s))
+            elif isinstance(said, RequireSlots):
+                missing = said.missing
+        under_way = sum(len(event.slots) for event in waiting if isinstance(event, SlotsOffered))
+        cluster.require("job", max(0, missing - under_way))
+        for offer in sorted(cluster.offers(), key=lambda offer: int(offer.taskmanager)):
+            waiting.insert(-1, TaskManagerRegistered(0.0, locations[int(offer.taskmanager)]))
+            waiting.insert(-1, SlotsOffered(0.0, offer.taskmanager, offer.slots))
+    free = [[slot for slot in range(count) if (n, slot) not in taken] for n, count in enumerate(slots)]
     return {
-        scheduler.topology.place_of(subtask): (int(slot.location.taskmanager), slot.index)
+        scheduler.topology.place_of(subtask): (number := int(slot.location.taskmanager), free[number].index(slot.index))
         for subtask, slot in where.items()
     }
 
 
-@given(graphs(may_run=True), st.lists(st.integers(0, 6), min_size=1, max_size=8), st.sampled_from(LoadBalanceMode))
-def test_a_plan_is_what_the_scheduler_does(graph, slots, mode):
-    assume(sum(slots) >= required_slots(graph))
-    placement = place(graph, slots, mode)
-    assert scheduled(graph, slots, mode) == {
+@st.composite
+def clusters(draw):
+    """How many slots each TaskManager has, and which of them another job has."""
+    slots = draw(st.lists(st.integers(1, 6), min_size=1, max_size=8))
+    return slots, draw(st.sets(st.sampled_from([(n, slot) for n, count in enumerate(slots) for slot in range(count)])))
+
+
+@given(graphs(may_run=True), clusters(), st.sampled_from(LoadBalanceMode))
+def test_a_plan_is_what_a_cluster_does(graph, cluster, mode):
+    slots, taken = cluster
+    used = [sum(place_[0] == n for place_ in taken) for n in range(len(slots))]
+    free = [count - others for count, others in zip(slots, used, strict=True)]
+    assume(sum(free) >= required_slots(graph))
+    placement = place(graph, free, mode, used=used)
+    assert played(graph, slots, taken, mode) == {
         (vertex, subtask): place_
         for vertex in range(len(graph.vertices))
         for subtask, place_ in enumerate(
             zip(placement.taskmanagers_of(vertex).tolist(), placement.slots_of(vertex).tolist(), strict=True)
         )
     }
+
+
+def test_two_groups_are_balanced_over_all_slots():
+    """Ten of twelve slots: whoever takes them by share first leaves the balancer nothing to choose from."""
+    vertices = [JobVertex(f"v{n}", p, slot_sharing_group=n // 2) for n, p in enumerate((4, 2, 6, 3))]
+    datasets = tuple(Dataset(f"d{n}", n, ResultPartitionType.PIPELINED_BOUNDED) for n in range(3))
+    edges = tuple(JobEdge(n, n + 1, DistributionPattern.ALL_TO_ALL) for n in range(3))
+    job = JobGraph("job", tuple(vertices), datasets, edges, (SlotSharingGroup("a"), SlotSharingGroup("b")))
+    where = played(job, [3] * 4, set(), LoadBalanceMode.TASKS)
+    assert [sum(number == n for number, _ in where.values()) for n in range(4)] == [4, 4, 4, 3]
 
 
 @given(graphs(may_run=True), st.integers(1, 6), st.integers(1, 10))

@@ -129,7 +129,7 @@ def test_what_is_captured_is_what_was_in_front_and_not_processed(data: st.DataOb
     told = [InputInformation(EdgeId("s", "t", number), format="bytes") for number in range(1, len(gates) + 1)]
     inputs = TaskInput(
         "t",
-        gates,
+        dict(enumerate(gates)),
         told,
         [each.edge for each in told],
         mailbox,

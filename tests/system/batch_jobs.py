@@ -39,7 +39,7 @@ def skewed(context: Any) -> Iterator[int]:
 
 def skewed_sums(*, is_rounded: bool) -> StreamEnvironment:
     """Either shared out by subpartitions (as Flink 1.15 did), or cut by bytes."""
-    adaptive = AdaptiveSettings(data_volume_per_task_bytes=20_000, max_parallelism=8, is_rounded=is_rounded)
+    adaptive = AdaptiveSettings(data_volume_per_task_bytes=22_000, is_rounded=is_rounded)
     settings = StreamSettings(is_batch=True, is_dynamic=True, adaptive=adaptive)
     job = StreamEnvironment("skewed", settings=settings)
     source = job.source(skewed, name="numbers").set_parallelism(1)
@@ -164,6 +164,62 @@ def halves(mode: GlobalExchangeMode, gate: str, seen: str) -> StreamEnvironment:
     """Two that make numbers, two that count them."""
     job = StreamEnvironment("halves", parallelism=2, settings=StreamSettings(is_batch=True, exchange_mode=mode))
     job.source(Halves, name="numbers", parameters={"gate": gate}).rebalance().sink(Counted, name="counts", seen=seen)
+    return job
+
+
+def either(gate: str) -> StreamEnvironment:
+    """A source that ends at once and one that waits for a file, which who reads both makes at its first record."""
+    settings = StreamSettings(is_batch=True, scheduling="next_stage_on_first_output", input_constraint="any")
+    job = StreamEnvironment("either", settings=settings)
+    first = job.source(numbers, name="first", parameters={"count": 10})
+    second = job.source(Halves, name="second", parameters={"gate": gate})
+    first.rebalance().union(second.rebalance()).sink(Counted, name="both", seen=gate)
+    return job
+
+
+class Parts:
+    """Numbers, of which it is known beforehand how many there are."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.left = True
+
+    @staticmethod
+    def estimated_bytes(count: int) -> int:
+        return 5 * count
+
+    @staticmethod
+    def splits(count: int) -> int:
+        return 7
+
+    def open(self, context: Any) -> None:
+        self.numbers = [*numbers(context, self.count)]
+
+    def read(self) -> list[int] | None:
+        if not self.left:
+            return None
+        self.left = False
+        return self.numbers
+
+    def snapshot(self, unsent: int) -> bool:
+        return self.left
+
+
+def told() -> StreamEnvironment:
+    """A source whose parallelism nobody sets."""
+    job = StreamEnvironment("told", settings=StreamSettings(is_batch=True, is_dynamic=True))
+    parts = job.source(Parts, name="parts", parameters={"count": NUMBERS})
+    parts.key_by(tens).process(Sums, name="sums").sink(Collect, name="result").set_parallelism(1)
+    return job
+
+
+def reads_adaptively(dataset: str, volume: int) -> StreamEnvironment:
+    """As `reads`, with as many subtasks as the dataset has bytes."""
+    settings = StreamSettings(
+        is_batch=True, is_dynamic=True, adaptive=AdaptiveSettings(data_volume_per_task_bytes=volume)
+    )
+    job = StreamEnvironment("reads", settings=settings)
+    job.dataset(dataset).key_by(tens).process(Sums, name="sums").sink(Collect, name="result").set_parallelism(1)
     return job
 
 

@@ -114,6 +114,9 @@ def test_one_sentence_for_what_cannot_be(
     assert f"{folder} is in use by another JobManager" in said(
         "jobmanager", "--listen", "127.0.0.1:0", "--folder", folder, code=2
     )
+    assert "min_parallelism=9, max_parallelism=4: give" in said(
+        "jobmanager", "--min-parallelism", "9", "--max-parallelism", "4", code=2
+    )
     assert "no JobManager answers at tcp://127.0.0.1:1" in said("jobs", "--jobmanager", "tcp://127.0.0.1:1")
     assert "no such thing" in said("submit", "cluster_jobs:no_such_thing", code=2).replace("_", " ")
 

@@ -55,6 +55,10 @@ async def test_another_job_reads_it_until_it_is_released(tmp_path: Path, monkeyp
             (found,) = await client.datasets()
             assert (found["dataset_id"], found["partitions"], found["missing"]) == ("numbers", 3, [])
             assert found["bytes"] == sum(4 + len(batch_jobs.packed(number)) for number in range(batch_jobs.NUMBERS))
+            volume = found["bytes"] // 5 + 1
+            job_id = await client.submit(batch_jobs.reads_adaptively("numbers", volume))
+            assert (await client.wait(job_id)).results["result"] == {0: batch_jobs.expected()}
+            assert (await client.job(job_id))["vertices"][0]["parallelism"] == 5
             for parallelism in (1, 4, 9):  # fewer and more than its pieces, and again
                 assert await run(client, batch_jobs.reads("numbers", parallelism)) == {0: batch_jobs.expected()}
             await run(client, batch_jobs.keeps("numbers", count=10))

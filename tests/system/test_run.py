@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+import batch_jobs
 import cluster_jobs
 import pytest
 import trio
@@ -159,6 +160,31 @@ def test_what_was_decided_while_it_ran_is_told(tmp_path: Path) -> None:
     # to be or not to be: 6 words with a length, a msgpack head and 13 letters
     assert "count: planned undecided, decided 3\n" in err
     assert "ceil(4300 / 2000) = 3" in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "why", "written"),
+    [
+        ((), "max_parallelism 128, at most 128; ceil(20000 / 16777216) = 1; 7 splits: 1", 128),
+        (("--avg-data-volume-per-task", "8000"), "ceil(20000 / 8000) = 3; 7 splits: 3", 128),
+        (("--avg-data-volume-per-task", "1", "--max-parallelism", "4"), "max_parallelism 4, at most 128;", 4),
+        (("--avg-data-volume-per-task", "1", "--default-source-parallelism", "2"), "7 splits: 2", 128),
+    ],
+)
+def test_a_source_that_can_tell_and_flags_with_the_names_of_flinks_options(
+    tmp_path: Path, flags: tuple[str, ...], why: str, written: int
+) -> None:
+    out, _ = finished(start(tmp_path, "batch_jobs:told", "--taskmanagers", "1", "--json", *flags), 0)
+    document = json.loads(out)
+    assert document["results"]["result"]["0"] == batch_jobs.expected()
+    assert why in document["decided"]["parts"]["steps"][0]
+    (read,) = document["decided"]["sums"]["inputs"]
+    assert max(piece["subpartitions"][1] for pieces in read["reads"] for piece in pieces) == written - 1
+
+
+def test_a_job_with_nothing_to_decide_takes_no_such_flags(tmp_path: Path) -> None:
+    _, err = finished(start(tmp_path, "cluster_jobs:computing", "--max-parallelism", "4"), 2)
+    assert "is not dynamic: its parallelism is set" in err
 
 
 def test_an_operator_that_prints_and_exits_is_named_with_its_exit_code(tmp_path: Path) -> None:

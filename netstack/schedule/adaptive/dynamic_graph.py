@@ -18,7 +18,7 @@ from typing import Final, TypeAlias, final
 from numpy.typing import ArrayLike
 
 from ...errors import ConfigError
-from ..graph.job_graph import UNDECIDED, DistributionPattern, JobEdge, JobGraph
+from ..graph.job_graph import UNDECIDED, DistributionPattern, JobEdge, JobGraph, SourceSize
 from ..structures.union_find import UnionFind
 from ..topology.topology import Topology
 from .explanation import ParallelismExplanation
@@ -26,8 +26,8 @@ from .parallelism import Decision
 from .sizes import DatasetSizes
 from .skew import VertexInput
 
-Decider: TypeAlias = Callable[[Sequence[VertexInput], int], Decision]
-"""Decides one vertex: its inputs, all complete, and the most subtasks it can have."""
+Decider: TypeAlias = Callable[[Sequence[VertexInput], int, SourceSize | None], Decision]
+"""Decides one vertex: its inputs, all complete; the most subtasks it can have; what it reads if it is a source."""
 
 _BINDS_INPUTS: Final = frozenset({"hash", "custom"})
 _BINDS_KEYS: Final = frozenset({"hash", "custom", "global", "forward"})
@@ -107,7 +107,8 @@ class DynamicGraph:
             if inputs is None:
                 return False
             members = self._groups[self._group_of[vertex]]
-            decision = self._decide(inputs, min(self._job.vertices[member].max_parallelism for member in members))
+            most = min(self._job.vertices[member].max_parallelism for member in members)
+            decision = self._decide(inputs, most, self._job.vertices[vertex].source_size)
             topology.decide(vertex, decision.parallelism)
             topology.initialise(vertex, decision.inputs)
             if decision.explanation is not None:

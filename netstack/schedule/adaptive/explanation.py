@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from ..graph.adaptive_settings import AdaptiveSettings
+from ..graph.job_graph import SourceSize
 
 if TYPE_CHECKING:
     from .parallelism import Decision
@@ -39,7 +40,11 @@ class ParallelismExplanation:
 
 
 def explain(
-    inputs: Sequence[VertexInput], settings: AdaptiveSettings, max_parallelism: int, decision: Decision
+    inputs: Sequence[VertexInput],
+    settings: AdaptiveSettings,
+    max_parallelism: int,
+    decision: Decision,
+    source: SourceSize | None = None,
 ) -> ParallelismExplanation:
     """The numbers behind a decision.
 
@@ -48,16 +53,20 @@ def explain(
         settings: that it was made with.
         max_parallelism: the most subtasks that the vertex can have.
         decision: what came out.
+        source: what a source will read.
     """
+    volume = settings.data_volume_per_task_bytes
     if not inputs:
-        source = settings.default_source_parallelism
-        asked = f"default_source_parallelism {source}" if source else f"max_parallelism {settings.max_parallelism}"
-        return ParallelismExplanation(
-            (), (), (f"a source: {asked}, at most {max_parallelism}: {decision.parallelism}",), ()
-        )
+        most = settings.default_source_parallelism
+        steps = [f"default_source_parallelism {most}" if most else f"max_parallelism {settings.max_parallelism}"]
+        steps[0] += f", at most {max_parallelism}"
+        if source is not None and source.bytes is not None:
+            steps.append(f"ceil({source.bytes} / {volume}) = {-(-source.bytes // volume)}")
+        if source is not None and source.splits is not None:
+            steps.append(f"{source.splits} splits")
+        return ParallelismExplanation((), (), (f"a source: {'; '.join(steps)}: {decision.parallelism}",), ())
     shared = sum(given.sizes.total_bytes for given in inputs if not given.is_broadcast)
     everybody = sum(given.sizes.total_bytes for given in inputs if given.is_broadcast)
-    volume = settings.data_volume_per_task_bytes
     least, most = (min(bound, max_parallelism) for bound in settings.bounds)
     steps = [f"{shared} bytes to share out, {everybody} for everybody, {volume} a subtask"]
     if settings.is_rounded:

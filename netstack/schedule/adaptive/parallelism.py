@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import final
 
 from ..graph.adaptive_settings import AdaptiveSettings
-from ..graph.job_graph import UNDECIDED, DistributionPattern
+from ..graph.job_graph import UNDECIDED, DistributionPattern, SourceSize
 from ..topology.distribution import InputInfo
 from .explanation import MAX_BROADCAST_RATIO, ParallelismExplanation
 from .skew import VertexInput, bound_inputs, even_input, single_input
@@ -42,6 +42,7 @@ def decide(
     *,
     parallelism: int = UNDECIDED,
     max_parallelism: int = 1 << 15,
+    source: SourceSize | None = None,
 ) -> Decision:
     """Decides one vertex.
 
@@ -50,14 +51,18 @@ def decide(
         settings: how.
         parallelism: of the vertex, if it is set.
         max_parallelism: the most subtasks that the vertex can have.
+        source: what a source will read.
 
     Raises:
         ConfigError: there are fewer subpartitions to read than subtasks to read them, or inputs that belong together
             cannot be cut together.
     """
     if not inputs:
-        source = settings.default_source_parallelism or settings.max_parallelism
-        return Decision(min(source, max_parallelism) if parallelism == UNDECIDED else parallelism)
+        return Decision(
+            source_parallelism(settings, max_parallelism, source or SourceSize())
+            if parallelism == UNDECIDED
+            else parallelism
+        )
     least, most = (min(bound, max_parallelism) for bound in settings.bounds)
     if parallelism != UNDECIDED:
         least = most = parallelism
@@ -70,6 +75,13 @@ def decide(
     if any(given.pattern is DistributionPattern.POINTWISE for given in inputs):
         least = most = wanted
     return _cut_inputs(inputs, settings, least, most, wanted)
+
+
+def source_parallelism(settings: AdaptiveSettings, max_parallelism: int, source: SourceSize) -> int:
+    """Of a vertex without inputs: by its bytes and its splits, as far as it can tell; else the most there may be."""
+    most = min(settings.default_source_parallelism or settings.max_parallelism, max_parallelism)
+    wanted = most if source.bytes is None else -(-source.bytes // settings.data_volume_per_task_bytes)
+    return max(1, min([wanted, most] if source.splits is None else [wanted, most, source.splits]))
 
 
 def rounded_parallelism(

@@ -24,6 +24,10 @@ from .descriptors import BlobKey, MaybeOffloaded
 LOGGER: Final = logging.getLogger("netstack")
 
 
+CODE_KEY: Final = "code-"
+"""Keys of packages that were sent with jobs begin so; the SHA-256 follows."""
+
+
 class BlobError(NetstackError):
     """A blob could not be stored or is not there; the message names it and the reason."""
 

@@ -34,9 +34,11 @@ class AdaptiveSettings:
 
     Attributes:
         min_parallelism: fewest subtasks of a vertex.
-        max_parallelism: most subtasks of a vertex; the vertex's own maximum counts where it is lower.
+        max_parallelism: most subtasks of a vertex; the vertex's own maximum counts where it is lower. So many
+            subpartitions are written for a vertex that is decided later.
         data_volume_per_task_bytes: what a subtask should read.
-        default_source_parallelism: of a vertex without inputs; None is `max_parallelism`.
+        default_source_parallelism: of a vertex without inputs; None is `max_parallelism`. A source that can tell how
+            much it reads gets fewer where that is enough.
         is_rounded: decides as Flink 1.15 does: to powers of two, broadcast inputs counted, and subpartitions shared
             out evenly instead of bytes.
         cut: how inputs are cut.
@@ -64,6 +66,11 @@ class AdaptiveSettings:
             raise ConfigError(f"data_volume_per_task_bytes={self.data_volume_per_task_bytes}; give at least 1")
         if self.default_source_parallelism is not None and self.default_source_parallelism < 1:
             raise ConfigError(f"default_source_parallelism={self.default_source_parallelism}; give at least 1, or None")
+
+    @property
+    def most(self) -> int:
+        """No vertex whose parallelism is decided ever has more subtasks: so many subpartitions are written for it."""
+        return max(self.bounds[1], self.default_source_parallelism or 1)
 
     @property
     def bounds(self) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """What an edge between two chains becomes: a pattern of subtasks, a kind of result, a dataset, its own or a shared one.
 
-Takes: a `StreamGraph` and one of its edges. Gives: `DistributionPattern`, `ResultPartitionType`, and the key by which
-edges share a dataset.
+Takes: a `StreamGraph` and one of its edges. Gives: `DistributionPattern`, `ResultPartitionType`, the buffer timeout,
+and the key by which edges share a dataset.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Final
 
 from ...errors import ConfigError
 from ...ids import ResultPartitionType
-from .job_graph import DistributionPattern
-from .stream_graph import ExchangeMode, GlobalExchangeMode, Partitioner, StreamEdge, StreamGraph
+from .job_graph import DistributionPattern, JobGraph
+from .stream_graph import ExchangeMode, GlobalExchangeMode, Partitioner, StreamEdge, StreamGraph, Unset
 
 _POINTWISE: Final = frozenset({Partitioner.FORWARD, Partitioner.RESCALE})
 _MODES: Final = {
@@ -52,18 +52,12 @@ def result_type(graph: StreamGraph, edge: StreamEdge) -> ResultPartitionType:
     """How the records of an edge that goes over the network are kept and consumed.
 
     Raises:
-        ConfigError: they are consumed when complete, but the operator that writes them has a buffer timeout.
+        ConfigError: they are to be kept as a dataset, and cannot be.
     """
     partitioner = unchained_partitioner(edge)
     kind = _MODES.get(edge.mode) or _undefined(graph, edge, partitioner)
     if kind is ResultPartitionType.HYBRID_SELECTIVE and partitioner is Partitioner.BROADCAST:
         kind = ResultPartitionType.HYBRID_FULL  # several consumers read one copy
-    timeout_s = graph.buffer_timeout_s(edge)
-    if kind.is_blocking and timeout_s is not None:
-        raise ConfigError(
-            f"edge {graph.describe(edge)} is blocking, so a buffer timeout of {timeout_s} s means nothing; set that of"
-            f" {graph.nodes[edge.source].name!r} to None"
-        )
     if edge.dataset_id is not None:
         if not kind.is_blocking:
             raise ConfigError(
@@ -77,6 +71,41 @@ def result_type(graph: StreamGraph, edge: StreamEdge) -> ResultPartitionType:
             )
         return ResultPartitionType.BLOCKING_PERSISTENT
     return kind
+
+
+def buffer_timeout_s(graph: StreamGraph, edge: StreamEdge, kind: ResultPartitionType) -> float | None:
+    """Longest a record on an edge waits for its buffer to fill; None is until it is full.
+
+    Raises:
+        ConfigError: its records are read when complete, and a timeout was set for this edge or for its operator. The
+            job's own, which holds where nobody set one, does not count there.
+    """
+    given = edge.buffer_timeout_s
+    if isinstance(given, Unset):
+        given = graph.nodes[edge.source].buffer_timeout_s
+    if isinstance(given, Unset):
+        return None if kind.is_blocking else graph.buffer_timeout_s
+    if kind.is_blocking and given is not None:
+        raise ConfigError(
+            f"edge {graph.describe(edge)} is blocking, so a buffer timeout of {given} s means nothing; set that of"
+            f" {graph.nodes[edge.source].name!r} to None"
+        )
+    return given
+
+
+def check_result_types(job: JobGraph) -> None:
+    """Refuses a job whose results no task can write.
+
+    Raises:
+        ConfigError: one is PIPELINED_APPROXIMATE.
+    """
+    for dataset in job.datasets:
+        if dataset.type is ResultPartitionType.PIPELINED_APPROXIMATE:
+            raise ConfigError(
+                f"job {job.name!r}: the result {dataset.name!r} of {job.vertices[dataset.producer].name!r} is"
+                f" {dataset.type.value}, which no task can write: a consumer that restarts alone would lose records."
+                " Use the exchange mode all_edges_pipelined, or all_edges_hybrid_full, whose results are read again"
+            )
 
 
 def _undefined(graph: StreamGraph, edge: StreamEdge, partitioner: Partitioner) -> ResultPartitionType:

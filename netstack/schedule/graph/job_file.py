@@ -27,21 +27,22 @@ from ...config import NetworkConfig
 from ...errors import ConfigError
 from ...function_names import name_of
 from .adaptive_settings import AdaptiveSettings, CutSettings
-from .job_graph import DEFAULT_FORMAT, UNDECIDED, UNKNOWN_PROFILE, OperatorKind, ResourceProfile
+from .job_graph import DEFAULT_FORMAT, UNDECIDED, UNKNOWN_PROFILE, OperatorKind, ResourceProfile, SourceSize
 from .json_schema import check
 from .restart_settings import RestartSettings
 from .speculation_settings import SpeculationSettings
 from .stream_builder import DataStream, OperatorStream, StreamEnvironment
 from .stream_graph import (
+    DEFAULT_BUFFER_TIMEOUT_S,
     ChainingStrategy,
     ExchangeMode,
     GlobalExchangeMode,
-    OfSource,
     Partitioner,
     StreamEdge,
     StreamGraph,
     StreamNode,
     StreamSettings,
+    Unset,
 )
 
 _SETTINGS: Final = (
@@ -211,6 +212,7 @@ def _add(job: StreamEnvironment, operator: Mapping[str, Any], streams: Mapping[s
         parameters=operator.get("parameters", {}),
         supports_concurrent_attempts=operator.get("supports_concurrent_attempts"),
         uid=operator.get("uid", ""),
+        source_size=_settings(SourceSize, operator, "source_size"),
     )
     stream = job.add(node, *_streams(operator["name"], inputs, streams))
     if "parallelism" in operator:
@@ -265,6 +267,8 @@ def write_job(graph: StreamGraph) -> dict[str, Any]:
         value = getattr(settings, field.name)
         if value != field.default:
             document[field.name] = _plain(value)
+    if graph.buffer_timeout_s != DEFAULT_BUFFER_TIMEOUT_S:
+        document["buffer_timeout_s"] = graph.buffer_timeout_s
     if graph.group_profiles:
         document["slot_sharing_groups"] = {name: _profile(each) for name, each in graph.group_profiles.items()}
     document["operators"] = [_written(graph, index) for index in range(len(graph.nodes))]
@@ -280,7 +284,8 @@ def _written(graph: StreamGraph, index: int) -> dict[str, Any]:
     if node.parallelism != UNDECIDED:
         operator["parallelism"] = node.parallelism
     operator["slot_sharing_group"] = node.slot_sharing_group
-    operator["buffer_timeout_s"] = node.buffer_timeout_s
+    if not isinstance(node.buffer_timeout_s, Unset):
+        operator["buffer_timeout_s"] = node.buffer_timeout_s
     if node.strategy is not ChainingStrategy.ALWAYS:
         operator["chaining"] = node.strategy.value
     for field in dataclasses.fields(node):
@@ -288,6 +293,8 @@ def _written(graph: StreamGraph, index: int) -> dict[str, Any]:
             operator[field.name] = getattr(node, field.name)
     if node.profile != UNKNOWN_PROFILE:
         operator["profile"] = _profile(node.profile)
+    if node.source_size is not None:
+        operator["source_size"] = dataclasses.asdict(node.source_size)
     if node.parameters:
         operator["parameters"] = dict(node.parameters)
     if graph.inputs_of(index):
@@ -323,7 +330,7 @@ def _written_input(graph: StreamGraph, edge: StreamEdge) -> dict[str, Any]:
         given["dataset_id"] = edge.dataset_id
     if edge.format != DEFAULT_FORMAT:
         given["format"] = edge.format
-    if not isinstance(edge.buffer_timeout_s, OfSource):
+    if not isinstance(edge.buffer_timeout_s, Unset):
         given["buffer_timeout_s"] = edge.buffer_timeout_s
     return given
 

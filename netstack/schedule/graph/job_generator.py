@@ -17,7 +17,14 @@ from ...ids import ResultPartitionType
 from ...keygroups import default_max_parallelism
 from ..structures.union_find import UnionFind
 from .chaining import Chain, Chaining
-from .edges import pattern_of, result_type, sharing_key, unchained_partitioner
+from .edges import (
+    buffer_timeout_s,
+    check_result_types,
+    pattern_of,
+    result_type,
+    sharing_key,
+    unchained_partitioner,
+)
 from .job_graph import (
     UNDECIDED,
     UNKNOWN_PROFILE,
@@ -27,6 +34,7 @@ from .job_graph import (
     JobGraph,
     JobVertex,
     ResourceProfile,
+    SourceSize,
 )
 from .slot_groups import with_slot_sharing_groups
 from .stream_graph import Partitioner, StreamEdge, StreamGraph, StreamNode
@@ -50,8 +58,9 @@ def generate_job(graph: StreamGraph) -> GeneratedJob:
     """Chains the operators of a stream graph, and turns what is left of its edges into datasets.
 
     Raises:
-        ConfigError: a blocking result of an operator with a buffer timeout; a pipelined edge in a dynamic graph;
-            forward edges that tie different parallelisms together; groups that cannot be.
+        ConfigError: a blocking result of an operator with a buffer timeout of its own; a result that no task can
+            write; a pipelined edge in a dynamic graph; forward edges that tie different parallelisms together; groups
+            that cannot be.
     """
     chaining = Chaining(graph)
     vertices = [_vertex(chaining, chain) for chain in chaining.chains]
@@ -69,6 +78,7 @@ def generate_job(graph: StreamGraph) -> GeneratedJob:
         keep=graph.settings.keep,
         uids={node.name: node.uid for node in graph.nodes if node.uid},
     )
+    check_result_types(job)
     names = [graph.nodes[chain.head].slot_sharing_group for chain in chaining.chains]
     job = with_slot_sharing_groups(
         job, names, is_default_shared=graph.settings.is_default_group_shared, profiles=graph.group_profiles
@@ -100,6 +110,20 @@ def _vertex(chaining: Chaining, chain: Chain) -> JobVertex:
         kinds=tuple(node.kind for node in nodes),
         chained=_chained(chaining, chain),
         supports_concurrent_attempts=all(node.may_run_twice for node in nodes),
+        source_size=_source_size([node for node in nodes if node.is_source]),
+    )
+
+
+def _source_size(sources: list[StreamNode]) -> SourceSize | None:
+    """Of all sources of a chain together; what one of them does not tell is not known."""
+    sizes = [source.source_size for source in sources if source.source_size is not None]
+    if not sizes or len(sizes) < len(sources):
+        return None
+    lengths = [size.bytes for size in sizes if size.bytes is not None]
+    splits = [size.splits for size in sizes if size.splits is not None]
+    return SourceSize(
+        bytes=sum(lengths) if len(lengths) == len(sizes) else None,
+        splits=max(splits) if len(splits) == len(sizes) else None,
     )
 
 
@@ -173,7 +197,7 @@ def _network(chaining: Chaining) -> tuple[tuple[Dataset, ...], tuple[JobEdge, ..
             datasets[index] = replace(datasets[index], type=ResultPartitionType.HYBRID_FULL)
         consumer = chaining.chain_of[edge.target]
         likeness = (edge.source, edge.target, edge.input_number, edge.side_output)
-        job_edge = _job_edge(graph, edge, index, consumer, alike[likeness])
+        job_edge = _job_edge(graph, edge, index, consumer, alike[likeness], buffer_timeout_s(graph, edge, kind))
         alike[likeness] += 1
         edges.append(((consumer, edge.input_number, order), job_edge))
     _check_names(graph, datasets)
@@ -199,7 +223,9 @@ def _check_names(graph: StreamGraph, datasets: list[Dataset]) -> None:
         raise ConfigError(f"job {graph.name!r} has {count} datasets of the name {name!r}; choose different dataset ids")
 
 
-def _job_edge(graph: StreamGraph, edge: StreamEdge, dataset: int, consumer: int, ordinal: int) -> JobEdge:
+def _job_edge(
+    graph: StreamGraph, edge: StreamEdge, dataset: int, consumer: int, ordinal: int, timeout_s: float | None
+) -> JobEdge:
     partitioner = unchained_partitioner(edge)
     return JobEdge(
         dataset=dataset,
@@ -208,7 +234,7 @@ def _job_edge(graph: StreamGraph, edge: StreamEdge, dataset: int, consumer: int,
         partitioner=partitioner.value,
         input_number=edge.input_number,
         is_forward=partitioner is Partitioner.FORWARD,
-        buffer_timeout_s=graph.buffer_timeout_s(edge),
+        buffer_timeout_s=timeout_s,
         function=edge.function,
         format=edge.format,
         operator=graph.nodes[edge.target].name,

@@ -98,6 +98,30 @@ ANY_PROFILE: Final = ResourceProfile("any")
 
 
 @final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSize:
+    """What a source can tell of its records before it is read, so that its parallelism can be decided.
+
+    Attributes:
+        bytes: of all of them; None is unknown.
+        splits: of how many pieces they are, of which a subtask reads at least one; likewise.
+
+    Raises:
+        ConfigError: a number below 0.
+    """
+
+    bytes: int | None = None
+    splits: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses what is no size."""
+        for name in ("bytes", "splits"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 0):
+                raise ConfigError(f"source_size {name}={value!r}; give a whole number, at least 0, or None")
+
+
+@final
 @dataclass(frozen=True, slots=True)
 class JobVertex:
     """A chain of operators that one task runs.
@@ -117,6 +141,7 @@ class JobVertex:
         kinds: of each of `operators`.
         chained: how records get from one of `operators` to the next.
         supports_concurrent_attempts: whether two attempts of one subtask may run at a time.
+        source_size: what it will read, of a source that can tell.
     """
 
     name: str
@@ -133,6 +158,7 @@ class JobVertex:
     kinds: tuple[OperatorKind, ...] = ()
     chained: tuple[ChainedEdge, ...] = ()
     supports_concurrent_attempts: bool = True
+    source_size: SourceSize | None = None
 
 
 @final

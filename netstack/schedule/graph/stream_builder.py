@@ -15,26 +15,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Self, final
+from typing import Any, Self, final
 
 from ...errors import ConfigError
 from ...function_names import Named, name_of
 from .job_graph import DEFAULT_FORMAT, UNDECIDED, OperatorKind, ResourceProfile
 from .slot_groups import inherited_group
 from .stream_graph import (
+    DEFAULT_BUFFER_TIMEOUT_S,
     KEPT_DATASET,
-    OF_SOURCE,
+    UNSET,
     ChainingStrategy,
     ExchangeMode,
-    OfSource,
     Partitioner,
     StreamEdge,
     StreamGraph,
     StreamNode,
     StreamSettings,
+    Unset,
 )
-
-_DEFAULT_TIMEOUT_S: Final = 0.1
 
 
 @final
@@ -45,7 +44,6 @@ class _Operator:
     node: StreamNode
     parallelism: int | None = None
     group: str | None = None
-    has_timeout: bool = False
 
 
 @final
@@ -60,7 +58,7 @@ class _Way:
     function: str = ""
     dataset_id: str | None = None
     format: str = DEFAULT_FORMAT
-    buffer_timeout_s: float | OfSource | None = OF_SOURCE
+    buffer_timeout_s: float | Unset | None = UNSET
 
 
 @final
@@ -72,7 +70,8 @@ class StreamEnvironment:
         name: of the job.
         parallelism: of operators that do not set their own; None is 1, or undecided in a dynamic graph.
         max_parallelism: likewise; None leaves it to the chain.
-        buffer_timeout_s: of operators that do not set their own; not used in batch, where nothing waits for time.
+        buffer_timeout_s: of operators that do not set their own; not used in batch, where nothing waits for time, nor
+            for results that are read when complete.
         settings: what holds for the whole job.
         group_profiles: what the slots of a slot sharing group offer, by its name.
     """
@@ -80,7 +79,7 @@ class StreamEnvironment:
     name: str = "job"
     parallelism: int | None = None
     max_parallelism: int | None = None
-    buffer_timeout_s: float | None = _DEFAULT_TIMEOUT_S
+    buffer_timeout_s: float | None = DEFAULT_BUFFER_TIMEOUT_S
     settings: StreamSettings = field(default_factory=StreamSettings)
     group_profiles: dict[str, ResourceProfile] = field(default_factory=dict)
     _operators: list[_Operator] = field(default_factory=list, init=False, repr=False)
@@ -155,7 +154,7 @@ class StreamEnvironment:
     def add(self, node: StreamNode, *inputs: DataStream) -> OperatorStream:
         """An operator that is data already; each stream is an input of its own.
 
-        Its parallelism, slot sharing group and buffer timeout are still to be set: those of the node do not count.
+        Its parallelism and slot sharing group are still to be set: those of the node do not count.
 
         Raises:
             ConfigError: its name is taken.
@@ -185,19 +184,18 @@ class StreamEnvironment:
             edges=tuple(self._edge(nodes, way, target, number) for way, target, number in self._ways),
             settings=self.settings,
             group_profiles=dict(self.group_profiles),
+            buffer_timeout_s=None if self.settings.is_batch else self.buffer_timeout_s,
         )
 
     def _decided(self, operator: _Operator, groups: Sequence[str]) -> StreamNode:
         node = operator.node
         default = UNDECIDED if self.settings.is_dynamic else 1
         parallelism = next((given for given in (operator.parallelism, self.parallelism) if given is not None), default)
-        timeout_s = None if self.settings.is_batch else self.buffer_timeout_s
         return replace(
             node,
             parallelism=parallelism,
             max_parallelism=self.max_parallelism if node.max_parallelism is None else node.max_parallelism,
             slot_sharing_group=inherited_group(operator.group, groups),
-            buffer_timeout_s=node.buffer_timeout_s if operator.has_timeout else timeout_s,
         )
 
     def _edge(self, nodes: Sequence[StreamNode], way: _Way, target: int, number: int) -> StreamEdge:
@@ -423,7 +421,6 @@ class OperatorStream(DataStream):
 
     def set_buffer_timeout(self, timeout_s: float | None) -> Self:
         """Longest a record it emits waits for its buffer to fill; None is until it is full."""
-        self._operator.has_timeout = True
         return self._set(buffer_timeout_s=timeout_s)
 
     def yields(self) -> Self:

@@ -26,6 +26,7 @@ from .job_graph import (
     UNKNOWN_PROFILE,
     OperatorKind,
     ResourceProfile,
+    SourceSize,
 )
 from .restart_settings import RestartSettings
 from .speculation_settings import SpeculationSettings
@@ -104,14 +105,17 @@ class Partitioner(enum.Enum):
     """As a function says."""
 
 
-class OfSource(enum.Enum):
-    """The type of `OF_SOURCE`."""
+class Unset(enum.Enum):
+    """The type of `UNSET`."""
 
-    OF_SOURCE = "of_source"
+    UNSET = "unset"
 
 
-OF_SOURCE: Final = OfSource.OF_SOURCE
-"""As the operator that writes has it."""
+UNSET: Final = Unset.UNSET
+"""Nobody said: an edge is as the operator that writes has it, an operator as the job has it."""
+
+DEFAULT_BUFFER_TIMEOUT_S: Final = 0.1
+"""Of a job that says nothing else."""
 
 
 @final
@@ -134,12 +138,14 @@ class StreamNode:
         is_legacy_source: a source that emits whenever it likes: no yielding operator may be chained to it.
         is_yielding: whether it waits for other operators' mail while it processes a record.
         emits_at_end_only: whether it emits nothing before the end of its input: then its output is blocking.
-        buffer_timeout_s: longest a record it emits waits for its buffer to fill; None is until it is full.
+        buffer_timeout_s: longest a record it emits waits for its buffer to fill; None is until it is full, UNSET is as
+            the job has it.
         profile: what one of its subtasks needs.
         parameters: plain data for the function.
         supports_concurrent_attempts: whether two attempts of a subtask may run at a time, as speculative execution has
             them: what the function does outside of its records must then be harmless when it happens twice. None is:
             no sink does, nor an invokable; everything else does.
+        source_size: what a source will read, where that is known; its parallelism follows from it if nobody set one.
     """
 
     name: str
@@ -155,11 +161,12 @@ class StreamNode:
     is_legacy_source: bool = False
     is_yielding: bool = False
     emits_at_end_only: bool = False
-    buffer_timeout_s: float | None = 0.1
+    buffer_timeout_s: float | Unset | None = UNSET
     profile: ResourceProfile = UNKNOWN_PROFILE
     parameters: Mapping[str, Any] = field(default_factory=dict)
     supports_concurrent_attempts: bool | None = None
     uid: str = ""
+    source_size: SourceSize | None = None
 
     def __post_init__(self) -> None:
         """A source is one whatever else was said."""
@@ -199,7 +206,7 @@ class StreamEdge:
         function: what the partitioners HASH, FORWARD_CONSECUTIVE_HASH and CUSTOM call.
         dataset_id: name to keep the records under beyond the end of the job; None does not keep them.
         format: how a record becomes bytes where the edge is not chained: the name of a record format.
-        buffer_timeout_s: longest a record waits for its buffer to fill, None until it is full; OF_SOURCE is as the
+        buffer_timeout_s: longest a record waits for its buffer to fill, None until it is full; UNSET is as the
             operator that writes has it.
     """
 
@@ -212,7 +219,7 @@ class StreamEdge:
     function: str = ""
     dataset_id: str | None = None
     format: str = DEFAULT_FORMAT
-    buffer_timeout_s: float | OfSource | None = OF_SOURCE
+    buffer_timeout_s: float | Unset | None = UNSET
 
 
 SCHEDULING_TYPES: Final = ("all_at_once", "next_stage_on_first_output", "next_stage_on_complete_output")
@@ -319,6 +326,8 @@ class StreamGraph:
         edges: in the order they were made.
         settings: what holds for all of them.
         group_profiles: what the slots of a group offer, by its name; what is not there is unknown.
+        buffer_timeout_s: of edges for which nobody set one, neither theirs nor their operator's; where results are read
+            when complete it does not count.
 
     Raises:
         ConfigError: an index points nowhere or backwards, two nodes have one name, or one uid, a parallelism cannot be,
@@ -330,6 +339,7 @@ class StreamGraph:
     edges: tuple[StreamEdge, ...] = ()
     settings: StreamSettings = StreamSettings()
     group_profiles: Mapping[str, ResourceProfile] = field(default_factory=dict)
+    buffer_timeout_s: float | None = DEFAULT_BUFFER_TIMEOUT_S
     _inputs: tuple[tuple[StreamEdge, ...], ...] = field(init=False, repr=False, compare=False)
     _outputs: tuple[tuple[StreamEdge, ...], ...] = field(init=False, repr=False, compare=False)
 
@@ -385,11 +395,6 @@ class StreamGraph:
         """An edge in words, for messages."""
         return f"{self.nodes[edge.source].name!r} -> {self.nodes[edge.target].name!r}"
 
-    def buffer_timeout_s(self, edge: StreamEdge) -> float | None:
-        """Longest a record on an edge waits for its buffer to fill; None is until it is full."""
-        given = edge.buffer_timeout_s
-        return self.nodes[edge.source].buffer_timeout_s if isinstance(given, OfSource) else given
-
     def _check_uids(self) -> None:
         found: dict[str, str] = {}
         for node in self.nodes:
@@ -417,7 +422,7 @@ class StreamGraph:
             raise ConfigError(f"{edge}: no such nodes, or it goes backwards: nodes must be in topological order")
         if edge.format not in FORMATS:
             raise ConfigError(f"edge {self.describe(edge)}: no record format {edge.format!r}; {', '.join(FORMATS)}")
-        if not isinstance(edge.buffer_timeout_s, OfSource | None) and edge.buffer_timeout_s < 0:
+        if not isinstance(edge.buffer_timeout_s, Unset | None) and edge.buffer_timeout_s < 0:
             raise ConfigError(f"edge {self.describe(edge)}: buffer_timeout_s={edge.buffer_timeout_s}; give at least 0")
         if edge.input_number < 1:
             raise ConfigError(f"edge {self.describe(edge)}: input number {edge.input_number}; inputs count from 1")

@@ -24,6 +24,7 @@ from .words import (
     region_text,
     shortened,
     summary,
+    unknown_text,
 )
 
 _MOST_BOXES: Final = 120
@@ -93,6 +94,7 @@ def _taskmanagers(plan: Plan) -> Iterator[str]:
     yield f'<p class="note">{escape(network_text(plan))}; memory for {plan.buffers.available:,} network buffers each.'
     if len(plan.placement.stages) > 1:
         yield f"{len(plan.placement.stages)} stages, one after the other: each has all slots for itself."
+    yield escape(unknown_text(plan))
     yield '</p><div class="wide"><table><tr><th class="n">TM</th><th class="n">tasks</th><th class="n">dials</th>'
     yield '<th class="n">buffers<br>required</th><th class="n">at most</th><th>slots and subtasks</th></tr>'
     for number, slots in enumerate(taskmanager_rows(plan, plan.placement, _MOST_ROWS)):

@@ -19,6 +19,7 @@ from ...buffer.requirements import LANDING_SEGMENTS, gate_buffers, partition_buf
 from ...config import NetworkConfig
 from ...errors import ConfigError
 from ..graph.chaining import Chaining
+from ..graph.edges import check_result_types
 from ..graph.job_generator import generate_job
 from ..graph.job_graph import UNDECIDED, JobGraph
 from ..graph.logical_regions import acyclic_logical_regions
@@ -145,6 +146,7 @@ def make_plan(
         job, chaining = generated.job, generated.chaining
     else:
         job = source
+        check_result_types(job)
     settings = network or NetworkConfig()
     undecided = _is_undecided(job)
     required = 1 if undecided else required_slots(job)

@@ -23,6 +23,7 @@ from .words import (
     region_text,
     shortened,
     summary,
+    unknown_text,
 )
 
 WIDTH: Final = 100
@@ -109,6 +110,7 @@ def _taskmanagers(plan: Plan) -> Iterator[str]:
         yield f"  … and {counted(used - _MOST_TASKMANAGERS, 'TaskManager')} more; {_ELSEWHERE}"
     if plan.taskmanagers > used:
         yield f"  nothing runs on {counted(plan.taskmanagers - used, 'TaskManager')} more"
+    yield from textwrap.wrap(unknown_text(plan), WIDTH, initial_indent="  ", subsequent_indent="  ")
 
 
 def _cells(row: Sequence[Sequence[str]]) -> str:

@@ -111,6 +111,14 @@ def network_text(plan: Plan) -> str:
     return text + (f" ({apart:,} if datasets did not share them)" if apart != plan.channels.connections else "")
 
 
+def unknown_text(plan: Plan) -> str:
+    """What decides where tasks run, and nobody knows yet."""
+    text = "As planned where no other job has slots, and TaskManagers are numbered in the order in which they register."
+    if plan.placement is not None and len(plan.placement.stages) > 1:
+        text += " Later stages take the slots that come free first."
+    return text
+
+
 def region_text(plan: Plan, region: RegionPlan) -> str:
     """`A B C: 1 region of 9 tasks`."""
     letters = " ".join(letter(vertex) for vertex in region.vertices)

@@ -3,9 +3,10 @@
 Takes: a job graph, the number of slots of each TaskManager, a load-balance mode. Gives: TaskManager and slot of every
 subtask as arrays, and the number of tasks on each TaskManager.
 
-Rules: all slots are free, alike and known from the start, TaskManager by TaskManager; so the plan is what the scheduler
-does on a cluster that waits for the job. A job with blocking results is planned in stages, each with all slots for
-itself: what reads a blocking result comes after what writes it, and would like to be there too.
+Rules: the slots that are free are alike and known from the start, TaskManager by TaskManager; so the plan is what a
+JobManager and the job's scheduler do when the job comes. A job with blocking results is planned in stages, each with
+all these slots for itself: what reads a blocking result comes after what writes it, and would like to be there too. Of
+such a job only the first stage is sure, since which slots the others find free depends on who ends first.
 """
 
 from __future__ import annotations
@@ -66,14 +67,19 @@ class Placement:
 
 
 def place(
-    graph: JobGraph, slots_per_taskmanager: Sequence[int], mode: LoadBalanceMode = LoadBalanceMode.NONE
+    graph: JobGraph,
+    slots_per_taskmanager: Sequence[int],
+    mode: LoadBalanceMode = LoadBalanceMode.NONE,
+    *,
+    used: Sequence[int] = (),
 ) -> Placement:
     """Plans a job.
 
     Args:
         graph: the job, all parallelisms known.
-        slots_per_taskmanager: how many slots each TaskManager has, in the order in which they register.
+        slots_per_taskmanager: how many free slots each TaskManager has, in the order in which they register.
         mode: how to spread tasks.
+        used: how many slots besides other jobs have of each; none if not given. Mode SLOTS looks at shares of all.
 
     Raises:
         ConfigError: there are not enough slots, a parallelism is undecided, or vertices are co-located that can never
@@ -83,13 +89,16 @@ def place(
     groups = task_balanced(graph) if mode is LoadBalanceMode.TASKS else local_input_preferred(graph)
     loads = groups.loads()
     in_order = _order(graph, groups)
+    others = list(used) or [0] * len(slots_per_taskmanager)
     taskmanager, slot = np.full_like(loads, _NOWHERE), np.full_like(loads, _NOWHERE)
     for number, stage in enumerate(stages):
         members = index_array(in_order[np.isin(groups.slot_sharing_group[in_order], stage)])
         preferred: dict[int, tuple[Location, ...]] = {}
         if number and mode is not LoadBalanceMode.TASKS:
             preferred = _Wishes(graph, groups, taskmanager).of_stage(stage)
-        taskmanager[members], slot[members] = _assign(members, loads[members], preferred, slots_per_taskmanager, mode)
+        taskmanager[members], slot[members] = _assign(
+            members, loads[members], preferred, slots_per_taskmanager, others, mode
+        )
     count = len(slots_per_taskmanager)
     used = np.unique(np.stack((taskmanager, slot)), axis=1)[0]
     return Placement(
@@ -193,6 +202,7 @@ def _assign(
     loads: IndexArray,
     preferred: Mapping[int, tuple[Location, ...]],
     slots: Sequence[int],
+    used: Sequence[int],
     mode: LoadBalanceMode,
 ) -> tuple[IndexArray, IndexArray]:
     """A TaskManager and one of its slots for each group; there are enough."""
@@ -201,7 +211,10 @@ def _assign(
         indices = np.concatenate([np.arange(count) for count in slots])
         if mode is LoadBalanceMode.SLOTS:
             # Slot n of a TaskManager is taken when n of its slots are, so each has the load at which its turn comes.
-            turn = np.lexsort((taskmanagers, indices / np.repeat(slots, slots)))
+            # Those that are granted then come to the job TaskManager by TaskManager.
+            before, total = np.asarray(used), np.asarray(used) + slots
+            share = (indices + before[taskmanagers]) / total[taskmanagers]
+            turn = np.sort(np.lexsort((taskmanagers, share))[: groups.size])
             taskmanagers, indices = taskmanagers[turn], indices[turn]
         return index_array(taskmanagers[: groups.size]), index_array(indices[: groups.size])
     requests = [

@@ -22,7 +22,7 @@ from ..topology.topology import Topology
 from .shared_slots import SharedSlots
 from .slot_pool import SlotPool
 from .slot_sharing import ExecutionSlotSharingGroups
-from .slots import PhysicalSlot, SlotMatch, SlotRequest
+from .slots import PhysicalSlot, SlotMatch, SlotRequest, SlotWish
 from .spare_slots import NO_GROUP, SpareKey, SpareSlots
 
 _NO_BULK = -1
@@ -190,6 +190,10 @@ class SlotAllocation:
     def missing(self) -> int:
         """How many slots are asked for and not there."""
         return len(self._pool.pending) + self._spare.waiting
+
+    def wish(self) -> SlotWish:
+        """What is asked for and not there, and what there is."""
+        return self._pool.wish(self._spare.waiting)
 
     @property
     def is_waited_for(self) -> bool:

@@ -24,7 +24,7 @@ from ..graph.job_graph import ResourceProfile
 from .free_slots import FreeSlots
 from .resource_mapping import can_serve, map_resources
 from .slot_matching import choose_request, match_balanced
-from .slots import LoadBalanceMode, PhysicalSlot, SlotMatch, SlotRequest
+from .slots import LoadBalanceMode, PhysicalSlot, SlotMatch, SlotRequest, SlotWish
 
 
 @final
@@ -76,6 +76,15 @@ class SlotPool:
     def pending(self) -> tuple[SlotRequest, ...]:
         """Requests without a slot, in the order in which they were made."""
         return tuple(self._pending.values())
+
+    def wish(self, spare: int = 0) -> SlotWish:
+        """What it waits for and what it has.
+
+        Args:
+            spare: how many requests of one task wait elsewhere.
+        """
+        loads = (*(request.load for request in self._pending.values()), *[1] * spare)
+        return SlotWish(loads, self._held_of, self._tasks_of)
 
     @property
     def free(self) -> int:

@@ -6,7 +6,8 @@ Takes: names and numbers. Gives: frozen data to whatever matches, pools or share
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
 from ..graph.job_graph import ANY_PROFILE, UNKNOWN_PROFILE, ResourceProfile
@@ -85,6 +86,22 @@ class SlotRequest:
     profile: ResourceProfile = UNKNOWN_PROFILE
     load: int = 1
     preferred: tuple[Location, ...] = ()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SlotWish:
+    """What a job says of its slots, so that whoever grants them can balance tasks.
+
+    Attributes:
+        loads: for each request that waits, how many tasks it has.
+        slots: of each TaskManager, how many slots of the job tasks have; those it has besides are free for requests.
+        tasks: on each TaskManager, how many tasks of the job there are.
+    """
+
+    loads: tuple[int, ...]
+    slots: Mapping[str, int] = field(default_factory=dict)
+    tasks: Mapping[str, int] = field(default_factory=dict)
 
 
 @final

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 import numpy as np
 
 from ...errors import ConfigError
 from ..graph.job_graph import UNDECIDED, DistributionPattern, JobGraph
 from ..structures.arrays import IndexArray, index_array, offsets_of
+
+UNBOUNDED: Final = 1 << 30
+"""More subtasks than any vertex has."""
 
 
 @final
@@ -191,7 +194,7 @@ def dynamic_subpartitions(
 
 
 def count_subpartitions(
-    job: JobGraph, readers: Sequence[int], producers: int, parallelisms: Sequence[int]
+    job: JobGraph, readers: Sequence[int], producers: int, parallelisms: Sequence[int], most_decided: int = UNBOUNDED
 ) -> IndexArray:
     """Subpartitions of each partition of one dataset, by producer: as many as the reader that needs most.
 
@@ -200,6 +203,7 @@ def count_subpartitions(
         readers: indices of the edges that read the dataset; without any there is one subpartition.
         producers: subtasks that write.
         parallelisms: by vertex; `UNDECIDED` only in a dynamic job.
+        most_decided: the most subtasks that an undecided vertex will be given.
     """
     most = np.ones(producers, np.int32)
     for reader in readers:
@@ -207,6 +211,7 @@ def count_subpartitions(
         consumers, limit = parallelisms[edge.consumer], job.vertices[edge.consumer].max_parallelism
         if job.is_dynamic:
             is_broadcast = job.datasets[edge.dataset].is_broadcast
+            limit = min(limit, most_decided)
             count = dynamic_subpartitions(edge.pattern, producers, consumers, limit, is_broadcast=is_broadcast)
             most = np.maximum(most, np.int32(count))
         elif edge.pattern is DistributionPattern.ALL_TO_ALL:

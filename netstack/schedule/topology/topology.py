@@ -20,7 +20,7 @@ import numpy as np
 from ...errors import ConfigError
 from ..graph.job_graph import UNDECIDED, DistributionPattern, JobGraph
 from ..structures.arrays import NOTHING, FlagArray, GrowingArray, IndexArray
-from .distribution import InputInfo, count_subpartitions, dynamic_input, static_input
+from .distribution import UNBOUNDED, InputInfo, count_subpartitions, dynamic_input, static_input
 from .groups import EdgeGroups, GroupTable
 
 
@@ -31,14 +31,16 @@ class Topology:
     Args:
         job: what they belong to. All vertices of a job that is not dynamic are initialised at once; in a dynamic one
             none is.
+        most_decided: the most subtasks that a vertex is ever given whose parallelism is decided while the job runs.
 
     Attributes:
         job: as given.
         groups: who consumes which partitions.
     """
 
-    def __init__(self, job: JobGraph) -> None:
+    def __init__(self, job: JobGraph, *, most_decided: int = UNBOUNDED) -> None:
         self.job = job
+        self._most_decided = most_decided
         self.groups = GroupTable()
         self._inputs: list[list[int]] = [[] for _ in job.vertices]
         self._outputs: list[list[int]] = [[] for _ in job.vertices]
@@ -261,7 +263,7 @@ class Topology:
         known = self._subpartitions[dataset]
         if known is None:
             producers, readers = len(self.partitions_of(dataset)), self._edges_of_dataset[dataset]
-            known = count_subpartitions(self.job, readers, producers, self._decided)
+            known = count_subpartitions(self.job, readers, producers, self._decided, self._most_decided)
             self._subpartitions[dataset] = known
         return known
 

@@ -15,7 +15,7 @@ class Union:
     def __init__(self, *counts: int) -> None:
         self.told: list[str] = []
         self.parts = [Stage(count, self.told, f"gate {index}") for index, count in enumerate(counts)]
-        self.gate = UnionInputGate([part.gate for part in self.parts])
+        self.gate = UnionInputGate([part.gate for part in self.parts], missing=max(0, 2 - len(counts)))
         self.gate.on_available = lambda: self.told.append("available")
 
 
@@ -46,6 +46,26 @@ def test_a_union_is_told_again_after_it_ran_dry() -> None:
         assert union.told == ["available"]
         assert turns(union.gate) == [1]
         assert not union.gate.is_available
+
+
+def test_a_gate_that_comes_later() -> None:
+    union = Union(1)
+    later = Stage(2, union.told, "gate 1")
+    later.channels[1].put()
+    union.parts[0].end(0)
+    assert turns(union.gate) == [0, 0]
+    assert (union.gate.is_finished, union.gate.is_available, union.gate.ended_with_drain) == (False, False, None)
+    union.told.clear()
+    union.gate.add(later.gate)
+    assert union.told == ["available"]
+    assert turns(union.gate) == [2]
+    assert union.gate.channel_count == 3
+    later.end(0)
+    later.end(1)
+    assert turns(union.gate) == [1, 2, 1, 2]
+    assert (union.gate.is_finished, union.gate.ended_with_drain) == (True, True)
+    with pytest.raises(LocalProtocolError, match="has all of its gates"):
+        union.gate.add(Stage(1).gate)
 
 
 def test_a_union_ends_when_every_gate_has() -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.errors import LocalProtocolError
 from netstack.jobmanager.slots import ClusterSlots, SlotOffer
-from netstack.schedule.slots.slots import LoadBalanceMode
+from netstack.schedule.slots.slots import LoadBalanceMode, SlotWish
 
 
-def cluster(mode: LoadBalanceMode = LoadBalanceMode.NONE, **taskmanagers: int) -> ClusterSlots:
-    slots = ClusterSlots(mode)
+def cluster(
+    mode: LoadBalanceMode = LoadBalanceMode.NONE, wish: SlotWish | None = None, **taskmanagers: int
+) -> ClusterSlots:
+    slots = ClusterSlots(mode, lambda job_id: wish)
     for name, count in taskmanagers.items():
         slots.register(name, count)
     return slots
@@ -28,10 +32,30 @@ def test_mode_none_fills_one_taskmanager_after_the_other() -> None:
 
 @pytest.mark.parametrize("mode", [LoadBalanceMode.SLOTS, LoadBalanceMode.TASKS])
 def test_other_modes_spread(mode: LoadBalanceMode) -> None:
-    slots = cluster(mode, a=4, b=2)
+    slots = cluster(mode, SlotWish((1, 1, 1)), a=4, b=2)
     slots.job_came("job")
     slots.require("job", 3)
     assert slots.offers() == [SlotOffer("job", "a", (0, 1)), SlotOffer("job", "b", (0,))]
+
+
+def test_tasks_are_balanced_over_all_free_slots_and_those_the_job_has() -> None:
+    wishes = [SlotWish((5, 1))]
+    slots = ClusterSlots(LoadBalanceMode.TASKS, lambda job_id: wishes[-1])
+    slots.register("a", 4)
+    slots.job_came("job")
+    slots.require("job", 2)
+    assert slots.offers() == [SlotOffer("job", "a", (0, 1))]
+    slots.require("job", 2)
+    assert slots.offers() == []  # they are on their way
+    slots.register("b", 2)
+    # Five tasks are in one of the slots of a, nobody is in the other.
+    wishes.append(SlotWish((4, 2, 1), {"a": 1}, {"a": 5}))
+    slots.require("job", 3)
+    assert slots.offers() == [SlotOffer("job", "b", (0, 1))]
+    wishes.append(SlotWish((1,) * 4, {"a": 1, "b": 2}))
+    slots.require("job", 4)
+    assert slots.offers() == [SlotOffer("job", "a", (2, 3))]  # all there is
+    assert slots.missing("job") == 1
 
 
 def test_jobs_are_served_in_the_order_of_submission() -> None:
@@ -82,16 +106,22 @@ def test_names_are_unique_and_what_is_lost_is_gone() -> None:
     ),
 )
 def test_every_slot_has_one_owner_or_is_free(mode: LoadBalanceMode, script: list[tuple[str, str, int]]) -> None:
-    slots = ClusterSlots(mode)
+    slots = ClusterSlots(mode, lambda job_id: SlotWish((1,) * wanted[job_id], has(job_id)))
+    wanted: dict[str, int] = {}
     sizes: dict[str, int] = {}
     owned: dict[tuple[str, int], str] = {}
     jobs: set[str] = set()
+
+    def has(job_id: str) -> Counter[str]:
+        return Counter(name for (name, _), owner in owned.items() if owner == job_id)
+
     for what, who, number in script:
         match what:
             case "require":
                 slots.job_came(who)
                 jobs.add(who)
                 slots.require(who, number)
+                wanted[who] = number
             case "give":
                 for (name, slot), owner in [*owned.items()][number : number + 1]:
                     slots.give_back(who, name, slot)
@@ -113,6 +143,7 @@ def test_every_slot_has_one_owner_or_is_free(mode: LoadBalanceMode, script: list
             for slot in offer.slots:
                 assert (offer.taskmanager, slot) not in owned
                 assert slot < sizes[offer.taskmanager]
+                wanted[offer.job_id] -= 1
                 owned[offer.taskmanager, slot] = offer.job_id
         assert slots.free == sum(sizes.values()) - len(owned)
         assert not (slots.free and any(slots.missing(job) for job in jobs))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -98,14 +99,21 @@ def test_a_submission_that_was_cut_short_is_no_job(store: JobStore) -> None:
 
 def test_code_is_kept_by_its_hash(store: JobStore) -> None:
     digest = store.put_code(b"package")
-    assert store.code(digest) == b"package"
-    (store.folder / "code" / f"{digest}.zip").write_bytes(b"other")
-    with pytest.raises(JobStoreError, match="is damaged"):
-        store.code(digest)
-    with pytest.raises(JobStoreError, match="submit the job again"):
-        store.code("0" * 64)
-    with pytest.raises(JobStoreError, match="no SHA-256"):
-        store.code("../../etc/passwd")
+    assert store.code_bytes(digest) == 7
+    assert [store.code_part(digest, offset, 4) for offset in (0, 4, 8)] == [b"pack", b"age", b""]
+    path = Path(store.code_path(digest))
+    os.truncate(path, 1 << 40)
+    assert store.code_bytes(digest) == 1 << 40
+    assert store.code_part(digest, 1 << 39, 4) == bytes(4)  # and no more of it is read
+    os.truncate(path, 0)
+    path.write_bytes(b"damaged")
+    store.put_code(b"package")
+    assert path.read_bytes() == b"package"
+    for read in (store.code_bytes, lambda digest: store.code_part(digest, 0, 4)):
+        with pytest.raises(JobStoreError, match="submit the job again"):
+            read("0" * 64)
+        with pytest.raises(JobStoreError, match="no SHA-256"):
+            read("../../etc/passwd")
 
 
 def test_one_holder_at_a_time(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ class Stage:
         edges = [EdgeId(f"p{number}", "task") for number in range(gates)]
         self.inputs = TaskInput(
             "task-3",
-            made,
+            dict(enumerate(made)),
             [InputInformation(edge, format=format) for edge in edges],
             edges,
             self.mailbox,

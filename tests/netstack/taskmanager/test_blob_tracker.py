@@ -38,6 +38,14 @@ def test_a_blob_larger_than_the_limit_empties_the_cache(caplog: pytest.LogCaptur
     assert "larger than the whole cache" in caplog.text
 
 
+def test_there_are_never_more_than_so_many() -> None:
+    tracker = BlobTracker(100, most=2)
+    tracker.track("job", BlobKey("a"), 1)
+    assert tracker.to_delete(1) == []
+    tracker.track("job", BlobKey("b"), 1)
+    assert keys(tracker.to_delete(1)) == ["a"]
+
+
 def test_a_job_leaves() -> None:
     tracker = BlobTracker(5)
     tracker.track("one", BlobKey("a"), 1)

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
+import trio.testing
 
-from netstack.control.messages import SLICE_BYTES, BlobPart, FetchBlob, Message, blob_parts
+from netstack.control.link import MessageLink
+from netstack.control.messages import SLICE_BYTES, BlobKept, BlobPart, FetchBlob, Message, blob_parts
 from netstack.errors import ConnectionLost
 from netstack.schedule.descriptors.blob_store import BlobError, BlobKind, MemoryBlobStore
 from netstack.schedule.descriptors.descriptors import BlobKey
-from netstack.taskmanager.blobs import BlobFetcher
+from netstack.taskmanager.blob_files import KeptBlob
+from netstack.taskmanager.blob_places import BlobPlaces
+from netstack.taskmanager.blobs import ASKED_AT_MOST, BlobFetcher, BlobSender
 
 DATA = bytes(range(256)) * (3 * SLICE_BYTES // 256) + b"the end"
 KEY = MemoryBlobStore().new_key(BlobKind.TASK_INFORMATION, DATA, "somebody")
@@ -26,6 +33,8 @@ def fetched(key: BlobKey, answer: Callable[[FetchBlob], BlobPart | None]) -> byt
         fetcher: BlobFetcher
 
         def send(message: Message) -> None:
+            if isinstance(message, BlobKept):
+                return
             assert isinstance(message, FetchBlob)
             part = answer(message)
             if part is None:
@@ -34,8 +43,9 @@ def fetched(key: BlobKey, answer: Callable[[FetchBlob], BlobPart | None]) -> byt
                 fetcher.part(part)
 
         fetcher = BlobFetcher(send)
-        call: Callable[[BlobKey], Awaitable[bytes]] = fetcher.fetch
-        return await call(key)
+        blob = KeptBlob(key)
+        await fetcher.fetch(blob)
+        return blob.read()
 
     return trio.run(main)
 
@@ -64,6 +74,8 @@ def test_what_is_wrong_is_told() -> None:
 def test_parts_that_nobody_waits_for_are_dropped() -> None:
     async def main() -> bytes:
         def send(message: Message) -> None:
+            if isinstance(message, BlobKept):
+                return
             assert isinstance(message, FetchBlob)
             fetcher.part(blob_parts(CODE, DATA, 0))  # of another blob
             fetcher.part(blob_parts(KEY, DATA, message.offset + 1))  # of another place
@@ -71,6 +83,102 @@ def test_parts_that_nobody_waits_for_are_dropped() -> None:
 
         fetcher = BlobFetcher(send)
         fetcher.part(blob_parts(KEY, b"of somebody else", 0))
-        return await fetcher.fetch(KEY)
+        blob = KeptBlob(KEY)
+        await fetcher.fetch(blob)
+        return blob.read()
 
     assert trio.run(main) == DATA
+
+
+async def test_a_place_is_tried_and_then_told_to_be_of_no_use() -> None:
+    """One that is damaged, one that is not there; then the other end sends it itself, and hears that it was kept."""
+    said: list[Message] = []
+    tried: list[str] = []
+
+    def send(message: Message) -> None:
+        said.append(message)
+        if isinstance(message, FetchBlob):
+            place = next((place for place in ("file:///a", "tcp://b:1") if place not in message.failed), "")
+            if place:
+                fetcher.part(BlobPart(KEY, 0, len(DATA), b"", place))
+            else:
+                fetcher.part(blob_parts(KEY, DATA, message.offset))
+
+    async def read_place(place: str, blob: KeptBlob) -> None:
+        await trio.lowlevel.checkpoint()
+        tried.append(place)
+        blob.write(DATA[:-1])
+        if place.startswith("tcp"):
+            raise ConnectionLost("nobody is there")
+
+    fetcher = BlobFetcher(send, read_place)
+    blob = KeptBlob(KEY)
+    await fetcher.fetch(blob)
+    assert blob.read() == DATA
+    assert tried == ["file:///a", "tcp://b:1"]
+    assert said[1:3] == [FetchBlob(KEY, 0, ("file:///a",)), FetchBlob(KEY, 0, ("file:///a", "tcp://b:1"))]
+    assert said[-1] == BlobKept(KEY, is_kept=True)
+    fetcher = BlobFetcher(send)
+    with pytest.raises(BlobError, match="nobody reads it from"):
+        await fetcher.fetch(KeptBlob(KEY))
+    assert said[-1] == BlobKept(KEY, is_kept=False)
+
+
+class Link:
+    """A peer that takes what it is sent when it is let."""
+
+    peer = "a peer"
+
+    def __init__(self) -> None:
+        self.sent: list[BlobPart] = []
+        self.room = trio.Event()
+
+    def send(self, message: Message) -> None:
+        assert isinstance(message, BlobPart)
+        self.sent.append(message)
+
+    async def wait_room(self) -> None:
+        await self.room.wait()
+
+
+async def test_a_peer_that_asks_without_end_gets_a_part_at_a_time() -> None:
+    link, read = Link(), 0
+
+    async def answer(ask: FetchBlob) -> BlobPart:
+        nonlocal read
+        read += 1
+        await trio.lowlevel.checkpoint()
+        return blob_parts(ask.key, b"x", ask.offset)
+
+    sender = BlobSender(cast(MessageLink, link), answer)
+    async with trio.open_nursery() as nursery:
+        for _ in range(1000):
+            nursery.start_soon(sender.asked, FetchBlob(KEY, 0))
+        await trio.testing.wait_all_tasks_blocked()
+        assert read == 0
+        assert [part.data for part in link.sent] == [b"too many parts were asked for at once"] * (1000 - ASKED_AT_MOST)
+        link.room.set()
+    assert read == ASKED_AT_MOST
+    assert [part.total for part in link.sent[-ASKED_AT_MOST:]] == [1] * ASKED_AT_MOST
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "absent", "endless", "other"])
+async def test_what_is_at_a_place_is_the_blob_or_nothing(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "place"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "other":
+        path.write_bytes(DATA[::-1])
+    elif kind == "endless":
+        path = Path("/dev/zero")
+
+    def send(message: Message) -> None:
+        if isinstance(message, FetchBlob):
+            place = "" if message.failed else f"file://{path}"
+            fetcher.part(BlobPart(KEY, 0, -1, b"nor here") if not place else BlobPart(KEY, 0, 9, b"", place))
+
+    fetcher = BlobFetcher(send, BlobPlaces("", None, 1.0).read)
+    with trio.fail_after(30), pytest.raises(BlobError, match="nor here"):
+        await fetcher.fetch(KeptBlob(KEY))

@@ -10,6 +10,9 @@ import pytest
 
 from netstack.control.build import build_of
 from netstack.errors import ConfigError
+from netstack.schedule.descriptors.blob_store import BlobError
+from netstack.schedule.descriptors.descriptors import BlobKey
+from netstack.taskmanager.blob_files import KeptBlob
 from netstack.taskmanager.code import AllowList, ShippedCode, check_builds, root_package
 
 JOBS = AllowList(["userjobs."])
@@ -92,11 +95,9 @@ def test_a_shipped_package_is_found_checked_and_replaced_when_nobody_uses_it() -
     shipped = ShippedCode()
     names = AllowList()
 
-    def put(job: str, answer: int, *, package: str = "shippedjobs") -> str:
+    def put(job: str, answer: int, *, package: str = "shippedjobs") -> None:
         data = zipped(package, f"def answer():\n    return {answer}\n")
-        key = f"code-{hashlib.sha256(data).hexdigest()}"
-        shipped.put(job, package, key, data)
-        return key
+        shipped.put(job, package, blob(data))
 
     put("a", 1)
     with pytest.raises(ConfigError, match="may not be run here"):
@@ -111,13 +112,19 @@ def test_a_shipped_package_is_found_checked_and_replaced_when_nobody_uses_it() -
     assert names.load("shippedjobs:answer", {"shippedjobs"})() == 2
     with pytest.raises(ConfigError, match="one of that name is installed and in use here"):
         put("d", 3, package="userjobs")
-    with pytest.raises(ConfigError, match="is damaged: its 3 bytes have another SHA-256"):
-        shipped.put("e", "other", "code-" + "0" * 64, b"abc")
+    with pytest.raises(BlobError, match="is damaged: its 3 bytes have another digest"):
+        shipped.put("e", "other", blob(b"abc", "0" * 64))
     with pytest.raises(ConfigError, match="is no name of a package"):
-        shipped.put("e", "../x", f"code-{hashlib.sha256(b'').hexdigest()}", b"")
+        shipped.put("e", "../x", blob(b""))
     shipped.close()
     with pytest.raises(ConfigError, match="is not there"):
         names.load("shippedjobs:answer", {"shippedjobs"})
+
+
+def blob(data: bytes, digest: str = "") -> KeptBlob:
+    made = KeptBlob(BlobKey(f"code-{digest or hashlib.sha256(data).hexdigest()}"))
+    made.write(data)
+    return made
 
 
 def zipped(package: str, source: str) -> bytes:

@@ -3,9 +3,18 @@ import pytest
 from netstack import ConfigError
 from netstack.ids import ResultPartitionType
 from netstack.schedule.adaptive.dynamic_graph import DynamicGraph, forward_groups
+from netstack.schedule.adaptive.explanation import explain
 from netstack.schedule.adaptive.parallelism import Decision, decide
 from netstack.schedule.graph.adaptive_settings import AdaptiveSettings
-from netstack.schedule.graph.job_graph import UNDECIDED, Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
+from netstack.schedule.graph.job_graph import (
+    UNDECIDED,
+    Dataset,
+    DistributionPattern,
+    JobEdge,
+    JobGraph,
+    JobVertex,
+    SourceSize,
+)
 from netstack.schedule.topology.distribution import dynamic_input
 from netstack.schedule.topology.topology import Topology
 
@@ -26,13 +35,13 @@ def job(vertices, edges):
     )
 
 
-def ten(inputs, max_parallelism):
+def ten(inputs, max_parallelism, source):
     return Decision(
         10, tuple(dynamic_input(one.pattern, one.sizes.partitions, 10, one.sizes.subpartitions) for one in inputs)
     )
 
 
-def never(inputs, max_parallelism):
+def never(inputs, max_parallelism, source):
     raise AssertionError("nothing to decide")
 
 
@@ -81,9 +90,9 @@ def test_one_decision_settles_the_whole_forward_group():
     topology = Topology(job([("source", 2), ("map", UNDECIDED, 64), ("sink", UNDECIDED, 12)], edges))
     asked = []
 
-    def decider(inputs, max_parallelism):
+    def decider(inputs, max_parallelism, source):
         asked.append(max_parallelism)
-        return ten(inputs, max_parallelism)
+        return ten(inputs, max_parallelism, None)
 
     graph = DynamicGraph(topology, decider)
     assert graph.grow() == (0,)
@@ -99,7 +108,9 @@ def test_a_result_consumed_twice_counts_twice():
     graph_ = JobGraph("job", vertices, (Dataset("d", 0, BLOCKING),), edges, is_dynamic=True)
     topology = Topology(graph_)
     settings = AdaptiveSettings(data_volume_per_task_bytes=400)
-    graph = DynamicGraph(topology, lambda inputs, most: decide(inputs, settings, max_parallelism=most))
+    graph = DynamicGraph(
+        topology, lambda inputs, most, source: decide(inputs, settings, max_parallelism=most, source=source)
+    )
     graph.grow()
     finish(graph, topology, 0, 100)
     assert graph.grow() == (1,)
@@ -109,9 +120,50 @@ def test_a_result_consumed_twice_counts_twice():
 def test_undecided_sources_are_decided_first():
     topology = Topology(job([("source", UNDECIDED, 8), ("sink", UNDECIDED)], [(0, 1, ALL)]))
     settings = AdaptiveSettings(default_source_parallelism=32)
-    graph = DynamicGraph(topology, lambda inputs, most: decide(inputs, settings, max_parallelism=most))
+    graph = DynamicGraph(
+        topology, lambda inputs, most, source: decide(inputs, settings, max_parallelism=most, source=source)
+    )
     assert graph.grow() == (0,)
     assert topology.parallelism_of(0) == 8
+
+
+def test_a_source_has_as_many_subtasks_as_it_can_tell():
+    settings = AdaptiveSettings(data_volume_per_task_bytes=100, max_parallelism=50)
+
+    def decided(most=128, **size):
+        return decide([], settings, max_parallelism=most, source=SourceSize(**size)).parallelism
+
+    assert decided() == decide([], settings).parallelism == 50
+    assert [decided(bytes=size) for size in (0, 1, 100, 101, 4_901, 10**9)] == [1, 1, 1, 2, 50, 50]
+    assert [decided(splits=splits) for splits in (0, 1, 7, 99)] == [1, 1, 7, 50]
+    assert decided(bytes=10**9, splits=3) == decided(bytes=201, splits=9) == 3
+    assert decided(most=4, bytes=10**9, splits=9) == 4
+    assert decide([], settings, parallelism=5, source=SourceSize(bytes=1)).parallelism == 5
+    made = explain([], settings, 128, decide([], settings), SourceSize(bytes=201, splits=9))
+    assert made.steps == ("a source: max_parallelism 50, at most 128; ceil(201 / 100) = 3; 9 splits: 50",)
+
+
+def test_what_a_source_tells_decides_it():
+    vertex = JobVertex("source", UNDECIDED, source_size=SourceSize(bytes=201, splits=9))
+    topology = Topology(JobGraph("job", (vertex,), (), (), is_dynamic=True))
+    settings = AdaptiveSettings(data_volume_per_task_bytes=100)
+    DynamicGraph(topology, lambda inputs, most, source: decide(inputs, settings, source=source)).grow()
+    assert topology.parallelism_of(0) == 3
+
+
+@pytest.mark.parametrize(("most", "vertex", "written"), [(16, 128, 16), (200, 128, 128), (16, 8, 8)])
+def test_as_many_subpartitions_are_written_as_there_may_be_subtasks(most, vertex, written):
+    made = job(
+        [("source", 2), ("all", UNDECIDED, vertex), ("near", UNDECIDED, vertex)], [(0, 1, ALL), (0, 2, POINTWISE)]
+    )
+    topology = Topology(made, most_decided=AdaptiveSettings(max_parallelism=most).most)
+    assert DynamicGraph(topology, never).grow() == (0,)
+    assert [topology.subpartition_counts(dataset).tolist() for dataset in (0, 1)] == [[written] * 2, [written // 2] * 2]
+
+
+def test_the_most_is_that_of_sources_too():
+    assert AdaptiveSettings(max_parallelism=100, is_rounded=True).most == 64
+    assert AdaptiveSettings(max_parallelism=4, default_source_parallelism=9).most == 9
 
 
 def test_a_lost_partition_is_forgotten():
@@ -157,9 +209,9 @@ def test_the_partitioner_says_what_belongs_together():
     topology = Topology(job([("a", 1), ("b", 1), ("c", 1), ("sink", UNDECIDED)], edges))
     seen = []
 
-    def decider(inputs, most):
+    def decider(inputs, most, source):
         seen.extend((one.binds_keys, one.binds_inputs, one.input_number) for one in inputs)
-        return ten(inputs, most)
+        return ten(inputs, most, None)
 
     graph = DynamicGraph(topology, decider)
     graph.grow()

@@ -14,6 +14,7 @@ from netstack.schedule.graph.job_file import job_file_schema, read_job
 from netstack.schedule.graph.job_generator import job_graph
 from netstack.schedule.graph.job_graph import ResourceProfile
 from netstack.schedule.graph.stream_graph import (
+    UNSET,
     ChainingStrategy,
     ExchangeMode,
     GlobalExchangeMode,
@@ -79,9 +80,10 @@ def test_everything_that_can_be_said() -> None:
     assert (a.is_legacy_source, a.profile, a.buffer_timeout_s, a.max_parallelism) == (
         True,
         ResourceProfile("concrete", 0.5, 7),
-        1.5,
+        UNSET,
         32,
     )
+    assert graph.buffer_timeout_s == 1.5
     assert (b.function, b.parallelism, b.max_parallelism, b.slot_sharing_group, b.co_location_group) == (
         "jobs:b",
         2,

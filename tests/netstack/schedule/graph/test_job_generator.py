@@ -10,7 +10,15 @@ from netstack.schedule.graph.edges import pattern_of
 from netstack.schedule.graph.job_generator import job_graph
 from netstack.schedule.graph.job_graph import UNDECIDED, DistributionPattern, JobGraph, ResourceProfile
 from netstack.schedule.graph.stream_builder import StreamEnvironment
-from netstack.schedule.graph.stream_graph import ExchangeMode, GlobalExchangeMode, Partitioner, StreamSettings
+from netstack.schedule.graph.stream_graph import (
+    ExchangeMode,
+    GlobalExchangeMode,
+    Partitioner,
+    StreamEdge,
+    StreamGraph,
+    StreamNode,
+    StreamSettings,
+)
 
 F = "jobs:function"
 Kind = ResultPartitionType
@@ -55,7 +63,6 @@ def test_the_pattern_of_each_partitioner(partitioner: str, pattern: Distribution
     ("mode", "forward", "rescale", "rebalance"),
     [
         (Mode.ALL_EDGES_PIPELINED, *[Kind.PIPELINED_BOUNDED] * 3),
-        (Mode.ALL_EDGES_PIPELINED_APPROXIMATE, *[Kind.PIPELINED_APPROXIMATE] * 3),
         (Mode.ALL_EDGES_BLOCKING, *[Kind.BLOCKING] * 3),
         (Mode.FORWARD_EDGES_PIPELINED, Kind.PIPELINED_BOUNDED, Kind.BLOCKING, Kind.BLOCKING),
         (Mode.POINTWISE_EDGES_PIPELINED, Kind.PIPELINED_BOUNDED, Kind.PIPELINED_BOUNDED, Kind.BLOCKING),
@@ -93,12 +100,43 @@ def test_what_comes_at_the_end_only_is_blocking() -> None:
     assert made(job).datasets[0].type is Kind.BLOCKING
 
 
-def test_blocking_results_take_no_buffer_timeout() -> None:
+@pytest.mark.parametrize("of", ["operator", "edge"])
+def test_blocking_results_take_no_buffer_timeout(of: str) -> None:
     job = StreamEnvironment()
-    job.source(F).exchange(ExchangeMode.BATCH).sink(F)
+    source = job.source(F)
+    if of == "operator":
+        source.set_buffer_timeout(0.1).exchange(ExchangeMode.BATCH).sink(F)
+    else:
+        source.exchange(ExchangeMode.BATCH).with_buffer_timeout(0.1).sink(F)
     graph = job.stream_graph()
     with pytest.raises(ConfigError, match=r"'source' -> 'sink' is blocking, so a buffer timeout of 0\.1 s"):
         job_graph(graph)
+
+
+def test_blocking_results_ignore_a_timeout_that_nobody_set_for_them() -> None:
+    """The job's own holds for the pipelined edge behind them."""
+    job = StreamEnvironment(buffer_timeout_s=0.5)
+    job.source(F).exchange(ExchangeMode.BATCH).map(F).rebalance().sink(F)
+    assert [edge.buffer_timeout_s for edge in made(job).edges] == [None, 0.5]
+    nodes = (StreamNode(name="a", is_source=True), StreamNode(name="b"))
+    job_of_data = StreamGraph(
+        name="data", nodes=nodes, edges=(StreamEdge(source=0, target=1, mode=ExchangeMode.BATCH),)
+    )
+    assert [edge.buffer_timeout_s for edge in job_graph(job_of_data).edges] == [None]
+
+
+def test_a_result_that_no_task_can_write_is_refused() -> None:
+    """Also where only one of several edges is left to the job's mode; what is chained writes no result."""
+    job = StreamEnvironment("a job", settings=StreamSettings(exchange_mode=Mode.ALL_EDGES_PIPELINED_APPROXIMATE))
+    source = job.source(F, name="numbers")
+    source.map(F)
+    assert not made(job).datasets
+    source.exchange(ExchangeMode.PIPELINED).rebalance().sink(F)
+    source.rebalance().sink(F)
+    with pytest.raises(
+        ConfigError, match=r"job 'a job': .* of 'numbers.*' is pipelined_approximate, which no task can"
+    ):
+        made(job)
 
 
 def test_buffer_timeouts_reach_the_edges() -> None:
@@ -150,15 +188,12 @@ def test_equal_blocking_edges_share_a_dataset() -> None:
     assert [dataset.side_output for dataset in job.datasets] == ["", "", "", "late"]
 
 
-@pytest.mark.parametrize(
-    ("mode", "datasets"), [(Mode.ALL_EDGES_PIPELINED, 2), (Mode.ALL_EDGES_PIPELINED_APPROXIMATE, 2)]
-)
-def test_what_is_consumed_once_is_not_shared(mode: Mode, datasets: int) -> None:
-    job = StreamEnvironment(settings=StreamSettings(exchange_mode=mode))
+def test_what_is_consumed_once_is_not_shared() -> None:
+    job = StreamEnvironment()
     source = job.source(F)
     source.rebalance().map(F)
     source.rebalance().map(F)
-    assert len(made(job).datasets) == datasets
+    assert len(made(job).datasets) == 2
 
 
 def test_shared_hybrid_results_are_kept_in_full() -> None:

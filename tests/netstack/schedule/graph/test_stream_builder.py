@@ -16,6 +16,7 @@ from netstack.errors import ConfigError
 from netstack.function_names import name_of
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import (
+    UNSET,
     Partitioner,
     StreamEdge,
     StreamGraph,
@@ -113,7 +114,9 @@ def test_what_belongs_to_one_operator_only() -> None:
 def test_batch_has_no_buffer_timeout_unless_an_operator_sets_one() -> None:
     job = StreamEnvironment(settings=StreamSettings(is_batch=True))
     job.source(F).sink(F).set_buffer_timeout(1.0)
-    assert [node.buffer_timeout_s for node in job.stream_graph().nodes] == [None, 1.0]
+    graph = job.stream_graph()
+    assert graph.buffer_timeout_s is None
+    assert [node.buffer_timeout_s for node in graph.nodes] == [UNSET, 1.0]
 
 
 @pytest.mark.parametrize(

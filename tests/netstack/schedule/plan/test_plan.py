@@ -12,8 +12,10 @@ import pytest
 from netstack.buffer.requirements import GatePlan, PartitionPlan, required_buffers
 from netstack.config import KIB, NetworkConfig
 from netstack.errors import ConfigError
+from netstack.ids import ResultPartitionType
 from netstack.schedule.graph.examples import nightly_join, word_count
 from netstack.schedule.graph.job_generator import job_graph
+from netstack.schedule.graph.job_graph import Dataset, DistributionPattern, JobEdge, JobGraph, JobVertex
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import ExchangeMode, StreamEdge, StreamGraph, StreamNode, StreamSettings
 from netstack.schedule.plan.as_json import plan_document
@@ -180,6 +182,9 @@ def test_stages_take_turns() -> None:
     assert document["slots"]["available"] == 6
     assert "in 4 stages, one after the other" in plan_text(plan)
     assert "4 stages, one after the other" in plan_html(plan)
+    for text in (" ".join(plan_text(plan).split()), plan_html(plan)):
+        assert "As planned where no other job has slots" in text
+        assert "Later stages take the slots that come free first." in text
 
 
 def test_a_job_without_parallelism_is_planned_as_far_as_possible() -> None:
@@ -394,6 +399,14 @@ def test_the_drawing_is_well_formed_and_boxes_do_not_overlap(make: type[StreamEn
                 or y >= other_y + other_height
                 or other_y >= y + height
             )
+
+
+def test_a_plan_refuses_a_result_that_no_task_can_write() -> None:
+    vertices = (JobVertex("a", 1, is_source=True), JobVertex("b", 1))
+    result = Dataset("records", 0, ResultPartitionType.PIPELINED_APPROXIMATE)
+    job = JobGraph("by hand", vertices, (result,), (JobEdge(0, 1, DistributionPattern.ALL_TO_ALL),))
+    with pytest.raises(ConfigError, match=r"'records' of 'a' is pipelined_approximate, which no task can write"):
+        make_plan(job)
 
 
 @pytest.mark.browser

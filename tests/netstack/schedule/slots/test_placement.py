@@ -34,7 +34,7 @@ def test_six_and_three_on_three_taskmanagers(mode, tasks):
     assert place(chain(6, 3), [2, 2, 2], mode).tasks.tolist() == tasks
 
 
-@pytest.mark.parametrize(("mode", "tasks"), [(NONE, [9, 5]), (SLOTS, [8, 6]), (TASKS, [7, 7])])
+@pytest.mark.parametrize(("mode", "tasks"), [(NONE, [9, 5]), (SLOTS, [9, 5]), (TASKS, [7, 7])])
 def test_one_four_four_two_three_on_two_taskmanagers(mode, tasks):
     assert place(chain(1, 4, 4, 2, 3), [2, 2], mode).tasks.tolist() == tasks
 

@@ -1,0 +1,98 @@
+"""Blobs that a TaskManager keeps: files without a name.
+
+Takes: bytes as they come. Gives: any part of them.
+
+Rules: a file has no name from its first byte on, so nothing is left of it whatever ends the process. It is closed when
+the last who reads it lets go, so a blob may be dropped at any time. What touches files is called in a thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import weakref
+from typing import final
+
+from ..schedule.descriptors.blob_store import BlobError
+from ..schedule.descriptors.descriptors import BlobKey
+
+
+@final
+class KeptBlob:
+    """One blob: written from its beginning to its end, checked, then read in any order by anybody.
+
+    Args:
+        key: a kind, `-`, and the SHA-1 or SHA-256 of the content.
+        directory: of its file; None is the system's temporary folder.
+
+    Attributes:
+        key: see above.
+        size_bytes: so far.
+    """
+
+    def __init__(self, key: BlobKey, directory: str | None = None) -> None:
+        self.key = key
+        self.size_bytes = 0
+        self._directory = directory
+        self._file: int | None = None  # a descriptor, closed by `_close`, or when nobody has this blob any more
+        self._close: weakref.finalize[[int], KeptBlob] | None = None
+        self._wanted = key.partition("-")[2].partition("-")[0]
+        self._digest = self._new_digest()
+
+    def _new_digest(self) -> hashlib._Hash:
+        return hashlib.sha256() if len(self._wanted) == 64 else hashlib.sha1(usedforsecurity=False)
+
+    def write(self, data: bytes) -> None:
+        """Appends.
+
+        Raises:
+            BlobError: there is no room.
+        """
+        try:
+            if self._file is None:
+                with tempfile.TemporaryFile(prefix="netstack-blob-", dir=self._directory, buffering=0) as file:
+                    self._file = os.dup(file.fileno())
+                self._close = weakref.finalize(self, os.close, self._file)
+            written = 0
+            with memoryview(data) as whole:
+                while written < len(data):
+                    written += os.write(self._file, whole[written:])
+        except OSError as error:
+            raise BlobError(f"blob {self.key} cannot be kept: {error}") from error
+        self._digest.update(data)
+        self.size_bytes += len(data)
+
+    def clear(self) -> None:
+        """Begins anew."""
+        if self._close is not None:
+            self._close()
+        self._file, self.size_bytes, self._digest = None, 0, self._new_digest()
+
+    def check(self) -> None:
+        """Compares what is there with the key.
+
+        Raises:
+            BlobError: it is something else.
+        """
+        if self._digest.hexdigest() != self._wanted:
+            raise BlobError(f"blob {self.key} is damaged: its {self.size_bytes} bytes have another digest")
+
+    def read(self, offset: int = 0, size: int | None = None) -> bytes:
+        """A part of it, all by default; what is behind the end has no bytes.
+
+        Raises:
+            BlobError: the disk has failed.
+        """
+        stop = self.size_bytes if size is None else min(self.size_bytes, offset + size)
+        parts = []
+        while offset < stop and self._file is not None:
+            try:
+                part = os.pread(self._file, stop - offset, offset)
+            except OSError as error:
+                raise BlobError(f"blob {self.key} cannot be read: {error}") from error
+            if not part:
+                raise BlobError(f"blob {self.key} ends at {offset} of {self.size_bytes} bytes")
+            parts.append(part)
+            offset += len(part)
+        return b"".join(parts)
