@@ -48,6 +48,10 @@ def full(write: Callable[..., None], times: int, error: type[Exception]) -> Call
     return tried
 
 
+def complete_ids(folder: Path) -> list[int]:
+    return sorted(int(path.parent.name[4:]) for path in folder.glob("chk-*/manifest.json"))
+
+
 async def states(user: Client, job_id: str, seen: list[str]) -> None:
     while True:
         document = await user.ask("job", job_id=job_id)
@@ -252,7 +256,7 @@ async def test_which_ends_leave_checkpoints_and_savepoints_always_stay(
         else:
             await user.ask("cancel", job_id=job_id)
         assert (await user.ask("wait", job_id=job_id))["state"] == state
-    assert sorted(int(path.name[4:]) for path in tmp_path.glob("chk-*") if any(path.iterdir())) == kept
+    assert complete_ids(tmp_path) == kept
 
 
 async def test_a_savepoint_is_committed_and_a_restart_begins_from_it(autojump_clock: MockClock, tmp_path: Path) -> None:

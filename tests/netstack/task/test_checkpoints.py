@@ -215,7 +215,7 @@ async def test_in_flight_records_for_all_subtasks_are_refused_with_another_paral
         await trio.sleep(0.05)
         await run.checkpoint(1, unaligned=True)
     await run_to_its_end(slow(2), restore=1)
-    with pytest.raises(CheckpointError, match="every one of 2 subtasks is to get, and there are 3 now.*savepoint"):
+    with pytest.raises(CheckpointError, match=r"every one of 2 subtasks is to get, and there are 3 now.*savepoint"):
         await run_to_its_end(slow(3), restore=1)
 
 
