@@ -244,7 +244,8 @@ class StreamSettings:
         input_constraint: with the latter two, how many inputs a subtask needs before it is deployed: `any` or `all`.
 
     Raises:
-        ConfigError: `keep` is below 1, `retain` is none of these, or speculation is asked for where two attempts of a task cannot be.
+        ConfigError: `keep` is below 1, `retain` is none of these, or speculation is asked for where two attempts of a
+            task cannot be.
     """
 
     is_batch: bool = False
