@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,10 @@ def full(write: Callable[..., None], times: int, error: type[Exception]) -> Call
         write(*arguments)
 
     return tried
+
+
+def complete_ids(folder: Path) -> list[int]:
+    return sorted(int(path.parent.name[4:]) for path in folder.glob("chk-*/manifest.json"))
 
 
 async def states(user: Client, job_id: str, seen: list[str]) -> None:
@@ -214,3 +219,56 @@ async def test_nor_does_it_in_the_next_jobmanager(
         assert end["state"] == "failed"
         assert COMMITTED in end["reason"]
         assert tm.opened == []
+
+
+@pytest.mark.parametrize(
+    ("retain", "state", "kept"),
+    [
+        ("unless_finished", "finished", [2]),
+        ("unless_finished", "canceled", [1, 2, 3]),
+        ("unless_finished", "failed", [1, 2, 3]),
+        ("always", "finished", [1, 2, 3, 4]),  # and that of its end
+        ("never", "canceled", [2]),
+        ("never", "failed", [2]),
+    ],
+)
+async def test_which_ends_leave_checkpoints_and_savepoints_always_stay(
+    autojump_clock: MockClock, tmp_path: Path, retain: str, state: str, kept: list[int]
+) -> None:
+    settings = CheckpointSettings(interval_s=10.0)
+    job = pipeline(checkpoints=settings, checkpoint_folder=str(tmp_path), retain=retain)
+    async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(job)))["job_id"]
+        await tm.until(lambda: len(tm.tasks) == 4)
+        for checkpoint_id in (1, 2, 3):
+            async with trio.open_nursery() as nursery:
+                if checkpoint_id == 2:
+                    nursery.start_soon(partial(user.ask, "savepoint", job_id=job_id, stop=False))
+                await tm.until(lambda number=checkpoint_id: tm.triggered()[-1:] == [number])
+                tm.store(checkpoint_id, tmp_path)
+                with trio.fail_after(60.0):
+                    await tm.until(lambda number=checkpoint_id: number in tm.completed())
+        if state == "finished":
+            tm.leaves_finals = tmp_path
+            tm.finish()
+        elif state == "failed":
+            tm.fail((0, 0, 0), "not there", is_recoverable=False)
+        else:
+            await user.ask("cancel", job_id=job_id)
+        assert (await user.ask("wait", job_id=job_id))["state"] == state
+    assert complete_ids(tmp_path) == kept
+
+
+async def test_a_savepoint_is_committed_and_a_restart_begins_from_it(autojump_clock: MockClock, tmp_path: Path) -> None:
+    async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(with_checkpoints(tmp_path))))["job_id"]
+        await tm.until(lambda: len(tm.tasks) == 4)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(user.ask, "savepoint", job_id=job_id, stop=False))
+            await tm.until(tm.triggered)
+            tm.store(1, tmp_path)
+            with trio.fail_after(60.0):
+                await tm.until(lambda: tm.completed() == [1])
+        tm.fail((0, 0, 0), "why")
+        await tm.until(lambda: len(tm.tasks) == 4 and (0, 0, 1) in tm.tasks)
+        assert {descriptor.restore for descriptor in tm.tasks.values()} == {1}

@@ -272,3 +272,15 @@ def test_operators_of_two_co_location_groups_are_no_chain() -> None:
     graph = job.stream_graph()
     with pytest.raises(ConfigError, match="chains operators of the co-location groups"):
         job_graph(graph)
+
+
+def test_two_attempts_of_a_sink_are_only_for_sinks_that_say_so() -> None:
+    job = StreamEnvironment()
+    source = job.source(F).map(F)
+    source.sink(F, name="plain")
+    source.rebalance().sink(F, name="twice").supports_concurrent_attempts()
+    source.rebalance().map(F).filter(F, name="no sink")
+    vertices = {
+        vertex.operators[-1]: vertex.supports_concurrent_attempts for vertex in job_graph(job.stream_graph()).vertices
+    }
+    assert vertices == {"plain": False, "twice": True, "no sink": True}
