@@ -14,6 +14,7 @@ from bench.simulate.cluster import simulate
 from bench.simulate.history import (
     APPLIED,
     BEGUN,
+    COMMITTED,
     COMPLETE,
     FINISHED,
     RESTORED,
@@ -175,6 +176,10 @@ def applied(number: int, life: str = "b0", of_life: str = "a0") -> tuple[str, st
 BEGINNING = (("a0", BEGUN, {}), ("b0", BEGUN, {}))
 
 
+def committed(number: int, token: str, *, by: str = "b0") -> tuple[str, str, dict[str, Any]]:
+    return by, COMMITTED, {"split": 0, "number": number, "token": token}
+
+
 def test_the_lineage_goes_back_over_restores() -> None:
     """Record 1 was counted twice, but one of the counts was undone."""
     told = history(
@@ -194,15 +199,25 @@ def test_the_lineage_goes_back_over_restores() -> None:
         sent(1, "a1"),
         applied(1, "b1", "a1"),
         ("b1", FINISHED, {}),
+        committed(0, "b0"),
+        committed(0, "b0", by="b1"),
+        committed(1, "b1"),
     )
     assert check(told, {0: 2}, {0: "b1"}, aligned=True) == []
-    (lost,) = check(told, {0: 3}, {0: "b1"}, aligned=True)
+    lost, missing = check(told, {0: 3}, {0: "b1"}, aligned=True)
     assert (lost.kind, lost.witness) == ("lost", ())
+    assert (missing.kind, missing.text) == ("committed", "record 2 of split 0 was committed 0 times")
+    (twice,) = check([*told, *history(committed(1, "b0"))], {0: 2}, {0: "b1"}, aligned=True)
+    assert (twice.kind, twice.text) == ("committed", "record 1 of split 0 was committed 2 times")
 
 
 def test_a_witness_is_the_few_events_that_show_it() -> None:
     told = history(
-        *BEGINNING, *(sent(n) for n in range(50)), *(applied(n) for n in (*range(50), 7)), ("b0", FINISHED, {})
+        *BEGINNING,
+        *(sent(n) for n in range(50)),
+        *(applied(n) for n in (*range(50), 7)),
+        ("b0", FINISHED, {}),
+        *(committed(n, "b0") for n in range(50)),
     )
     found = {anomaly.kind: anomaly for anomaly in check(told, {0: 50}, {0: "b0"}, aligned=True)}
     assert found.keys() == {"repeated", "disorder"}

@@ -102,6 +102,7 @@ def test_round_trips_are_measured_by_one_clock(bench: Bench) -> None:
     assert found["round_trip_latency_us"]["p50"] > 0
 
 
+@pytest.mark.leaves("a new daemon in the place of the one that was killed")
 def test_a_daemon_killed_in_the_middle_of_a_run(bench: Bench) -> None:
     process = bench.start("run", "--seconds", "30")
     time.sleep(3)
