@@ -296,6 +296,12 @@ class Cluster:
                 raise
             except (NetstackError, OSError) as error:
                 self.tell(f"the job was not taken: {error}")
+            except (
+                RuntimeError
+            ) as error:  # a service that is stopped ends its questions; this one was asked from outside
+                if host.is_up and host.process is process:
+                    raise
+                self.tell(f"nobody answers: {error}")
             finally:
                 done.set()
 

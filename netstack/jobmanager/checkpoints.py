@@ -162,7 +162,7 @@ class JobCheckpoints:
         self._pending: dict[int, _Pending] = {}
         self._to_complete: deque[Complete] = deque()
         self._to_discard: deque[int] = deque()
-        self._is_stopped = False
+        self._is_stopped = self._is_abandoned = False
         self._ended_one = trio.Event()
         self._changed = trio.Event()
         nursery.start_soon(self._run)
@@ -257,6 +257,10 @@ class JobCheckpoints:
             request.ended.set()
         self._requests.clear()
 
+    def abandon(self) -> None:
+        """The JobManager ends and the job does not: whatever is still said of it is the next one's affair."""
+        self._is_abandoned = True
+
     async def close(self) -> None:
         """The job has ended, and nobody writes any more: removes what was written of checkpoints that it cut short."""
         for pending in self._pending.values():  # was being stored, and perhaps is
@@ -282,6 +286,8 @@ class JobCheckpoints:
 
     def _with(self, step: Callable[[float], Sequence[Instruction]]) -> None:
         """Tells the coordinator something, carries out what it says, and looks at its deadlines anew."""
+        if self._is_abandoned:
+            return
         for instruction in step(trio.current_time()):
             self._carry_out(instruction)
         self._changed.set()

@@ -303,6 +303,8 @@ class JobMaster:
                 await self._after(end)
                 nursery.cancel_scope.cancel()
         finally:
+            if self._checkpoints is not None:
+                self._checkpoints.abandon()
             for taskmanager in self._open:
                 self._cluster.send(taskmanager, CloseJob(self.job_id))
         return end
