@@ -45,6 +45,7 @@ from ..schedule import events, instructions
 from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..schedule.execution.execution_states import ExecutionInput, ExecutionState, JobState
 from ..schedule.scheduler import NO_SLOT, Scheduler
+from ..task.checkpoints import checked_subtask_report
 from .blame import PATIENCE_S, Blame
 from .checkpoint_commands import TaskCommands
 from .checkpoints import CheckpointReport, JobCheckpoints
@@ -506,8 +507,12 @@ class JobMaster:
     def _acknowledged(self, message: CheckpointAcknowledged) -> None:
         if self._checkpoints is None or not self._driver.is_current(message.attempt):
             return
+        try:
+            report = checked_subtask_report(message.report)
+        except ValueError as error:
+            raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"attempt {message.attempt}: {error}") from error
         file = TaskFile(*self.tasks.named(message.attempt), message.size_bytes, message.crc32)
-        self._checkpoints.acknowledged(message.checkpoint_id, file, message.report)
+        self._checkpoints.acknowledged(message.checkpoint_id, file, report)
 
     # -------------------------------------------------------------------------------------------------------- inside
 

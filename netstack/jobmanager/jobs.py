@@ -333,7 +333,10 @@ class Jobs:
             LOGGER.exception("job %s (%s) broke in the JobManager", job_id, record.name)
             state, reason = JobState.FAILED, f"it broke in the JobManager: {told(root)}"
         finally:
-            record.last = job_document(record, self._manager)
+            try:
+                record.last = job_document(record, self._manager)
+            except Exception:  # whoever describes a job ends nothing
+                LOGGER.exception("job %s (%s): its details are not kept", job_id, record.name)
             record.master = None
             if record.storage is not None:
                 record.storage.close()

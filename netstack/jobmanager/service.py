@@ -306,9 +306,9 @@ class JobManager:
         if isinstance(message, Statistics):
             try:
                 self.watch.heard(name, message.document)
-            except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            except ValueError as error:
                 raise RemoteProtocolError(
-                    ErrorCode.MALFORMED_FRAME, f"{link.peer} told details that cannot be read: {error!r}"
+                    ErrorCode.MALFORMED_FRAME, f"{link.peer} told details that cannot be read: {error}"
                 ) from error
             return
         job_id = getattr(message, "job_id", None)

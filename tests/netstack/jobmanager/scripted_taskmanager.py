@@ -77,6 +77,7 @@ class ScriptedTaskManager:
         self.refuses = ""
         self.leaves_finals: Path | None = None
         self.changed = trio.Event()
+        self.ended = trio.Event()
 
     async def serve(self) -> None:
         with contextlib.suppress(ConnectionLost):
@@ -84,6 +85,7 @@ class ScriptedTaskManager:
                 self.heard(await self.link.receive())
                 self.changed.set()
                 self.changed = trio.Event()
+        self.ended.set()
 
     def heard(self, message: Message) -> None:
         self.said.append(message)

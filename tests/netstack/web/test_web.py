@@ -260,15 +260,19 @@ def _input(**cells: Any) -> dict[str, Any]:
         ({"inputs": [_input(producer=[1])]}, "rows of inputs have other columns"),
         ({"inputs": [_input(peer=b"x")]}, "rows of inputs have other columns"),
         ({"outputs": [{"pool": None, "rows": [[[0], 0, 0, 0, False, 0]]}]}, "rows of outputs have other columns"),
-        ({"busy_s": float("nan")}, ""),
-        ({"busy_s": float("inf")}, "cannot convert float NaN to integer"),
+        ({"busy_s": float("nan")}, "busy_s of a task is nan"),
+        ({"busy_s": float("inf")}, "busy_s of a task is inf"),
+        ({"records_in": "7"}, "records_in of a task is str"),
+        ({"inputs": [_input() | {"channels": "1"}]}, "channels of an input is str"),
+        ({"inputs": {}}, "inputs of a task is dict"),
+        ({"outputs": [[]]}, "an output is no table"),
         ({"busy_s": 1e308, "idle_s": 1e308}, ""),
     ],
 )
 async def test_details_that_cannot_be_drawn_are_refused_and_others_are_shown(changes: dict[str, Any], why: str) -> None:
     async with running() as (manager, url, job_id), taskmanager(manager, name="odd") as odd, client(manager) as user:
         numbers = dict.fromkeys(("records_in", "records_out", "barriers", "busy_s", "idle_s", "backpressured_s"), 0)
-        task = {"attempt": [0, 0, 0], "inputs": [], "outputs": [], **numbers, **changes}
+        task = {"attempt": [0, 0, 0], "inputs": [], "outputs": [], **numbers, "barriers": None, **changes}
         jobs = {job_id: {"tasks": [task], "network": None}}
         document = {"memory_bytes": 1, "free_memory_bytes": 1, "network": None, "jobs": jobs, "took_s": 0.0}
         odd.link.send(Statistics(1, document))
