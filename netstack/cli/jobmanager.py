@@ -66,6 +66,14 @@ _DEFAULTS = JobManagerConfig()
     type=SIZE,
     help="Most bytes of all datasets that jobs leave; then the oldest go. If not given, as the disks allow.",
 )
+@click.option(
+    "--checkpoint-root",
+    "checkpoint_roots",
+    type=click.Path(file_okay=False, path_type=Path),
+    multiple=True,
+    help="Folders that jobs name for checkpoints, and savepoints, have to lie below; repeat it for more. If not given,"
+    " they lie anywhere.",
+)
 @click.option("--web", metavar="ADDR:PORT", help="Serve a live page and a REST interface there.")
 @click.option("--web-submit", is_flag=True, help="Jobs may be cancelled and saved from the page; else it only shows.")
 @log_flag
@@ -78,6 +86,7 @@ def jobmanager(
     slot_timeout_s: float,
     heartbeat_timeout_s: float,
     datasets_bytes: int | None,
+    checkpoint_roots: tuple[Path, ...],
     web: str | None,
     web_submit: bool,
     log_kind: str,
@@ -92,6 +101,7 @@ def jobmanager(
         slot_timeout_s=slot_timeout_s,
         heartbeat_timeout_s=heartbeat_timeout_s,
         datasets_bytes=datasets_bytes,
+        checkpoint_roots=tuple(str(root.absolute()) for root in checkpoint_roots),
     )
     set_up_logging(log_kind)
     trio.run(_serve, config, web, web_submit, as_json)

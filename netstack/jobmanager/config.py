@@ -34,6 +34,8 @@ class JobManagerConfig:
         max_unproven: connections that have not proven the secret yet.
         max_asks: questions of one client at a time.
         max_ended_jobs: so many jobs that have ended are remembered.
+        checkpoint_roots: folders that jobs name for their checkpoints, and savepoints that they begin from, lie below
+            one of these; none allows any.
         datasets_bytes: of all datasets that jobs have left; the oldest go. None is no limit but that of the disks.
 
     Raises:
@@ -53,6 +55,7 @@ class JobManagerConfig:
     max_unproven: int = 64
     max_asks: int = 64
     max_ended_jobs: int = 256
+    checkpoint_roots: tuple[str, ...] = ()
     datasets_bytes: int | None = None
 
     def __post_init__(self) -> None:

@@ -36,6 +36,7 @@ from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.scheduler import Scheduler, SchedulerSettings
 from ..schedule.slots.slot_pool import SlotPoolSettings
 from ..schedule.strategies.scheduling_types import InputConstraint, SchedulingType, check_scheduling
+from .checkpoint_owners import CheckpointOwners
 from .datasets import readers_of
 from .failures import FailureHistory, failure_documents
 from .job_master import JobMaster
@@ -64,6 +65,7 @@ class JobRecord:
         network: settings of a network of its own; None shares that of the TaskManagers.
         information: what all of its tasks share, packed.
         storage: of its checkpoints; None takes none.
+        named_folder: of its checkpoints, where the job names one of its own.
         master: while it runs.
         end: how it ended.
         last: its details when it ended.
@@ -76,6 +78,7 @@ class JobRecord:
     network: dict[str, Any] | None = None
     information: bytes = b""
     storage: CheckpointStorage | None = None
+    named_folder: str | None = None
     master: JobMaster | None = None
     end: Mapping[str, Any] | None = None
     last: dict[str, Any] | None = None
@@ -98,6 +101,7 @@ class Jobs:
         self._manager = manager
         self._nursery = nursery
         self._in_thread = in_thread
+        self._owners = CheckpointOwners(manager.config.checkpoint_roots, in_thread)
 
     async def submit(
         self,
@@ -119,7 +123,8 @@ class Jobs:
             Its id.
 
         Raises:
-            ConfigError: it is no job that can run, or reads a dataset that is not there.
+            ConfigError: it is no job that can run, reads a dataset that is not there, or names a folder for its
+                checkpoints that is another job's, or lies where it may not.
             NetstackError: it cannot be stored, or the savepoint cannot be used.
 
         Cancellation: it was accepted or not; `records` tells.
@@ -129,18 +134,27 @@ class Jobs:
         for parameters in readers_of(document):
             dataset = self._manager.datasets.places(str(parameters.get("dataset")))
             parameters |= {"format": dataset.format, "partitions": [asdict(each) for each in dataset.partitions]}
-        stored = StoredJob(job_id, document, time.time(), None, dict(code or {}), dict(builds or {}))
-        record = self._read(stored)
-        for digest in stored.code.values():
+        record = self._read(StoredJob(job_id, document, time.time(), None, dict(code or {}), dict(builds or {})))
+        for digest in record.stored.code.values():
             await self._in_thread(partial(self._manager.store.code, digest))
         if from_savepoint is not None:
             if record.storage is None:
                 raise ConfigError(f"job {record.name!r} takes no checkpoints, so it cannot begin from one")
-            restore = await self._in_thread(partial(adopt_savepoint, from_savepoint, record.storage.folder))
-            record.stored = stored = replace(stored, restore=restore)
-        with trio.CancelScope(shield=True):
-            await self._in_thread(partial(self._manager.store.put, stored))
-            await self._start(record, stored.restore)
+            await self._owners.check_place(from_savepoint)
+        if record.named_folder is not None:
+            await self._owners.check_place(record.named_folder)
+        try:
+            await self._own(record)
+            if from_savepoint is not None and record.storage is not None:
+                restore = await self._in_thread(partial(adopt_savepoint, from_savepoint, record.storage.folder))
+                record.stored = replace(record.stored, restore=restore)
+            with trio.CancelScope(shield=True):
+                await self._in_thread(partial(self._manager.store.put, record.stored))
+                await self._start(record, record.stored.restore)
+        except BaseException:
+            if record.master is None:
+                self._disown(record)
+            raise
         return job_id
 
     async def recover(self) -> None:
@@ -171,6 +185,7 @@ class Jobs:
     async def _take_up(self, record: JobRecord) -> None:
         restore = await self._newest(record)
         if record.end is not None:  # canceled meanwhile
+            self._disown(record)
             return
         await self._start(record, record.stored.restore if restore is None else restore)
         record.waits_for = ""
@@ -198,6 +213,7 @@ class Jobs:
         LOGGER.error("job %s (%s) cannot be taken up again now: %s", record.stored.job_id, record.name, error)
 
     async def _cannot_go_on(self, record: JobRecord, error: NetstackError) -> None:
+        self._disown(record)
         LOGGER.error("job %s (%s) cannot be taken up again: %s", record.stored.job_id, record.name, error)
         await self._put_end(record, JobState.FAILED, f"it could not be taken up again: {error}", {})
 
@@ -206,6 +222,7 @@ class Jobs:
         if record.master is not None:
             record.master.cancel()
         elif record.end is None:  # it waits to be taken up again
+            self._disown(record)
             await self._put_end(record, JobState.CANCELED, "it was canceled before it was taken up again", {})
         await record.ended.wait()
 
@@ -251,6 +268,7 @@ class Jobs:
             None if settings.network is None else dataclasses.asdict(settings.network),
             JobInformation.of(stored.job_id, generated.job, builds=stored.builds, code=_code_of(stored)).pack(),
             None if folder is None else CheckpointStorage(folder, keep=generated.job.keep),
+            None if settings.checkpoints is None else settings.checkpoint_folder,
         )
         if graph.settings.scheduling is not None:
             check_scheduling(generated.job, SchedulingType(graph.settings.scheduling))
@@ -281,11 +299,27 @@ class Jobs:
             ),
         )
 
+    async def _own(self, record: JobRecord) -> None:
+        """The folder of its checkpoints is this job's alone.
+
+        Raises:
+            ConfigError: it is that of another job here.
+            CheckpointFenced: it is that of a master elsewhere, whose process lives.
+        """
+        if record.storage is not None:
+            await self._owners.claim(record.storage.folder, record.stored.job_id, record.name)
+            await self._in_thread(record.storage.take_over)
+
+    def _disown(self, record: JobRecord) -> None:
+        if record.storage is not None:
+            record.storage.close()
+        self._owners.leave(record.stored.job_id)
+
     async def _newest(self, record: JobRecord) -> int | None:
         """The newest checkpoint of a job that ran before; whoever completed them until now cannot any more."""
+        await self._own(record)
         if record.storage is None:
             return None
-        await self._in_thread(record.storage.take_over)
         found = await self._in_thread(record.storage.newest)
         return None if found is None else found.checkpoint_id
 
@@ -294,8 +328,6 @@ class Jobs:
         job_id = record.stored.job_id
         graph = job_of(record.stored.document)
         job = record.generated.job
-        if record.storage is not None and not record.storage.epoch:
-            await self._in_thread(record.storage.take_over)
         checkpoints = job.checkpoints
 
         def make_coordinator(tasks: Any, first_id: int) -> CheckpointCoordinator:
@@ -338,8 +370,7 @@ class Jobs:
             except Exception:  # whoever describes a job ends nothing
                 LOGGER.exception("job %s (%s): its details are not kept", job_id, record.name)
             record.master = None
-            if record.storage is not None:
-                record.storage.close()
+            self._disown(record)
             del self.running[job_id]
             self._manager.job_left(job_id)
         results = {operator: _by_text(values) for operator, values in master.tasks.results.items()}
