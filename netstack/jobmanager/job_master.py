@@ -24,6 +24,7 @@ from ..checkpoint.coordinator import CheckpointCoordinator, JobTask
 from ..checkpoint.finals import FinalStates
 from ..checkpoint.snapshot import TaskFile
 from ..checkpoint.storage import CheckpointStorage
+from ..control.codec import Attempt
 from ..control.messages import (
     CheckpointAcknowledged,
     CheckpointDeclined,
@@ -38,6 +39,7 @@ from ..control.messages import (
     TaskFinished,
     TaskSaid,
     TaskStates,
+    attempts_of,
 )
 from ..errors import CheckpointError, ErrorCode, LocalProtocolError, NetstackError, RemoteProtocolError
 from ..runtime.threads import InThread
@@ -182,6 +184,8 @@ class JobMaster:
         Raises:
             RemoteProtocolError: it makes no sense; whoever said so is broken.
         """
+        for attempt in attempts_of(message):
+            self._check_place(taskmanager, attempt, message)
         now_s = trio.current_time()
         match message:
             case TaskStates():
@@ -215,6 +219,25 @@ class JobMaster:
                 raise RemoteProtocolError(
                     ErrorCode.UNEXPECTED_FRAME, f"{taskmanager} sent what only a driver says: {type(message).__name__}"
                 )
+
+    def _check_place(self, taskmanager: str, attempt: Attempt, message: Message) -> None:
+        """Only where an attempt was sent anybody knows how it is. One that is over may be told of late: it is dropped.
+
+        Raises:
+            RemoteProtocolError: it was not sent there.
+        """
+        number = self._driver.subtask(attempt)
+        place = self.tasks.place_of(number, attempt[2])
+        if place is None:
+            is_wrong = attempt[2] >= self.scheduler.attempt(number)
+        else:
+            is_wrong = place.location.taskmanager != taskmanager
+            is_wrong |= isinstance(message, SlotEnded) and message.slot != place.index
+        if is_wrong:
+            raise RemoteProtocolError(
+                ErrorCode.UNEXPECTED_FRAME,
+                f"{taskmanager} tells of attempt {attempt} ({type(message).__name__}), which was not sent there",
+            )
 
     # ---------------------------------------------------------------------------------------------------- from users
 

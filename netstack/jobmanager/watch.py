@@ -211,7 +211,7 @@ class ClusterWatch:
                 networks.append({"taskmanager": name, **job["network"]})
             for task in job["tasks"]:
                 vertex, subtask, attempt = task["attempt"]
-                if _attempt_of(document, vertex, subtask) == attempt:
+                if _is_there(document, vertex, subtask, attempt, name):
                     tasks[vertex, subtask] = task
                     all_rates[vertex, subtask] = told.rates.get((job_id, vertex, subtask, attempt))
         document["networks"] = networks
@@ -246,13 +246,13 @@ def _rates(now: tuple[float, float, float], then: tuple[float, float, float]) ->
     return round(1000 * (busy_s / whole_s)), round(1000 * (idle_s / whole_s)), round(1000 * (waiting_s / whole_s))
 
 
-def _attempt_of(document: Mapping[str, Any], vertex: int, subtask: int) -> int | None:
-    """The attempt of a subtask that is current; None where there is no such subtask."""
+def _is_there(document: Mapping[str, Any], vertex: int, subtask: int, attempt: int, taskmanager: str) -> bool:
+    """Whether this is the current attempt of a subtask, and was sent to this TaskManager."""
     vertices = document["vertices"]
     if not 0 <= vertex < len(vertices) or not 0 <= subtask < len(vertices[vertex]["subtasks"]):
-        return None
-    found: int = vertices[vertex]["subtasks"][subtask]["attempt"]
-    return found
+        return False
+    found = vertices[vertex]["subtasks"][subtask]
+    return bool((found["attempt"], found["taskmanager"]) == (attempt, taskmanager))
 
 
 def _channels(

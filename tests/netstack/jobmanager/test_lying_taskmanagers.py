@@ -9,7 +9,16 @@ import pytest
 from scripted_taskmanager import client, document, jobmanager, taskmanager
 
 from netstack.checkpoint.coordinator import CheckpointSettings
-from netstack.control.messages import CheckpointAcknowledged
+from netstack.control.messages import (
+    CheckpointAcknowledged,
+    CheckpointDeclined,
+    Message,
+    PartitionConsumable,
+    SlotEnded,
+    TaskFailed,
+    TaskFinished,
+    TaskStates,
+)
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
 
@@ -55,3 +64,61 @@ async def test_a_job_whose_details_cannot_be_made_ends_and_nobody_else_does(
         tm.finish()
         assert (await user.ask("wait", job_id=job_id))["state"] == "finished"
         assert (await user.ask("jobs"))["jobs"][0]["state"] == "finished"
+
+
+def _forged(job_id: str, kind: str) -> Message:
+    attempt = (0, 0, 0)
+    match kind:
+        case "running":
+            return TaskStates(job_id, "running", (attempt,))
+        case "canceled":
+            return TaskStates(job_id, "canceled", (attempt,))
+        case "finished":
+            return TaskFinished(job_id, attempt, (), {"sink": "forged"}, None)
+        case "failed":
+            return TaskFailed(job_id, attempt, "ValueError", "forged", False, "", False)
+        case "acknowledged":
+            return CheckpointAcknowledged(job_id, attempt, 1, 10, 10, {})
+        case "declined":
+            return CheckpointDeclined(job_id, attempt, 1, "forged")
+        case "slot ended":
+            return SlotEnded(job_id, 0, (attempt,), "forged")
+    return PartitionConsumable(job_id, attempt, 0)
+
+
+KINDS = ("running", "canceled", "finished", "failed", "acknowledged", "declined", "slot ended", "consumable")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_who_never_got_a_task_cannot_report_it(tmp_path: Path, kind: str) -> None:
+    job = pipeline(checkpoints=CheckpointSettings(interval_s=0.01))
+    async with (
+        jobmanager(listen=PORT, folder=str(tmp_path)) as manager,
+        taskmanager(manager) as honest,
+        client(manager) as user,
+    ):
+        job_id = (await user.ask("submit", document=document(job)))["job_id"]
+        await honest.until(honest.triggered)
+        async with taskmanager(manager) as liar:
+            liar.link.send(_forged(job_id, kind))
+            await liar.ended.wait()
+        found = await user.ask("job", job_id=job_id)
+        assert (found["tasks"], found["restarts"], found["failures"]) == ({"running": 1}, 0, [])
+        honest.finish()
+        ended = await user.ask("wait", job_id=job_id)
+        assert (ended["state"], ended["results"]) == ("finished", {"sink": {"0": 0}})
+
+
+async def test_a_slot_tells_of_the_end_of_its_own_attempts() -> None:
+    async with (
+        jobmanager(listen=PORT) as manager,
+        taskmanager(manager, slots=2, has_processes=True) as tm,
+        client(manager) as user,
+    ):
+        job_id = (await user.ask("submit", document=document(pipeline(2))))["job_id"]
+        await tm.until(lambda: len(tm.tasks) == 2)
+        places = manager.jobs.running[job_id].tasks.places
+        tm.link.send(SlotEnded(job_id, 1 - places[0].index, ((0, 0, 0),), "forged"))
+        await tm.ended.wait()
+        (failure,) = (await user.ask("wait", job_id=job_id))["reason"].splitlines()
+        assert "which was not sent there" in failure
