@@ -34,6 +34,7 @@ from ..shown import shown, shown_error, shown_text
 from ..transport import ByteStream, Listener
 from .admission import Admission
 from .causes import root_cause, told
+from .turns import PeerShare
 
 ERROR_CHARACTERS: Final = 800
 """Of what is logged of one connection: texts of ours, with words of its peer in them."""
@@ -133,7 +134,7 @@ class ControlPort:
             self._log.log(logging.ERROR, "broke", f"the connection of {peer} broke: a mistake here", error=root)
 
     async def _serve(self, stream: ByteStream) -> None:
-        link = ControlLink(stream, heartbeat_timeout_s=self._heartbeat_timeout_s)
+        link = ControlLink(stream, heartbeat_timeout_s=self._heartbeat_timeout_s, share=PeerShare())
         with trio.fail_after(self._handshake_timeout_s):
             greeting = await link.greet(self._build, self._name, self._role, self._facts())
         try:
@@ -176,6 +177,7 @@ async def answer_questions(
 
     Cancellation: so are the answers.
     """
+    link.expect_questions()
     room = trio.Semaphore(max_asks)
 
     async def answer(ask: Ask) -> None:
