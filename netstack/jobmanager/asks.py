@@ -13,7 +13,7 @@ from ..errors import ConfigError
 from ..runtime.control_port import Answers
 from ..shown import shown
 from .failures import fatal_traceback
-from .packages import Uploads
+from .packages import Upload
 from .view import job_document, summary, taskmanagers_document
 
 if TYPE_CHECKING:
@@ -28,15 +28,19 @@ SUBTASKS_TOLD: Final = 16_000
 
 @final
 class Asks:
-    """Answers the questions of all clients.
+    """Answers the questions of one client.
+
+    Args:
+        manager: knows the answers.
+        upload: the package that the client sends.
 
     Attributes:
         answers: by the question's name.
     """
 
-    def __init__(self, manager: JobManager) -> None:
+    def __init__(self, manager: JobManager, upload: Upload) -> None:
         self._manager = manager
-        self._uploads = Uploads(manager.store, manager.in_thread)
+        self._upload = upload
         self.answers: Answers = {
             "code": self._code,
             "submit": self._submit,
@@ -55,7 +59,7 @@ class Asks:
     # The questions.
 
     async def _code(self, document: Document) -> Document:
-        received = await self._uploads.add(
+        received = await self._upload.add(
             _want(document, "sha256", str),
             _want(document, "offset", int),
             _want(document, "total", int),

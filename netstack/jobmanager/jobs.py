@@ -226,6 +226,11 @@ class Jobs:
             await self._put_end(record, JobState.CANCELED, "it was canceled before it was taken up again", {})
         await record.ended.wait()
 
+    def packages(self) -> set[str]:
+        """SHA-256 of the packages that jobs have named which have not ended."""
+        found = (record.stored.code.values() for record in self.records.values() if record.end is None)
+        return {digest for digests in found for digest in digests}
+
     def find(self, job_id: str) -> JobRecord:
         """The job of this id, or of the only id that begins so.
 
@@ -399,6 +404,8 @@ class Jobs:
         record.ended.set()
         LOGGER.info("job %s (%s): %s%s", record.stored.job_id, record.name, state.value, reason and f": {reason}")
         self._forget_old()
+        if record.stored.code:
+            self._nursery.start_soon(self._manager.prune_packages)
 
     def _forget_old(self) -> None:
         ended = [job_id for job_id, record in self.records.items() if record.end is not None]

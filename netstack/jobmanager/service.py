@@ -26,7 +26,6 @@ import trio
 
 from ..control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greeting
 from ..control.messages import (
-    BlobPart,
     CloseJob,
     DatasetLost,
     FetchBlob,
@@ -37,7 +36,6 @@ from ..control.messages import (
     OpenJob,
     Stacks,
     Statistics,
-    blob_parts,
 )
 from ..errors import (
     ConnectionLost,
@@ -49,19 +47,21 @@ from ..runtime.admission import Admission
 from ..runtime.background import background_tasks
 from ..runtime.control_port import ControlPort, answer_questions
 from ..runtime.threads import InThread, in_thread
-from ..schedule.descriptors.blob_store import BlobError, MemoryBlobStore
+from ..schedule.descriptors.blob_store import MemoryBlobStore
 from ..schedule.descriptors.descriptors import BlobKey
 from ..schedule.slots.slots import PhysicalSlot
 from ..transport import Listener, transport_for
 from ..version import __version__
 from .asks import Asks
+from .blob_answers import BlobAnswers
 from .config import JobManagerConfig
 from .datasets import DatasetRecord, Datasets
 from .job_master import JobMaster
 from .jobs import Jobs
+from .packages import Upload, Uploads
 from .slots import ClusterSlots
 from .stacks import StackQueries
-from .store import JobStore, JobStoreError, open_job_store
+from .store import JobStore, open_job_store
 from .taskmanagers import ConnectedTaskManager, TaskManagers
 from .watch import ClusterWatch
 
@@ -112,7 +112,7 @@ class JobManager:
         self._nursery = nursery
         self.watch = ClusterWatch(self)
         self.stacks = StackQueries(self)
-        self._asks = Asks(self)
+        self._uploads = Uploads(store, in_thread, self.jobs.packages)
         self._session = secrets.token_hex(8)
         self._port = ControlPort(
             Admission(
@@ -237,6 +237,10 @@ class JobManager:
         self.slots.unbar(job_id, taskmanager)
         self.offer()
 
+    async def prune_packages(self) -> None:
+        """Removes packages that no job has named, some time after they came."""
+        await self._uploads.prune()
+
     def job_left(self, job_id: str) -> None:
         """A job has ended: its slots and blobs are free."""
         self.slots.job_left(job_id)
@@ -258,9 +262,12 @@ class JobManager:
         if greeting.role == TASKMANAGER:
             await self._serve_taskmanager(link, greeting)
         elif greeting.role == CLIENT:
-            await answer_questions(
-                link, self._asks.answers, LOGGER, who="this JobManager", max_asks=self.config.max_asks
-            )
+            upload = Upload(self._uploads, link.place.rpartition(":")[0])
+            try:
+                answers = Asks(self, upload).answers
+                await answer_questions(link, answers, LOGGER, who="this JobManager", max_asks=self.config.max_asks)
+            finally:
+                upload.give_way()
         else:
             raise RequestRefused("this is a JobManager: TaskManagers and clients dial it")
 
@@ -271,15 +278,21 @@ class JobManager:
         self.datasets.came(found)
         LOGGER.info("TaskManager %s is here, at %s with %d slots", name, found.location.address, found.slots)
         reason = "the JobManager is stopping"
+        blobs = BlobAnswers(link, self._blob)
+        self._nursery.start_soon(blobs.run)
         try:
             self.offer()
             while True:
                 message = await link.receive()
                 found.heard_s = trio.current_time()
-                self._taskmanager_said(name, link, message)
+                if isinstance(message, FetchBlob):
+                    blobs.want(message)
+                else:
+                    self._taskmanager_said(name, link, message)
         except (ConnectionLost, RemoteProtocolError) as error:
             reason = str(error)
         finally:
+            blobs.stop()
             self.watch.lost(name, reason)
             self.taskmanagers.remove(name)
             self.datasets.lost(found.location)
@@ -292,9 +305,6 @@ class JobManager:
             self.offer()
 
     def _taskmanager_said(self, name: str, link: ControlLink, message: Message) -> None:
-        if isinstance(message, FetchBlob):
-            self._nursery.start_soon(self._send_blob, link, message)
-            return
         if isinstance(message, Stacks):
             self.stacks.on_answer(name, message)
             return
@@ -329,14 +339,6 @@ class JobManager:
             if isinstance(message, JobClosed):
                 found.jobs.discard(message.job_id)  # it is asked to open it again before it gets tasks again
             master.heard(name, message)
-
-    async def _send_blob(self, link: ControlLink, fetch: FetchBlob) -> None:
-        try:
-            data = await self._blob(fetch.key)
-        except (BlobError, JobStoreError) as error:
-            link.send(BlobPart(fetch.key, 0, -1, str(error).encode()))
-        else:
-            link.send(blob_parts(fetch.key, data, fetch.offset))
 
     async def _blob(self, key: str) -> bytes:
         if key.startswith(CODE_KEY):
@@ -380,6 +382,7 @@ async def open_jobmanager(config: JobManagerConfig, *, in_thread: InThread = in_
                     manager = JobManager(config, listener.address, store, nursery, in_thread)
                     await manager.datasets.recover()
                     await manager.jobs.recover()
+                    await manager.prune_packages()
                     nursery.start_soon(manager.serve, listener)
                     nursery.start_soon(manager.watch.run)
                     yield manager

@@ -21,7 +21,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
@@ -154,9 +155,32 @@ class JobStore:
         """
         digest = hashlib.sha256(data).hexdigest()
         path = self._code(digest)
-        if not path.exists():
+        try:
+            os.utime(path)  # it is wanted again: see `prune_code`
+        except OSError:
             _write_bytes(path, data)
         return digest
+
+    def prune_code(self, used: Collection[str], unused_s: float, most_bytes: int) -> None:
+        """Removes packages that nobody uses; what cannot be removed stays.
+
+        Args:
+            used: SHA-256 of those that stay.
+            unused_s: others stay for so long after they came.
+            most_bytes: of those others together; the oldest go.
+        """
+        found = []
+        for path in (self.folder / "code").glob("*.zip"):
+            with contextlib.suppress(OSError):
+                if path.stem not in used:
+                    status = path.stat()
+                    found.append((status.st_mtime, status.st_size, path))
+        left_bytes = most_bytes
+        for at, size_bytes, path in sorted(found, reverse=True):
+            left_bytes -= size_bytes
+            if left_bytes < 0 or at < time.time() - unused_s:
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
     def code(self, digest: str) -> bytes:
         """A package.

@@ -173,7 +173,13 @@ class ScriptedTaskManager:
 
 @asynccontextmanager
 async def taskmanager(
-    manager: JobManager, *, slots: int = 2, name: str = "", pid: Any = 1, has_processes: bool = False
+    manager: JobManager,
+    *,
+    slots: int = 2,
+    name: str = "",
+    pid: Any = 1,
+    has_processes: bool = False,
+    reads: bool = True,
 ) -> AsyncIterator[ScriptedTaskManager]:
     name = name or f"tm{next(_NUMBERS)}"
     facts = {"slots": slots, "data": f"memory://{name}", "hostname": name, "pid": pid}
@@ -183,7 +189,8 @@ async def taskmanager(
     async with trio.open_nursery() as nursery:
         found = ScriptedTaskManager(name, link)
         nursery.start_soon(link.run)
-        nursery.start_soon(found.serve)
+        if reads:
+            nursery.start_soon(found.serve)
         try:
             yield found
         finally:
