@@ -75,6 +75,13 @@ _DEFAULTS = JobManagerConfig()
     " they lie anywhere.",
 )
 @click.option("--web", metavar="ADDR:PORT", help="Serve a live page and a REST interface there.")
+@click.option(
+    "--web-name",
+    "web_names",
+    metavar="NAME",
+    multiple=True,
+    help="A name under which the page is asked, beside those of this host.",
+)
 @click.option("--web-submit", is_flag=True, help="Jobs may be cancelled and saved from the page; else it only shows.")
 @log_flag
 @json_flag
@@ -88,6 +95,7 @@ def jobmanager(
     datasets_bytes: int | None,
     checkpoint_roots: tuple[Path, ...],
     web: str | None,
+    web_names: tuple[str, ...],
     web_submit: bool,
     log_kind: str,
     as_json: bool,
@@ -104,18 +112,20 @@ def jobmanager(
         checkpoint_roots=tuple(str(root.absolute()) for root in checkpoint_roots),
     )
     set_up_logging(log_kind)
-    trio.run(_serve, config, web, web_submit, as_json)
+    trio.run(_serve, config, web, web_names, web_submit, as_json)
     return 0
 
 
-async def _serve(config: JobManagerConfig, web: str | None, may_change: bool, as_json: bool) -> None:
+async def _serve(
+    config: JobManagerConfig, web: str | None, web_names: tuple[str, ...], may_change: bool, as_json: bool
+) -> None:
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with open_jobmanager(config) as manager, contextlib.AsyncExitStack() as stack:
             page = None
             if web is not None:
                 from ..web.serve import open_web  # only who asks for it needs hypercorn and starlette
 
-                served = open_web(manager, web, secret=config.secret, may_change=may_change)
+                served = open_web(manager, web, secret=config.secret, may_change=may_change, names=web_names)
                 page = await stack.enter_async_context(served)
             with contextlib.suppress(BrokenPipeError):
                 if as_json:

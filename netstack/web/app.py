@@ -11,7 +11,6 @@ fails is logged and leaves a gap in the history; jobs go on.
 from __future__ import annotations
 
 import hmac
-import json
 import logging
 import secrets
 import time
@@ -30,8 +29,10 @@ from ..jobmanager.jobs import JobRecord
 from ..jobmanager.service import JobManager
 from ..jobmanager.view import edges_of, job_document, summary, taskmanagers_document
 from ..limited_log import LimitedLog
+from ..shown import shown_error
 from . import flink
 from .answers import JsonResponse, history_response, page_response
+from .guard import BROKE, json_of
 from .history import History, snapshot_text
 from .page import page
 
@@ -42,6 +43,9 @@ LOOK_S: Final = 0.5
 
 LOOK_PART: Final = 0.05
 """Of the time, at most, goes into looking."""
+
+MAX_STREAMS: Final = 64
+"""Pages that are told of what happens at a time; the oldest gives way, and asks again."""
 
 MAX_SAVEPOINTS: Final = 100
 """Answers of savepoints that are remembered."""
@@ -71,8 +75,10 @@ class Web:
         self._facts = {"may_change": may_change, **(facts or {})}
         self.history = History()
         self._savepoints: dict[str, dict[str, Any]] = {}
+        self._streams: dict[object, None] = {}
         self._nursery: trio.Nursery | None = None
         self.app = Starlette(
+            exception_handlers={Exception: _broke},
             routes=[
                 Route("/", self._page),
                 *(
@@ -97,7 +103,7 @@ class Web:
                         ("/netstack/events", self._events, "GET"),
                     )
                 ),
-            ]
+            ],
         )
 
     @asynccontextmanager
@@ -202,9 +208,13 @@ class Web:
         record = self._find(request)
         if record.master is None:
             return _refusal(409, f"job {record.stored.job_id} has ended, so there is nothing to save")
-        body = await request.body()
-        asked = json.loads(body) if body else {}
+        try:
+            asked = json_of(await request.body())
+        except ValueError as error:
+            return _refusal(400, f"the body is no JSON: {error}")
         stop = bool(isinstance(asked, dict) and asked.get("cancel-job"))
+        if sum(each["status"]["id"] == "IN_PROGRESS" for each in self._savepoints.values()) >= MAX_SAVEPOINTS:
+            return _refusal(429, f"{MAX_SAVEPOINTS} savepoints are being taken; wait for some of them")
         trigger = secrets.token_hex(16)
         self._savepoints[trigger] = {"status": {"id": "IN_PROGRESS"}}
         while len(self._savepoints) > MAX_SAVEPOINTS:
@@ -219,8 +229,10 @@ class Web:
         try:
             report = await master.savepoint(stop=stop)
             operation: dict[str, Any] = {"location": master.path_of(report.checkpoint_id)}
-        except NetstackError as error:
-            operation = {"failure-cause": {"class": type(error).__name__, "stack-trace": str(error)}}
+        except Exception as error:  # whatever it is, it ends this savepoint only
+            if not isinstance(error, NetstackError):
+                LOGGER.exception("a savepoint of job %s broke", record.stored.job_id)
+            operation = {"failure-cause": {"class": type(error).__name__, "stack-trace": shown_error(error)}}
         self._savepoints[trigger] = {"status": {"id": "COMPLETED"}, "operation": operation}
 
     async def _savepoint_status(self, request: Request) -> Response:
@@ -252,16 +264,28 @@ class Web:
     async def _events(self, request: Request) -> Response:
         async def told() -> AsyncIterator[bytes]:
             seen = -1
-            while True:
-                if self.history.number != seen:
-                    seen = self.history.number
-                    data = f'{{"at":{time.time():.3f},"snapshot":{self.history.last or "null"}}}'
-                    yield f"event: snapshot\ndata: {data}\n\n".encode()
-                else:
-                    yield b": alive\n\n"
-                await trio.sleep(LOOK_S)
+            me = object()
+            self._streams[me] = None
+            try:
+                while len(self._streams) > MAX_STREAMS:
+                    del self._streams[next(iter(self._streams))]
+                while me in self._streams:
+                    if self.history.number != seen:
+                        seen = self.history.number
+                        data = f'{{"at":{time.time():.3f},"snapshot":{self.history.last or "null"}}}'
+                        yield f"event: snapshot\ndata: {data}\n\n".encode()
+                    else:
+                        yield b": alive\n\n"
+                    await trio.sleep(LOOK_S)
+            finally:
+                self._streams.pop(me, None)
 
         return StreamingResponse(told(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+async def _broke(request: Request, error: Exception) -> Response:
+    """The answer to a request that broke; the guard tells how in the log."""
+    return _refusal(500, BROKE)
 
 
 def _refusal(status: int, text: str) -> JsonResponse:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, cast
@@ -36,6 +36,7 @@ try:
 
     from .answers import page_response
     from .app import Web
+    from .guard import Guard
 except ImportError as error:
     raise ConfigError(_MISSING) from error
 
@@ -48,6 +49,7 @@ async def open_web(
     secret: Secret | None = None,
     may_change: bool = False,
     facts: dict[str, Any] | None = None,
+    names: Iterable[str] = (),
 ) -> AsyncIterator[str]:
     """Serves while the block runs.
 
@@ -57,6 +59,7 @@ async def open_web(
         secret: whose `web_token` callers must show; None asks for none, and is allowed on loopback only.
         may_change: whether jobs may be cancelled and savepoints taken.
         facts: more for the page, in each snapshot.
+        names: host names under which it is asked, beside those of this host and any IP address.
 
     Yields:
         The URL of the page.
@@ -69,7 +72,7 @@ async def open_web(
         raise ConfigError(f"--web {address} would show jobs to strangers; give --secret-file, or a loopback address")
     web = Web(manager, token=None if secret is None else secret.web_token, may_change=may_change, facts=facts)
     listener = await _listen(address)
-    async with web.watching(), _served(web.app, listener) as url:
+    async with web.watching(), _served(Guard(web.app, names), listener) as url:
         yield url
 
 
@@ -94,7 +97,7 @@ async def open_replay(history: History, address: str) -> AsyncIterator[str]:
     async def answer(request: Request) -> Response:
         return page_response(text)
 
-    async with _served(Starlette(routes=[Route("/", answer)]), await _listen(address)) as url:
+    async with _served(Guard(Starlette(routes=[Route("/", answer)])), await _listen(address)) as url:
         yield url
 
 
@@ -121,7 +124,7 @@ async def _listen(address: str) -> socket.socket:
 
 
 @asynccontextmanager
-async def _served(app: Starlette, listener: socket.socket) -> AsyncIterator[str]:
+async def _served(app: Guard, listener: socket.socket) -> AsyncIterator[str]:
     config = Config()
     config.bind = [f"fd://{listener.detach()}"]  # hypercorn closes it
     config.accesslog = None
