@@ -65,6 +65,7 @@ class CertificateFolder:
         self._minimum = minimum
         self._seen: tuple[tuple[int, int, int], ...] | None = None
         self._current: Credentials | None = None
+        self._browsed: ssl.SSLContext | None = None
 
     def credentials(self) -> Credentials:
         """Of the files as they are now.
@@ -82,6 +83,12 @@ class CertificateFolder:
                 raise
             LOGGER.warning("renewed certificates are not used yet: %s", error)
         return self._current
+
+    def server_without_client(self) -> ssl.SSLContext:
+        """For who is dialled by browsers, which show a token instead of a certificate. Raises as `credentials`."""
+        self.credentials()
+        assert self._browsed is not None
+        return self._browsed
 
     def _look(self, name: str) -> tuple[int, int, int]:
         path = os.path.join(self.path, name)
@@ -102,7 +109,7 @@ class CertificateFolder:
         ca, certificate, key = (os.path.join(self.path, name) for name in _NAMES)
         contexts = []
         try:
-            for purpose in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
+            for purpose in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT, ssl.PROTOCOL_TLS_SERVER):
                 context = ssl.SSLContext(purpose)
                 context.minimum_version = self._minimum
                 context.load_cert_chain(certificate, key)
@@ -118,7 +125,7 @@ class CertificateFolder:
                 f"the certificates in {self.path} cannot be used: {reason}; {CERTIFICATE_NAME} has to belong to"
                 f" {KEY_NAME}, and {CA_NAME} to whoever signs those of the peers"
             ) from error
-        server, client = contexts
+        server, client, self._browsed = contexts
         server.verify_mode = ssl.CERT_REQUIRED  # both ends show a certificate
         server.num_tickets = 0  # connections last; a resumed session would show no certificate
         client.check_hostname = self._checks_names

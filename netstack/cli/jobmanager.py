@@ -74,7 +74,11 @@ _DEFAULTS = JobManagerConfig()
     help="Folders that jobs name for checkpoints, and savepoints, have to lie below; repeat it for more. If not given,"
     " they lie anywhere.",
 )
-@click.option("--web", metavar="ADDR:PORT", help="Serve a live page and a REST interface there.")
+@click.option(
+    "--web",
+    metavar="ADDR:PORT",
+    help="Serve a live page and a REST interface there; tls+tcp://ADDR:PORT: over TLS.",
+)
 @click.option(
     "--web-name",
     "web_names",

@@ -19,6 +19,7 @@ import hmac
 import os
 import secrets
 import stat
+import time
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias, final
 
@@ -125,10 +126,25 @@ class Secret:
         """What a scraper shows to read metrics: made of the secret, which cannot be had from it."""
         return self.proof(b"netstack metrics", b"", b"").hex()
 
-    @property
-    def web_token(self) -> str:
-        """What a browser shows to read a JobManager's page: made of the secret, which cannot be had from it."""
-        return self.proof(b"netstack web", b"", b"").hex()
+    def web_token(self, expires_s: float = 12 * 3600.0) -> str:
+        """What a browser shows to read a JobManager's page: made of the secret, which cannot be had from it.
+
+        Args:
+            expires_s: for how long from now it is good, by the clocks of both hosts.
+        """
+        end = str(int(time.time() + expires_s))
+        return f"{end}.{self._web_proof(end)}"
+
+    def end_of_web_token(self, token: str) -> int | None:
+        """When a token ends or ended, in seconds since 1970; None if this secret did not make it."""
+        end, _, proof = token.partition(".")
+        if not (end.isascii() and end.isdigit() and len(end) < 20):
+            return None
+        is_ours = hmac.compare_digest(proof.encode("utf-8", "replace"), self._web_proof(end).encode())
+        return int(end) if is_ours else None
+
+    def _web_proof(self, end: str) -> str:
+        return self.proof(b"netstack web", b"", b"", end.encode()).hex()
 
     def proof(self, label: bytes, first: bytes, second: bytes, about: bytes = b"") -> bytes:
         """HMAC-SHA256 over a label, two nonces, and what is said about the stream."""

@@ -3,14 +3,13 @@
 Takes: a JobManager of this process. Gives: Flink's paths with Flink's field names (`flink`), the rest under
 `/netstack`, server-sent events, one self-contained page.
 
-Rules: with a secret every path but the page itself wants its web token as bearer token. What changes something is
-refused unless the application was made for it. Looking takes at most a twentieth of the event loop's time. A look that
-fails is logged and leaves a gap in the history; jobs go on.
+Rules: with a secret every path but the page itself wants a web token as bearer token, or a session got for one. What
+changes something is refused unless the application was made for it. Looking takes at most a twentieth of the event
+loop's time. A look that fails is logged and leaves a gap in the history; jobs go on.
 """
 
 from __future__ import annotations
 
-import hmac
 import logging
 import secrets
 import time
@@ -35,6 +34,7 @@ from .answers import JsonResponse, history_response, page_response
 from .guard import BROKE, json_of
 from .history import History, snapshot_text
 from .page import page
+from .sessions import Sessions
 
 LOGGER: Final = logging.getLogger("netstack.web")
 
@@ -43,6 +43,8 @@ LOOK_S: Final = 0.5
 
 LOOK_PART: Final = 0.05
 """Of the time, at most, goes into looking."""
+
+HOW: Final = "make one: netstack web-token --secret-file FILE"
 
 MAX_STREAMS: Final = 64
 """Pages that are told of what happens at a time; the oldest gives way, and asks again."""
@@ -57,7 +59,7 @@ class Web:
 
     Args:
         manager: whose jobs are shown.
-        token: that callers must show; None asks for none.
+        sessions: who may look.
         may_change: whether jobs may be cancelled and savepoints taken from here.
         facts: more for the page.
 
@@ -67,10 +69,10 @@ class Web:
     """
 
     def __init__(
-        self, manager: JobManager, *, token: str | None, may_change: bool, facts: dict[str, Any] | None = None
+        self, manager: JobManager, *, sessions: Sessions, may_change: bool, facts: dict[str, Any] | None = None
     ) -> None:
         self._manager = manager
-        self._token = token
+        self._sessions = sessions
         self._may_change = may_change
         self._facts = {"may_change": may_change, **(facts or {})}
         self.history = History()
@@ -81,6 +83,7 @@ class Web:
             exception_handlers={Exception: _broke},
             routes=[
                 Route("/", self._page),
+                Route("/netstack/session", self._log_in, methods=["POST"]),
                 *(
                     Route(path, self._guarded(handler), methods=[method])
                     for path, handler, method in (
@@ -130,10 +133,8 @@ class Web:
 
     def _guarded(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def checked(request: Request) -> Response:
-            if self._token is not None:
-                given = request.headers.get("authorization", "").encode("latin-1", "replace")
-                if not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
-                    return _refusal(401, "send the web token of this cluster's secret as bearer token")
+            if not self._sessions.may(request.headers):
+                return _refusal(401, f"send a web token of this cluster's secret as bearer token; {HOW}")
             if request.method != "GET" and not self._may_change:
                 return _refusal(403, "this page only shows: start netstack jobmanager with --web-submit")
             try:
@@ -144,6 +145,17 @@ class Web:
                 return _refusal(409, str(error))
 
         return checked
+
+    async def _log_in(self, request: Request) -> Response:
+        try:
+            asked = json_of(await request.body())
+        except ValueError as error:
+            return _refusal(400, f"the body is no JSON: {error}")
+        token = asked.get("token") if isinstance(asked, dict) else None
+        cookie = self._sessions.log_in(token) if isinstance(token, str) else None
+        if cookie is None:
+            return _refusal(401, f"this is no web token of this cluster's secret, or it has ended; {HOW}")
+        return JsonResponse({}, headers={"Set-Cookie": cookie, "Cache-Control": "no-store"})
 
     async def _page(self, request: Request) -> Response:
         return page_response(page())

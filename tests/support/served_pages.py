@@ -41,11 +41,11 @@ async def ask(url: str, *, method: str = "GET", token: str = "") -> tuple[int, A
 
 
 @asynccontextmanager
-async def running(**settings: Any) -> AsyncIterator[tuple[JobManager, str, str]]:
+async def running(*, address: str = "127.0.0.1:0", **settings: Any) -> AsyncIterator[tuple[JobManager, str, str]]:
     """A JobManager with a job that runs on one TaskManager, its page, and the job's id."""
     async with jobmanager() as manager, taskmanager(manager, name="left"), client(manager) as user:
         job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
-        async with open_web(manager, "127.0.0.1:0", **settings) as url:
+        async with open_web(manager, address, **settings) as url:
             await until_running(user)
             yield manager, url, job_id
 

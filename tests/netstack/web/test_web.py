@@ -138,7 +138,7 @@ async def test_with_a_secret_a_token_is_wanted() -> None:
     async with running(secret=SECRET) as (_, url, _):
         for token in ("", "wrong", SECRET.metrics_token):
             assert (await ask(f"{url}/overview", token=token))[0] == 401
-        assert (await ask(f"{url}/overview", token=SECRET.web_token))[0] == 200
+        assert (await ask(f"{url}/overview", token=SECRET.web_token()))[0] == 200
         assert (await ask(f"{url}/netstack/history"))[0] == 401
 
 
