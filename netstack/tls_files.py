@@ -19,7 +19,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 from .errors import ConfigError
 
@@ -139,6 +139,21 @@ def certificate_folder(path: str, checks_names: bool, minimum: ssl.TLSVersion) -
     return CertificateFolder(path, checks_names=checks_names, minimum=minimum)
 
 
+def dial_as(listen: str) -> None:
+    """Has this process, and those it starts, dial with the certificates that it listens with.
+
+    What others tell of their addresses are places: how they are dialled is ours to say.
+
+    Raises:
+        ConfigError: it is an address with TLS and without certificates.
+    """
+    if listen.startswith(PREFIX):
+        _, query, folder = split_tls(listen)
+        if query:
+            rest = [(name, value) for name, value in parse_qsl(query) if name != "folder"]
+            os.environ[FOLDER_VARIABLE] = f"{folder.path}?{urlencode(rest)}" if rest else folder.path
+
+
 def split_tls(url: str) -> tuple[str, str, CertificateFolder]:
     """What `tls+X://...?folder=...` says.
 
@@ -152,8 +167,9 @@ def split_tls(url: str) -> tuple[str, str, CertificateFolder]:
     inner_url = base.removeprefix(PREFIX)
     if inner_url == base:
         raise ConfigError(f"address {url!r} names no transport to encrypt; write it like tls+tcp://127.0.0.1:6121")
-    given = dict(parse_qsl(query, keep_blank_values=True))
-    path = given.pop("folder", None) or os.environ.get(FOLDER_VARIABLE)
+    own_path, _, own = os.environ.get(FOLDER_VARIABLE, "").partition("?")
+    given = dict(parse_qsl(query or own, keep_blank_values=True))
+    path = given.pop("folder", None) or own_path
     names = given.pop("names", "on")
     version = given.pop("tls", "1.3")
     if given or names not in ("on", "off") or version not in _VERSIONS:

@@ -67,6 +67,9 @@ _DEFAULTS = JobManagerConfig()
     help="Most bytes of all datasets that jobs leave; then the oldest go. If not given, as the disks allow.",
 )
 @click.option(
+    "--require-tls", is_flag=True, help="Refuse TaskManagers whose data go without TLS, and to listen without."
+)
+@click.option(
     "--checkpoint-root",
     "checkpoint_roots",
     type=click.Path(file_okay=False, path_type=Path),
@@ -97,6 +100,7 @@ def jobmanager(
     slot_timeout_s: float,
     heartbeat_timeout_s: float,
     datasets_bytes: int | None,
+    require_tls: bool,
     checkpoint_roots: tuple[Path, ...],
     web: str | None,
     web_names: tuple[str, ...],
@@ -112,6 +116,7 @@ def jobmanager(
         load_balance=LoadBalanceMode(load_balance),
         slot_timeout_s=slot_timeout_s,
         heartbeat_timeout_s=heartbeat_timeout_s,
+        require_tls=require_tls,
         datasets_bytes=datasets_bytes,
         checkpoint_roots=tuple(str(root.absolute()) for root in checkpoint_roots),
     )

@@ -36,6 +36,7 @@ class JobManagerConfig:
         max_ended_jobs: so many jobs that have ended are remembered.
         checkpoint_roots: folders that jobs name for their checkpoints, and savepoints that they begin from, lie below
             one of these; none allows any.
+        require_tls: whether `listen`, and the data ports of all TaskManagers, have to be `tls+...`.
         datasets_bytes: of all datasets that jobs have left; the oldest go. None is no limit but that of the disks.
 
     Raises:
@@ -56,6 +57,7 @@ class JobManagerConfig:
     max_asks: int = 64
     max_ended_jobs: int = 256
     checkpoint_roots: tuple[str, ...] = ()
+    require_tls: bool = False
     datasets_bytes: int | None = None
 
     def __post_init__(self) -> None:
@@ -66,6 +68,8 @@ class JobManagerConfig:
         for name in ("max_connections", "max_unproven", "max_asks", "max_ended_jobs"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}: the least is 1")
+        if self.require_tls and "tls" not in self.listen.partition("://")[0].split("+"):
+            raise ConfigError(f"{self.listen} is no address with TLS, which is required: write tls+tcp://ADDR:PORT")
         if self.secret is None and not is_private(self.listen):
             raise ConfigError(
                 f"{self.listen} can be reached from other hosts, and there is no secret: give --secret-file FILE"

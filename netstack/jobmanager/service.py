@@ -102,7 +102,7 @@ class JobManager:
         self.address = address
         self.store = store
         self.slots = ClusterSlots(config.load_balance)
-        self.taskmanagers = TaskManagers(config.heartbeat_timeout_s)
+        self.taskmanagers = TaskManagers(require_tls=config.require_tls)
         self.blobs = MemoryBlobStore()
         self.datasets = Datasets(
             store, self.taskmanagers, in_thread, most_bytes=config.datasets_bytes, log=LOGGER.warning

@@ -61,9 +61,9 @@ def job_document(record: JobRecord, manager: JobManager) -> dict[str, Any]:
         empty |= failure_documents(None)
         empty |= {name: record.end[name] for name in empty if record.end is not None and name in record.end}
         empty |= {"waits_for": record.waits_for, "blocked": []}
-        last = record.last or {}
-        results = last.get("results", {}) if record.end is None else record.end["results"]  # its end is being stored
-        return {**empty, **last, **summary(record, manager), "results": results}
+        kept = record.last or {}
+        results = kept.get("results", {}) if record.end is None else record.end["results"]  # its end is being stored
+        return {**empty, **kept, **summary(record, manager), "results": results}
     missing = manager.slots.missing(record.stored.job_id)
     last = master.last_checkpoint
     return {
