@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import io
 import sys
 import tempfile
+import threading
+import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -108,6 +111,7 @@ class ShippedCode:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._used: dict[str, tuple[str, set[str]]] = {}
         """By package: its key, and the jobs that use it."""
+        self._lock = threading.Lock()
 
     def put(self, job_id: str, package: str, key: str, data: bytes) -> None:
         """Makes a package importable. Touches files: call it in a thread, one call at a time.
@@ -115,16 +119,25 @@ class ShippedCode:
         Args:
             job_id: whose.
             package: its name; the zip file holds it at its top.
-            key: ends with `-` and the SHA-256 of the zip file, in hex.
+            key: `code-` and the SHA-256 of the zip file, in hex.
             data: the zip file.
 
         Raises:
-            ConfigError: it is damaged, no package, or another job uses another one of that name.
+            ConfigError: it is damaged, no package or more than that, has a name of Python's, or another job uses
+                another one of that name.
         """
-        if hashlib.sha256(data).hexdigest() != key.rpartition("-")[2]:
+        if key != f"code-{hashlib.sha256(data).hexdigest()}":
             raise ConfigError(f"package {shown(package, 80)} is damaged: its {len(data)} bytes have another SHA-256")
         if not package.isidentifier():
             raise ConfigError(f"{shown(package, 80)} is no name of a package")
+        if package in sys.stdlib_module_names:
+            raise ConfigError(f"package {package!r} is shipped, and Python has a module of that name: rename it")
+        _check_contents(package, data)
+        with self._lock:
+            self._put(job_id, package, key, data)
+            self._sweep()
+
+    def _put(self, job_id: str, package: str, key: str, data: bytes) -> None:
         found = self._used.get(package)
         if found is not None and found[1]:
             if found[0] != key:
@@ -150,9 +163,22 @@ class ShippedCode:
         self._used[package] = key, {job_id}
 
     def job_left(self, job_id: str) -> None:
-        """No task of the job is left; what it shipped stays until another job ships something else."""
-        for _, jobs in self._used.values():
+        """No task of the job is left; what it alone shipped goes, so that nobody else finds it."""
+        for _, jobs in [*self._used.values()]:
             jobs.discard(job_id)
+        if self._lock.acquire(blocking=False):  # else whoever puts something sweeps afterwards
+            try:
+                self._sweep()
+            finally:
+                self._lock.release()
+
+    def _sweep(self) -> None:
+        for package, (key, jobs) in [*self._used.items()]:
+            if not jobs:
+                self._forget(package, key)
+                del self._used[package]
+                if all(other != key for other, _ in self._used.values()):
+                    self._path(key).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Forgets everything."""
@@ -176,6 +202,20 @@ class ShippedCode:
         for name in [name for name in sys.modules if name.partition(".")[0] == package]:
             del sys.modules[name]
         build_of.cache_clear()
+
+
+def _check_contents(package: str, data: bytes) -> None:
+    """A zip file on the path holds modules for everybody: so it has this package, and nothing beside it."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+        raise ConfigError(f"package {package!r} is no zip file: {shown_error(error)}") from error
+    for name in names:
+        if name != f"{package}.py" and (not name.startswith(f"{package}/") or ".." in name.split("/")):
+            raise ConfigError(
+                f"the zip file of package {package!r} holds {shown(name, 80)} beside it; ship one package a file"
+            )
 
 
 def check_builds(packages: Iterable[str], theirs: Mapping[str, str]) -> None:
