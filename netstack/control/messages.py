@@ -167,6 +167,14 @@ class CheckpointCompleted:
 
 
 @dataclass(frozen=True, slots=True)
+class CommitTasks:
+    """Of a job without checkpoints: these attempts, which wait, commit what they have prepared, and end."""
+
+    job_id: str
+    attempts: tuple[Attempt, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CloseJob:
     """Cancel what runs and release everything; answered by `JobClosed`, unless the job is not open."""
 
@@ -247,7 +255,8 @@ class TaskStates:
 
     Attributes:
         job_id: of which job.
-        state: `initializing`, `running` or `canceled`; the other ends have messages of their own.
+        state: `initializing`, `running`, `waiting` (it has sent its last event, and its end is to be confirmed by a
+            checkpoint, or by `CommitTasks`) or `canceled`; the other ends have messages of their own.
         attempts: which.
     """
 
@@ -506,6 +515,7 @@ Message: TypeAlias = (
     | TriggerCheckpoint
     | AbortCheckpoint
     | CheckpointCompleted
+    | CommitTasks
     | CloseJob
     | BlobPart
     | AskStatistics

@@ -30,6 +30,7 @@ from ..control.messages import (
     CancelTasks,
     CheckpointCompleted,
     CloseJob,
+    CommitTasks,
     DropDataset,
     FetchBlob,
     JobClosed,
@@ -217,6 +218,9 @@ class _RelayedJob:
             case CancelTasks():
                 for slot, attempts in self._by_slot(message.attempts):
                     slot.cancel(self._job_id, attempts)
+            case CommitTasks():
+                for slot, attempts in self._by_slot(message.attempts):
+                    slot.send(self._job_id, CommitTasks(self._job_id, attempts))
             case TriggerCheckpoint():
                 for slot, attempts in self._by_slot(message.attempts):
                     slot.send(
