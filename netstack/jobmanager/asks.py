@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 from ..errors import ConfigError
 from ..runtime.control_port import Answers
 from ..shown import shown
+from .audit import audit
 from .failures import fatal_traceback
 from .packages import Upload
 from .view import job_document, summary, taskmanagers_document
@@ -33,13 +34,15 @@ class Asks:
     Args:
         manager: knows the answers.
         upload: the package that the client sends.
+        client: who it is, for the audit log.
 
     Attributes:
         answers: by the question's name.
     """
 
-    def __init__(self, manager: JobManager, upload: Upload) -> None:
+    def __init__(self, manager: JobManager, upload: Upload, client: str) -> None:
         self._manager = manager
+        self._client = client
         self._upload = upload
         self.answers: Answers = {
             "code": self._code,
@@ -77,6 +80,7 @@ class Asks:
             code=_texts(document, "code"),
             builds=_texts(document, "builds"),
         )
+        audit("submit", self._manager.jobs.records[job_id], self._client)
         return {"job_id": job_id}
 
     async def _jobs(self, document: Document) -> Document:
@@ -96,6 +100,7 @@ class Asks:
 
     async def _cancel(self, document: Document) -> Document:
         record = self._find(document)
+        audit("cancel", record, self._client)
         await self._manager.jobs.cancel(record)
         assert record.end is not None
         return {"state": record.end["state"]}
@@ -112,6 +117,7 @@ class Asks:
                 f" all of it runs; {self._manager.slots.describe()}"
             )
         stop = _want(document, "stop", bool)
+        audit("savepoint and stop" if stop else "savepoint", record, self._client)
         report = await master.savepoint(stop=stop)
         if stop:
             await record.ended.wait()

@@ -268,7 +268,7 @@ class JobManager:
         elif greeting.role == CLIENT:
             upload = Upload(self._uploads, link.place.rpartition(":")[0])
             try:
-                answers = Asks(self, upload).answers
+                answers = Asks(self, upload, link.peer).answers
                 await answer_questions(link, answers, LOGGER, who="this JobManager", max_asks=self.config.max_asks)
             finally:
                 upload.give_way()

@@ -24,6 +24,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from ..errors import ConfigError, NetstackError
+from ..jobmanager.audit import audit
 from ..jobmanager.jobs import JobRecord
 from ..jobmanager.service import JobManager
 from ..jobmanager.view import edges_of, job_document, summary, taskmanagers_document
@@ -188,6 +189,7 @@ class Web:
             return _refusal(400, f"mode={mode[:20]!r}: only cancel is known")
         if record.master is None:
             return _refusal(409, f"job {record.stored.job_id} has ended")
+        audit("cancel", record, _who(request))
         record.master.cancel()
         return JsonResponse({}, status_code=202)
 
@@ -227,6 +229,7 @@ class Web:
         stop = bool(isinstance(asked, dict) and asked.get("cancel-job"))
         if sum(each["status"]["id"] == "IN_PROGRESS" for each in self._savepoints.values()) >= MAX_SAVEPOINTS:
             return _refusal(429, f"{MAX_SAVEPOINTS} savepoints are being taken; wait for some of them")
+        audit("savepoint and stop" if stop else "savepoint", record, _who(request))
         trigger = secrets.token_hex(16)
         self._savepoints[trigger] = {"status": {"id": "IN_PROGRESS"}}
         while len(self._savepoints) > MAX_SAVEPOINTS:
@@ -293,6 +296,10 @@ class Web:
                 self._streams.pop(me, None)
 
         return StreamingResponse(told(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+def _who(request: Request) -> str:
+    return "the page" if request.client is None else f"the page, from {request.client.host}"
 
 
 async def _broke(request: Request, error: Exception) -> Response:
