@@ -38,6 +38,11 @@ _DEFAULTS = JobManagerConfig()
 )
 @secret_flag
 @click.option(
+    "--client-secret-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Another secret, for those who submit and ask: whoever has only this is no TaskManager.",
+)
+@click.option(
     "--load-balance",
     type=click.Choice([mode.value for mode in LoadBalanceMode]),
     default=LoadBalanceMode.NONE.value,
@@ -96,6 +101,7 @@ def jobmanager(
     listen: str,
     folder: Path | None,
     secret_file: Path | None,
+    client_secret_file: Path | None,
     load_balance: str,
     slot_timeout_s: float,
     heartbeat_timeout_s: float,
@@ -113,6 +119,7 @@ def jobmanager(
         listen=listen if "://" in listen else f"tcp://{listen}",
         folder=None if folder is None else str(folder.absolute()),
         secret=None if secret_file is None else Secret.from_file(secret_file),
+        client_secret=None if client_secret_file is None else Secret.from_file(client_secret_file),
         load_balance=LoadBalanceMode(load_balance),
         slot_timeout_s=slot_timeout_s,
         heartbeat_timeout_s=heartbeat_timeout_s,
@@ -134,7 +141,14 @@ async def _serve(
             if web is not None:
                 from ..web.serve import open_web  # only who asks for it needs hypercorn and starlette
 
-                served = open_web(manager, web, secret=config.secret, may_change=may_change, names=web_names)
+                served = open_web(
+                    manager,
+                    web,
+                    secret=config.secret,
+                    client_secret=config.client_secret,
+                    may_change=may_change,
+                    names=web_names,
+                )
                 page = await stack.enter_async_context(served)
             with contextlib.suppress(BrokenPipeError):
                 if as_json:

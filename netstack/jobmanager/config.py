@@ -25,6 +25,8 @@ class JobManagerConfig:
             its own life only.
         name: for people; the host's if empty.
         secret: shared with TaskManagers and clients; None lets everybody in, and needs a loopback address.
+        client_secret: another one, for clients: whoever proves it asks and submits, and is no TaskManager. `secret`
+            lets clients in as well.
         load_balance: how tasks are spread over TaskManagers.
         slot_timeout_s: how long tasks wait for slots before they fail.
         slot_idle_timeout_s: how long a job keeps a slot that it does not need.
@@ -47,6 +49,7 @@ class JobManagerConfig:
     folder: str | None = None
     name: str = ""
     secret: Secret | None = None
+    client_secret: Secret | None = None
     load_balance: LoadBalanceMode = LoadBalanceMode.NONE
     slot_timeout_s: float = 300.0
     slot_idle_timeout_s: float = 50.0
@@ -70,6 +73,11 @@ class JobManagerConfig:
                 raise ConfigError(f"{name}={getattr(self, name)}: the least is 1")
         if self.require_tls and "tls" not in self.listen.partition("://")[0].split("+"):
             raise ConfigError(f"{self.listen} is no address with TLS, which is required: write tls+tcp://ADDR:PORT")
+        if self.client_secret is not None:
+            if self.secret is None:
+                raise ConfigError("a secret for clients alone goes with one for TaskManagers: give both")
+            if self.client_secret.reveal() == self.secret.reveal():
+                raise ConfigError("the clients' secret is that of the cluster: make another one, or give only that")
         if self.secret is None and not is_private(self.listen):
             raise ConfigError(
                 f"{self.listen} can be reached from other hosts, and there is no secret: give --secret-file FILE"

@@ -117,6 +117,7 @@ class JobManager:
         self._port = ControlPort(
             Admission(
                 config.secret,
+                client_secret=config.client_secret,
                 max_connections=config.max_connections,
                 max_unproven=config.max_unproven,
                 timeout_s=config.handshake_timeout_s,

@@ -188,16 +188,25 @@ async def prove_dialler(stream: ByteStream, secret: Secret, *, token: Token = se
 
 
 async def prove_acceptor(
-    stream: ByteStream, secret: Secret, *, known_as: Sequence[str] = (), token: Token = secrets.token_bytes
-) -> None:
+    stream: ByteStream,
+    secret: Secret,
+    *,
+    also: Secret | None = None,
+    known_as: Sequence[str] = (),
+    token: Token = secrets.token_bytes,
+) -> bool:
     """Has whoever dialled us prove that it knows the secret, then proves the same: see `prove_dialler`.
 
     Args:
         stream: accepted, and not used yet.
         secret: shared.
+        also: another one that is good, too.
         known_as: addresses (`host:port`) besides that of the stream under which we are dialled, where something between
             translates them.
         token: makes the nonce.
+
+    Returns:
+        Whether it was `secret` that was proven, and not `also`.
     """
     await trio.lowlevel.checkpoint()
     mine = token(NONCE_BYTES)
@@ -209,9 +218,10 @@ async def prove_acceptor(
     ours = stream.endpoints()[0]
     for address in dict.fromkeys((ours, *known_as, "")):  # "": the dialler's stream knows no addresses
         about = _about(stream, address)
-        if hmac.compare_digest(proof, secret.proof(_DIALLER, theirs, mine, about)):
-            await _send(stream, secret.proof(_ACCEPTOR, mine, theirs, about))
-            return
+        for each in (secret, also):
+            if each is not None and hmac.compare_digest(proof, each.proof(_DIALLER, theirs, mine, about)):
+                await _send(stream, each.proof(_ACCEPTOR, mine, theirs, about))
+                return each is secret
     raise _secrets_differ(stream, ours)
 
 

@@ -50,6 +50,7 @@ async def open_web(
     address: str,
     *,
     secret: Secret | None = None,
+    client_secret: Secret | None = None,
     may_change: bool = False,
     facts: dict[str, Any] | None = None,
     names: Iterable[str] = (),
@@ -61,6 +62,7 @@ async def open_web(
         address: `host:port`; port 0 picks a free one. `tls+tcp://host:port?folder=PATH` serves over TLS, with the
             certificate in the folder, or in $NETSTACK_TLS; browsers show none.
         secret: whose `web_token` callers must show; None asks for none, and is allowed on loopback only.
+        client_secret: whose tokens are good as well.
         may_change: whether jobs may be cancelled and savepoints taken.
         facts: more for the page, in each snapshot.
         names: host names under which it is asked, beside those of this host and any IP address.
@@ -79,7 +81,9 @@ async def open_web(
     host, _ = _place_of(place)
     if secret is None and not _is_loopback(host):
         raise ConfigError(f"--web {address} would show jobs to strangers; give --secret-file, or a loopback address")
-    sessions = Sessions(secret, is_secure=certificates is not None)
+    sessions = Sessions(
+        [each for each in (secret, client_secret) if each is not None], is_secure=certificates is not None
+    )
     web = Web(manager, sessions=sessions, may_change=may_change, facts=facts)
     listener = await _listen(place)
     async with web.watching(), _served(Guard(web.app, names), listener, certificates) as url:

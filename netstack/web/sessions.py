@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Final, final
 
@@ -29,20 +29,20 @@ class Sessions:
     """All of one page.
 
     Args:
-        secret: whose tokens are good; None lets everybody look.
+        keys: the secrets whose tokens are good; none lets everybody look.
         is_secure: whether the page is served over TLS, so that its cookie goes no other way.
         clock: seconds since 1970.
     """
 
-    def __init__(self, secret: Secret | None, *, is_secure: bool, clock: Callable[[], float] = time.time) -> None:
-        self._secret = secret
+    def __init__(self, keys: Iterable[Secret], *, is_secure: bool, clock: Callable[[], float] = time.time) -> None:
+        self._keys = tuple(keys)
         self._is_secure = is_secure
         self._clock = clock
         self._ends: dict[bytes, float] = {}
 
     def may(self, headers: Mapping[str, str]) -> bool:
         """Whether a request with these headers may go on."""
-        if self._secret is None:
+        if not self._keys:
             return True
         kind, _, token = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
@@ -69,8 +69,8 @@ class Sessions:
 
     def _end_of(self, token: str) -> float | None:
         """When a token ends; None: it is none, or has ended."""
-        end = None if self._secret is None else self._secret.end_of_web_token(token.strip())
-        return end if end is not None and end > self._clock() else None
+        ends = (key.end_of_web_token(token.strip()) for key in self._keys)
+        return next((end for end in ends if end is not None and end > self._clock()), None)
 
 
 def _digest(session: str) -> bytes:

@@ -65,7 +65,7 @@ async def test_a_browser_gets_a_session_for_a_token() -> None:
 
 def test_a_session_ends_with_its_token_and_there_are_so_many() -> None:
     now = [1e9]
-    sessions = Sessions(SECRET, is_secure=True, clock=lambda: now[0])
+    sessions = Sessions([SECRET], is_secure=True, clock=lambda: now[0])
 
     def token(end: float) -> str:
         text = str(int(end))
