@@ -4,7 +4,8 @@ Takes: bytes that a peer or a file gave. Gives: lists, dicts and plain values; a
 
 Rules: a byte of msgpack may become a list of 56 bytes, and a thousand of them may lie in each other: `repr`, `==`,
 `copy` and user code recurse where the unpacker did not. So both are bounded before anybody sees the document. Nothing
-here recurses, and what is small or flat is not looked at twice.
+here recurses, and what is small or flat is not looked at twice. Values are None, bools, ints, floats, texts and bytes:
+the extension types of msgpack, timestamps among them, are refused at the first one, since each is an object of Python.
 """
 
 from __future__ import annotations
@@ -50,16 +51,25 @@ def unpack_document(
 
     hook = counted if most > max_containers else None
     try:
-        document = msgpack.unpackb(data, strict_map_key=False, list_hook=hook, object_hook=hook)
+        document = msgpack.unpackb(
+            data, strict_map_key=False, list_hook=hook, object_hook=hook, ext_hook=_refuse, max_ext_len=0
+        )
     except msgpack.StackError as error:
         raise ValueError(f"it is nested deeper than {max_depth} levels") from error
     except (msgpack.UnpackException, ValueError, TypeError) as error:
+        if "max_ext_len" in str(error):
+            raise ValueError("it has values of an extension type of msgpack") from error
         if count > max_containers:
             raise ValueError(f"it has more than {max_containers} lists and maps") from error
         raise ValueError(f"it is not msgpack: {type(error).__name__} {error}".rstrip()) from error
     if most > max_depth:  # else it cannot be deeper
         _check_depth(document, max_depth)
     return document
+
+
+def _refuse(code: int, data: bytes) -> None:
+    """An extension type without data; those with data are too long."""
+    raise ValueError(f"extension type {code}")
 
 
 def _check_depth(document: Any, max_depth: int) -> None:

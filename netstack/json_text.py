@@ -4,7 +4,8 @@ Takes: documents that hold values of users and of peers. Gives: text that every 
 
 Rules: no value raises. Keys and bytes become text, with escapes where bytes are no UTF-8. NaN and the infinities become
 null, as JSON has none. A list or dict deeper than `MAX_DEPTH` is shown in short. Everything else is shown as Python
-would write it. A document of plain values only is written by `json` alone.
+would write it. A document of plain values only is written by `json` alone. What is looked at again and again is
+`shortened` first: a result of a job may be as long as its user likes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Set
-from typing import Any, Final
+from typing import Any, Final, final
 
 from .shown import shown
 
@@ -35,7 +36,7 @@ def json_text(document: object, *, indent: int | None = None, compact: bool = Fa
     try:
         text = json.dumps(document, indent=indent, separators=separators, ensure_ascii=compact, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
-        document = _plain(document, MAX_DEPTH)
+        document = _plain(document, MAX_DEPTH, _Room(math.inf))
         text = json.dumps(document, indent=indent, separators=separators, ensure_ascii=compact)
     if not text.isascii():
         try:
@@ -45,39 +46,79 @@ def json_text(document: object, *, indent: int | None = None, compact: bool = Fa
     return text
 
 
-def _plain(value: object, depth: int) -> Any:
+def shortened(value: object, characters: int) -> Any:
+    """A copy of a value that `json` takes, of about so many characters at most; "..." stands for what was left out.
+
+    Takes time and memory for what it gives, not for what it leaves out.
+    """
+    return _plain(value, MAX_DEPTH, _Room(characters))
+
+
+@final
+class _Room:
+    """How many characters are left; each value takes some."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, characters: float) -> None:
+        self.left = characters
+
+    def cut(self, text: str | bytes | bytearray) -> str | bytes | bytearray:
+        """As much of a text as there is room for, and some more."""
+        kept = text if len(text) <= self.left else text[: max(0, int(self.left))]
+        self.left -= len(kept)
+        return kept
+
+
+_LEFT_OUT: Final = "..."
+_OF_A_VALUE: Final = 4
+"""Characters that each value takes at least, with what stands around it."""
+
+
+def _plain(value: object, depth: int, room: _Room) -> Any:
     """A copy of a value that `json.dumps` takes, with at most `depth` lists and dicts in each other."""
-    if value is None or isinstance(value, bool | str):
+    room.left -= _OF_A_VALUE
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, str | bytes | bytearray):
+        kept = room.cut(value)
+        text = kept if isinstance(kept, str) else kept.decode(errors="backslashreplace")
+        return text if len(kept) == len(value) else text + _LEFT_OUT
     if isinstance(value, int):
         return int(value) if value.bit_length() <= _MAX_INT_BITS else shown(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
-    if isinstance(value, bytes | bytearray):
-        return value.decode(errors="backslashreplace")
     if depth and isinstance(value, Mapping):
-        return _object(value, depth - 1)
+        return _object(value, depth - 1, room)
     if depth and isinstance(value, list | tuple | Set):
-        return [_plain(each, depth - 1) for each in value]
+        found = []
+        for each in value:
+            if room.left <= 0:
+                found.append(_LEFT_OUT)
+                break
+            found.append(_plain(each, depth - 1, room))
+        return found
     return shown(value)
 
 
-def _object(mapping: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+def _object(mapping: Mapping[Any, Any], depth: int, room: _Room) -> dict[str, Any]:
     """A dict with texts as keys; of two keys with one text the second is shown as Python would write it."""
     found: dict[str, Any] = {}
     for key, value in mapping.items():
-        text = _key(key)
+        if room.left <= 0:
+            found[_LEFT_OUT] = _LEFT_OUT
+            break
+        text = _key(key, room)
         if text in found:
             text = shown(key)
         while text in found:
             text += "'"
-        found[text] = _plain(value, depth)
+        found[text] = _plain(value, depth, room)
     return found
 
 
-def _key(key: object) -> str:
-    if isinstance(key, str):
-        return key
-    if isinstance(key, bytes | bytearray):
-        return key.decode(errors="backslashreplace")
+def _key(key: object, room: _Room) -> str:
+    if isinstance(key, str | bytes | bytearray):
+        kept = room.cut(key)
+        return kept if isinstance(kept, str) else kept.decode(errors="backslashreplace")
     return {None: "null", True: "true", False: "false"}[key] if key is None or isinstance(key, bool) else shown(key)

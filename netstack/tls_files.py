@@ -19,7 +19,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 from .errors import ConfigError
 
@@ -65,6 +65,7 @@ class CertificateFolder:
         self._minimum = minimum
         self._seen: tuple[tuple[int, int, int], ...] | None = None
         self._current: Credentials | None = None
+        self._browsed: ssl.SSLContext | None = None
 
     def credentials(self) -> Credentials:
         """Of the files as they are now.
@@ -82,6 +83,12 @@ class CertificateFolder:
                 raise
             LOGGER.warning("renewed certificates are not used yet: %s", error)
         return self._current
+
+    def server_without_client(self) -> ssl.SSLContext:
+        """For who is dialled by browsers, which show a token instead of a certificate. Raises as `credentials`."""
+        self.credentials()
+        assert self._browsed is not None
+        return self._browsed
 
     def _look(self, name: str) -> tuple[int, int, int]:
         path = os.path.join(self.path, name)
@@ -102,7 +109,7 @@ class CertificateFolder:
         ca, certificate, key = (os.path.join(self.path, name) for name in _NAMES)
         contexts = []
         try:
-            for purpose in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
+            for purpose in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT, ssl.PROTOCOL_TLS_SERVER):
                 context = ssl.SSLContext(purpose)
                 context.minimum_version = self._minimum
                 context.load_cert_chain(certificate, key)
@@ -118,7 +125,7 @@ class CertificateFolder:
                 f"the certificates in {self.path} cannot be used: {reason}; {CERTIFICATE_NAME} has to belong to"
                 f" {KEY_NAME}, and {CA_NAME} to whoever signs those of the peers"
             ) from error
-        server, client = contexts
+        server, client, self._browsed = contexts
         server.verify_mode = ssl.CERT_REQUIRED  # both ends show a certificate
         server.num_tickets = 0  # connections last; a resumed session would show no certificate
         client.check_hostname = self._checks_names
@@ -130,6 +137,21 @@ class CertificateFolder:
 def certificate_folder(path: str, checks_names: bool, minimum: ssl.TLSVersion) -> CertificateFolder:
     """The one object for a folder in this process."""
     return CertificateFolder(path, checks_names=checks_names, minimum=minimum)
+
+
+def dial_as(listen: str) -> None:
+    """Has this process, and those it starts, dial with the certificates that it listens with.
+
+    What others tell of their addresses are places: how they are dialled is ours to say.
+
+    Raises:
+        ConfigError: it is an address with TLS and without certificates.
+    """
+    if listen.startswith(PREFIX):
+        _, query, folder = split_tls(listen)
+        if query:
+            rest = [(name, value) for name, value in parse_qsl(query) if name != "folder"]
+            os.environ[FOLDER_VARIABLE] = f"{folder.path}?{urlencode(rest)}" if rest else folder.path
 
 
 def split_tls(url: str) -> tuple[str, str, CertificateFolder]:
@@ -145,8 +167,9 @@ def split_tls(url: str) -> tuple[str, str, CertificateFolder]:
     inner_url = base.removeprefix(PREFIX)
     if inner_url == base:
         raise ConfigError(f"address {url!r} names no transport to encrypt; write it like tls+tcp://127.0.0.1:6121")
-    given = dict(parse_qsl(query, keep_blank_values=True))
-    path = given.pop("folder", None) or os.environ.get(FOLDER_VARIABLE)
+    own_path, _, own = os.environ.get(FOLDER_VARIABLE, "").partition("?")
+    given = dict(parse_qsl(query or own, keep_blank_values=True))
+    path = given.pop("folder", None) or own_path
     names = given.pop("names", "on")
     version = given.pop("tls", "1.3")
     if given or names not in ("on", "off") or version not in _VERSIONS:

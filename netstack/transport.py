@@ -221,6 +221,18 @@ def url_parts(url: str) -> SplitResult:
     return parts
 
 
+def told_address(url: str) -> str:
+    """An address as others are told it: without parameters, which are its owner's, not of whoever dials it.
+
+    An impaired line keeps them: they are the line's.
+
+    Raises:
+        ConfigError: the address cannot be read.
+    """
+    parts = url_parts(url)
+    return url if "tls" not in parts.scheme.split("+") else url.partition("?")[0]
+
+
 def is_private(url: str) -> bool:
     """Whether only this host reaches an address."""
     parts = url_parts(url)

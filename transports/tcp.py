@@ -79,7 +79,7 @@ class TcpTransport(Transport):
             finally:
                 if not connected:
                     sock.close()
-        raise ConnectionLost(f"cannot reach {url}: {', '.join(failures)}; is a TaskManager listening there?")
+        raise ConnectionLost(f"cannot reach {url}: {', '.join(failures)}; is anything listening there?")
 
 
 def split_host_port(url: str) -> tuple[str, int]:

@@ -57,7 +57,7 @@ class UnixTransport(Transport):
             return SocketStream(sock, url)
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else str(error)
-            raise ConnectionLost(f"cannot reach {url}: {reason}; is a TaskManager listening there?") from error
+            raise ConnectionLost(f"cannot reach {url}: {reason}; is anything listening there?") from error
         finally:
             if not connected:
                 sock.close()

@@ -42,6 +42,7 @@ _COMMANDS: Final = {
     "submit": "jobs",
     "taskmanager": "taskmanager",
     "top": "top",
+    "web-token": "web_token",
 }
 """Of each command the module it is in, under its own name."""
 
@@ -58,7 +59,7 @@ class _Commands(click.Group):
         module = _COMMANDS.get(cmd_name)
         if module is None:
             return None
-        found: click.Command = getattr(importlib.import_module(f".{module}", __name__), cmd_name)
+        found: click.Command = getattr(importlib.import_module(f".{module}", __name__), cmd_name.replace("-", "_"))
         return found
 
 

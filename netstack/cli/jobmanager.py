@@ -40,6 +40,11 @@ _DEFAULTS = JobManagerConfig()
 )
 @secret_flag
 @click.option(
+    "--client-secret-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Another secret, for those who submit and ask: whoever has only this is no TaskManager.",
+)
+@click.option(
     "--load-balance",
     type=click.Choice([mode.value for mode in LoadBalanceMode]),
     default=LoadBalanceMode.NONE.value,
@@ -85,7 +90,29 @@ _DEFAULTS = JobManagerConfig()
     help="So do the places of what tasks read, where producers times consumers are at least so many.",
 )
 @adaptive_flags
-@click.option("--web", metavar="ADDR:PORT", help="Serve a live page and a REST interface there.")
+@click.option(
+    "--require-tls", is_flag=True, help="Refuse TaskManagers whose data go without TLS, and to listen without."
+)
+@click.option(
+    "--checkpoint-root",
+    "checkpoint_roots",
+    type=click.Path(file_okay=False, path_type=Path),
+    multiple=True,
+    help="Folders that jobs name for checkpoints, and savepoints, have to lie below; repeat it for more. If not given,"
+    " they lie anywhere.",
+)
+@click.option(
+    "--web",
+    metavar="ADDR:PORT",
+    help="Serve a live page and a REST interface there; tls+tcp://ADDR:PORT: over TLS.",
+)
+@click.option(
+    "--web-name",
+    "web_names",
+    metavar="NAME",
+    multiple=True,
+    help="A name under which the page is asked, beside those of this host.",
+)
 @click.option("--web-submit", is_flag=True, help="Jobs may be cancelled and saved from the page; else it only shows.")
 @log_flag
 @json_flag
@@ -93,6 +120,7 @@ def jobmanager(
     listen: str,
     folder: Path | None,
     secret_file: Path | None,
+    client_secret_file: Path | None,
     load_balance: str,
     slot_timeout_s: float,
     heartbeat_timeout_s: float,
@@ -100,7 +128,10 @@ def jobmanager(
     offload_bytes: int,
     offload_descriptors: int,
     adaptive: dict[str, int],
+    require_tls: bool,
+    checkpoint_roots: tuple[Path, ...],
     web: str | None,
+    web_names: tuple[str, ...],
     web_submit: bool,
     log_kind: str,
     as_json: bool,
@@ -110,26 +141,38 @@ def jobmanager(
         listen=listen if "://" in listen else f"tcp://{listen}",
         folder=None if folder is None else str(folder.absolute()),
         secret=None if secret_file is None else Secret.from_file(secret_file),
+        client_secret=None if client_secret_file is None else Secret.from_file(client_secret_file),
         load_balance=LoadBalanceMode(load_balance),
         slot_timeout_s=slot_timeout_s,
         heartbeat_timeout_s=heartbeat_timeout_s,
+        require_tls=require_tls,
         datasets_bytes=datasets_bytes,
         offload=OffloadRule(offload_bytes, offload_descriptors),
         adaptive=adaptive_settings(adaptive),
+        checkpoint_roots=tuple(str(root.absolute()) for root in checkpoint_roots),
     )
     set_up_logging(log_kind)
-    trio.run(_serve, config, web, web_submit, as_json)
+    trio.run(_serve, config, web, web_names, web_submit, as_json)
     return 0
 
 
-async def _serve(config: JobManagerConfig, web: str | None, may_change: bool, as_json: bool) -> None:
+async def _serve(
+    config: JobManagerConfig, web: str | None, web_names: tuple[str, ...], may_change: bool, as_json: bool
+) -> None:
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with open_jobmanager(config) as manager, contextlib.AsyncExitStack() as stack:
             page = None
             if web is not None:
                 from ..web.serve import open_web  # only who asks for it needs hypercorn and starlette
 
-                served = open_web(manager, web, secret=config.secret, may_change=may_change)
+                served = open_web(
+                    manager,
+                    web,
+                    secret=config.secret,
+                    client_secret=config.client_secret,
+                    may_change=may_change,
+                    names=web_names,
+                )
                 page = await stack.enter_async_context(served)
             with contextlib.suppress(BrokenPipeError):
                 if as_json:

@@ -30,6 +30,7 @@ from ..taskmanager.service import CONNECT_TIMEOUT_S, TaskManager, TaskManagerCon
 from ..taskmanager.slot_process import check_process_memory, limit_memory, slot_main
 from ..taskmanager.slot_processes import SlotProcesses
 from ..taskmanager.slot_settings import SlotSettings
+from ..tls_files import dial_as
 from .jobmanager_flags import ADDRESS_VARIABLE, SECRET_VARIABLE
 from .json_document import print_document
 from .logs import log_flag, set_up_logging
@@ -172,6 +173,7 @@ def taskmanager(config_file: Path | None, until_eof: bool, log_kind: str, as_jso
     slots_in = settings.pop("slots_in", None)
     process_memory_bytes = settings.pop("process_memory_bytes", None)
     config = taskmanager_config(settings)
+    dial_as(config.listen)  # before the processes of slots begin
     set_up_logging(log_kind)
     processes = None
     if slots_in not in (None, PROCESSES, LOOP):

@@ -5,6 +5,8 @@ Takes: documents. Gives: names of columns for both ends; an error for a document
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from .codec import Plain
@@ -36,30 +38,66 @@ OUTPUT_COLUMNS: Final = ("subpartition", "queued_buffers", "backlog_buffers", "c
 """Of a channel at its producer; see `SubpartitionStatistics`."""
 
 
-_PLAIN: Final = frozenset({int, bool, str, type(None)})
+_CELLS: Final = (int, bool, str, type(None))
 """What a cell of a row is."""
+
+_NUMBER: Final = (int, float)
+_OF_A_TASK: Final = {
+    "attempt": (list,),
+    "records_in": (int,),
+    "records_out": (int,),
+    "busy_s": _NUMBER,
+    "idle_s": _NUMBER,
+    "backpressured_s": _NUMBER,
+    "barriers": (dict, type(None)),
+    "inputs": (list,),
+    "outputs": (list,),
+}
+_OF_AN_INPUT: Final = {"channels": (int,), "floating": (dict, type(None)), "rows": (list,)}
+_OF_AN_OUTPUT: Final = {"pool": (dict, type(None)), "rows": (list,)}
 
 
 def check_details(document: Plain) -> None:
-    """Raises `KeyError`, `TypeError` or `ValueError` for what snapshots could not be made of."""
-    float(document["took_s"])
+    """Whether a snapshot can be made of it: every part that is looked into has exactly its type.
+
+    Raises:
+        ValueError: no; the text says where.
+    """
+    _check("details", document, {"took_s": _NUMBER, "jobs": (dict,), "network": (dict, type(None))})
     for name in TASKMANAGER_KEYS:
-        document[name]
+        if name not in document:
+            raise ValueError(f"details without {name}")
     for job in document["jobs"].values():
-        if job["network"] is not None:
-            dict(job["network"])
+        _check("a job", job, {"tasks": (list,), "network": (dict, type(None))})
         for task in job["tasks"]:
+            _check("a task", task, _OF_A_TASK)
             if [*map(type, task["attempt"])] != [int, int, int]:
                 raise ValueError("an attempt is three ints: vertex, subtask, attempt")
-            for name in ("records_in", "records_out", "barriers"):
-                task[name]
-            for ends, kind, columns in (("inputs", "floating", INPUT_COLUMNS), ("outputs", "pool", OUTPUT_COLUMNS)):
-                for each in task[ends]:
-                    each[kind]
-                    for row in each["rows"]:
-                        if type(row) is not list or len(row) != len(columns) or not _PLAIN.issuperset(map(type, row)):
-                            raise ValueError(f"rows of {ends} have other columns than {columns}")
             for each in task["inputs"]:
-                int(each["channels"])
+                _check("an input", each, _OF_AN_INPUT)
+                _check_rows("inputs", each["rows"], INPUT_COLUMNS)
                 if any(type(row[5]) is not str for row in each["rows"]):
                     raise ValueError("the peer of a channel is no text")
+            for each in task["outputs"]:
+                _check("an output", each, _OF_AN_OUTPUT)
+                _check_rows("outputs", each["rows"], OUTPUT_COLUMNS)
+
+
+def _check(what: str, document: object, kinds: Mapping[str, tuple[type, ...]]) -> None:
+    if type(document) is not dict:
+        raise ValueError(f"{what} is no table")
+    for name, allowed in kinds.items():
+        value = document.get(name, _MISSING)
+        if type(value) not in allowed:
+            raise ValueError(f"{name} of {what} is {'missing' if value is _MISSING else type(value).__name__}")
+        if type(value) in _NUMBER and not 0 <= value < math.inf:
+            raise ValueError(f"{name} of {what} is {value}, which is no amount")
+
+
+_MISSING: Final = object()
+
+
+def _check_rows(ends: str, rows: Iterable[object], columns: Sequence[str]) -> None:
+    for row in rows:
+        if type(row) is not list or len(row) != len(columns) or any(type(cell) not in _CELLS for cell in row):
+            raise ValueError(f"rows of {ends} have other columns than {columns}")

@@ -6,18 +6,20 @@ A frame: length of the rest, u32, big-endian; then a msgpack list. Nothing is pi
 nested too deep or has too many parts (`documents`), or a length above the limit, ends the connection. What is sent is
 written while `run` runs: nobody who sends has to wait, so a peer that reads too slowly is given up when
 `MAX_UNSENT_BYTES` have gathered; who sends much waits for room (`wait_room`). Taking a document is a checkpoint: a
-flood of small ones leaves everybody else their turns.
+flood of small ones leaves everybody else their turns; where many peers dial, all who send without end share a quarter
+of the loop (`LoopShare`).
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Any, Final, final
+from collections.abc import Callable
+from typing import Any, Final, Protocol, final
 
 import msgpack
 import trio
 
-from ..documents import unpack_document
+from ..documents import MAX_DOCUMENT_CONTAINERS, unpack_document
 from ..errors import ConfigError, ConnectionLost, ErrorCode, RemoteProtocolError
 from ..shown import shown
 from ..transport import ByteStream
@@ -37,6 +39,19 @@ _WRITE_BYTES: Final = 1 << 18
 _LENGTH: Final = struct.Struct(">I")
 
 
+class LoopShare(Protocol):
+    """How much of the event loop a peer has had (`runtime.turns.PeerShare`)."""
+
+    clock: Callable[[], float]
+    """What the work is measured with."""
+
+    def worked(self, began_s: float, moved_bytes: int) -> None:
+        """Work for it began then, and has ended; so many bytes have ever come from it."""
+
+    async def wait_turn(self) -> None:
+        """Returns when others have had their share. Cancellation: it need not wait again."""
+
+
 @final
 class FrameStream:
     """One end of a stream of documents.
@@ -44,12 +59,17 @@ class FrameStream:
     Attributes:
         peer: who is at the other end, for messages; whoever greets may make it say more.
         limit_bytes: longest frame accepted; raised once a peer has said who it is.
+        most_containers: of a frame, how many lists and maps it may have.
         received_bytes: so far: whoever waits for a long frame sees that it is coming.
     """
 
-    def __init__(self, stream: ByteStream, *, limit_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(
+        self, stream: ByteStream, *, limit_bytes: int = MAX_FRAME_BYTES, share: LoopShare | None = None
+    ) -> None:
         self.peer = stream.peer
         self.limit_bytes = limit_bytes
+        self.most_containers: Callable[[bytes], int] = _most_containers
+        self._share = share
         self.received_bytes = 0
         self._is_given_up = False
         self._stream = stream
@@ -115,6 +135,8 @@ class FrameStream:
         Cancellation: nothing is lost; ask again.
         """
         await trio.lowlevel.checkpoint()
+        if self._share is not None:
+            await self._share.wait_turn()
         while True:
             if len(self._received) >= _LENGTH.size:
                 (length,) = _LENGTH.unpack_from(self._received)
@@ -130,8 +152,12 @@ class FrameStream:
                     )
                 end = _LENGTH.size + length
                 if len(self._received) >= end:
-                    document = unpack(bytes(self._received[_LENGTH.size : end]))
+                    began_s = None if self._share is None else self._share.clock()
+                    body = bytes(self._received[_LENGTH.size : end])
+                    document = unpack(body, self.most_containers(body))
                     del self._received[:end]
+                    if self._share is not None and began_s is not None:
+                        self._share.worked(began_s, self.received_bytes)
                     return document
             await self._read()
 
@@ -184,14 +210,18 @@ def pack(document: list[Any]) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-def unpack(body: bytes) -> list[Any]:
+def _most_containers(body: bytes) -> int:
+    return MAX_DOCUMENT_CONTAINERS
+
+
+def unpack(body: bytes, max_containers: int = MAX_DOCUMENT_CONTAINERS) -> list[Any]:
     """The document in a frame.
 
     Raises:
         RemoteProtocolError: there is none.
     """
     try:
-        document = unpack_document(body)
+        document = unpack_document(body, max_containers=max_containers)
     except ValueError as error:
         raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"a control frame cannot be read: {error}") from error
     if not isinstance(document, list):

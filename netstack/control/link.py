@@ -19,13 +19,14 @@ from typing import Final, Protocol, final
 
 import trio
 
+from ..documents import MAX_DOCUMENT_CONTAINERS
 from ..errors import ConnectionLost, ErrorCode, RemoteProtocolError, RequestRefused
 from ..shown import shown_text
 from ..transport import ByteStream, transport_for
 from ..version import __version__
 from .build import own_build
 from .codec import Plain
-from .frames import MAX_FRAME_BYTES, FrameStream, pack
+from .frames import MAX_FRAME_BYTES, FrameStream, LoopShare, pack
 from .messages import CODEC, GREETING, VERSION, Message, Ping, Pong, Refused
 from .routing import write_route
 
@@ -39,6 +40,10 @@ JOBMANAGER: Final = "jobmanager"
 CLIENT: Final = "client"
 SUBSCRIBER: Final = "subscriber"
 
+QUESTION_CONTAINERS: Final = 1 << 14
+"""Lists and maps in a question that submits no job: some 10 ms of the loop."""
+
+_HEAD_BYTES: Final = 24  # the kind of a message, its token, and what is asked
 _LEAST_TIMEOUT_S: Final = 0.1  # a peer cannot make us send without end
 _BUILD_CHARACTERS: Final = 64
 _NAME_CHARACTERS: Final = 256
@@ -90,8 +95,9 @@ class ControlLink:
         heartbeat_timeout_s: silence for so long is a lost peer.
     """
 
-    def __init__(self, stream: ByteStream, *, heartbeat_timeout_s: float) -> None:
-        self._frames = FrameStream(stream, limit_bytes=GREETING_BYTES)
+    def __init__(self, stream: ByteStream, *, heartbeat_timeout_s: float, share: LoopShare | None = None) -> None:
+        """Args: as above; `share` bounds what the other end may have us do, if it is given."""
+        self._frames = FrameStream(stream, limit_bytes=GREETING_BYTES, share=share)
         self.peer = self.place = stream.peer
         self.heartbeat_timeout_s = heartbeat_timeout_s
         self.pongs: dict[int, _Awaited] = {}
@@ -138,6 +144,10 @@ class ControlLink:
         if isinstance(told_s, int | float) and told_s > 0:  # it wants to hear from us as often as that
             self.heartbeat_timeout_s = min(self.heartbeat_timeout_s, max(float(told_s), _LEAST_TIMEOUT_S))
         return Greeting(version, theirs, their_name, shown_text(their_role, _BUILD_CHARACTERS), their_facts)
+
+    def expect_questions(self) -> None:
+        """The other end only asks: of its frames none but a job has many parts."""
+        self._frames.most_containers = _containers_of_question
 
     def send(self, message: Message) -> None:
         """Hands over a message; never waits. Does nothing when the other end is gone, which `receive` tells.
@@ -221,6 +231,11 @@ class ControlLink:
                     self.send(Ping(0))
         finally:
             self.close()
+
+
+def _containers_of_question(body: bytes) -> int:
+    head = body[:_HEAD_BYTES]
+    return MAX_DOCUMENT_CONTAINERS if b"\xa3Ask" in head and b"\xa6submit" in head else QUESTION_CONTAINERS
 
 
 def full_build(build: str) -> str:

@@ -592,6 +592,13 @@ def blob_parts(key: str, data: bytes, offset: int) -> BlobPart:
     return BlobPart(key, offset, len(data), data[offset : offset + SLICE_BYTES] if offset >= 0 else b"")
 
 
+def attempts_of(message: Message) -> tuple[Attempt, ...]:
+    """The attempts that a message is about."""
+    found: tuple[Attempt, ...] = getattr(message, "attempts", ())
+    one: Attempt | None = getattr(message, "attempt", None)
+    return found if one is None else (one,)
+
+
 _ATTEMPTS_AT_ONCE: Final = 1 << 16
 
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 from ..errors import ConfigError
 from ..runtime.control_port import Answers
 from ..shown import shown
+from .audit import audit
 from .failures import fatal_traceback
-from .packages import Uploads
+from .packages import Upload
 from .view import job_document, summary, taskmanagers_document
 
 if TYPE_CHECKING:
@@ -28,15 +29,21 @@ SUBTASKS_TOLD: Final = 16_000
 
 @final
 class Asks:
-    """Answers the questions of all clients.
+    """Answers the questions of one client.
+
+    Args:
+        manager: knows the answers.
+        upload: the package that the client sends.
+        client: who it is, for the audit log.
 
     Attributes:
         answers: by the question's name.
     """
 
-    def __init__(self, manager: JobManager) -> None:
+    def __init__(self, manager: JobManager, upload: Upload, client: str) -> None:
         self._manager = manager
-        self._uploads = Uploads(manager.store, manager.in_thread)
+        self._client = client
+        self._upload = upload
         self.answers: Answers = {
             "code": self._code,
             "submit": self._submit,
@@ -55,7 +62,7 @@ class Asks:
     # The questions.
 
     async def _code(self, document: Document) -> Document:
-        received = await self._uploads.add(
+        received = await self._upload.add(
             _want(document, "sha256", str),
             _want(document, "offset", int),
             _want(document, "total", int),
@@ -74,6 +81,7 @@ class Asks:
             code=_texts(document, "code"),
             builds=_texts(document, "builds"),
         )
+        audit("submit", self._manager.jobs.records[job_id], self._client)
         return {"job_id": job_id}
 
     async def _jobs(self, document: Document) -> Document:
@@ -93,6 +101,7 @@ class Asks:
 
     async def _cancel(self, document: Document) -> Document:
         record = self._find(document)
+        audit("cancel", record, self._client)
         await self._manager.jobs.cancel(record)
         assert record.end is not None
         return {"state": record.end["state"]}
@@ -109,6 +118,7 @@ class Asks:
                 f" all of it runs; {self._manager.slots.describe()}"
             )
         stop = _want(document, "stop", bool)
+        audit("savepoint and stop" if stop else "savepoint", record, self._client)
         report = await master.savepoint(stop=stop)
         if stop:
             await record.ended.wait()

@@ -27,6 +27,8 @@ class JobManagerConfig:
             its own life only.
         name: for people; the host's if empty.
         secret: shared with TaskManagers and clients; None lets everybody in, and needs a loopback address.
+        client_secret: another one, for clients: whoever proves it asks and submits, and is no TaskManager. `secret`
+            lets clients in as well.
         load_balance: how tasks are spread over TaskManagers.
         slot_timeout_s: how long tasks wait for slots before they fail.
         slot_idle_timeout_s: how long a job keeps a slot that it does not need.
@@ -36,6 +38,9 @@ class JobManagerConfig:
         max_unproven: connections that have not proven the secret yet.
         max_asks: questions of one client at a time.
         max_ended_jobs: so many jobs that have ended are remembered.
+        checkpoint_roots: folders that jobs name for their checkpoints, and savepoints that they begin from, lie below
+            one of these; none allows any.
+        require_tls: whether `listen`, and the data ports of all TaskManagers, have to be `tls+...`.
         datasets_bytes: of all datasets that jobs have left; the oldest go. None is no limit but that of the disks.
         offload: which parts of descriptors TaskManagers fetch once each, instead of getting them with every task.
         adaptive: how the parallelism of adaptive batch jobs is decided that say nothing about it.
@@ -50,6 +55,7 @@ class JobManagerConfig:
     folder: str | None = None
     name: str = ""
     secret: Secret | None = None
+    client_secret: Secret | None = None
     load_balance: LoadBalanceMode = LoadBalanceMode.NONE
     slot_timeout_s: float = 300.0
     slot_idle_timeout_s: float = 50.0
@@ -59,6 +65,8 @@ class JobManagerConfig:
     max_unproven: int = 64
     max_asks: int = 64
     max_ended_jobs: int = 256
+    checkpoint_roots: tuple[str, ...] = ()
+    require_tls: bool = False
     datasets_bytes: int | None = None
     offload: OffloadRule = field(default_factory=OffloadRule)
     adaptive: AdaptiveSettings = field(default_factory=AdaptiveSettings)
@@ -72,6 +80,13 @@ class JobManagerConfig:
         for name in ("max_connections", "max_unproven", "max_asks", "max_ended_jobs"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}: the least is 1")
+        if self.require_tls and "tls" not in self.listen.partition("://")[0].split("+"):
+            raise ConfigError(f"{self.listen} is no address with TLS, which is required: write tls+tcp://ADDR:PORT")
+        if self.client_secret is not None:
+            if self.secret is None:
+                raise ConfigError("a secret for clients alone goes with one for TaskManagers: give both")
+            if self.client_secret.reveal() == self.secret.reveal():
+                raise ConfigError("the clients' secret is that of the cluster: make another one, or give only that")
         if self.secret is None and not is_private(self.listen):
             raise ConfigError(
                 f"{self.listen} can be reached from other hosts, and there is no secret: give --secret-file FILE"

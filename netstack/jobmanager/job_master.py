@@ -25,6 +25,7 @@ from ..checkpoint.coordinator import CheckpointCoordinator, JobTask
 from ..checkpoint.finals import FinalStates
 from ..checkpoint.snapshot import TaskFile
 from ..checkpoint.storage import CheckpointStorage
+from ..control.codec import Attempt
 from ..control.messages import (
     CheckpointAcknowledged,
     CheckpointDeclined,
@@ -39,6 +40,7 @@ from ..control.messages import (
     TaskFinished,
     TaskSaid,
     TaskStates,
+    attempts_of,
 )
 from ..errors import CheckpointError, ErrorCode, LocalProtocolError, NetstackError, RemoteProtocolError
 from ..runtime.threads import InThread
@@ -46,6 +48,7 @@ from ..schedule import events, instructions
 from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..schedule.execution.execution_states import ExecutionInput, ExecutionState, JobState
 from ..schedule.scheduler import NO_SLOT, Scheduler
+from ..task.checkpoints import checked_subtask_report
 from .blame import PATIENCE_S, Blame
 from .checkpoint_commands import TaskCommands
 from .checkpoints import CheckpointReport, JobCheckpoints
@@ -185,6 +188,8 @@ class JobMaster:
         Raises:
             RemoteProtocolError: it makes no sense; whoever said so is broken.
         """
+        for attempt in attempts_of(message):
+            self._check_place(taskmanager, attempt, message)
         now_s = trio.current_time()
         match message:
             case TaskStates(state="waiting"):
@@ -220,6 +225,25 @@ class JobMaster:
                 raise RemoteProtocolError(
                     ErrorCode.UNEXPECTED_FRAME, f"{taskmanager} sent what only a driver says: {type(message).__name__}"
                 )
+
+    def _check_place(self, taskmanager: str, attempt: Attempt, message: Message) -> None:
+        """Only where an attempt was sent anybody knows how it is. One that is over may be told of late: it is dropped.
+
+        Raises:
+            RemoteProtocolError: it was not sent there.
+        """
+        number = self._driver.subtask(attempt)
+        place = self.tasks.place_of(number, attempt[2])
+        if place is None:
+            is_wrong = attempt[2] >= self.scheduler.attempt(number)
+        else:
+            is_wrong = place.location.taskmanager != taskmanager
+            is_wrong |= isinstance(message, SlotEnded) and message.slot != place.index
+        if is_wrong:
+            raise RemoteProtocolError(
+                ErrorCode.UNEXPECTED_FRAME,
+                f"{taskmanager} tells of attempt {attempt} ({type(message).__name__}), which was not sent there",
+            )
 
     # ---------------------------------------------------------------------------------------------------- from users
 
@@ -546,8 +570,12 @@ class JobMaster:
     def _acknowledged(self, message: CheckpointAcknowledged) -> None:
         if self._checkpoints is None or not self._driver.is_current(message.attempt):
             return
+        try:
+            report = checked_subtask_report(message.report)
+        except ValueError as error:
+            raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"attempt {message.attempt}: {error}") from error
         file = TaskFile(*self.tasks.named(message.attempt), message.size_bytes, message.crc32)
-        self._checkpoints.acknowledged(message.checkpoint_id, file, message.report)
+        self._checkpoints.acknowledged(message.checkpoint_id, file, report)
 
     # -------------------------------------------------------------------------------------------------------- inside
 

@@ -27,7 +27,7 @@ class JobTasks:
         scheduler: of the job.
 
     Attributes:
-        places: where each subtask was sent, by its number.
+        places: where each subtask was sent last, by its number.
         results: what sinks returned: operator -> subtask -> value.
         kept: of each subtask that keeps partitions, by its number: bytes of records, of these compressed, on disk.
     """
@@ -36,6 +36,7 @@ class JobTasks:
         self.places: dict[int, PhysicalSlot] = {}
         self.results: dict[str, dict[int, Any]] = {}
         self._scheduler = scheduler
+        self._sent: dict[int, int] = {}  # the attempt that is at a subtask's place
         self._waiting: dict[Subtask, int] = {}
         self._beside: dict[tuple[int, int], PhysicalSlot] = {}  # where second attempts are, by subtask and attempt
         self.kept: dict[int, tuple[int, int, int]] = {}
@@ -93,12 +94,20 @@ class JobTasks:
             self._beside |= dict(zip(keys, deploy.slots, strict=True))
         else:
             self.places.update(zip(numbers, deploy.slots, strict=True))
+            self._sent.update(zip(numbers, deploy.attempts.tolist(), strict=True))
 
     def chosen(self, number: int) -> None:
         """Of the attempts of a subtask that ran beside each other another one may count now."""
         slot = self._beside.get((number, self._scheduler.attempt(number)))
         if slot is not None:
             self.places[number] = slot
+            self._sent[number] = self._scheduler.attempt(number)
+
+    def place_of(self, number: int, attempt: int) -> PhysicalSlot | None:
+        """Where an attempt of a subtask was sent; None if it is over, or was not sent yet."""
+        if self._sent.get(number) == attempt:
+            return self.places[number]
+        return self._beside.get((number, attempt))
 
     def by_taskmanager(self, subtasks: Iterable[Subtask]) -> dict[str, list[Attempt]]:
         """The current attempts of subtasks, by the TaskManager that each is on."""

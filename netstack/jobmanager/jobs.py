@@ -37,6 +37,7 @@ from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.scheduler import Scheduler, SchedulerSettings
 from ..schedule.slots.slot_pool import SlotPoolSettings
 from ..schedule.strategies.scheduling_types import InputConstraint, SchedulingType, check_scheduling
+from .checkpoint_owners import CheckpointOwners
 from .datasets import readers_of
 from .durable import FIRST_PAUSE_S, LONGEST_PAUSE_S, until_stored
 from .failures import FailureHistory, failure_documents
@@ -62,6 +63,7 @@ class JobRecord:
         network: settings of a network of its own; None shares that of the TaskManagers.
         information: what all of its tasks share, packed.
         storage: of its checkpoints; None takes none.
+        named_folder: of its checkpoints, where the job names one of its own.
         master: while it runs.
         end: how it ended.
         last: its details when it ended.
@@ -75,6 +77,7 @@ class JobRecord:
     network: dict[str, Any] | None = None
     information: bytes = b""
     storage: CheckpointStorage | None = None
+    named_folder: str | None = None
     master: JobMaster | None = None
     end: Mapping[str, Any] | None = None
     last: dict[str, Any] | None = None
@@ -98,6 +101,7 @@ class Jobs:
         self._manager = manager
         self._nursery = nursery
         self._in_thread = in_thread
+        self._owners = CheckpointOwners(manager.config.checkpoint_roots, in_thread)
 
     async def submit(
         self,
@@ -121,7 +125,8 @@ class Jobs:
             Its id.
 
         Raises:
-            ConfigError: it is no job that can run, or reads a dataset that is not there.
+            ConfigError: it is no job that can run, reads a dataset that is not there, or names a folder for its
+                checkpoints that is another job's, or lies where it may not.
             StateMismatch: the savepoint is not of this job; the text says in what.
             NetstackError: it cannot be stored, or the savepoint cannot be used.
 
@@ -135,34 +140,43 @@ class Jobs:
             pieces = sum(each.subpartitions for each in dataset.partitions)
             operator["source_size"] = {"bytes": dataset.bytes, "splits": pieces}
             parameters |= {"format": dataset.format, "partitions": [asdict(each) for each in dataset.partitions]}
-        stored = StoredJob(job_id, document, time.time(), None, dict(code or {}), dict(builds or {}))
-        record = self._read(stored)
-        for digest in stored.code.values():
+        record = self._read(StoredJob(job_id, document, time.time(), None, dict(code or {}), dict(builds or {})))
+        for digest in record.stored.code.values():
             await self._in_thread(partial(self._manager.store.code_bytes, digest))
         if from_savepoint is not None:
             if record.storage is None:
                 raise ConfigError(f"job {record.name!r} takes no checkpoints, so it cannot begin from one")
-            assert record.generated is not None
-            restore, left = await self._in_thread(
-                partial(
-                    adopt_savepoint,
-                    from_savepoint,
-                    record.storage.folder,
-                    job_of(document),
-                    record.generated.job,
-                    allow_missing=allow_non_restored_state,
+            await self._owners.check_place(from_savepoint)
+        if record.named_folder is not None:
+            await self._owners.check_place(record.named_folder)
+        try:
+            await self._own(record)
+            if from_savepoint is not None and record.storage is not None:
+                assert record.generated is not None
+                restore, left = await self._in_thread(
+                    partial(
+                        adopt_savepoint,
+                        from_savepoint,
+                        record.storage.folder,
+                        job_of(document),
+                        record.generated.job,
+                        allow_missing=allow_non_restored_state,
+                    )
                 )
-            )
-            record.stored = stored = replace(stored, restore=restore, not_restored=left)
-        with trio.CancelScope(shield=True):
-            await self._in_thread(partial(self._manager.store.put, stored))
-            await self._start(record, stored.restore)
-        if stored.not_restored:
+                record.stored = replace(record.stored, restore=restore, not_restored=left)
+            with trio.CancelScope(shield=True):
+                await self._in_thread(partial(self._manager.store.put, record.stored))
+                await self._start(record, record.stored.restore)
+        except BaseException:
+            if record.master is None:
+                self._disown(record)
+            raise
+        if record.stored.not_restored:
             LOGGER.warning(
                 "job %s (%s) begins without the state of %s, which it does not have",
                 job_id,
                 record.name,
-                ", ".join(stored.not_restored),
+                ", ".join(record.stored.not_restored),
             )
         return job_id
 
@@ -197,6 +211,7 @@ class Jobs:
     async def _take_up(self, record: JobRecord) -> None:
         restore = await self._newest(record)
         if record.end is not None:  # canceled meanwhile
+            self._disown(record)
             return
         await self._start(record, record.stored.restore if restore is None else restore)
         record.waits_for = ""
@@ -224,6 +239,7 @@ class Jobs:
         LOGGER.error("job %s (%s) cannot be taken up again now: %s", record.stored.job_id, record.name, error)
 
     async def _cannot_go_on(self, record: JobRecord, error: NetstackError) -> None:
+        self._disown(record)
         LOGGER.error("job %s (%s) cannot be taken up again: %s", record.stored.job_id, record.name, error)
         await self._put_end(record, JobState.FAILED, f"it could not be taken up again: {error}", {})
 
@@ -232,8 +248,14 @@ class Jobs:
         if record.master is not None:
             record.master.cancel()
         elif record.end is None:  # it waits to be taken up again
+            self._disown(record)
             await self._put_end(record, JobState.CANCELED, "it was canceled before it was taken up again", {})
         await record.ended.wait()
+
+    def packages(self) -> set[str]:
+        """SHA-256 of the packages that jobs have named which have not ended."""
+        found = (record.stored.code.values() for record in self.records.values() if record.end is None)
+        return {digest for digests in found for digest in digests}
 
     async def put_committing(self, job_id: str) -> None:
         """See `Cluster.put_committing`."""
@@ -281,6 +303,7 @@ class Jobs:
             None if settings.network is None else dataclasses.asdict(settings.network),
             JobInformation.of(stored.job_id, generated.job, builds=stored.builds, code=_code_of(stored)).pack(),
             None if folder is None else CheckpointStorage(folder, keep=generated.job.keep),
+            None if settings.checkpoints is None else settings.checkpoint_folder,
         )
         if graph.settings.scheduling is not None:
             check_scheduling(generated.job, SchedulingType(graph.settings.scheduling))
@@ -312,11 +335,27 @@ class Jobs:
             ),
         )
 
+    async def _own(self, record: JobRecord) -> None:
+        """The folder of its checkpoints is this job's alone.
+
+        Raises:
+            ConfigError: it is that of another job here.
+            CheckpointFenced: it is that of a master elsewhere, whose process lives.
+        """
+        if record.storage is not None:
+            await self._owners.claim(record.storage.folder, record.stored.job_id, record.name)
+            await self._in_thread(record.storage.take_over)
+
+    def _disown(self, record: JobRecord) -> None:
+        if record.storage is not None:
+            record.storage.close()
+        self._owners.leave(record.stored.job_id)
+
     async def _newest(self, record: JobRecord) -> int | None:
         """The newest checkpoint of a job that ran before; whoever completed them until now cannot any more."""
+        await self._own(record)
         if record.storage is None:
             return None
-        await self._in_thread(record.storage.take_over)
         found = await self._in_thread(record.storage.newest)
         return None if found is None else found.checkpoint_id
 
@@ -325,8 +364,6 @@ class Jobs:
         job_id = record.stored.job_id
         graph = job_of(record.stored.document)
         job = record.generated.job
-        if record.storage is not None and not record.storage.epoch:
-            await self._in_thread(record.storage.take_over)
         checkpoints = job.checkpoints
 
         def make_coordinator(tasks: Any, first_id: int) -> CheckpointCoordinator:
@@ -354,8 +391,7 @@ class Jobs:
         try:
             await self._run_to_its_end(record, master)
         finally:
-            if record.storage is not None:
-                record.storage.close()
+            self._disown(record)
 
     async def _run_to_its_end(self, record: JobRecord, master: JobMaster) -> None:
         from .view import job_document
@@ -371,7 +407,10 @@ class Jobs:
             LOGGER.exception("job %s (%s) broke in the JobManager", job_id, record.name)
             state, reason = JobState.FAILED, f"it broke in the JobManager: {told(root)}"
         finally:
-            record.last = job_document(record, self._manager)
+            try:
+                record.last = job_document(record, self._manager)
+            except Exception:  # whoever describes a job ends nothing
+                LOGGER.exception("job %s (%s): its details are not kept", job_id, record.name)
             record.master = None
             del self.running[job_id]
             self._manager.job_left(job_id)
@@ -408,6 +447,8 @@ class Jobs:
         record.ended.set()
         LOGGER.info("job %s (%s): %s%s", record.stored.job_id, record.name, state.value, reason and f": {reason}")
         self._forget_old()
+        if record.stored.code:
+            self._nursery.start_soon(self._manager.prune_packages)
 
     def _forget_old(self) -> None:
         ended = [job_id for job_id, record in self.records.items() if record.end is not None]

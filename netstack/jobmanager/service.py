@@ -18,6 +18,7 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -52,11 +53,13 @@ from ..schedule.slots.slots import PhysicalSlot, SlotWish
 from ..transport import Listener, transport_for
 from ..version import __version__
 from .asks import Asks
+from .blob_answers import BlobAnswers
 from .blobs import BlobServer
 from .config import JobManagerConfig
 from .datasets import DatasetRecord, Datasets
 from .job_master import JobMaster
 from .jobs import Jobs
+from .packages import Upload, Uploads
 from .slots import ClusterSlots
 from .stacks import StackQueries
 from .store import JobStore, open_job_store
@@ -98,7 +101,7 @@ class JobManager:
         self.address = address
         self.store = store
         self.slots = ClusterSlots(config.load_balance, self._wish_of)
-        self.taskmanagers = TaskManagers(config.heartbeat_timeout_s)
+        self.taskmanagers = TaskManagers(require_tls=config.require_tls)
         self.blobs = MemoryBlobStore()
         self.blob_server = BlobServer(store, self.blobs, in_thread, is_shared=config.is_folder_shared)
         self.datasets = Datasets(
@@ -109,11 +112,12 @@ class JobManager:
         self._nursery = nursery
         self.watch = ClusterWatch(self)
         self.stacks = StackQueries(self)
-        self._asks = Asks(self)
+        self._uploads = Uploads(store, in_thread, self.jobs.packages)
         self._session = secrets.token_hex(8)
         self._port = ControlPort(
             Admission(
                 config.secret,
+                client_secret=config.client_secret,
                 max_connections=config.max_connections,
                 max_unproven=config.max_unproven,
                 timeout_s=config.handshake_timeout_s,
@@ -242,6 +246,10 @@ class JobManager:
         self.slots.unbar(job_id, taskmanager)
         self.offer()
 
+    async def prune_packages(self) -> None:
+        """Removes packages that no job has named, some time after they came."""
+        await self._uploads.prune()
+
     def job_left(self, job_id: str) -> None:
         """A job has ended: its slots and blobs are free."""
         self.slots.job_left(job_id)
@@ -262,9 +270,12 @@ class JobManager:
         if greeting.role == TASKMANAGER:
             await self._serve_taskmanager(link, greeting)
         elif greeting.role == CLIENT:
-            await answer_questions(
-                link, self._asks.answers, LOGGER, who="this JobManager", max_asks=self.config.max_asks
-            )
+            upload = Upload(self._uploads, link.place.rpartition(":")[0])
+            try:
+                answers = Asks(self, upload, link.peer).answers
+                await answer_questions(link, answers, LOGGER, who="this JobManager", max_asks=self.config.max_asks)
+            finally:
+                upload.give_way()
         else:
             raise RequestRefused("this is a JobManager: TaskManagers and clients dial it")
 
@@ -275,15 +286,21 @@ class JobManager:
         self.datasets.came(found)
         LOGGER.info("TaskManager %s is here, at %s with %d slots", name, found.location.address, found.slots)
         reason = "the JobManager is stopping"
+        blobs = BlobAnswers(link, partial(self.blob_server.answer, name))
+        self._nursery.start_soon(blobs.run)
         try:
             self.offer()
             while True:
                 message = await link.receive()
                 found.heard_s = trio.current_time()
-                self._taskmanager_said(name, link, message)
+                if isinstance(message, FetchBlob):
+                    blobs.want(message)
+                else:
+                    self._taskmanager_said(name, link, message)
         except (ConnectionLost, RemoteProtocolError) as error:
             reason = str(error)
         finally:
+            blobs.stop()
             self.watch.lost(name, reason)
             self.taskmanagers.remove(name)
             self.blob_server.lost(name)
@@ -297,9 +314,6 @@ class JobManager:
             self.offer()
 
     def _taskmanager_said(self, name: str, link: ControlLink, message: Message) -> None:
-        if isinstance(message, FetchBlob):
-            self._nursery.start_soon(self._send_blob, name, link, message)
-            return
         if isinstance(message, BlobKept):
             found = self.taskmanagers.get(name)
             if found is not None:
@@ -316,9 +330,9 @@ class JobManager:
         if isinstance(message, Statistics):
             try:
                 self.watch.heard(name, message.document)
-            except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            except ValueError as error:
                 raise RemoteProtocolError(
-                    ErrorCode.MALFORMED_FRAME, f"{link.peer} told details that cannot be read: {error!r}"
+                    ErrorCode.MALFORMED_FRAME, f"{link.peer} told details that cannot be read: {error}"
                 ) from error
             return
         job_id = getattr(message, "job_id", None)
@@ -339,9 +353,6 @@ class JobManager:
             if isinstance(message, JobClosed):
                 found.jobs.discard(message.job_id)  # it is asked to open it again before it gets tasks again
             master.heard(name, message)
-
-    async def _send_blob(self, name: str, link: ControlLink, ask: FetchBlob) -> None:
-        link.send(await self.blob_server.answer(name, ask))
 
     def _facts(self) -> dict[str, Any]:
         return {
@@ -379,6 +390,7 @@ async def open_jobmanager(config: JobManagerConfig, *, in_thread: InThread = in_
                     manager = JobManager(config, listener.address, store, nursery, in_thread)
                     await manager.datasets.recover()
                     await manager.jobs.recover()
+                    await manager.prune_packages()
                     nursery.start_soon(manager.serve, listener)
                     nursery.start_soon(manager.watch.run)
                     yield manager

@@ -23,7 +23,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, final
@@ -178,12 +179,34 @@ class JobStore:
         digest = hashlib.sha256(data).hexdigest()
         path = self._code(digest)
         try:
-            is_there = path.read_bytes() == data
+            if path.read_bytes() == data:
+                os.utime(path)  # it is wanted again: see `prune_code`
+                return digest
         except OSError:
-            is_there = False
-        if not is_there:
-            _write_bytes(path, data)
+            pass
+        _write_bytes(path, data)
         return digest
+
+    def prune_code(self, used: Collection[str], unused_s: float, most_bytes: int) -> None:
+        """Removes packages that nobody uses; what cannot be removed stays.
+
+        Args:
+            used: SHA-256 of those that stay.
+            unused_s: others stay for so long after they came.
+            most_bytes: of those others together; the oldest go.
+        """
+        found = []
+        for path in (self.folder / "code").glob("*.zip"):
+            with contextlib.suppress(OSError):
+                if path.stem not in used:
+                    status = path.stat()
+                    found.append((status.st_mtime, status.st_size, path))
+        left_bytes = most_bytes
+        for at, size_bytes, path in sorted(found, reverse=True):
+            left_bytes -= size_bytes
+            if left_bytes < 0 or at < time.time() - unused_s:
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
     def code_path(self, digest: str) -> str:
         """Where a package is, or would be. Raises `JobStoreError`: this names none."""

@@ -11,15 +11,15 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, final
-from urllib.parse import urlsplit
 
 import trio
 
 from ..control.link import ControlLink, Greeting
 from ..control.messages import Message, Ping
-from ..errors import ErrorCode, RemoteProtocolError
+from ..errors import ConfigError, ErrorCode, RemoteProtocolError, RequestRefused
 from ..schedule.descriptors.shuffle import TaskManagerLocation
-from ..shown import shown
+from ..shown import shown, shown_text
+from ..transport import told_address, url_parts
 
 MAX_SLOTS: Final = 1 << 20
 """Of one TaskManager; more is a mistake."""
@@ -59,8 +59,9 @@ class ConnectedTaskManager:
 class TaskManagers:
     """All of them."""
 
-    def __init__(self, heartbeat_timeout_s: float) -> None:
-        self._heartbeat_timeout_s = heartbeat_timeout_s
+    def __init__(self, *, require_tls: bool) -> None:
+        """Args: whether the data of all of them have to go over TLS."""
+        self._require_tls = require_tls
         self._found: dict[str, ConnectedTaskManager] = {}
         self._registrations: dict[str, int] = {}
 
@@ -73,6 +74,7 @@ class TaskManagers:
 
         Raises:
             RemoteProtocolError: it does not say what it has to.
+            RequestRefused: its data go without TLS, where that is required.
         """
         facts = greeting.facts
         slots, data = facts.get("slots"), facts.get("data") or facts.get("address")
@@ -82,7 +84,7 @@ class TaskManagers:
                 f"{link.peer} registers with slots={shown(slots)} and data={shown(data)}; expected are a number of"
                 " slots and the URL of its port",
             )
-        address = _reachable(data, link.place)
+        address = _reachable(data, link.place, require_tls=self._require_tls)
         of_slots = facts.get("slot_addresses") or []
         if (
             type(of_slots) is not list
@@ -95,6 +97,8 @@ class TaskManagers:
             )
         base = address.partition("://")[2]
         number = self._registrations[base] = self._registrations.get(base, 0) + 1
+        told = facts.get("control")
+        control = _reachable(told, link.place, require_tls=False) if type(told) is str and told else address
         name = base if number == 1 else f"{base}#{number}"
         hostname = facts.get("hostname")
         found = ConnectedTaskManager(
@@ -102,9 +106,9 @@ class TaskManagers:
                 name,
                 address,
                 hostname if type(hostname) is str else "",
-                tuple(_reachable(each, link.place) for each in of_slots),
+                tuple(_reachable(each, link.place, require_tls=self._require_tls) for each in of_slots),
             ),
-            _reachable(control, link.place) if type(control := facts.get("control")) is str and control else address,
+            control,
             link,
             slots,
             facts,
@@ -142,9 +146,23 @@ class TaskManagers:
         return None if found is None else found.link.heard_s
 
 
-def _reachable(data: str, peer: str) -> str:
-    """A data address as others reach it: one that listens everywhere is where its connection came from."""
-    parts = urlsplit(data)
+def _reachable(data: str, peer: str, *, require_tls: bool) -> str:
+    """A data address as others reach it: one that listens everywhere is where its connection came from.
+
+    Raises:
+        RemoteProtocolError: it is none.
+        RequestRefused: it is without TLS, where that is required.
+    """
+    try:
+        data = told_address(data)
+        parts = url_parts(data)
+    except ConfigError as error:
+        raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, f"{peer} registers with {error}") from error
+    if require_tls and "tls" not in parts.scheme.split("+"):
+        raise RequestRefused(
+            f"{shown_text(data)} is no address with TLS, which this JobManager requires: start the TaskManager with"
+            " --listen tls+tcp://ADDR:PORT"
+        )
     if parts.hostname is None or parts.hostname not in _ANYWHERE or parts.port is None:
         return data
     host = peer.rpartition("://")[2].rpartition(":")[0]

@@ -82,10 +82,11 @@ def job_document(record: JobRecord, manager: JobManager) -> dict[str, Any]:
         empty |= failure_documents(None)
         empty |= {name: record.end[name] for name in empty if record.end is not None and name in record.end}
         empty |= {"blocked": []}
-        results = {} if record.end is None else record.end["results"]
+        kept = record.last or {}
+        results = kept.get("results", {}) if record.end is None else record.end["results"]  # its end is being stored
         empty["not_restored"] = list(record.stored.not_restored)
         now = {**summary(record, manager), "results": results, "waits_for": record.waits_for}
-        return {**empty, **(record.last or {}), **now}
+        return {**empty, **kept, **now}
     missing = manager.slots.missing(record.stored.job_id)
     last = master.last_checkpoint
     return {

@@ -19,6 +19,7 @@ import trio
 
 from ..control.details import TASKMANAGER_KEYS, check_details
 from ..control.messages import AskDetails
+from ..json_text import shortened
 from .job_master import JobMaster
 from .view import chaining_of, edges_of, job_document, taskmanagers_document
 
@@ -42,6 +43,9 @@ MAX_GONE: Final = 20
 
 SILENT_S: Final = 3.0
 """A TaskManager that has said nothing for so long is shown as silent: signs of life come more often."""
+
+RESULT_CHARACTERS: Final = 4096
+"""Of a job's results, in a look; whoever asks for the job is told all."""
 
 CHANNEL_COLUMNS: Final = (
     "producer",
@@ -68,13 +72,19 @@ queue, whether it waits behind a barrier; at the consumer the rest, as in `Chann
 tell is None."""
 
 
+_Task = tuple[str, int, int, int]
+"""Id of a job, and one of its attempts."""
+
+
 @dataclass(slots=True)
 class _Told:
-    """What a TaskManager told last."""
+    """What a TaskManager told last: `spent` is what its tasks did since they began, `rates` what they did lately."""
 
     document: Document
     at_s: float
     asked_at_s: float
+    spent: dict[_Task, tuple[float, float, float]]
+    rates: dict[_Task, tuple[int, int, int]]
 
 
 @final
@@ -89,8 +99,6 @@ class ClusterWatch:
         self._told: dict[str, _Told] = {}
         self._asked: dict[str, float] = {}
         self._gone: dict[str, Document] = {}
-        self._spent: dict[tuple[str, int, int, int], tuple[float, float, float]] = {}
-        self._rates: dict[tuple[str, int, int, int], tuple[int, int, int]] = {}
 
     def want(self) -> None:
         """Somebody looks, now and for the next `LOOKED_S` seconds."""
@@ -103,8 +111,6 @@ class ClusterWatch:
             if trio.current_time() - self._looked_s >= LOOKED_S:
                 self._told.clear()
                 self._asked.clear()
-                self._spent.clear()
-                self._rates.clear()
                 self._wanted = trio.Event()
                 await self._wanted.wait()
             for found in self._manager.taskmanagers.all():
@@ -127,25 +133,22 @@ class ClusterWatch:
         """A TaskManager tells how it is.
 
         Raises:
-            KeyError, TypeError, ValueError: the document is none of `taskmanager.details`.
+            ValueError: the document is none of `taskmanager.details`.
         """
         now_s = trio.current_time()
         check_details(document)
+        before = self._told.get(name)
+        told = self._told[name] = _Told(document, now_s, self._asked.get(name, now_s), {}, {})
         for job_id, job in document["jobs"].items():
             for task in job["tasks"]:
-                self._rate((job_id, *task["attempt"]), task)
-        self._told[name] = _Told(document, now_s, self._asked.get(name, now_s))
-
-    def _rate(self, key: tuple[str, int, int, int], task: Mapping[str, Any]) -> None:
-        """Of the time since the last look, in thousandths, what a task did."""
-        spent = float(task["busy_s"]), float(task["idle_s"]), float(task["backpressured_s"])
-        before = self._spent.get(key, (0.0, 0.0, 0.0))
-        passed = [max(0.0, now - then) for now, then in zip(spent, before, strict=True)]
-        whole_s = sum(passed)
-        self._spent[key] = spent
-        if whole_s > 0:
-            busy, idle, waiting = (round(1000 * (each / whole_s)) for each in passed)
-            self._rates[key] = busy, idle, waiting
+                key = (job_id, *task["attempt"])
+                spent = told.spent[key] = task["busy_s"], task["idle_s"], task["backpressured_s"]
+                then = (0.0, 0.0, 0.0) if before is None else before.spent.get(key, (0.0, 0.0, 0.0))
+                rates = _rates(spent, then)
+                if rates is None and before is not None:
+                    rates = before.rates.get(key)
+                if rates is not None:
+                    told.rates[key] = rates
 
     def lost(self, name: str, reason: str) -> None:
         """A TaskManager is about to be forgotten, and still shown."""
@@ -187,6 +190,7 @@ class ClusterWatch:
         """One job of a snapshot."""
         document = job_document(record, self._manager)
         document |= {"edges": edges_of(record), "chaining": chaining_of(record)}
+        document["results"] = shortened(document["results"], RESULT_CHARACTERS)
         document["failures"] = [
             {name: value for name, value in each.items() if name not in ("report", "beside")}
             for each in document["failures"]
@@ -197,6 +201,7 @@ class ClusterWatch:
 
     def _add_details(self, document: Document, job_id: str, master: JobMaster) -> None:
         tasks: dict[tuple[int, int], Mapping[str, Any]] = {}
+        all_rates: dict[tuple[int, int], tuple[int, int, int] | None] = {}
         networks = []
         for name, told in self._told.items():
             job = told.document["jobs"].get(job_id)
@@ -206,12 +211,13 @@ class ClusterWatch:
                 networks.append({"taskmanager": name, **job["network"]})
             for task in job["tasks"]:
                 vertex, subtask, attempt = task["attempt"]
-                if _attempt_of(document, vertex, subtask) == attempt:
+                if _is_there(document, vertex, subtask, attempt, name):
                     tasks[vertex, subtask] = task
+                    all_rates[vertex, subtask] = told.rates.get((job_id, vertex, subtask, attempt))
         document["networks"] = networks
         for (vertex, subtask), task in tasks.items():
             row = document["vertices"][vertex]["subtasks"][subtask]
-            rates = self._rates.get((job_id, *task["attempt"]))
+            rates = all_rates[vertex, subtask]
             row |= {
                 "records_in": task["records_in"],
                 "records_out": task["records_out"],
@@ -231,13 +237,22 @@ class ClusterWatch:
             edge |= _channels(edge, tasks, places)
 
 
-def _attempt_of(document: Mapping[str, Any], vertex: int, subtask: int) -> int | None:
-    """The attempt of a subtask that is current; None where there is no such subtask."""
+def _rates(now: tuple[float, float, float], then: tuple[float, float, float]) -> tuple[int, int, int] | None:
+    """Of the time between two looks, in thousandths, what a task did; None where no time has passed."""
+    busy_s, idle_s, waiting_s = (max(0.0, late - early) for late, early in zip(now, then, strict=True))
+    whole_s = busy_s + idle_s + waiting_s
+    if not whole_s > 0:
+        return None
+    return round(1000 * (busy_s / whole_s)), round(1000 * (idle_s / whole_s)), round(1000 * (waiting_s / whole_s))
+
+
+def _is_there(document: Mapping[str, Any], vertex: int, subtask: int, attempt: int, taskmanager: str) -> bool:
+    """Whether this is the current attempt of a subtask, and was sent to this TaskManager."""
     vertices = document["vertices"]
     if not 0 <= vertex < len(vertices) or not 0 <= subtask < len(vertices[vertex]["subtasks"]):
-        return None
-    found: int = vertices[vertex]["subtasks"][subtask]["attempt"]
-    return found
+        return False
+    found = vertices[vertex]["subtasks"][subtask]
+    return bool((found["attempt"], found["taskmanager"]) == (attempt, taskmanager))
 
 
 def _channels(

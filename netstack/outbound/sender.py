@@ -107,9 +107,14 @@ class ChannelSender:
             case OpenChannel():
                 self._open(frame)
             case AddCredit(pairs):
+                is_told = False
                 for number, count in pairs:
-                    channel = self._find(number)
-                    if channel is not None:
+                    channel = self._channels.get(number)
+                    if channel is None:
+                        if number > self._highest_number and not is_told:
+                            is_told = True  # of one frame only the first: 8 bytes of credit would cause 80 of answer
+                            self._find(number)
+                    else:
                         try:
                             channel.credit.grant(count)
                         except RemoteProtocolError as error:

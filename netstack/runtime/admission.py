@@ -52,6 +52,7 @@ class Admission:
         self,
         secret: Secret | None,
         *,
+        client_secret: Secret | None = None,
         max_connections: int = 1024,
         max_unproven: int = 64,
         timeout_s: float,
@@ -61,6 +62,7 @@ class Admission:
 
         Args:
             secret: to be proven by both ends; None admits everybody for whom there is room.
+            client_secret: may be proven instead, by those who only ask.
             max_connections: admitted at once.
             max_unproven: at once.
             timeout_s: for the proof.
@@ -75,6 +77,7 @@ class Admission:
         if not timeout_s > 0:
             raise ConfigError(f"timeout_s={timeout_s} for the proof of a secret; give a number of seconds above 0")
         self._secret = secret
+        self._client_secret = client_secret
         self._max_connections = max_connections
         self._max_unproven = max_unproven
         self._timeout_s = timeout_s
@@ -88,8 +91,11 @@ class Admission:
         self._admitted = 0
         self._refused = dict.fromkeys(Refusal, 0)
 
-    async def admit(self, stream: ByteStream) -> None:
+    async def admit(self, stream: ByteStream) -> bool:
         """Returns when the peer has proven itself; `left` must then be called once when its connection has ended.
+
+        Returns:
+            Whether it may be anybody; otherwise it has proven the clients' secret.
 
         Raises:
             AuthenticationFailed: it did not, or there is no room; the stream is closed.
@@ -98,10 +104,11 @@ class Admission:
         """
         try:
             self._check_room(stream)
+            is_anybody = True
             if self._secret is None:
                 await trio.lowlevel.checkpoint()
             else:
-                await self._prove(stream, self._secret)
+                is_anybody = await self._prove(stream, self._secret)
             self._check_room(stream)
         except BaseException as error:
             stream.close()
@@ -112,6 +119,7 @@ class Admission:
         self._admitted_from[stream] = source
         self._sources[source] += 1
         self._admitted += 1
+        return is_anybody
 
     def left(self, stream: ByteStream) -> None:
         """The connection on a stream that was admitted has ended. Idempotent."""
@@ -126,7 +134,8 @@ class Admission:
         """A snapshot; O(1)."""
         return AdmissionStatistics(len(self._admitted_from), len(self._unproven), self._admitted, dict(self._refused))
 
-    async def _prove(self, stream: ByteStream, secret: Secret) -> None:
+    async def _prove(self, stream: ByteStream, secret: Secret) -> bool:
+        is_anybody = False
         source = _source(stream)
         if len(self._unproven) >= self._max_unproven:
             self._make_room(source)
@@ -134,12 +143,14 @@ class Admission:
         self._unproven[scope] = source
         try:
             with scope:
-                await prove_acceptor(stream, secret, known_as=self._known_as, token=self._token)
+                is_anybody = await prove_acceptor(
+                    stream, secret, also=self._client_secret, known_as=self._known_as, token=self._token
+                )
         finally:
             is_crowded_out = scope not in self._unproven
             self._unproven.pop(scope, None)
         if not scope.cancelled_caught:
-            return
+            return is_anybody
         if is_crowded_out:
             raise AuthenticationFailed(
                 Refusal.CROWDED_OUT,

@@ -19,6 +19,7 @@ import hmac
 import os
 import secrets
 import stat
+import time
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias, final
 
@@ -125,10 +126,25 @@ class Secret:
         """What a scraper shows to read metrics: made of the secret, which cannot be had from it."""
         return self.proof(b"netstack metrics", b"", b"").hex()
 
-    @property
-    def web_token(self) -> str:
-        """What a browser shows to read a JobManager's page: made of the secret, which cannot be had from it."""
-        return self.proof(b"netstack web", b"", b"").hex()
+    def web_token(self, expires_s: float = 12 * 3600.0) -> str:
+        """What a browser shows to read a JobManager's page: made of the secret, which cannot be had from it.
+
+        Args:
+            expires_s: for how long from now it is good, by the clocks of both hosts.
+        """
+        end = str(int(time.time() + expires_s))
+        return f"{end}.{self._web_proof(end)}"
+
+    def end_of_web_token(self, token: str) -> int | None:
+        """When a token ends or ended, in seconds since 1970; None if this secret did not make it."""
+        end, _, proof = token.partition(".")
+        if not (end.isascii() and end.isdigit() and len(end) < 20):
+            return None
+        is_ours = hmac.compare_digest(proof.encode("utf-8", "replace"), self._web_proof(end).encode())
+        return int(end) if is_ours else None
+
+    def _web_proof(self, end: str) -> str:
+        return self.proof(b"netstack web", b"", b"", end.encode()).hex()
 
     def proof(self, label: bytes, first: bytes, second: bytes, about: bytes = b"") -> bytes:
         """HMAC-SHA256 over a label, two nonces, and what is said about the stream."""
@@ -157,7 +173,10 @@ async def prove_dialler(stream: ByteStream, secret: Secret, *, token: Token = se
     theirs = await _receive_nonce(stream)
     about = _about(stream, stream.endpoints()[1])
     await _send(stream, secret.proof(_DIALLER, mine, theirs, about))
-    proof = await _receive_proof(stream)
+    try:
+        proof = await _receive_proof(stream)
+    except AuthenticationFailed:  # a reset says the same as an end
+        proof = b""
     if len(proof) < _PROOF_BYTES:
         raise AuthenticationFailed(
             Refusal.SECRETS_DIFFER,
@@ -169,16 +188,25 @@ async def prove_dialler(stream: ByteStream, secret: Secret, *, token: Token = se
 
 
 async def prove_acceptor(
-    stream: ByteStream, secret: Secret, *, known_as: Sequence[str] = (), token: Token = secrets.token_bytes
-) -> None:
+    stream: ByteStream,
+    secret: Secret,
+    *,
+    also: Secret | None = None,
+    known_as: Sequence[str] = (),
+    token: Token = secrets.token_bytes,
+) -> bool:
     """Has whoever dialled us prove that it knows the secret, then proves the same: see `prove_dialler`.
 
     Args:
         stream: accepted, and not used yet.
         secret: shared.
+        also: another one that is good, too.
         known_as: addresses (`host:port`) besides that of the stream under which we are dialled, where something between
             translates them.
         token: makes the nonce.
+
+    Returns:
+        Whether it was `secret` that was proven, and not `also`.
     """
     await trio.lowlevel.checkpoint()
     mine = token(NONCE_BYTES)
@@ -190,9 +218,10 @@ async def prove_acceptor(
     ours = stream.endpoints()[0]
     for address in dict.fromkeys((ours, *known_as, "")):  # "": the dialler's stream knows no addresses
         about = _about(stream, address)
-        if hmac.compare_digest(proof, secret.proof(_DIALLER, theirs, mine, about)):
-            await _send(stream, secret.proof(_ACCEPTOR, mine, theirs, about))
-            return
+        for each in (secret, also):
+            if each is not None and hmac.compare_digest(proof, each.proof(_DIALLER, theirs, mine, about)):
+                await _send(stream, each.proof(_ACCEPTOR, mine, theirs, about))
+                return each is secret
     raise _secrets_differ(stream, ours)
 
 

@@ -17,7 +17,7 @@ import trio
 
 from ..control.build import own_build
 from ..control.codec import Plain
-from ..control.link import ControlLink, Greeting, check_release, full_build
+from ..control.link import CLIENT, ControlLink, Greeting, check_release, full_build
 from ..control.messages import Answer, Ask, AskRefused
 from ..control.routing import read_route
 from ..errors import (
@@ -34,9 +34,13 @@ from ..shown import shown, shown_error, shown_text
 from ..transport import ByteStream, Listener
 from .admission import Admission
 from .causes import root_cause, told
+from .turns import PeerShare
 
 ERROR_CHARACTERS: Final = 800
 """Of what is logged of one connection: texts of ours, with words of its peer in them."""
+
+CLIENT_ROLES: Final = frozenset({CLIENT})
+"""What those may be who prove the clients' secret; who proves the cluster's may be anybody."""
 
 Answers = Mapping[str, Callable[[Plain], Awaitable[Plain]]]
 """What a question by this name does: takes its document, gives the answer's."""
@@ -95,7 +99,7 @@ class ControlPort:
     async def _handle(self, stream: ByteStream, take_data: Callable[[str, ByteStream], bool] | None) -> None:
         """One connection, from its proof to its end; whatever it does, it does to itself."""
         try:
-            await self._admission.admit(stream)
+            is_anybody = await self._admission.admit(stream)
         except AuthenticationFailed as error:
             self._log.log(logging.WARNING, "refused", f"{shown_text(stream.peer)} was refused: {shown_error(error)}")
             return
@@ -104,8 +108,8 @@ class ControlPort:
             with trio.fail_after(self._handshake_timeout_s):
                 environment = await read_route(stream)
             if environment is None:
-                await self._serve(stream)
-            elif take_data is not None:
+                await self._serve(stream, CLIENT_ROLES if not is_anybody else None)
+            elif take_data is not None and is_anybody:
                 is_handed_over = take_data(environment, stream)
             else:
                 raise RemoteProtocolError(
@@ -132,12 +136,18 @@ class ControlPort:
         else:
             self._log.log(logging.ERROR, "broke", f"the connection of {peer} broke: a mistake here", error=root)
 
-    async def _serve(self, stream: ByteStream) -> None:
-        link = ControlLink(stream, heartbeat_timeout_s=self._heartbeat_timeout_s)
+    async def _serve(self, stream: ByteStream, roles: frozenset[str] | None) -> None:
+        """Args: of the connection; the roles that its other end may have, None: any."""
+        link = ControlLink(stream, heartbeat_timeout_s=self._heartbeat_timeout_s, share=PeerShare())
         with trio.fail_after(self._handshake_timeout_s):
             greeting = await link.greet(self._build, self._name, self._role, self._facts())
         try:
             check_release(greeting, self._build, link.peer)
+            if roles is not None and greeting.role not in roles:
+                raise RequestRefused(
+                    f"{link.peer} greets as {greeting.role} and has proven the clients' secret; give it the secret of"
+                    " the cluster"
+                )
         except RequestRefused as refusal:
             await self._refuse(link, refusal)
             return
@@ -176,6 +186,7 @@ async def answer_questions(
 
     Cancellation: so are the answers.
     """
+    link.expect_questions()
     room = trio.Semaphore(max_asks)
 
     async def answer(ask: Ask) -> None:

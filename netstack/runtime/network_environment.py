@@ -5,6 +5,7 @@ Takes: an address and a `NetworkConfig`. Gives: partitions to write to, gates to
 
 from __future__ import annotations
 
+import operator
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final, final
@@ -127,6 +128,10 @@ class NetworkEnvironment:
         """
         self._check_open()
         checked = partition_id(name)
+        try:
+            subpartitions = operator.index(subpartitions)  # numpy's ints, too: compiled code takes Python's only
+        except TypeError as error:
+            raise ConfigError(f"partition {name!r}: subpartitions={subpartitions!r} is no whole number") from error
         if subpartitions < 1:
             raise ConfigError(f"partition {name!r}: subpartitions={subpartitions}; the least is 1")
         if kind is ResultPartitionType.PIPELINED_APPROXIMATE:

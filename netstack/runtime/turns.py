@@ -100,6 +100,27 @@ class WorkAccount:
         return owed_s
 
 
+@final
+class PeerShare:
+    """The account of one control connection with the line of its event loop (a `control.frames.LoopShare`)."""
+
+    def __init__(self) -> None:
+        self._line = turns()
+        self.clock = self._line.clock
+        self._account = WorkAccount(self.clock())
+        self._owes = False
+
+    def worked(self, began_s: float, moved_bytes: int) -> None:
+        """See `LoopShare.worked`."""
+        self._owes |= self._account.owes(began_s, self.clock(), moved_bytes)
+
+    async def wait_turn(self) -> None:
+        """See `LoopShare.wait_turn`. A checkpoint only where it owes something."""
+        if self._owes:
+            self._owes = False
+            await self._line.pass_on(self._account.settle())
+
+
 _TURNS: Final[trio.lowlevel.RunVar[Turns]] = trio.lowlevel.RunVar("netstack_turns")
 
 

@@ -16,9 +16,10 @@ Rules:
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import Any, Final, final
 
@@ -33,6 +34,7 @@ from ..events import CancelCheckpointMarker, CheckpointBarrier, DataType, data_t
 from ..runtime.network_environment import NetworkEnvironment
 from ..runtime.threads import InThread
 from ..schedule.descriptors.information import EdgeId
+from ..shown import shown
 from .chain import OperatorChain
 from .input import TaskInput
 from .mailbox import Mailbox
@@ -75,6 +77,25 @@ class SubtaskReport:
     gather_s: float = 0.0
     write_s: float = 0.0
     size_bytes: int = 0
+
+
+_REPORT_KINDS: Final = {"bool": (bool,), "int": (int,), "float": (int, float)}
+
+
+def checked_subtask_report(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What a peer says of a checkpoint at a subtask, without the subtask itself: of known fields those that are there.
+
+    Raises:
+        ValueError: a field is not of its type, or no number that can be shown.
+    """
+    found = {}
+    for field in fields(SubtaskReport):
+        if field.name in said and field.name not in ("task", "subtask"):
+            value = said[field.name]
+            if type(value) not in _REPORT_KINDS[str(field.type)] or not 0 <= value < math.inf:
+                raise ValueError(f"{field.name}={shown(value)} of a checkpoint at a subtask is no {field.type}")
+            found[field.name] = value
+    return found
 
 
 @final

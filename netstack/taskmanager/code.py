@@ -11,8 +11,12 @@ not ship different files for one package, since a process has each package once.
 from __future__ import annotations
 
 import importlib
+import io
+import re
 import sys
 import tempfile
+import threading
+import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -33,6 +37,8 @@ OWN: Final = ("netstack.task.kept_dataset:",)
 """Sources that netstack brings along, and everybody may run."""
 
 EVERYTHING: Final = "*"
+
+_KEY: Final = re.compile(r"code-[0-9a-f]{64}")
 
 
 @final
@@ -109,6 +115,7 @@ class ShippedCode:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._used: dict[str, tuple[str, set[str]]] = {}
         """By package: its key, and the jobs that use it."""
+        self._lock = threading.Lock()
 
     def put(self, job_id: str, package: str, blob: KeptBlob) -> None:
         """Makes a package importable. Touches files: call it in a thread, one call at a time.
@@ -116,16 +123,27 @@ class ShippedCode:
         Args:
             job_id: whose.
             package: its name; the zip file holds it at its top.
-            blob: the zip file.
+            blob: the zip file; its key is `code-` and its SHA-256, in hex.
 
         Raises:
             BlobError: it is damaged.
-            ConfigError: it is no package, or another job uses another one of that name.
+            ConfigError: it is no package or more than that, has a name of Python's, or another job uses another one of
+                that name.
         """
-        key = blob.key
+        if not _KEY.fullmatch(blob.key):
+            raise ConfigError(f"package {shown(package, 80)}: {shown(blob.key, 80)} is no key of a package")
         blob.check()
         if not package.isidentifier():
             raise ConfigError(f"{shown(package, 80)} is no name of a package")
+        if package in sys.stdlib_module_names:
+            raise ConfigError(f"package {package!r} is shipped, and Python has a module of that name: rename it")
+        _check_contents(package, blob.read())
+        with self._lock:
+            self._put(job_id, package, blob)
+            self._sweep()
+
+    def _put(self, job_id: str, package: str, blob: KeptBlob) -> None:
+        key = blob.key
         found = self._used.get(package)
         if found is not None and found[1]:
             if found[0] != key:
@@ -153,9 +171,22 @@ class ShippedCode:
         self._used[package] = key, {job_id}
 
     def job_left(self, job_id: str) -> None:
-        """No task of the job is left; what it shipped stays until another job ships something else."""
-        for _, jobs in self._used.values():
+        """No task of the job is left; what it alone shipped goes, so that nobody else finds it."""
+        for _, jobs in [*self._used.values()]:
             jobs.discard(job_id)
+        if self._lock.acquire(blocking=False):  # else whoever puts something sweeps afterwards
+            try:
+                self._sweep()
+            finally:
+                self._lock.release()
+
+    def _sweep(self) -> None:
+        for package, (key, jobs) in [*self._used.items()]:
+            if not jobs:
+                self._forget(package, key)
+                del self._used[package]
+                if all(other != key for other, _ in self._used.values()):
+                    self._path(key).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Forgets everything."""
@@ -179,6 +210,20 @@ class ShippedCode:
         for name in [name for name in sys.modules if name.partition(".")[0] == package]:
             del sys.modules[name]
         build_of.cache_clear()
+
+
+def _check_contents(package: str, data: bytes) -> None:
+    """A zip file on the path holds modules for everybody: so it has this package, and nothing beside it."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+        raise ConfigError(f"package {package!r} is no zip file: {shown_error(error)}") from error
+    for name in names:
+        if name != f"{package}.py" and (not name.startswith(f"{package}/") or ".." in name.split("/")):
+            raise ConfigError(
+                f"the zip file of package {package!r} holds {shown(name, 80)} beside it; ship one package a file"
+            )
 
 
 def check_builds(packages: Iterable[str], theirs: Mapping[str, str]) -> None:

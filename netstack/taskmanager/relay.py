@@ -54,7 +54,7 @@ from ..control.messages import (
 from ..control.routing import check_job_id
 from ..errors import ErrorCode, NetstackError, RemoteProtocolError, RequestRefused
 from ..shown import shown, shown_error, shown_text
-from ..transport import url_parts
+from ..transport import told_address, url_parts
 from .blob_places import BlobPlaces
 from .blob_reader import BlobReader
 from .blobs import BlobFetcher, BlobSender
@@ -365,7 +365,7 @@ def _reachable(url: str, data_address: str) -> str:
     """The URL of a slot as others know it: a port that listens everywhere is at the host that they know."""
     parts = url_parts(url)
     if parts.hostname not in ("0.0.0.0", "::") or parts.port is None:
-        return url
+        return told_address(url)
     host = url_parts(data_address).netloc.rpartition(":")[0]
     return f"{parts.scheme}://{host}:{parts.port}"
 

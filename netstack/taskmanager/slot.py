@@ -281,7 +281,7 @@ class Slot:
             self._flush()
             while True:
                 self._heard(await child.link.receive(), child, nursery)
-        except NetstackError as error:  # its end is told by whoever waits for the process
+        except Exception as error:  # whatever it says ends this slot only, and whoever waits for the process tells it
             heard_all.set()
             await trio.sleep(STOP_S)
             child.kill(f"was killed: it no longer spoke to its supervisor ({shown_error(error)})")

@@ -16,7 +16,15 @@ from starlette.responses import HTMLResponse, Response
 from ..json_text import json_text
 from .history import History
 
-POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+POLICY: Final = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self';"
+    " frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+
+MAX_HISTORIES: Final = 2
+"""Answers with all that is kept that are made at a time: each may be a hundred megabytes of text."""
+
+_histories: Final[trio.lowlevel.RunVar[trio.CapacityLimiter]] = trio.lowlevel.RunVar("netstack_histories")
 
 
 @final
@@ -44,7 +52,12 @@ async def history_response(request: Request, history: History) -> Response:
         text = History.text(kept).encode()
         return gzip.compress(text, 1) if is_compressed else text
 
-    data = await trio.to_thread.run_sync(partial(made))
+    try:
+        limiter = _histories.get()
+    except LookupError:
+        limiter = trio.CapacityLimiter(MAX_HISTORIES)
+        _histories.set(limiter)
+    data = await trio.to_thread.run_sync(partial(made), limiter=limiter)
     headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
     if is_compressed:
         headers["Content-Encoding"] = "gzip"

@@ -3,15 +3,13 @@
 Takes: a JobManager of this process. Gives: Flink's paths with Flink's field names (`flink`), the rest under
 `/netstack`, server-sent events, one self-contained page.
 
-Rules: with a secret every path but the page itself wants its web token as bearer token. What changes something is
-refused unless the application was made for it. Looking takes at most a twentieth of the event loop's time. A look that
-fails is logged and leaves a gap in the history; jobs go on.
+Rules: with a secret every path but the page itself wants a web token as bearer token, or a session got for one. What
+changes something is refused unless the application was made for it. Looking takes at most a twentieth of the event
+loop's time. A look that fails is logged and leaves a gap in the history; jobs go on.
 """
 
 from __future__ import annotations
 
-import hmac
-import json
 import logging
 import secrets
 import time
@@ -26,14 +24,18 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from ..errors import ConfigError, NetstackError
+from ..jobmanager.audit import audit
 from ..jobmanager.jobs import JobRecord
 from ..jobmanager.service import JobManager
 from ..jobmanager.view import edges_of, job_document, summary, taskmanagers_document
 from ..limited_log import LimitedLog
+from ..shown import shown_error
 from . import flink
 from .answers import JsonResponse, history_response, page_response
+from .guard import BROKE, json_of
 from .history import History, snapshot_text
 from .page import page
+from .sessions import Sessions
 
 LOGGER: Final = logging.getLogger("netstack.web")
 
@@ -42,6 +44,11 @@ LOOK_S: Final = 0.5
 
 LOOK_PART: Final = 0.05
 """Of the time, at most, goes into looking."""
+
+HOW: Final = "make one: netstack web-token --secret-file FILE"
+
+MAX_STREAMS: Final = 64
+"""Pages that are told of what happens at a time; the oldest gives way, and asks again."""
 
 MAX_SAVEPOINTS: Final = 100
 """Answers of savepoints that are remembered."""
@@ -53,7 +60,7 @@ class Web:
 
     Args:
         manager: whose jobs are shown.
-        token: that callers must show; None asks for none.
+        sessions: who may look.
         may_change: whether jobs may be cancelled and savepoints taken from here.
         facts: more for the page.
 
@@ -63,18 +70,21 @@ class Web:
     """
 
     def __init__(
-        self, manager: JobManager, *, token: str | None, may_change: bool, facts: dict[str, Any] | None = None
+        self, manager: JobManager, *, sessions: Sessions, may_change: bool, facts: dict[str, Any] | None = None
     ) -> None:
         self._manager = manager
-        self._token = token
+        self._sessions = sessions
         self._may_change = may_change
         self._facts = {"may_change": may_change, **(facts or {})}
         self.history = History()
         self._savepoints: dict[str, dict[str, Any]] = {}
+        self._streams: dict[object, None] = {}
         self._nursery: trio.Nursery | None = None
         self.app = Starlette(
+            exception_handlers={Exception: _broke},
             routes=[
                 Route("/", self._page),
+                Route("/netstack/session", self._log_in, methods=["POST"]),
                 *(
                     Route(path, self._guarded(handler), methods=[method])
                     for path, handler, method in (
@@ -97,7 +107,7 @@ class Web:
                         ("/netstack/events", self._events, "GET"),
                     )
                 ),
-            ]
+            ],
         )
 
     @asynccontextmanager
@@ -124,10 +134,8 @@ class Web:
 
     def _guarded(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def checked(request: Request) -> Response:
-            if self._token is not None:
-                given = request.headers.get("authorization", "").encode("latin-1", "replace")
-                if not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
-                    return _refusal(401, "send the web token of this cluster's secret as bearer token")
+            if not self._sessions.may(request.headers):
+                return _refusal(401, f"send a web token of this cluster's secret as bearer token; {HOW}")
             if request.method != "GET" and not self._may_change:
                 return _refusal(403, "this page only shows: start netstack jobmanager with --web-submit")
             try:
@@ -138,6 +146,17 @@ class Web:
                 return _refusal(409, str(error))
 
         return checked
+
+    async def _log_in(self, request: Request) -> Response:
+        try:
+            asked = json_of(await request.body())
+        except ValueError as error:
+            return _refusal(400, f"the body is no JSON: {error}")
+        token = asked.get("token") if isinstance(asked, dict) else None
+        cookie = self._sessions.log_in(token) if isinstance(token, str) else None
+        if cookie is None:
+            return _refusal(401, f"this is no web token of this cluster's secret, or it has ended; {HOW}")
+        return JsonResponse({}, headers={"Set-Cookie": cookie, "Cache-Control": "no-store"})
 
     async def _page(self, request: Request) -> Response:
         return page_response(page())
@@ -170,6 +189,7 @@ class Web:
             return _refusal(400, f"mode={mode[:20]!r}: only cancel is known")
         if record.master is None:
             return _refusal(409, f"job {record.stored.job_id} has ended")
+        audit("cancel", record, _who(request))
         record.master.cancel()
         return JsonResponse({}, status_code=202)
 
@@ -202,9 +222,14 @@ class Web:
         record = self._find(request)
         if record.master is None:
             return _refusal(409, f"job {record.stored.job_id} has ended, so there is nothing to save")
-        body = await request.body()
-        asked = json.loads(body) if body else {}
+        try:
+            asked = json_of(await request.body())
+        except ValueError as error:
+            return _refusal(400, f"the body is no JSON: {error}")
         stop = bool(isinstance(asked, dict) and asked.get("cancel-job"))
+        if sum(each["status"]["id"] == "IN_PROGRESS" for each in self._savepoints.values()) >= MAX_SAVEPOINTS:
+            return _refusal(429, f"{MAX_SAVEPOINTS} savepoints are being taken; wait for some of them")
+        audit("savepoint and stop" if stop else "savepoint", record, _who(request))
         trigger = secrets.token_hex(16)
         self._savepoints[trigger] = {"status": {"id": "IN_PROGRESS"}}
         while len(self._savepoints) > MAX_SAVEPOINTS:
@@ -219,8 +244,10 @@ class Web:
         try:
             report = await master.savepoint(stop=stop)
             operation: dict[str, Any] = {"location": master.path_of(report.checkpoint_id)}
-        except NetstackError as error:
-            operation = {"failure-cause": {"class": type(error).__name__, "stack-trace": str(error)}}
+        except Exception as error:  # whatever it is, it ends this savepoint only
+            if not isinstance(error, NetstackError):
+                LOGGER.exception("a savepoint of job %s broke", record.stored.job_id)
+            operation = {"failure-cause": {"class": type(error).__name__, "stack-trace": shown_error(error)}}
         self._savepoints[trigger] = {"status": {"id": "COMPLETED"}, "operation": operation}
 
     async def _savepoint_status(self, request: Request) -> Response:
@@ -252,16 +279,32 @@ class Web:
     async def _events(self, request: Request) -> Response:
         async def told() -> AsyncIterator[bytes]:
             seen = -1
-            while True:
-                if self.history.number != seen:
-                    seen = self.history.number
-                    data = f'{{"at":{time.time():.3f},"snapshot":{self.history.last or "null"}}}'
-                    yield f"event: snapshot\ndata: {data}\n\n".encode()
-                else:
-                    yield b": alive\n\n"
-                await trio.sleep(LOOK_S)
+            me = object()
+            self._streams[me] = None
+            try:
+                while len(self._streams) > MAX_STREAMS:
+                    del self._streams[next(iter(self._streams))]
+                while me in self._streams:
+                    if self.history.number != seen:
+                        seen = self.history.number
+                        data = f'{{"at":{time.time():.3f},"snapshot":{self.history.last or "null"}}}'
+                        yield f"event: snapshot\ndata: {data}\n\n".encode()
+                    else:
+                        yield b": alive\n\n"
+                    await trio.sleep(LOOK_S)
+            finally:
+                self._streams.pop(me, None)
 
         return StreamingResponse(told(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+def _who(request: Request) -> str:
+    return "the page" if request.client is None else f"the page, from {request.client.host}"
+
+
+async def _broke(request: Request, error: Exception) -> Response:
+    """The answer to a request that broke; the guard tells how in the log."""
+    return _refusal(500, BROKE)
 
 
 def _refusal(status: int, text: str) -> JsonResponse:

@@ -8,10 +8,13 @@ The file is a gzip of JSON lines: a head that names the version, then one line f
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import logging
 import math
+import os
+import stat
 import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -24,7 +27,7 @@ import trio
 from ..errors import ConfigError
 from ..json_text import json_text
 from ..limited_log import LimitedLog
-from ..shown import shown_error
+from ..shown import shown, shown_error, shown_text
 from ..version import __version__
 from .history import History, entry_text, snapshot_text
 
@@ -35,6 +38,10 @@ VERSION: Final = 1
 
 LOOK_S: Final = 0.5
 """Between two looks."""
+
+MAX_LINE_BYTES: Final = 16 << 20
+MAX_TEXT_BYTES: Final = 256 << 20
+"""Of a file that is read; a page with more than that opens in no browser."""
 
 
 @asynccontextmanager
@@ -174,7 +181,9 @@ class Recording:
 
 
 def read_recording(path: Path) -> History:
-    """What is in a file; of one that was cut short, all whole lines. It blocks.
+    """What is in a file; of one that was cut short, all whole lines, and of a very long one the first of them.
+
+    A file may be anybody's: what it takes in memory and time is bounded. It blocks.
 
     Raises:
         ConfigError: it is none, or one of another version.
@@ -182,18 +191,50 @@ def read_recording(path: Path) -> History:
     """
     found = History(max_bytes=1 << 62, kept_s=math.inf)
     try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            head = json.loads(file.readline())
-            if type(head) is not dict or head.get("netstack_history") != VERSION:
-                raise ConfigError(f"{path} is no recording of this release of netstack, which reads version {VERSION}")
-            try:
-                for line in file:
-                    entry = json.loads(line)
-                    found.extend(entry["at"], entry["until"], snapshot_text(entry["snapshot"]))
-            except EOFError:  # whoever wrote it was killed
-                pass
-    except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is no recording of netstack: {error}") from error
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as raw:
+            if not stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
+                raise ConfigError(f"{path} is no regular file, so it is no recording")
+            with gzip.open(raw, "rb") as file:
+                head = _value(file.readline(MAX_LINE_BYTES + 1))
+                if type(head) is not dict or head.get("netstack_history") != VERSION:
+                    raise ConfigError(
+                        f"{path} is no recording of this release of netstack, which reads version {VERSION}"
+                    )
+                with contextlib.suppress(EOFError):  # whoever wrote it was killed
+                    _read_entries(file, found, path)
+    except (gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:
+        raise ConfigError(f"{path} is no recording of netstack: {shown_text(str(error))}") from error
     if not found.last:
         raise ConfigError(f"{path} is a recording of nothing: whoever made it ended at once")
     return found
+
+
+def _read_entries(file: gzip.GzipFile, found: History, path: Path) -> None:
+    """Raises `ValueError` for what is no entry, `EOFError` where the file was cut short."""
+    left_bytes = MAX_TEXT_BYTES
+    while line := file.readline(MAX_LINE_BYTES + 1):
+        left_bytes -= len(line)
+        if left_bytes < 0:
+            LOGGER.warning("%s has more than %d MiB of text: what comes later is left out", path, MAX_TEXT_BYTES >> 20)
+            return
+        entry = _value(line)
+        if type(entry) is not dict or type(entry.get("snapshot")) is not dict:
+            raise ValueError("a line is no snapshot")
+        found.extend(_time(entry.get("at")), _time(entry.get("until")), snapshot_text(entry["snapshot"]))
+
+
+def _value(line: bytes) -> Any:
+    """The JSON value of a line. Raises `ValueError`."""
+    if len(line) > MAX_LINE_BYTES:
+        raise ValueError(f"a line is longer than {MAX_LINE_BYTES >> 20} MiB")
+    try:
+        return json.loads(line)
+    except RecursionError as error:
+        raise ValueError("a line is nested too deep") from error
+
+
+def _time(value: object) -> float:
+    """Seconds since 1970, before the year 5000. Raises `ValueError`."""
+    if not (type(value) is int or type(value) is float) or not 0 <= value < 1e11:
+        raise ValueError(f"{shown(value, 40)} is no time")
+    return float(value)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import ipaddress
 import logging
 import socket
-from collections.abc import AsyncIterator
+import ssl
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, cast
@@ -19,6 +20,7 @@ import trio
 from ..errors import ConfigError
 from ..jobmanager.service import JobManager
 from ..runtime.authentication import Secret
+from ..tls_files import PREFIX, CertificateFolder, split_tls
 from .history import History
 from .page import page
 
@@ -36,6 +38,8 @@ try:
 
     from .answers import page_response
     from .app import Web
+    from .guard import Guard
+    from .sessions import Sessions
 except ImportError as error:
     raise ConfigError(_MISSING) from error
 
@@ -46,17 +50,22 @@ async def open_web(
     address: str,
     *,
     secret: Secret | None = None,
+    client_secret: Secret | None = None,
     may_change: bool = False,
     facts: dict[str, Any] | None = None,
+    names: Iterable[str] = (),
 ) -> AsyncIterator[str]:
     """Serves while the block runs.
 
     Args:
         manager: whose jobs are shown.
-        address: `host:port`; port 0 picks a free one.
+        address: `host:port`; port 0 picks a free one. `tls+tcp://host:port?folder=PATH` serves over TLS, with the
+            certificate in the folder, or in $NETSTACK_TLS; browsers show none.
         secret: whose `web_token` callers must show; None asks for none, and is allowed on loopback only.
+        client_secret: whose tokens are good as well.
         may_change: whether jobs may be cancelled and savepoints taken.
         facts: more for the page, in each snapshot.
+        names: host names under which it is asked, beside those of this host and any IP address.
 
     Yields:
         The URL of the page.
@@ -64,12 +73,20 @@ async def open_web(
     Raises:
         ConfigError: the address is none or cannot be bound, or strangers could read it.
     """
-    host, _ = _place_of(address)
+    place, certificates = address, None
+    if address.startswith(PREFIX):
+        inner, _, certificates = split_tls(address)
+        certificates.credentials()  # what is wrong with them is said now
+        place = inner.removeprefix("tcp://")
+    host, _ = _place_of(place)
     if secret is None and not _is_loopback(host):
         raise ConfigError(f"--web {address} would show jobs to strangers; give --secret-file, or a loopback address")
-    web = Web(manager, token=None if secret is None else secret.web_token, may_change=may_change, facts=facts)
-    listener = await _listen(address)
-    async with web.watching(), _served(web.app, listener) as url:
+    sessions = Sessions(
+        [each for each in (secret, client_secret) if each is not None], is_secure=certificates is not None
+    )
+    web = Web(manager, sessions=sessions, may_change=may_change, facts=facts)
+    listener = await _listen(place)
+    async with web.watching(), _served(Guard(web.app, names), listener, certificates) as url:
         yield url
 
 
@@ -94,7 +111,7 @@ async def open_replay(history: History, address: str) -> AsyncIterator[str]:
     async def answer(request: Request) -> Response:
         return page_response(text)
 
-    async with _served(Starlette(routes=[Route("/", answer)]), await _listen(address)) as url:
+    async with _served(Guard(Starlette(routes=[Route("/", answer)])), await _listen(address)) as url:
         yield url
 
 
@@ -121,8 +138,10 @@ async def _listen(address: str) -> socket.socket:
 
 
 @asynccontextmanager
-async def _served(app: Starlette, listener: socket.socket) -> AsyncIterator[str]:
-    config = Config()
+async def _served(
+    app: Guard, listener: socket.socket, certificates: CertificateFolder | None = None
+) -> AsyncIterator[str]:
+    config = Config() if certificates is None else _TlsConfig(certificates)
     config.bind = [f"fd://{listener.detach()}"]  # hypercorn closes it
     config.accesslog = None
     config.errorlog = LOGGER
@@ -135,6 +154,28 @@ async def _served(app: Starlette, listener: socket.socket) -> AsyncIterator[str]
         finally:
             stopping.set()
             nursery.cancel_scope.cancel()
+
+
+class _TlsConfig(Config):
+    """Settings of hypercorn with the certificates of a cluster."""
+
+    def __init__(self, certificates: CertificateFolder) -> None:
+        self._certificates = certificates
+        super().__init__()
+
+    @property
+    def ssl_enabled(self) -> bool:
+        """See `hypercorn.config.Config`."""
+        return True
+
+    def create_ssl_context(self) -> ssl.SSLContext:
+        """See `hypercorn.config.Config`; a renewed certificate is shown from the next connection on."""
+        context = self._certificates.server_without_client()
+        context.sni_callback = self._renewed
+        return context
+
+    def _renewed(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        connection.context = self._certificates.server_without_client()
 
 
 def _place_of(address: str) -> tuple[str, int]:

@@ -23,7 +23,7 @@ from ..events import DataType
 from .assembler import FrameAssembler, FrameSink
 from .codec import Codec, Inflate
 from .codec_native import MAGIC
-from .frames import ConnectionFailure, Continue, Frame, Goodbye, Hello, Ping, Pong, Received, SessionOffer
+from .frames import AddCredit, ConnectionFailure, Continue, Frame, Goodbye, Hello, Ping, Pong, Received, SessionOffer
 from .greeting import FEATURE_SESSION, agree, check_first_bytes
 from .outgoing_batch import OutgoingBatch
 from .session import Session, SessionStatistics
@@ -31,6 +31,10 @@ from .states import TRANSITIONS, Input, State
 
 MAX_PENDING_CONTROL: Final = 200_000
 """Opening 65,536 channels queues as many frames; three times that is a peer that never reads."""
+
+
+PAIRS_A_FRAME: Final = 16
+"""So many announcements of credit, which a frame may have thousands of, are as much work as a frame."""
 
 
 class Endpoint(FrameSink, Protocol):
@@ -353,6 +357,8 @@ class Connection:
                 if self._session is not None:
                     self._session.is_ending = True
             case _:
+                if isinstance(frame, AddCredit):
+                    self.control_frames += len(frame.pairs) // PAIRS_A_FRAME
                 self._has_heard = True
                 self._endpoint.on_frame(frame)
 

@@ -66,3 +66,12 @@ def test_many_small_lists_are_refused_before_they_take_memory() -> None:
 def test_what_is_no_document(data: bytes) -> None:
     with pytest.raises(ValueError, match="it is not msgpack"):
         unpack_document(data)
+
+
+@pytest.mark.parametrize("count", [1, 100_000])
+@pytest.mark.parametrize(
+    "value", [msgpack.ExtType(5, b""), msgpack.ExtType(5, b"x"), msgpack.ExtType(127, b"x" * 300), msgpack.Timestamp(1)]
+)
+def test_extension_types_are_refused_at_the_first(value: Any, count: int) -> None:
+    with pytest.raises(ValueError, match="extension type"):
+        unpack_document(msgpack.packb([1, {"a": [value] * count}]))

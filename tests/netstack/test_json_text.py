@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.json_text import MAX_DEPTH, json_text
+from netstack.json_text import MAX_DEPTH, json_text, shortened
 
 PLAIN = st.recursive(
     st.none()
@@ -96,3 +96,32 @@ def test_an_object_whose_description_fails_is_named() -> None:
             raise RuntimeError("no")
 
     assert json_text([Broken()]) == '["<Broken>"]'
+
+
+@given(ANYTHING)
+def test_what_is_short_is_told_in_full(value: object) -> None:
+    assert json.dumps(shortened(value, 1 << 20)) == json.dumps(json.loads(json_text({"it": value}))["it"]) or (
+        "\\ud" in json_text(value)
+    )
+
+
+@given(ANYTHING, st.integers(0, 300))
+def test_what_is_long_is_shortened(value: object, characters: int) -> None:
+    text = json.dumps(shortened([value, ["word"] * 1000, {str(each): b"x" * each for each in range(200)}], characters))
+    assert len(text) < 12 * characters + 3000
+    strict(text)
+
+
+def test_of_what_is_left_out_nothing_is_looked_at() -> None:
+    looked = []
+
+    class Counted(dict[str, int]):
+        def items(self) -> Any:
+            for each in range(1 << 40):
+                looked.append(each)
+                yield str(each), each
+
+    assert shortened({"few": 1, "many": Counted(), "after": 2}, 200)["few"] == 1
+    assert len(looked) < 100
+    assert shortened("x" * 1000, 10) == "x" * 6 + "..."
+    assert shortened([b"x" * 1000, 1, 2], 100) == ["x" * 92 + "...", "..."]

@@ -2,7 +2,7 @@
 
 python flood_processes.py produce           prints its address, then the bytes it has sent, ten times a second
 python flood_processes.py consume ADDRESS   reads partition `p`
-python flood_processes.py flood ADDRESS KIND CONNECTIONS
+python flood_processes.py flood ADDRESS KIND CONNECTIONS   prints `heard` when its greeting is taken, `ended` at its end
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 import trio
 
 from netstack import ArrayReader, ChannelDescriptor, NetworkConfig, NetworkEnvironment, RecordWriter, open_task_manager
+from netstack.wire.codec_native import PROTOCOL_VERSION
 
 SEGMENT = 32 * 1024
 CONFIG = NetworkConfig(segment_size_bytes=SEGMENT, memory_bytes=256 * SEGMENT)
@@ -32,7 +33,7 @@ def frame(kind: int, payload: bytes = b"", *, channel: int = 0) -> bytes:
 
 
 def hello() -> bytes:
-    return frame(HELLO, struct.pack(">8sHIIB", b"netstack", 3, SEGMENT, 1, 3) + b"raw")
+    return frame(HELLO, struct.pack(">8sHIIB", b"netstack", PROTOCOL_VERSION, SEGMENT, 1, 3) + b"raw")
 
 
 def opening(channel: int, name: bytes) -> bytes:
@@ -88,13 +89,28 @@ def flood(address: str, kind: str) -> None:
     data = block(kind)
     while True:
         with contextlib.suppress(OSError), socket.create_connection((parts.hostname, parts.port)) as peer:
+            peer.sendall(hello() + frame(PING, struct.pack(">Q", 1)))
+            if not is_answered(peer):
+                continue
+            print("heard", flush=True)
             threading.Thread(target=drain, args=[peer], daemon=True).start()
-            peer.sendall(hello())
             if kind in ("garbage", "nothing"):
                 peer.sendall(data)
             else:
                 while True:
                     peer.sendall(data)
+        print("ended", flush=True)
+
+
+def is_answered(peer: socket.socket) -> bool:
+    """Whether a ping was answered: then the greeting was taken."""
+    received = peer.makefile("rb")
+    while len(header := received.read(HEADER.size)) == HEADER.size:
+        length, kind = struct.unpack_from(">IB", header)
+        received.read(length)
+        if kind == PONG:
+            return True
+    return False
 
 
 def drain(peer: socket.socket) -> None:

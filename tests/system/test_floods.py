@@ -24,6 +24,7 @@ KEPT = 0.4
 PING_S = 0.1
 ATTEMPTS = 4
 WINDOW_S = 0.8
+WAIT_S = 30.0
 
 
 @contextlib.contextmanager
@@ -83,6 +84,22 @@ class Victim:
                 time.sleep(0.01)
 
 
+class Said:
+    """What a flood says of itself."""
+
+    def __init__(self, flood: subprocess.Popen[str]) -> None:
+        assert flood.stdout is not None
+        self.heard = threading.Event()
+        self.ended = 0
+        self._lines = flood.stdout
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in self._lines:
+            self.ended += "ended" in line
+            self.heard.set()
+
+
 @pytest.fixture(scope="module")
 def victim() -> Iterator[Victim]:
     with process("produce") as producer:
@@ -103,10 +120,13 @@ def test_others_keep_their_share_of_a_flooded_producer(victim: Victim, kind: str
         since = time.monotonic()
         time.sleep(WINDOW_S)
         before = victim.rate(since)
-        with process("flood", victim.address, kind, str(connections)):
-            time.sleep(0.6)  # until it has begun
+        with process("flood", victim.address, kind, str(connections)) as flood:
+            said = Said(flood)
+            assert said.heard.wait(WAIT_S), "nobody heard the flood, so it shows nothing"
+            time.sleep(0.6)  # until all of it has begun
             since = time.monotonic()
             time.sleep(WINDOW_S)
+            assert kind == "garbage" or not said.ended, "the flood was refused, so it shows nothing"
             seen.append((victim.rate(since) / before if before else 0.0, victim.ping_s(since)))
         time.sleep(0.2)
         if seen[-1][0] >= KEPT and seen[-1][1] <= PING_S:

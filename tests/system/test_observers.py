@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 def test_a_result_that_is_no_json_is_shown_everywhere_and_ends_nothing(tmp_path: Path) -> None:
     with ClusterRig(tmp_path / "cluster", "--web", "127.0.0.1:0") as rig:
-        token = Secret.from_file(rig.secret_file).web_token
+        token = Secret.from_file(rig.secret_file).web_token()
 
         def fetch(path: str) -> Any:
             request = urllib.request.Request(f"{rig.page}{path}", headers={"Authorization": f"Bearer {token}"})

@@ -67,7 +67,7 @@ class ShmTransport(Transport):
             return ShmStream(sock, url, memory)
         except OSError as error:
             reason = error.strerror or str(error)
-            raise ConnectionLost(f"cannot reach {url}: {reason}; is a TaskManager listening there?") from error
+            raise ConnectionLost(f"cannot reach {url}: {reason}; is anything listening there?") from error
         finally:
             if not connected:
                 sock.close()

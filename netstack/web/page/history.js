@@ -4,13 +4,11 @@
   const entries = []; // {at, until, snapshot}, the oldest first
   const fixed = JSON.parse(ns.$("history").textContent);
   const state = { live: !fixed, place: 0, playing: false, speed: 1, clock: 0 };
-  const headers = () => (sessionStorage.token ? { Authorization: `Bearer ${sessionStorage.token}` } : {});
   let changed = () => {};
 
   ns.history = {
     isFixed: Boolean(fixed),
     state,
-    headers,
     get shown() { return entries[state.live ? entries.length - 1 : Math.min(state.place, entries.length - 1)]; },
     get length() { return entries.length; },
     get place() { return state.live ? entries.length - 1 : state.place; },
@@ -47,10 +45,10 @@
     if (fixed) { entries.push(...fixed); state.place = 0; changed(); return; }
     for (;;) {
       try {
-        const past = await fetch("netstack/history", { headers: headers() });
+        const past = await fetch("netstack/history");
         if (past.status === 401) { ns.$("login").hidden = false; say("this page wants a token"); return; }
         entries.splice(0, entries.length, ...(await past.json())); changed();
-        const stream = (await fetch("netstack/events", { headers: headers() })).body.pipeThrough(new TextDecoderStream()).getReader();
+        const stream = (await fetch("netstack/events")).body.pipeThrough(new TextDecoderStream()).getReader();
         for (let text = ""; ;) {
           const { value, done } = await stream.read(); if (done) break;
           text += value; const parts = text.split("\n\n"); text = parts.pop();

@@ -34,7 +34,7 @@
     const columns = snapshot.channel_columns;
     $("job-h").textContent = `${job.name} (${job.job_id})`;
     $("job-why").textContent = [job.state, job.reason, job.waits_for && `waits for ${job.waits_for}`, ...(job.blocked ?? []).map((each) => `${each.taskmanager}, slot ${each.slot}: ${each.text}`)].filter(Boolean).join("; ");
-    fill("act", [snapshot.may_change && job.state === "running" && isNow, job.job_id], () => (snapshot.may_change && job.state === "running" && isNow ? [ns.button("Cancel the job", "cancel", () => fetch(`jobs/${job.job_id}?mode=cancel`, { method: "PATCH", headers: ns.history.headers() }), "")] : []));
+    fill("act", [snapshot.may_change && job.state === "running" && isNow, job.job_id], () => (snapshot.may_change && job.state === "running" && isNow ? [ns.button("Cancel the job", "cancel", () => fetch(`jobs/${job.job_id}?mode=cancel`, { method: "PATCH" }), "")] : []));
     fill("graph", [job.job_id, job.vertices, job.edges, chosen], () => [ns.graph(job, snapshot, chosen, choose)]);
     const edge = job.edges[chosen.edge];
     $("edge").hidden = !edge;
@@ -86,7 +86,14 @@
   $("speed").addEventListener("change", () => { ns.history.state.speed = Number($("speed").value); });
   $("search").addEventListener("input", redraw);
   window.addEventListener("hashchange", () => { read(); redraw(); });
-  $("login").addEventListener("submit", (event) => { event.preventDefault(); sessionStorage.token = $("token").value; $("login").hidden = true; ns.watch(redraw); });
+  $("login").addEventListener("submit", (event) => { 
+    event.preventDefault();
+    const body = JSON.stringify({ token: $("token").value });
+    $("token").value = "";
+    fetch("netstack/session", { method: "POST", body }).then(async (answer) => {
+      if (answer.ok) { $("login").hidden = true; ns.watch(redraw); } else $("login-why").textContent = (await answer.json()).errors[0];
+    });
+  });
   document.addEventListener("keydown", (event) => {
     const typing = /^(INPUT|SELECT|TEXTAREA|BUTTON)$/.test(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey;
     if (typing) return;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import zlib
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from page_jobs import cluster
 
 from netstack.cli import main
 from netstack.errors import ConfigError, ConnectionLost
-from netstack.web.recording import VERSION, Recording, read_recording, recorded
+from netstack.web.recording import MAX_LINE_BYTES, VERSION, Recording, read_recording, recorded
 
 
 def looks(path: Path) -> list[tuple[float, float, int]]:
@@ -59,6 +60,58 @@ def test_what_is_no_recording_is_named(tmp_path: Path) -> None:
         file.write_bytes(gzip.compress(json.dumps(head).encode() + b"\n"))
         with pytest.raises(ConfigError, match=words):
             read_recording(file)
+
+
+def recording_of(path: Path, *lines: bytes) -> Path:
+    path.write_bytes(gzip.compress(b"\n".join([json.dumps({"netstack_history": VERSION}).encode(), *lines, b""])))
+    return path
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"at": 1%s, "until": 1, "snapshot": {}}' % (b"0" * 400),
+        b'{"at": 1%s, "until": 1, "snapshot": {}}' % (b"0" * 5000),
+        b'{"at": "1", "until": 1, "snapshot": {}}',
+        b'{"at": true, "until": 1, "snapshot": {}}',
+        b'{"at": NaN, "until": 1, "snapshot": {}}',
+        b'{"at": 1e400, "until": 1, "snapshot": {}}',
+        b'{"at": -1, "until": 1, "snapshot": {}}',
+        b'{"at": 1, "snapshot": {}}',
+        b'{"at": 1, "until": 1, "snapshot": []}',
+        b'{"at": 1, "until": 1}',
+        b"[]",
+        b"\xff",
+        b"[" * 1_000_000,
+        b'{"at": 1, "until": 1, "snapshot": {"x": ' + b"[" * 100_000,
+        b" " * (MAX_LINE_BYTES + 1),
+    ],
+    ids=range(15),
+)
+def test_a_line_that_is_no_look_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: bytes
+) -> None:
+    file = recording_of(tmp_path / "file", line)
+    assert main(["replay", str(file), "--json"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"netstack: {file} is no recording of netstack: ")
+    assert len(told) < 600
+
+
+def test_of_a_long_recording_the_first_looks_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("netstack.web.recording.MAX_TEXT_BYTES", 1 << 20)
+    lines = [json.dumps({"at": each, "until": each, "snapshot": {"n": each, "x": " " * 50_000}}) for each in range(100)]
+    found = read_recording(recording_of(tmp_path / "file", *(line.encode() for line in lines)))
+    assert found.number == 20
+    assert "what comes later is left out" in caplog.text
+
+
+def test_a_pipe_is_no_recording_and_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="no regular file"):
+        read_recording(tmp_path / "pipe")
 
 
 def test_what_belongs_to_a_job_is_refused_for_a_jobmanager(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

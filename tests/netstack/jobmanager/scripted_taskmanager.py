@@ -78,6 +78,7 @@ class ScriptedTaskManager:
         self.refuses = ""
         self.leaves_finals: Path | None = None
         self.changed = trio.Event()
+        self.ended = trio.Event()
 
     async def serve(self) -> None:
         with contextlib.suppress(ConnectionLost):
@@ -85,6 +86,7 @@ class ScriptedTaskManager:
                 self.heard(await self.link.receive())
                 self.changed.set()
                 self.changed = trio.Event()
+        self.ended.set()
 
     def heard(self, message: Message) -> None:
         self.said.append(message)
@@ -179,7 +181,13 @@ class ScriptedTaskManager:
 
 @asynccontextmanager
 async def taskmanager(
-    manager: JobManager, *, slots: int = 2, name: str = "", pid: Any = 1, has_processes: bool = False
+    manager: JobManager,
+    *,
+    slots: int = 2,
+    name: str = "",
+    pid: Any = 1,
+    has_processes: bool = False,
+    reads: bool = True,
 ) -> AsyncIterator[ScriptedTaskManager]:
     name = name or f"tm{next(_NUMBERS)}"
     facts = {"slots": slots, "data": f"memory://{name}", "hostname": name, "pid": pid}
@@ -189,7 +197,8 @@ async def taskmanager(
     async with trio.open_nursery() as nursery:
         found = ScriptedTaskManager(name, link)
         nursery.start_soon(link.run)
-        nursery.start_soon(found.serve)
+        if reads:
+            nursery.start_soon(found.serve)
         try:
             yield found
         finally:

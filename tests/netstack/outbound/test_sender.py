@@ -397,6 +397,12 @@ def test_a_number_that_was_never_opened_costs_that_channel_only(stage: Stage) ->
     assert stage.credit(0) == 3
 
 
+def test_of_one_frame_of_credit_one_answer_tells_what_was_never_opened(stage: Stage) -> None:
+    stage.sender.on_frame(AddCredit(((9, 1), (0, 1), *((number, 1) for number in range(9, 2000)))))
+    assert [frame.channel for frame in stage.sent] == [9]
+    assert stage.credit(0) == 3
+
+
 def test_more_initial_credit_than_anybody_has_fails_that_channel_alone(stage: Stage) -> None:
     stage.provider.create("d")
     stage.open(7, "d", MAX_CREDIT + 1)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hmac
 import itertools
+import socket
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import pytest
 import trio
@@ -344,3 +346,21 @@ async def test_cancelled_at_any_wait_it_ends_there_and_the_peer_hears_of_it(
         assert len(mine.sent) + len(mine.received) <= wait + 1
         # None: the dialler was cancelled while the acceptor's last bytes were on their way.
         assert found[0] in (Refusal.CLOSED, Refusal.SECRETS_DIFFER, None)
+
+
+async def test_a_reset_instead_of_an_answer_says_that_the_secrets_differ() -> None:
+    async def refuse(accepted: trio.SocketStream) -> None:
+        async with accepted:
+            await accepted.send_all(PROOF_MAGIC + bytes(32))
+            while len(await accepted.socket.recv(100, socket.MSG_PEEK)) < GREETING_BYTES + PROOF_BYTES:
+                await trio.lowlevel.checkpoint()  # closed with something unread, it resets
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, refuse, 0, host="127.0.0.1"))
+        url = f"tcp://127.0.0.1:{listener.socket.getsockname()[1]}"
+        stream = await transport_for(url).connect(url)
+        with pytest.raises(AuthenticationFailed, match="its shared secret is another one") as caught:
+            await prove_dialler(stream, SECRET)
+        assert caught.value.reason is Refusal.SECRETS_DIFFER
+        stream.close()
+        nursery.cancel_scope.cancel()

@@ -6,17 +6,21 @@ import itertools
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
 from netstack.control.codec import Plain
-from netstack.control.link import CLIENT, ControlLink, Greeting, dial
+from netstack.control.frames import unpack
+from netstack.control.link import CLIENT, QUESTION_CONTAINERS, ControlLink, Greeting, dial
+from netstack.control.messages import Ask
 from netstack.control.questions import Questions
 from netstack.errors import ConnectionLost, RequestRefused
 from netstack.runtime.admission import Admission
 from netstack.runtime.control_port import Answers, ControlPort, answer_questions
+from netstack.runtime.turns import FREE_SHARE, measure_with
 from netstack.transport import transport_for
 
 LOGGER = logging.getLogger("netstack.tests.port")
@@ -113,6 +117,52 @@ async def test_questions_of_one_client_are_answered_a_few_at_a_time(autojump_clo
             release.set()
     assert sorted(answered) == list(range(5 * MAX_ASKS))
     assert most == MAX_ASKS
+
+
+async def test_a_question_has_few_parts_unless_it_submits_a_job(autojump_clock: MockClock) -> None:
+    async def count(document: Plain) -> Plain:
+        return {"count": len(document["many"])}
+
+    async with port_with({"count": count, "submit": count}) as url:
+        many = {"many": [[]] * (2 * QUESTION_CONTAINERS)}
+        async with asking(url) as questions:
+            assert await questions.ask("submit", many) == {"count": 2 * QUESTION_CONTAINERS}
+            assert await questions.ask("count", {"many": [[]] * 1000}) == {"count": 1000}
+            with pytest.raises(ConnectionLost):
+                await questions.ask("count", many)
+
+
+async def test_all_who_ask_without_end_have_a_quarter_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = asked_s = others_s = 0.0
+
+    def costly(body: bytes, most: int) -> list[Any]:
+        nonlocal now_s, asked_s
+        document = unpack(body, most)
+        if body.find(b"question") > 0:
+            now_s += 0.05
+            asked_s += 0.05
+        return document
+
+    async def flood(url: str) -> None:
+        link, _ = await dial(url, role=CLIENT, name="a flood", facts={})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.run)
+            while True:
+                await link.wait_room()
+                link.send(Ask(1, "question", {}))
+
+    monkeypatch.setattr("netstack.control.frames.unpack", costly)
+    measure_with(lambda: now_s)
+    async with port_with({}) as url, trio.open_nursery() as nursery:
+        for _ in range(4):
+            nursery.start_soon(flood, url)
+        while now_s < 20.0:
+            await trio.lowlevel.checkpoint()
+            now_s += 0.001
+            others_s += 0.001
+        nursery.cancel_scope.cancel()
+    assert asked_s > 1.0, "the flood is heard"
+    assert others_s > 2.5 * (asked_s - 4 * (0.05 + FREE_SHARE * now_s))
 
 
 async def test_what_cannot_be_answered_is_refused_and_the_client_goes_on(

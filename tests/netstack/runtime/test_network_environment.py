@@ -170,6 +170,13 @@ async def test_broadcast_shares_its_buffers_among_remote_and_local_consumers(aut
 # Wrong arguments, and too little memory.
 
 
+async def test_a_number_of_numpy_is_a_number(autojump_clock: MockClock) -> None:
+    async with open_task_manager(url(), CONFIG) as manager:
+        partition = manager.create_partition("p", subpartitions=np.int64(2))  # type: ignore[arg-type]
+        assert len(partition.subpartitions) == 2
+        assert type(manager.pool_statistics().required_segments) is int, "compiled code takes no other"
+
+
 async def test_wrong_arguments_name_what_is_wrong(autojump_clock: MockClock) -> None:
     async with open_task_manager(url(), CONFIG) as manager:
         manager.create_partition("p", subpartitions=1)
@@ -177,6 +184,8 @@ async def test_wrong_arguments_name_what_is_wrong(autojump_clock: MockClock) -> 
             manager.create_partition("p", subpartitions=1)
         with pytest.raises(ConfigError, match="subpartitions=0"):
             manager.create_partition("q", subpartitions=0)
+        with pytest.raises(ConfigError, match=r"subpartitions=1\.5 is no whole number"):
+            manager.create_partition("q", subpartitions=1.5)  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="partition id"):
             manager.create_partition("", subpartitions=1)
         with pytest.raises(ConfigError, match="at least one ChannelDescriptor"):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -125,6 +127,50 @@ def blob(data: bytes, digest: str = "") -> KeptBlob:
     made = KeptBlob(BlobKey(f"code-{digest or hashlib.sha256(data).hexdigest()}"))
     made.write(data)
     return made
+
+
+def test_what_is_shipped_is_one_package_and_nothing_of_anybody_else() -> None:
+    shipped = ShippedCode()
+    path = list(sys.path)
+    into = io.BytesIO()
+    with zipfile.ZipFile(into, "w") as archive:
+        archive.writestr("shippedjobs/__init__.py", "")
+        archive.writestr("antigravity.py", "")
+    for package, data, words in (
+        ("shippedjobs", into.getvalue(), "holds 'antigravity.py' beside it"),
+        ("shippedjobs", zipped("shippedjobs/../x", ""), "beside it"),
+        ("shippedjobs", b"no zip", "is no zip file"),
+        ("antigravity", zipped("antigravity", ""), "Python has a module of that name"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            shipped.put("a", package, blob(data))
+    data = zipped("shippedjobs", "")
+    digest = hashlib.sha256(data).hexdigest()
+    for key in (f"code-../../x-{digest}", f"../code-{digest}", digest):
+        made = KeptBlob(BlobKey(key))
+        made.write(data)
+        with pytest.raises(ConfigError, match="is no key of a package"):
+            shipped.put("a", "shippedjobs", made)
+    assert sys.path == path
+    shipped.close()
+
+
+def test_what_a_job_shipped_goes_with_it() -> None:
+    shipped = ShippedCode()
+    path = list(sys.path)
+    data = zipped("shippedjobs", "def answer():\n    return 1\n")
+    for job in "ab":
+        shipped.put(job, "shippedjobs", blob(data))
+    assert AllowList(["*"]).load("shippedjobs:answer")() == 1
+    (file,) = Path(sys.path[0]).parent.iterdir()
+    shipped.job_left("a")
+    assert AllowList(["*"]).load("shippedjobs:answer")() == 1
+    shipped.job_left("b")
+    with pytest.raises(ConfigError, match="is not there"):
+        AllowList(["*"]).load("shippedjobs:answer")
+    assert not file.exists()
+    assert sys.path == path
+    shipped.close()
 
 
 def zipped(package: str, source: str) -> bytes:

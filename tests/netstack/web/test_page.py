@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from scripted_taskmanager import client, document, jobmanager, taskmanager
 from netstack.cli import main
 from netstack.jobmanager.children import TaskManagerSettings, open_local_taskmanagers
 from netstack.jobmanager.service import JobManager
+from netstack.runtime.authentication import Secret
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.taskmanager.service import TaskManager
 from netstack.web.history import snapshot_text
@@ -196,6 +198,38 @@ async def a_recording_opens_alone(browser: Browser, manager: JobManager, job_id:
     assert await page.value("document.querySelector('#slider').max") == "1"
     assert (await page.value("document.querySelector('#head').textContent")).startswith("Recorded: ")
     assert await page.value("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)", "dark"
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+async def test_a_token_opens_the_page_and_is_kept_nowhere(chromium: str) -> None:
+    secret = Secret.generate()
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_browser(chromium) as browser,
+            jobmanager() as manager,
+            client(manager) as user,
+            taskmanager(manager),
+            open_web(manager, "127.0.0.1:0", secret=secret, may_change=True) as url,
+        ):
+            job = StreamEnvironment("secret job")
+            job.source("jobs:read", name="source").sink("jobs:keep", name="sink")
+            job_id = (await user.ask("submit", document=document(job)))["job_id"]
+            page = await browser.open(url)
+            await page.until("!document.querySelector('#login').hidden")
+            log_in = (
+                "document.querySelector('#token').value = %s; document.querySelector('#login').requestSubmit(); true"
+            )
+            await page.value(log_in % json.dumps("1." + 64 * "0"))
+            await page.until("document.querySelector('#login-why').textContent.startsWith('this is no web token')")
+            await page.value(log_in % json.dumps(secret.web_token()))
+            assert await page.until("document.querySelector('[data-job]')?.dataset.job") == job_id
+            assert await page.value("document.querySelector('#login').hidden")
+            kept = "JSON.stringify([document.cookie, {...sessionStorage}, {...localStorage}])"
+            assert await page.value(kept) == '["",{},{}]'
+            await page.until("document.querySelector('#act button')")
+            await page.value("document.querySelector('#act button').click(), true")
+            await manager.jobs.records[job_id].ended.wait()
 
 
 @pytest.mark.browser

@@ -3,66 +3,23 @@
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
 from scripted_taskmanager import client, document, jobmanager, taskmanager
+from served_pages import ask, pipeline, running
 
 from netstack.control.details import INPUT_COLUMNS
 from netstack.control.messages import Statistics
 from netstack.errors import ConfigError
-from netstack.jobmanager.service import JobManager
 from netstack.runtime.authentication import Secret
 from netstack.schedule.graph.restart_settings import RestartSettings
-from netstack.schedule.graph.stream_builder import StreamEnvironment
-from netstack.schedule.graph.stream_graph import StreamSettings
 from netstack.web import flink
 from netstack.web.history import KEPT_S, History
 from netstack.web.serve import open_web
 
 SECRET = Secret.generate()
-
-
-def pipeline(**settings: Any) -> StreamEnvironment:
-    job = StreamEnvironment("pipeline", parallelism=2, settings=StreamSettings(**settings))
-    job.source("jobs:read", name="source").rebalance().map("jobs:change", name="map").sink("jobs:keep", name="sink")
-    return job
-
-
-async def ask(url: str, *, method: str = "GET", token: str = "") -> tuple[int, Any]:
-    """Status and document."""
-
-    def fetch() -> tuple[int, Any]:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        request = urllib.request.Request(url, method=method, headers=headers)
-        try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                return answer.status, json.loads(answer.read())
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, json.loads(error.read())
-
-    return await trio.to_thread.run_sync(fetch)
-
-
-@asynccontextmanager
-async def running(**settings: Any) -> AsyncIterator[tuple[JobManager, str, str]]:
-    """A JobManager with a job that runs on one TaskManager, its page, and the job's id."""
-    async with jobmanager() as manager, taskmanager(manager, name="left"), client(manager) as user:
-        job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
-        async with open_web(manager, "127.0.0.1:0", **settings) as url:
-            await until_running(user)
-            yield manager, url, job_id
-
-
-async def until_running(user: Any) -> None:
-    while (await user.ask("jobs"))["jobs"][0]["tasks"].get("running") != 4:  # noqa: ASYNC110  # asked over the network
-        await trio.sleep(0.02)
 
 
 async def test_flinks_paths_have_flinks_fields() -> None:
@@ -181,7 +138,7 @@ async def test_with_a_secret_a_token_is_wanted() -> None:
     async with running(secret=SECRET) as (_, url, _):
         for token in ("", "wrong", SECRET.metrics_token):
             assert (await ask(f"{url}/overview", token=token))[0] == 401
-        assert (await ask(f"{url}/overview", token=SECRET.web_token))[0] == 200
+        assert (await ask(f"{url}/overview", token=SECRET.web_token()))[0] == 200
         assert (await ask(f"{url}/netstack/history"))[0] == 401
 
 
@@ -260,15 +217,19 @@ def _input(**cells: Any) -> dict[str, Any]:
         ({"inputs": [_input(producer=[1])]}, "rows of inputs have other columns"),
         ({"inputs": [_input(peer=b"x")]}, "rows of inputs have other columns"),
         ({"outputs": [{"pool": None, "rows": [[[0], 0, 0, 0, False, 0]]}]}, "rows of outputs have other columns"),
-        ({"busy_s": float("nan")}, ""),
-        ({"busy_s": float("inf")}, "cannot convert float NaN to integer"),
+        ({"busy_s": float("nan")}, "busy_s of a task is nan"),
+        ({"busy_s": float("inf")}, "busy_s of a task is inf"),
+        ({"records_in": "7"}, "records_in of a task is str"),
+        ({"inputs": [_input() | {"channels": "1"}]}, "channels of an input is str"),
+        ({"inputs": {}}, "inputs of a task is dict"),
+        ({"outputs": [[]]}, "an output is no table"),
         ({"busy_s": 1e308, "idle_s": 1e308}, ""),
     ],
 )
 async def test_details_that_cannot_be_drawn_are_refused_and_others_are_shown(changes: dict[str, Any], why: str) -> None:
     async with running() as (manager, url, job_id), taskmanager(manager, name="odd") as odd, client(manager) as user:
         numbers = dict.fromkeys(("records_in", "records_out", "barriers", "busy_s", "idle_s", "backpressured_s"), 0)
-        task = {"attempt": [0, 0, 0], "inputs": [], "outputs": [], **numbers, **changes}
+        task = {"attempt": [0, 0, 0], "inputs": [], "outputs": [], **numbers, "barriers": None, **changes}
         jobs = {job_id: {"tasks": [task], "network": None}}
         document = {"memory_bytes": 1, "free_memory_bytes": 1, "network": None, "jobs": jobs, "took_s": 0.0}
         odd.link.send(Statistics(1, document))

@@ -1,0 +1,78 @@
+"""Who may look: bearer tokens of programs, and sessions of browsers, got once for a token.
+
+Takes: tokens (`Secret.web_token`), headers of requests. Gives: cookies; whether a request may go on.
+
+Rules: a session is 32 random bytes that scripts of the page cannot read, and that browsers send to nobody else and from
+no other site. It ends with the token that it was got for, or after `SESSION_S`. Sessions are kept in memory: a
+JobManager that starts anew asks for a token again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Final, final
+
+from ..runtime.authentication import Secret
+
+COOKIE: Final = "netstack_session"
+SESSION_S: Final = 12 * 3600.0
+MAX_SESSIONS: Final = 256
+"""The oldest goes."""
+
+
+@final
+class Sessions:
+    """All of one page.
+
+    Args:
+        keys: the secrets whose tokens are good; none lets everybody look.
+        is_secure: whether the page is served over TLS, so that its cookie goes no other way.
+        clock: seconds since 1970.
+    """
+
+    def __init__(self, keys: Iterable[Secret], *, is_secure: bool, clock: Callable[[], float] = time.time) -> None:
+        self._keys = tuple(keys)
+        self._is_secure = is_secure
+        self._clock = clock
+        self._ends: dict[bytes, float] = {}
+
+    def may(self, headers: Mapping[str, str]) -> bool:
+        """Whether a request with these headers may go on."""
+        if not self._keys:
+            return True
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            return self._end_of(token) is not None
+        try:
+            found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        except CookieError:
+            return False
+        return found is not None and self._ends.get(_digest(found.value), 0.0) > self._clock()
+
+    def log_in(self, token: str) -> str | None:
+        """A `Set-Cookie` header for a good token; None for any other."""
+        end = self._end_of(token)
+        if end is None:
+            return None
+        now = self._clock()
+        end = min(end, now + SESSION_S)
+        session = secrets.token_urlsafe(32)
+        while len(self._ends) >= MAX_SESSIONS:
+            del self._ends[next(iter(self._ends))]
+        self._ends[_digest(session)] = end
+        secure = "; Secure" if self._is_secure else ""
+        return f"{COOKIE}={session}; Path=/; Max-Age={int(end - now)}; HttpOnly; SameSite=Strict{secure}"
+
+    def _end_of(self, token: str) -> float | None:
+        """When a token ends; None: it is none, or has ended."""
+        ends = (key.end_of_web_token(token.strip()) for key in self._keys)
+        return next((end for end in ends if end is not None and end > self._clock()), None)
+
+
+def _digest(session: str) -> bytes:
+    """What is kept: comparing it tells nothing about a session by the time it takes."""
+    return hashlib.sha256(session.encode("utf-8", "replace")).digest()

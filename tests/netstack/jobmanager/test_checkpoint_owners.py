@@ -1,0 +1,84 @@
+"""A job that names the checkpoint folder of another is refused, and the other goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_taskmanager import client, document, jobmanager, taskmanager
+from trio.testing import MockClock
+
+from netstack.checkpoint.instructions import CheckpointSettings
+from netstack.schedule.graph.stream_builder import StreamEnvironment
+from netstack.schedule.graph.stream_graph import StreamSettings
+
+PORT = "tcp://127.0.0.1:0"
+
+
+def job(folder: Path | str | None, name: str = "victim") -> dict[str, Any]:
+    settings = StreamSettings(
+        checkpoints=CheckpointSettings(interval_s=0.05), checkpoint_folder=None if folder is None else str(folder)
+    )
+    found = StreamEnvironment(name, settings=settings)
+    found.source("jobs:read", name="source").sink("jobs:keep", name="sink")
+    return document(found)
+
+
+async def test_the_folder_of_a_running_job_is_its_own(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    other = tmp_path / "other"
+    async with jobmanager(listen=PORT) as manager, taskmanager(manager, slots=4) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=job(folder)))["job_id"]
+        await tm.until(tm.triggered)
+        other_id = (await user.ask("submit", document=job(other)))["job_id"]
+        for same in (folder, link, f"{folder}/../checkpoints/"):
+            for more in ({}, {"from_savepoint": str(other)}):
+                with pytest.raises(AssertionError, match=f"is that of job {job_id} \\(victim\\), which has not ended"):
+                    await user.ask("submit", document=job(same, "thief"), **more)
+        assert sorted(manager.jobs.running) == sorted([job_id, other_id])
+        storage = manager.jobs.records[job_id].storage
+        assert storage is not None
+        assert storage.epoch == 1
+        await user.ask("cancel", job_id=job_id)
+        assert (await user.ask("submit", document=job(folder, "next")))["job_id"]
+
+
+async def test_a_job_that_waits_for_its_disk_keeps_its_folder(
+    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, store = tmp_path / "checkpoints", str(tmp_path / "store")
+    async with jobmanager(folder=store) as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=job(folder)))["job_id"]
+        await tm.until(tm.triggered)
+    for epoch in folder.glob("epoch-*"):
+        epoch.unlink()
+    folder.rename(tmp_path / "away")
+    folder.write_text("no folder")
+    async with jobmanager(folder=store) as manager, client(manager) as user:
+        assert manager.jobs.records[job_id].waits_for
+        with pytest.raises(AssertionError, match=f"is that of job {job_id}"):
+            await user.ask("submit", document=job(folder, "thief"))
+        await user.ask("cancel", job_id=job_id)
+        with pytest.raises(AssertionError, match="cannot be taken over"):
+            await user.ask("submit", document=job(folder, "next"))
+
+
+async def test_folders_lie_below_the_roots(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (tmp_path / "rooted").mkdir()
+    root.mkdir()
+    (root / "out").symlink_to(tmp_path / "rooted")
+    async with jobmanager(listen=PORT, checkpoint_roots=(str(root),)) as manager, client(manager) as user:
+        for outside in (tmp_path / "rooted", root / "out", f"{root}/../rooted", "relative"):
+            with pytest.raises(AssertionError, match=f"lies nowhere below {root}"):
+                await user.ask("submit", document=job(outside))
+            with pytest.raises(AssertionError, match=f"lies nowhere below {root}"):
+                await user.ask("submit", document=job(None), from_savepoint=str(outside))
+        assert not manager.jobs.records
+        assert not list((tmp_path / "rooted").iterdir())
+        await user.ask("submit", document=job(root / "mine"))
+        await user.ask("submit", document=job(None))
+        assert len(manager.jobs.running) == 2

@@ -1,0 +1,124 @@
+"""TaskManagers that have proven the secret and lie, over real sockets: nobody but themselves is harmed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_taskmanager import client, document, jobmanager, taskmanager
+
+from netstack.checkpoint.coordinator import CheckpointSettings
+from netstack.control.messages import (
+    CheckpointAcknowledged,
+    CheckpointDeclined,
+    Message,
+    PartitionConsumable,
+    SlotEnded,
+    TaskFailed,
+    TaskFinished,
+    TaskStates,
+)
+from netstack.schedule.graph.stream_builder import StreamEnvironment
+from netstack.schedule.graph.stream_graph import StreamSettings
+
+PORT = "tcp://127.0.0.1:0"
+
+
+def pipeline(parallelism: int = 1, **settings: Any) -> StreamEnvironment:
+    job = StreamEnvironment("pipeline", parallelism=parallelism, settings=StreamSettings(**settings))
+    job.source("jobs:read", name="source").sink("jobs:keep", name="sink")
+    return job
+
+
+@pytest.mark.parametrize(
+    "report", [{"alignment_s": "long"}, {"input_bytes": [1]}, {"alignment_s": float("nan")}, {"timed_out": 1}]
+)
+async def test_a_report_of_a_checkpoint_that_is_none_ends_its_teller_and_nobody_else(
+    tmp_path: Path, report: dict[str, Any]
+) -> None:
+    job = pipeline(checkpoints=CheckpointSettings(interval_s=0.01))
+    async with jobmanager(listen=PORT, folder=str(tmp_path)) as manager, client(manager) as user:
+        async with taskmanager(manager, slots=1) as liar:
+            job_id = (await user.ask("submit", document=document(job)))["job_id"]
+            await liar.until(liar.triggered)
+            (attempt,) = liar.tasks
+            number = liar.triggered()[0]
+            liar.link.send(CheckpointAcknowledged(job_id, attempt, number, 10, 10, {"write_s": 0.1, **report}))
+            await liar.ended.wait()
+        assert (await user.ask("job", job_id=job_id))["ended_at"] is None, "it waits for other slots"
+        assert await user.ask("cancel", job_id=job_id) == {"state": "canceled"}
+        assert (await user.ask("jobs"))["jobs"][0]["state"] == "canceled"
+
+
+async def test_a_job_whose_details_cannot_be_made_ends_and_nobody_else_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def breaks(*_: object) -> None:
+        raise TypeError("keys must be str")
+
+    async with jobmanager(listen=PORT) as manager, taskmanager(manager) as tm, client(manager) as user:
+        monkeypatch.setattr("netstack.jobmanager.view.job_document", breaks)
+        job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
+        await tm.until(lambda: tm.tasks)
+        tm.finish()
+        assert (await user.ask("wait", job_id=job_id))["state"] == "finished"
+        assert (await user.ask("jobs"))["jobs"][0]["state"] == "finished"
+
+
+def _forged(job_id: str, kind: str) -> Message:
+    attempt = (0, 0, 0)
+    match kind:
+        case "running":
+            return TaskStates(job_id, "running", (attempt,))
+        case "canceled":
+            return TaskStates(job_id, "canceled", (attempt,))
+        case "finished":
+            return TaskFinished(job_id, attempt, (), {"sink": "forged"}, None)
+        case "failed":
+            return TaskFailed(job_id, attempt, "ValueError", "forged", False, "", False)
+        case "acknowledged":
+            return CheckpointAcknowledged(job_id, attempt, 1, 10, 10, {})
+        case "declined":
+            return CheckpointDeclined(job_id, attempt, 1, "forged")
+        case "slot ended":
+            return SlotEnded(job_id, 0, (attempt,), "forged")
+    return PartitionConsumable(job_id, attempt, 0)
+
+
+KINDS = ("running", "canceled", "finished", "failed", "acknowledged", "declined", "slot ended", "consumable")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_who_never_got_a_task_cannot_report_it(tmp_path: Path, kind: str) -> None:
+    job = pipeline(checkpoints=CheckpointSettings(interval_s=0.01))
+    async with (
+        jobmanager(listen=PORT, folder=str(tmp_path)) as manager,
+        taskmanager(manager) as honest,
+        client(manager) as user,
+    ):
+        job_id = (await user.ask("submit", document=document(job)))["job_id"]
+        await honest.until(honest.triggered)
+        async with taskmanager(manager) as liar:
+            liar.link.send(_forged(job_id, kind))
+            await liar.ended.wait()
+        found = await user.ask("job", job_id=job_id)
+        assert (found["tasks"], found["restarts"], found["failures"]) == ({"running": 1}, 0, [])
+        honest.finish()
+        ended = await user.ask("wait", job_id=job_id)
+        assert (ended["state"], ended["results"]) == ("finished", {"sink": {"0": 0}})
+
+
+async def test_a_slot_tells_of_the_end_of_its_own_attempts() -> None:
+    async with (
+        jobmanager(listen=PORT) as manager,
+        taskmanager(manager, slots=2, has_processes=True) as tm,
+        client(manager) as user,
+    ):
+        job_id = (await user.ask("submit", document=document(pipeline(2))))["job_id"]
+        await tm.until(lambda: len(tm.tasks) == 2)
+        places = manager.jobs.running[job_id].tasks.places
+        tm.link.send(SlotEnded(job_id, 1 - places[0].index, ((0, 0, 0),), "forged"))
+        await tm.ended.wait()
+        (failure,) = (await user.ask("wait", job_id=job_id))["reason"].splitlines()
+        assert "which was not sent there" in failure
