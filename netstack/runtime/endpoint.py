@@ -154,13 +154,15 @@ class NetworkEndpoint:
         """Takes in what consumers have said, without waiting; what that allows is sent.
 
         Returns:
-            For how many seconds it is of use to do so again and again: 0 where there is no consumer, or the kernel
-            alone does not know whether one has said something.
+            For how many seconds it is of use to do so again and again: 0 where there is no consumer, or looking does
+            not tell whether one has said something, or a thread may look at its socket only.
         """
         for pump in self._consumers.ready():
             pump.retry()
             pump.read_now()
-        return min(self._config.spin_s, CREDIT_SPIN_S) if self._consumers.only_sockets else 0.0
+        consumers = self._consumers
+        may_spin = consumers.only_sockets if self._visits.is_inside else consumers.may_spin
+        return min(self._config.spin_s, CREDIT_SPIN_S) if may_spin else 0.0
 
     def settle(self) -> None:
         """Every connection copies what it is in the middle of sending."""

@@ -265,7 +265,7 @@ class NetworkEnvironment:
                 self._announce_start_size(channel)
                 if index % _CHANNELS_A_TURN == _CHANNELS_A_TURN - 1:
                     await trio.lowlevel.checkpoint()  # what was asked for is sent meanwhile
-            gate.spin_s = config.spin_s if producers.only_sockets else 0.0
+            gate.spin_s = config.spin_s if producers.may_spin else 0.0
             if config.debloat_target_s is not None:
                 GateDebloating(gate, config, config.debloat_target_s, call_at=self.call_at)
             await trio.lowlevel.checkpoint()

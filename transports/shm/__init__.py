@@ -5,7 +5,7 @@ Takes: URLs. Gives: streams and listeners.
 A name is that of a unix socket in the abstract namespace (`@netstack-shm-NAME` in `ss -xl`): it lives in the network
 namespace, as a TCP port does, and ends with its listener; nothing stays in a file system. Such a socket has no
 permissions, so each side lets in processes of its own user only. A stream takes four descriptors at each end, and up
-to 2 MiB of memory for both ends together: a page at a time, as bytes first come there.
+to 1.1 MiB of memory for both ends together: a page at a time, as bytes first come there.
 
 For Linux on x86-64: see `ring` for what other processors lack.
 """

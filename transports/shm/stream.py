@@ -7,7 +7,7 @@ Rules:
   its eventfd where it waits for bytes, by a byte on the socket where it waits for room.
 - The socket carries nothing else after the handover; its hang-up is the end of the peer, orderly or not. A system task
   waits for it, as long as the stream is open. What the peer wrote before is read first.
-- There is no `descriptor`: while bytes are there the eventfd says nothing.
+- There is no `descriptor`: while bytes are there the eventfd says nothing. Whoever looks (`has_come`) sees them.
 """
 
 from __future__ import annotations
@@ -137,6 +137,11 @@ class ShmStream(ByteStream):
                 trio.lowlevel.notify_closing(self._bell)
                 self._memory.close()
             self._changed.unpark_all()
+
+    def has_come(self) -> bool:
+        """See `ByteStream.has_come`: a look at the memory."""
+        incoming = self._in
+        return bool(self._lost or self._closed or (incoming is not None and incoming.has_more()))
 
     def _attach(self, memory: SharedMemory, ring: int) -> None:
         self._memory = memory
