@@ -64,6 +64,7 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "segment_size_bytes": (int,),
     "shuffle_disk_bytes": (int,),
     "process_memory_bytes": (int,),
+    "shared_memory": (bool,),
 }
 PROCESSES: Final = "processes"
 LOOP: Final = "loop"
@@ -136,6 +137,11 @@ _FILE_NAMES: Final = {
     "process_memory_bytes",
     type=SIZE,
     help="The most data the process of a slot may hold; an operator that wants more gets a MemoryError. No limit.",
+)
+@click.option(
+    "--shared-memory/--no-shared-memory",
+    default=None,
+    help="Slots that are processes of one host reach each other through shared memory, or by their ports. On.",
 )
 @click.option("--until-eof", is_flag=True, help="End when standard input is closed: for who starts it as a child.")
 @log_flag

@@ -33,7 +33,7 @@ from ..wire.frames import Hello
 from ..wire.greeting import FEATURE_CHECKSUM, FEATURE_SESSION
 from .admission import Admission
 from .authentication import Secret
-from .dialling import Connect, Dialler, dial_stream
+from .dialling import Connect, Dialler, connect_stream, dial_stream
 from .pump import Pump
 from .readiness import Readiness
 from .session_stream import SessionStream
@@ -67,6 +67,7 @@ class NetworkEndpoint:
         secret: Secret | None = None,
         admission: Admission | None = None,
         greet: Callable[[ByteStream], Awaitable[None]] | None = None,
+        connect: Callable[[str], Awaitable[ByteStream]] = connect_stream,
         on_accepted_end: Callable[[ByteStream], None] | None = None,
         visits: Visits,
     ) -> None:
@@ -82,6 +83,7 @@ class NetworkEndpoint:
                 streams has admitted them.
             greet: says what else must be said on a dialled stream, after the proof and before the protocol; within
                 `connect_timeout_s`. The stream is closed when it raises.
+            connect: makes a stream to an address, see `connect_stream`.
             on_accepted_end: told when the connection on an accepted stream is over: for streams admitted elsewhere.
             visits: of the nursery's loop.
         """
@@ -105,7 +107,7 @@ class NetworkEndpoint:
         self._past_sent = 0
         self._past_received = 0
         self._log = LimitedLog(LOGGER, visits.now)
-        dial = functools.partial(dial_stream, secret=secret, greet=greet)
+        dial = functools.partial(dial_stream, secret=secret, greet=greet, connect=connect)
         self._sessions: Sessions | None = None  # None: a cut ends a connection
         if config.resume_grace_s:
             self._sessions = Sessions(

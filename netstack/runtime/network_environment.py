@@ -26,6 +26,7 @@ from .admission import Admission
 from .authentication import Secret
 from .buffers import wait_unpooled
 from .debloating import GateDebloating
+from .dialling import connect_stream
 from .endpoint import NetworkEndpoint
 from .flusher import Flusher
 from .gate_names import GateNames
@@ -61,6 +62,7 @@ class NetworkEnvironment:
         secret: Secret | None = None,
         admission: Admission | None = None,
         greet: Callable[[ByteStream], Awaitable[None]] | None = None,
+        connect: Callable[[str], Awaitable[ByteStream]] = connect_stream,
         on_accepted_end: Callable[[ByteStream], None] | None = None,
     ) -> None:
         """See `network_environment_on`."""
@@ -88,6 +90,7 @@ class NetworkEnvironment:
             secret=secret,
             admission=admission,
             greet=greet,
+            connect=connect,
             on_accepted_end=on_accepted_end,
             visits=self.visits,
         )
@@ -454,6 +457,7 @@ async def network_environment_on(
     secret: Secret | None = None,
     admission: Admission | None = None,
     greet: Callable[[ByteStream], Awaitable[None]] | None = None,
+    connect: Callable[[str], Awaitable[ByteStream]] = connect_stream,
     on_accepted_end: Callable[[ByteStream], None] | None = None,
     metrics: MetricsServer | None = None,
 ) -> AsyncIterator[NetworkEnvironment]:
@@ -465,6 +469,7 @@ async def network_environment_on(
         secret: proven on every stream that is dialled.
         admission: what streams of the listener must pass; None if they have, or need not.
         greet: what else is said on a dialled stream, see `NetworkEndpoint`.
+        connect: makes a stream to an address, see there too.
         on_accepted_end: told when the connection on a stream of the listener is over, if `admission` is None.
         metrics: served meanwhile.
 
@@ -479,6 +484,7 @@ async def network_environment_on(
             secret=secret,
             admission=admission,
             greet=greet,
+            connect=connect,
             on_accepted_end=on_accepted_end,
         )
         at_the_end.push_async_callback(manager.kept.close)  # when no thread uses its files any more

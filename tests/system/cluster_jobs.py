@@ -90,9 +90,10 @@ def ignore(item: Any) -> None:
     pass
 
 
-def forever(parallelism: int = 1) -> StreamEnvironment:
-    """Runs until it is told to end."""
-    job = StreamEnvironment("forever", parallelism=parallelism)
+def forever(parallelism: int = 1, restarts: int = 0) -> StreamEnvironment:
+    """Runs until it is told to end, or has failed more often than that."""
+    restart = RestartSettings(kind="fixed_delay", delay_s=0.1, attempts=restarts) if restarts else None
+    job = StreamEnvironment("forever", parallelism=parallelism, settings=StreamSettings(restart=restart))
     job.source(endless).rebalance().sink(ignore)
     return job
 

@@ -14,6 +14,7 @@ import pytest
 from cluster_rig import ClusterRig
 
 from netstack.cli import main
+from netstack.taskmanager.neighbours import unsupported
 
 pytestmark = pytest.mark.slow
 SLOTS = 3
@@ -139,6 +140,37 @@ def test_the_slots_of_a_taskmanager_are_looked_at_as_one(
         command(cluster, capsys, "cancel", job_id)
 
 
+@pytest.mark.skipif(bool(unsupported()), reason=unsupported() or "supported")
+def test_slots_of_a_job_share_memory_and_nothing_is_left_of_it(
+    cluster: ClusterRig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["submit", "cluster_jobs:forever", "-p", "parallelism=2", "-p", "restarts=5"]
+    job_id = command(cluster, capsys, *words)["job_id"]
+    cluster.wait_running(job_id)
+    cluster.wait_until(lambda: shared_memory(cluster) == [2, 2])  # one stream each way, whatever the number of channels
+    first, _ = [pid for pid in slot_processes(cluster) if memfds(pid, "netstack-shm")]
+    os.kill(first, signal.SIGKILL)
+    cluster.wait_until(lambda: happenings(cluster.job(job_id), "failure"))
+    (failure,) = happenings(cluster.job(job_id), "failure")
+    assert "its process was ended by SIGKILL" in failure, (
+        "the one who died is blamed, not who had shared memory with it"
+    )
+    cluster.wait_running(job_id)
+    cluster.wait_until(lambda: shared_memory(cluster) == [2, 2])
+    command(cluster, capsys, "cancel", job_id)
+    cluster.wait_until(lambda: free_slots(cluster) == SLOTS)
+    cluster.wait_until(lambda: shared_memory(cluster) == [])
+
+
+def test_slots_may_be_told_to_share_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with ClusterRig(tmp_path / "cluster") as rig:
+        rig.start_taskmanagers(2, flags=["--no-shared-memory"])
+        job_id = command(rig, capsys, "submit", "cluster_jobs:forever", "-p", "parallelism=2")["job_id"]
+        rig.wait_running(job_id)
+        rig.wait_until(lambda: sum(map(connections, slot_processes(rig))) == 4)
+        assert shared_memory(rig) == []
+
+
 def test_each_job_meets_a_fresh_interpreter(
     cluster: ClusterRig, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -170,6 +202,33 @@ def test_slots_in_one_loop_are_one_process(tmp_path: Path) -> None:
 def slot_processes(rig: ClusterRig) -> set[int]:
     (server,) = children_of(rig.taskmanagers[0].pid)
     return set(children_of(server))
+
+
+def memfds(pid: int, name: str) -> int:
+    """How many a process holds of them."""
+    return sum(link.startswith(f"/memfd:{name}") for link in open_files(pid))
+
+
+def shared_memory(rig: ClusterRig) -> list[int]:
+    """How many streams through shared memory each slot process has that has any."""
+    return sorted(filter(None, (memfds(pid, "netstack-shm") for pid in slot_processes(rig))))
+
+
+def connections(pid: int) -> int:
+    """How many ends of TCP connections a process holds."""
+    established = {
+        line.split()[9] for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if line.split()[3] == "01"
+    }
+    return sum(link.removeprefix("socket:[").removesuffix("]") in established for link in open_files(pid))
+
+
+def open_files(pid: int) -> list[str]:
+    found = []
+    with contextlib.suppress(OSError):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                found.append(str(entry.readlink()))
+    return found
 
 
 def children_of(pid: int) -> list[int]:
