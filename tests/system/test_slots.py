@@ -21,6 +21,7 @@ SLOTS = 3
 DYING = ["exit", "segfault", "kill", "close_descriptors"]
 RAISING = ["keyboard_interrupt", "system_exit", "leak", "thread"]
 HANGING = ["loop", "regex", "sleep"]
+FORKING = ["stays", "raises", "goes_on", "exits"]
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +77,21 @@ def test_what_user_code_does_to_its_process_is_its_own_failure(
     assert attempts(cluster.wait_running(other)) == attempts(before), "another job's tasks were started again"
     command(cluster, capsys, "cancel", other)
     cluster.wait_until(lambda: free_slots(cluster) == SLOTS)
+
+
+@pytest.mark.parametrize("what", FORKING)
+def test_a_process_that_user_code_forks_never_goes_on_as_the_slot(
+    what: str, cluster: ClusterRig, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["submit", "cluster_jobs:deadly", "-p", f"how=forked_child_{what}", "-p", f"folder={tmp_path}", "--wait"]
+    ended = command(cluster, capsys, *words)
+    assert (ended["state"], ended["results"]["deadly"]) == ("finished", {"0": 3})
+    assert (tmp_path / f"done-forked_child_{what}").exists(), "it never did it"
+    assert happenings(cluster.job(ended["job_id"]), "failure") == []
+    if what != "stays":
+        assert "came back to netstack, and ends" in cluster.log()
+    (server,) = children_of(cluster.taskmanagers[0].pid)
+    cluster.wait_until(lambda: not any(children_of(slot) for slot in children_of(server)))
 
 
 @pytest.mark.parametrize("how", HANGING)
