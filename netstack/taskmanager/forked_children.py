@@ -1,8 +1,8 @@
 """What becomes of a process that user code forks off a slot's: it is its own, until it comes back to our code.
 
-A child has the parent's sockets, the memory it shares with others, and a copy of all tasks. It may do what it likes; but
-one that returns from the operator, or raises, as `sys.exit` does, would go on as a second process of the same slot, and
-each of the two would take part of what comes. So it ends then.
+A child has the parent's sockets, the memory it shares with others, and a copy of all tasks. It may do what it likes.
+But one that returns from the operator, or raises, as `sys.exit` does, would go on as a second process of the same slot,
+and each of the two would take part of what comes. So it ends then.
 
 Rules: nothing that others share is touched before that end. A child is ended by whatever would send or receive, and by
 its event loop before that turns.
