@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, final
 
@@ -48,7 +48,7 @@ from ..runtime.background import background_tasks
 from ..runtime.causes import root_cause
 from ..runtime.control_port import ControlPort
 from ..runtime.dialling import connect_stream
-from ..runtime.statistics import NetworkStatistics
+from ..runtime.statistics import NetworkStatistics, SlotStatistics
 from ..runtime.threads import in_thread
 from ..schedule.descriptors.blob_store import MemoryBlobStore
 from ..shown import shown_error, shown_text
@@ -371,7 +371,10 @@ class TaskManager:
         return details_document(scopes, self.environments.shared, self.slots)
 
     def merged_statistics(self) -> NetworkStatistics:
-        """All jobs as one network, for Prometheus."""
+        """All jobs as one network, for Prometheus; of a supervisor its slots, each of which serves its own jobs."""
+        if self._processes is not None:
+            slots = tuple(SlotStatistics(slot.number, slot.blocked_s) for slot in self._processes.slots)
+            return replace(merged((), None, 0, self._admission.statistics()), slots=slots)
         return merged(
             self._scopes.values(), self.environments.shared, self.config.memory_bytes, self._admission.statistics()
         )

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from cluster_rig import ClusterRig
 
 from netstack.cli import main
+from netstack.runtime.authentication import Secret
 from netstack.taskmanager.neighbours import unsupported
 
 pytestmark = pytest.mark.slow
@@ -121,6 +123,30 @@ def test_code_that_never_returns_is_named_and_can_be_cancelled(
     assert result[1] < 1.0, "the neighbour stood while another slot's code computed"
     assert cluster.job(neighbour)["restarts"] == 0
     cluster.wait_until(lambda: free_slots(cluster) == SLOTS)
+
+
+def test_a_blocked_slot_is_a_metric_of_its_taskmanager(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("prometheus_client")
+    with ClusterRig(tmp_path / "cluster") as rig:
+        rig.start_taskmanagers(2, flags=["--metrics", "127.0.0.1:0", "--cancellation-timeout", "0.5s"])
+        stdout = rig.taskmanagers[0].stdout
+        assert stdout is not None
+        ready = json.loads(stdout.readline())
+        place = ready["metrics"].split(", ")[2]  # behind those of the slots
+        token = Secret.from_file(rig.secret_file).metrics_token
+
+        def blocked() -> list[float]:
+            request = urllib.request.Request(f"http://{place}/metrics", headers={"Authorization": f"Bearer {token}"})
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                lines = answer.read().decode().splitlines()
+            return [float(line.split()[1]) for line in lines if line.startswith("netstack_slot_blocked_seconds{")]
+
+        assert blocked() == [0.0, 0.0]
+        job = command(rig, capsys, "submit", "cluster_jobs:deadly", "-p", "how=loop", "-p", f"folder={tmp_path}")
+        rig.wait_until(lambda: sum(blocked()) >= 2.0)
+        assert min(blocked()) == 0.0
+        command(rig, capsys, "cancel", job["job_id"])
+        rig.wait_until(lambda: blocked() == [0.0, 0.0])
 
 
 def test_a_task_that_waits_has_a_stack_too(cluster: ClusterRig, capsys: pytest.CaptureFixture[str]) -> None:
