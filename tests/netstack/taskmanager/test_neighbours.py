@@ -63,6 +63,17 @@ async def test_a_slot_of_this_host_is_reached_through_shared_memory(host: str) -
         far.close()
 
 
+async def test_a_slot_whose_port_speaks_tls_shares_memory_too() -> None:
+    async with slot() as (address, near):
+        assert near is not None
+        near.close()
+        secure = f"tls+{address}?folder=/etc/tls"
+        near = await Neighbours().listen(secure)
+        assert await kind_of_stream(secure) is ShmStream
+        assert near is not None
+        near.close()
+
+
 async def test_a_slot_that_listens_everywhere_is_found_at_every_address() -> None:
     async with slot("0.0.0.0") as (address, _):
         for host in ("127.0.0.1", "127.0.0.7", socket.gethostbyname(socket.gethostname())):
