@@ -21,15 +21,17 @@ _TEXT: Final = (
     b"a process that an operator has forked (%d) came back to netstack, and ends; end it with os._exit, or start it by"
     b" subprocess or multiprocessing's spawn\n"
 )
-_STREAMS: Final = (("transports._sockets", "SocketStream"), ("transports.shm.stream", "ShmStream"))
+_STREAMS: Final = (  # imported here, before the slots are forked, so that they share these modules' memory
+    import_part("transports._sockets").SocketStream,
+    import_part("transports.shm.stream").ShmStream,
+)
 
 
 def end_forked_children() -> None:
     """From now on, for the rest of this process, its children end as soon as they come back."""
-    streams = [getattr(import_part(module), name) for module, name in _STREAMS]
 
     def in_child() -> None:
-        for stream in streams:
+        for stream in _STREAMS:
             stream.try_send = stream.try_receive_into = _end
         if trio.lowlevel.in_trio_run():  # not in a thread of user code's own, which has no loop to come back to
             trio.lowlevel.add_instrument(_EndOfStep())
