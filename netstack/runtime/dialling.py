@@ -46,7 +46,7 @@ async def dial_stream(
     address: str,
     secret: Secret | None,
     greet: Callable[[ByteStream], Awaitable[None]] | None,
-    connect: Callable[[str], Awaitable[ByteStream]],
+    connect: Callable[[str], Awaitable[ByteStream]] = connect_stream,
 ) -> ByteStream:
     """A stream to an address, on which everything before the hello is said.
 
