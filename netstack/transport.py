@@ -116,7 +116,14 @@ class ByteStream(abc.ABC):
     def descriptor(self) -> int | None:
         """The descriptor that is readable exactly when `try_receive_into` has something to give; None without one.
 
-        It belongs to the stream. While there is one, a wait may begin with a few looks at it instead of a wake-up.
+        It belongs to the stream.
+        """
+        return None
+
+    def has_come(self) -> bool | None:
+        """Whether `try_receive_into` has something to give, or would raise; None where only a system call tells that.
+
+        Of a stream that knows, or has a `descriptor`, a wait may begin with a few looks at it instead of a wake-up.
         """
         return None
 

@@ -34,8 +34,8 @@ class NetworkBufferPoolStatistics:
 
     @property
     def requested_percent(self) -> float:
-        """`requested_segments` in percent of N; above 100 works with reduced throughput."""
-        return 100.0 * self.requested_segments / self.total_segments
+        """`requested_segments` in percent of N; above 100 works with reduced throughput; 0 of none."""
+        return 100.0 * self.requested_segments / max(1, self.total_segments)
 
     @property
     def total_bytes(self) -> int:

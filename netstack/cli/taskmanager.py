@@ -28,7 +28,7 @@ from ..taskmanager.fork_server import start_fork_server
 from ..taskmanager.garbage import short_collections
 from ..taskmanager.service import CONNECT_TIMEOUT_S, TaskManager, TaskManagerConfig, open_taskmanager
 from ..taskmanager.slot_process import check_process_memory, limit_memory, slot_main
-from ..taskmanager.slot_processes import SlotProcesses
+from ..taskmanager.slot_processes import SlotProcesses, counted_up
 from ..taskmanager.slot_settings import SlotSettings
 from ..tls_files import dial_as
 from .jobmanager_flags import ADDRESS_VARIABLE, SECRET_VARIABLE
@@ -69,6 +69,7 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "max_record_bytes": (int,),
     "process_memory_bytes": (int,),
     "blob_cache_bytes": (int,),
+    "shared_memory": (bool,),
 }
 PROCESSES: Final = "processes"
 LOOP: Final = "loop"
@@ -156,6 +157,11 @@ _FILE_NAMES: Final = {
     type=SIZE,
     help="The most data the process of a slot may hold; an operator that wants more gets a MemoryError. No limit.",
 )
+@click.option(
+    "--shared-memory/--no-shared-memory",
+    default=None,
+    help="Slots that are processes of one host reach each other through shared memory, or by their ports. On.",
+)
 @click.option("--until-eof", is_flag=True, help="End when standard input is closed: for who starts it as a child.")
 @log_flag
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as one JSON document.")
@@ -185,7 +191,7 @@ def taskmanager(config_file: Path | None, until_eof: bool, log_kind: str, as_jso
             check_process_memory(process_memory_bytes)
         slots = SlotSettings(config=config, process_memory_bytes=process_memory_bytes)
         processes = SlotProcesses(slots, start_fork_server(partial(slot_main, slots)), metrics)
-        metrics = None
+        metrics = None if metrics is None else counted_up(metrics, config.slots)
     else:
         if process_memory_bytes is not None:
             limit_memory(process_memory_bytes)
@@ -312,7 +318,8 @@ async def _announce(manager: TaskManager, processes: SlotProcesses | None, as_js
     metrics: str | None = manager.metrics_address
     if processes is not None:
         await processes.wait_ready()
-        metrics = ", ".join(slot.metrics for slot in processes.slots if slot.metrics is not None) or None
+        served = [*(slot.metrics for slot in processes.slots), metrics]
+        metrics = ", ".join(each for each in served if each is not None) or None
     addresses = {
         "address": manager.address,
         "control": manager.control_address,

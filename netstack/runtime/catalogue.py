@@ -88,6 +88,9 @@ _CHANNEL: Final = Scope(
         ((gate.name, str(channel.channel_index)), channel) for gate in statistics.gates for channel in gate.channels
     ],
 )
+_SLOT: Final = Scope(
+    ("slot",), "slots[i]", lambda statistics: [((str(slot.number),), slot) for slot in statistics.slots]
+)
 _SENDING: Final = Scope(("partition", "subpartition"), "accepted[i].channels[j]", _sending)
 
 
@@ -386,6 +389,14 @@ CATALOGUE: Final[tuple[Metric, ...]] = (
         _CHANNEL,
         "unannounced_credit",
         "Empty buffers of a channel that its producer does not know of yet.",
+        is_detailed=True,
+    ),
+    Metric(
+        "netstack_slot_blocked_seconds",
+        _SLOT,
+        "blocked_s",
+        "For how long user code has kept the event loop of a slot from turning, from 2 s on; 0 while it turns. Told by"
+        " the TaskManager's own process, since the slot cannot answer then.",
         is_detailed=True,
     ),
 )

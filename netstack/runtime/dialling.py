@@ -37,8 +37,16 @@ Connect = Callable[[Callable[[], None]], Connection]
 """Makes the connection of a pump, which says when it is worth writing."""
 
 
+async def connect_stream(address: str) -> ByteStream:
+    """A stream to an address, by the transport of its scheme. Raises `ConnectionLost`: nobody answers there."""
+    return await transport_for(address).connect(address)
+
+
 async def dial_stream(
-    address: str, secret: Secret | None, greet: Callable[[ByteStream], Awaitable[None]] | None
+    address: str,
+    secret: Secret | None,
+    greet: Callable[[ByteStream], Awaitable[None]] | None,
+    connect: Callable[[str], Awaitable[ByteStream]] = connect_stream,
 ) -> ByteStream:
     """A stream to an address, on which everything before the hello is said.
 
@@ -46,6 +54,7 @@ async def dial_stream(
         address: of a listener, with its scheme.
         secret: proven first; None proves none.
         greet: says what else must be said. The stream is closed when it raises.
+        connect: as `connect_stream`.
 
     Raises:
         ConnectionLost: nobody answers there.
@@ -53,7 +62,7 @@ async def dial_stream(
 
     Cancellation: the stream is closed.
     """
-    stream = await transport_for(address).connect(address)
+    stream = await connect(address)
     try:
         if secret is not None:
             await prove_dialler(stream, secret)

@@ -33,7 +33,7 @@ from ..wire.frames import Hello
 from ..wire.greeting import FEATURE_CHECKSUM, FEATURE_SESSION
 from .admission import Admission
 from .authentication import Secret
-from .dialling import Connect, Dialler, dial_stream
+from .dialling import Connect, Dialler, connect_stream, dial_stream
 from .pump import Pump
 from .readiness import Readiness
 from .session_stream import SessionStream
@@ -67,6 +67,7 @@ class NetworkEndpoint:
         secret: Secret | None = None,
         admission: Admission | None = None,
         greet: Callable[[ByteStream], Awaitable[None]] | None = None,
+        connect: Callable[[str], Awaitable[ByteStream]] = connect_stream,
         on_accepted_end: Callable[[ByteStream], None] | None = None,
         visits: Visits,
     ) -> None:
@@ -82,6 +83,7 @@ class NetworkEndpoint:
                 streams has admitted them.
             greet: says what else must be said on a dialled stream, after the proof and before the protocol; within
                 `connect_timeout_s`. The stream is closed when it raises.
+            connect: makes a stream to an address, see `connect_stream`.
             on_accepted_end: told when the connection on an accepted stream is over: for streams admitted elsewhere.
             visits: of the nursery's loop.
         """
@@ -105,7 +107,7 @@ class NetworkEndpoint:
         self._past_sent = 0
         self._past_received = 0
         self._log = LimitedLog(LOGGER, visits.now)
-        dial = functools.partial(dial_stream, secret=secret, greet=greet)
+        dial = functools.partial(dial_stream, secret=secret, greet=greet, connect=connect)
         self._sessions: Sessions | None = None  # None: a cut ends a connection
         if config.resume_grace_s:
             self._sessions = Sessions(
@@ -154,13 +156,15 @@ class NetworkEndpoint:
         """Takes in what consumers have said, without waiting; what that allows is sent.
 
         Returns:
-            For how many seconds it is of use to do so again and again: 0 where there is no consumer, or the kernel
-            alone does not know whether one has said something.
+            For how many seconds it is of use to do so again and again: 0 where there is no consumer, or looking does
+            not tell whether one has said something, or a thread may look at its socket only.
         """
         for pump in self._consumers.ready():
             pump.retry()
             pump.read_now()
-        return min(self._config.spin_s, CREDIT_SPIN_S) if self._consumers.only_sockets else 0.0
+        consumers = self._consumers
+        may_spin = consumers.only_sockets if self._visits.is_inside else consumers.may_spin
+        return min(self._config.spin_s, CREDIT_SPIN_S) if may_spin else 0.0
 
     def settle(self) -> None:
         """Every connection copies what it is in the middle of sending."""

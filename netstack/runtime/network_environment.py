@@ -27,6 +27,7 @@ from .admission import Admission
 from .authentication import Secret
 from .buffers import wait_unpooled
 from .debloating import GateDebloating
+from .dialling import connect_stream
 from .endpoint import NetworkEndpoint
 from .flusher import Flusher
 from .gate_names import GateNames
@@ -62,6 +63,7 @@ class NetworkEnvironment:
         secret: Secret | None = None,
         admission: Admission | None = None,
         greet: Callable[[ByteStream], Awaitable[None]] | None = None,
+        connect: Callable[[str], Awaitable[ByteStream]] = connect_stream,
         on_accepted_end: Callable[[ByteStream], None] | None = None,
     ) -> None:
         """See `network_environment_on`."""
@@ -89,6 +91,7 @@ class NetworkEnvironment:
             secret=secret,
             admission=admission,
             greet=greet,
+            connect=connect,
             on_accepted_end=on_accepted_end,
             visits=self.visits,
         )
@@ -271,7 +274,7 @@ class NetworkEnvironment:
                 self._announce_start_size(channel)
                 if index % _CHANNELS_A_TURN == _CHANNELS_A_TURN - 1:
                     await trio.lowlevel.checkpoint()  # what was asked for is sent meanwhile
-            gate.spin_s = config.spin_s if producers.only_sockets else 0.0
+            gate.spin_s = config.spin_s if producers.may_spin else 0.0
             if config.debloat_target_s is not None:
                 GateDebloating(gate, config, config.debloat_target_s, call_at=self.call_at)
             await trio.lowlevel.checkpoint()
@@ -460,6 +463,7 @@ async def network_environment_on(
     secret: Secret | None = None,
     admission: Admission | None = None,
     greet: Callable[[ByteStream], Awaitable[None]] | None = None,
+    connect: Callable[[str], Awaitable[ByteStream]] = connect_stream,
     on_accepted_end: Callable[[ByteStream], None] | None = None,
     metrics: MetricsServer | None = None,
 ) -> AsyncIterator[NetworkEnvironment]:
@@ -471,6 +475,7 @@ async def network_environment_on(
         secret: proven on every stream that is dialled.
         admission: what streams of the listener must pass; None if they have, or need not.
         greet: what else is said on a dialled stream, see `NetworkEndpoint`.
+        connect: makes a stream to an address, see there too.
         on_accepted_end: told when the connection on a stream of the listener is over, if `admission` is None.
         metrics: served meanwhile.
 
@@ -485,6 +490,7 @@ async def network_environment_on(
             secret=secret,
             admission=admission,
             greet=greet,
+            connect=connect,
             on_accepted_end=on_accepted_end,
         )
         at_the_end.push_async_callback(manager.kept.close)  # when no thread uses its files any more

@@ -2,7 +2,8 @@
 
 Takes: pumps. Gives: those to read from.
 
-Streams that are no sockets, or do more than a socket (TLS, an impaired line), say nothing here: they are always asked.
+Streams in shared memory know it themselves, without a system call. Other streams that do more than a socket (TLS, an
+impaired line) say nothing here: they are always read from.
 `poll` and not `epoll`: it owns no descriptor, so one that was closed, or closed and given out again, costs a read in
 vain at most.
 """
@@ -24,12 +25,13 @@ FEW: Final = 2
 class Readiness:
     """The connections of a gate, or those a TaskManager has accepted."""
 
-    __slots__ = ("_always", "_by_descriptor", "_poll", "_pumps", "_streams_changed")
+    __slots__ = ("_always", "_asked", "_by_descriptor", "_poll", "_pumps", "_streams_changed")
 
     def __init__(self) -> None:
         self._streams_changed = SessionStream.streams_changed
         self._pumps: dict[Pump, None] = {}
         self._always: dict[Pump, None] = {}
+        self._asked: dict[Pump, None] = {}
         self._by_descriptor: dict[int, Pump] = {}
         self._poll = select.poll()
 
@@ -38,7 +40,7 @@ class Readiness:
         self._pumps[pump] = None
         descriptor = pump.stream.descriptor()
         if descriptor is None:
-            self._always[pump] = None
+            (self._always if pump.stream.has_come() is None else self._asked)[pump] = None
             return
         self._by_descriptor[descriptor] = pump
         self._poll.register(descriptor, select.POLLIN)
@@ -48,6 +50,7 @@ class Readiness:
         if pump in self._pumps:
             del self._pumps[pump]
             self._always.pop(pump, None)
+            self._asked.pop(pump, None)
             for descriptor, known in list(self._by_descriptor.items()):
                 if known is pump:
                     del self._by_descriptor[descriptor]
@@ -56,6 +59,11 @@ class Readiness:
     @property
     def only_sockets(self) -> bool:
         """Whether there are any, and the kernel knows of all of them whether something has come."""
+        return bool(self._pumps) and not self._always and not self._asked
+
+    @property
+    def may_spin(self) -> bool:
+        """Whether there are any, and looking at all of them tells whether something has come."""
         return bool(self._pumps) and not self._always
 
     def ready(self) -> list[Pump]:
@@ -65,6 +73,7 @@ class Readiness:
         if self._streams_changed != SessionStream.streams_changed:
             self._ask_again()
         found = list(self._always)
+        found += [pump for pump in self._asked if pump.stream.has_come()]
         by_descriptor = self._by_descriptor
         for descriptor, _ in self._poll.poll(0):
             pump = by_descriptor.get(descriptor)
@@ -81,6 +90,7 @@ class Readiness:
         self._streams_changed = SessionStream.streams_changed
         pumps, self._pumps = self._pumps, {}
         self._always = {}
+        self._asked = {}
         self._by_descriptor = {}
         self._poll = select.poll()
         for pump in pumps:
@@ -108,6 +118,11 @@ class Producers:
     def only_sockets(self) -> bool:
         """See `Readiness.only_sockets`."""
         return self._readiness.only_sockets
+
+    @property
+    def may_spin(self) -> bool:
+        """See `Readiness.may_spin`."""
+        return self._readiness.may_spin
 
     @property
     def pumps(self) -> tuple[Pump, ...]:

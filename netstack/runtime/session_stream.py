@@ -160,6 +160,10 @@ class SessionStream(ByteStream):
         """Of the present stream."""
         return None if self._stream is None else self._stream.descriptor()
 
+    def has_come(self) -> bool | None:
+        """Of the present stream."""
+        return None if self._stream is None else self._stream.has_come()
+
     def channel_binding(self) -> bytes:
         """Of the present stream."""
         return b"" if self._stream is None else self._stream.channel_binding()

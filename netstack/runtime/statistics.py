@@ -63,6 +63,19 @@ class OpenConnection:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotStatistics:
+    """A slot that is a process, as its supervisor sees it.
+
+    Attributes:
+        number: from 0.
+        blocked_s: for how long its event loop has not turned; 0 if it turns.
+    """
+
+    number: int
+    blocked_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class NetworkStatistics:
     """A snapshot of everything a TaskManager owns.
 
@@ -75,6 +88,7 @@ class NetworkStatistics:
         bytes_sent: over all connections ever, headers and control frames included.
         bytes_received: likewise.
         admission: who was let in and who was not; None if everybody is, or somebody else decides.
+        slots: of a supervisor; empty elsewhere.
     """
 
     pool: NetworkBufferPoolStatistics
@@ -85,6 +99,7 @@ class NetworkStatistics:
     bytes_sent: int
     bytes_received: int
     admission: AdmissionStatistics | None = None
+    slots: tuple[SlotStatistics, ...] = ()
 
     @property
     def connections(self) -> int:

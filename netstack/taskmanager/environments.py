@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final, final
@@ -22,6 +22,7 @@ from ..control.routing import SHARED, RoutedListener, write_route
 from ..errors import NetstackError, RequestRefused
 from ..runtime.authentication import Secret
 from ..runtime.causes import root_cause
+from ..runtime.dialling import connect_stream
 from ..runtime.network_environment import NetworkEnvironment, network_environment_on
 from ..shown import shown_error
 from ..transport import ByteStream
@@ -43,6 +44,7 @@ class Environments:
         network: settings of the shared environment, but for its memory.
         pool: memory is reserved there.
         secret: proven on every stream that is dialled.
+        connect: makes a stream to an address, see `NetworkEndpoint`.
         on_stream_end: told when a connection that `accept` was given is over.
     """
 
@@ -53,12 +55,14 @@ class Environments:
         pool: TaskSlotTable,
         *,
         secret: Secret | None,
+        connect: Callable[[str], Awaitable[ByteStream]] = connect_stream,
         on_stream_end: Callable[[ByteStream], None],
     ) -> None:
         self._address = address
         self._network = network
         self._pool = pool
         self._secret = secret
+        self._connect = connect
         self._on_stream_end = on_stream_end
         self._listeners: dict[str, RoutedListener] = {}
         self._shared: NetworkEnvironment | None = None
@@ -177,6 +181,7 @@ class Environments:
                 network,
                 secret=self._secret,
                 greet=partial(write_route, environment=name),
+                connect=self._connect,
                 on_accepted_end=self._on_stream_end,
             ) as environment:
                 yield environment

@@ -21,9 +21,9 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, final
 
@@ -47,11 +47,12 @@ from ..runtime.authentication import Secret, prove_dialler
 from ..runtime.background import background_tasks
 from ..runtime.causes import root_cause
 from ..runtime.control_port import ControlPort
-from ..runtime.statistics import NetworkStatistics
+from ..runtime.dialling import connect_stream
+from ..runtime.statistics import NetworkStatistics, SlotStatistics
 from ..runtime.threads import in_thread
 from ..shown import shown_error, shown_text
 from ..shuffle.files import remove_leftovers
-from ..transport import Listener, is_private, transport_for
+from ..transport import ByteStream, Listener, is_private, transport_for
 from ..version import __version__
 from .blob_places import BlobPlaces
 from .blob_reader import CACHE_BYTES, BlobReader
@@ -61,6 +62,7 @@ from .datasets import KeptDatasets
 from .details import details_document
 from .environments import Environments
 from .job_scope import JobScope, OnMade
+from .neighbours import Neighbours
 from .network_settings import config_of
 from .relay import RelaySession
 from .session import ControlSession
@@ -115,6 +117,7 @@ class TaskManagerConfig:
         handshake_timeout_s: for the proof, and for saying what the connection is for.
         heartbeat_timeout_s: whoever drives jobs and is silent for so long is gone, and its jobs are closed.
         cancellation_timeout_s: a slot process whose tasks have not stopped so long after they were cancelled is killed.
+        shared_memory: whether slots that are processes of one host reach each other through shared memory.
         in_slot: the slot whose process this is; None: it is no slot's process.
         blob_cache_bytes: the most that each process keeps of what was offloaded, and of packages of jobs.
 
@@ -138,6 +141,7 @@ class TaskManagerConfig:
     handshake_timeout_s: float = 10.0
     heartbeat_timeout_s: float = 10.0
     cancellation_timeout_s: float = CANCELLATION_TIMEOUT_S
+    shared_memory: bool = True
     in_slot: int | None = None
     blob_cache_bytes: int = CACHE_BYTES
 
@@ -180,6 +184,7 @@ class TaskManager:
         control: Listener | None,
         processes: SlotProcesses | None = None,
         on_made: OnMade | None = None,
+        connect: Callable[[str], Awaitable[ByteStream]] = connect_stream,
     ) -> None:
         self.config = config
         self._processes = processes
@@ -209,6 +214,7 @@ class TaskManager:
             config.network,
             self.slots,
             secret=config.secret,
+            connect=connect,
             on_stream_end=self._admission.left,
         )
         self.datasets = KeptDatasets(self.environments)
@@ -380,7 +386,10 @@ class TaskManager:
         return details_document(scopes, self.environments.shared, self.slots)
 
     def merged_statistics(self) -> NetworkStatistics:
-        """All jobs as one network, for Prometheus."""
+        """All jobs as one network, for Prometheus; of a supervisor its slots, each of which serves its own jobs."""
+        if self._processes is not None:
+            slots = tuple(SlotStatistics(slot.number, slot.blocked_s) for slot in self._processes.slots)
+            return replace(merged((), None, 0, self._admission.statistics()), slots=slots)
         return merged(
             self._scopes.values(), self.environments.shared, self.config.memory_bytes, self._admission.statistics()
         )
@@ -546,13 +555,19 @@ async def open_taskmanager(
 
     Cancellation, and the end of the block: every job is closed, every connection ended.
     """
-    listener = await transport_for(config.listen).listen(config.listen)
+    listeners = [await transport_for(config.listen).listen(config.listen)]
     control: Listener | None = None
     manager: TaskManager | None = None
+    connect = connect_stream
     try:
         if config.control is not None:
             control = await transport_for(config.control).listen(config.control)
-        manager = TaskManager(config, listener, control, processes, on_made)
+        if config.in_slot is not None and config.shared_memory:
+            neighbours = Neighbours()
+            connect = neighbours.connect
+            near = await neighbours.listen(listeners[0].address)
+            listeners += [] if near is None else [near]
+        manager = TaskManager(config, listeners[0], control, processes, on_made, connect)
         async with background_tasks() as nursery:
             if metrics_address is not None:
                 await _serve_metrics(manager, metrics_address, nursery)
@@ -562,16 +577,16 @@ async def open_taskmanager(
                 nursery.start_soon(manager.environments.run)
             else:
                 nursery.start_soon(processes.run)
-            nursery.start_soon(partial(manager.serve, listener, takes_data=True))
+            for listener in listeners:
+                nursery.start_soon(partial(manager.serve, listener, takes_data=True))
             if control is not None:
                 nursery.start_soon(partial(manager.serve, control, takes_data=False))
             if config.jobmanager is not None:
                 nursery.start_soon(manager.serve_jobmanager, config.jobmanager)
             yield manager
     finally:
-        listener.close()
-        if control is not None:
-            control.close()
+        for listener in (*listeners, *(() if control is None else (control,))):
+            listener.close()
         if manager is not None:
             manager.close()
 

@@ -34,6 +34,7 @@ from ..control.link import TASKMANAGER, ControlLink, full_build
 from ..errors import ConfigError, NetstackError
 from ..parts import import_part
 from ..task.reports import RunnableTask
+from .forked_children import end_forked_children
 from .garbage import short_collections
 from .job_scope import OnMade
 from .service import TaskManager, TaskManagerConfig, open_taskmanager
@@ -64,6 +65,7 @@ def slot_main(settings: SlotSettings, request: dict[str, Any], descriptors: list
     faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=False)
     faulthandler.enable(file=stacks, all_threads=False)
     _tell_exits(stacks)
+    end_forked_children()
     if settings.process_memory_bytes is not None:
         limit_memory(settings.process_memory_bytes)
     if "" not in sys.path:

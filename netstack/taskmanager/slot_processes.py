@@ -8,6 +8,7 @@ user code. Each slot serves its data at a port of its own, whose number stays wh
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Callable
@@ -19,8 +20,11 @@ from ..control.messages import DropDataset
 from ..errors import ConfigError
 from ..transport import url_parts
 from .fork_server import ForkServer
+from .neighbours import unsupported
 from .slot import Slot
 from .slot_settings import SlotSettings
+
+LOGGER: Final = logging.getLogger("netstack.taskmanager")
 
 WATCH_S: Final = 0.5
 """How often the supervisor looks at its slots."""
@@ -72,6 +76,8 @@ class SlotProcesses:
         """Keeps all slots running, and watches them, until cancelled; then they are killed."""
         try:
             async with trio.open_nursery() as nursery:
+                if self.settings.config.shared_memory and unsupported():
+                    LOGGER.warning("slots reach each other over the network: %s", unsupported())
                 nursery.start_soon(self._server.run)
                 for slot in self.slots:
                     nursery.start_soon(slot.run)

@@ -95,6 +95,27 @@ async def _nothing_there_is_not_the_end(make_url: MakeUrl) -> None:
         check_equal(near.try_receive_into([window]), None, "a read when everything was read")
 
 
+async def _what_has_come_is_known_without_reading(make_url: MakeUrl) -> None:
+    """For streams that know it at all."""
+    async with stream_pair(make_url) as (near, far):
+        window = memoryview(bytearray(10))
+
+        def check_knows(expected: bool, when: str) -> None:
+            check(near.has_come() in (None, expected), f"has_come is {near.has_come()} {when}")
+
+        check_knows(False, "when nothing has come")
+        await send_all(far, [b"x"])
+        await near.wait_readable()
+        check_knows(True, "when a byte has come")
+        near.try_receive_into([window])
+        check_knows(False, "when everything was read")
+        far.send_eof()
+        await near.wait_readable()
+        check_knows(True, "at the end")
+        near.close()
+        check_knows(True, "when a read would raise, since it is closed")
+
+
 async def _directions_end_separately(make_url: MakeUrl) -> None:
     """Half-close: what was sent before arrives, then the end, while the other direction goes on."""
     async with stream_pair(make_url) as (near, far):
@@ -302,6 +323,7 @@ TRANSPORT_CHECKS: Final[Mapping[str, TransportCheck]] = MappingProxyType(
             _bytes_arrive_in_order,
             _pieces_may_change_after_they_were_taken,
             _nothing_there_is_not_the_end,
+            _what_has_come_is_known_without_reading,
             _directions_end_separately,
             _sending_after_the_end_is_an_error,
             _a_full_stream_takes_nothing,

@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -90,9 +91,10 @@ def ignore(item: Any) -> None:
     pass
 
 
-def forever(parallelism: int = 1) -> StreamEnvironment:
-    """Runs until it is told to end."""
-    job = StreamEnvironment("forever", parallelism=parallelism)
+def forever(parallelism: int = 1, restarts: int = 0) -> StreamEnvironment:
+    """Runs until it is told to end, or has failed more often than that."""
+    restart = RestartSettings(kind="fixed_delay", delay_s=0.1, attempts=restarts) if restarts else None
+    job = StreamEnvironment("forever", parallelism=parallelism, settings=StreamSettings(restart=restart))
     job.source(endless).rebalance().sink(ignore)
     return job
 
@@ -330,6 +332,29 @@ def do_to_process(how: str) -> None:
     if how == "thread":
         threading.Thread(target=time.sleep, args=(600.0,)).start()
         raise ValueError("it leaves a thread behind")
+    if how.startswith("SIG"):
+        os.kill(os.getpid(), signal.Signals[how])
+        return
+    if how == "forked_child_stays":
+        if not os.fork():
+            time.sleep(600.0)
+        return
+    if how == "forked_child_raises" and os.fork():
+        return
+    if how == "forked_child_raises":
+        raise ValueError("a child that was forked goes on")
+    if how == "forked_child_goes_on":
+        os.fork()
+        return
+    if how == "forked_child_exits":
+        if not os.fork():
+            sys.exit(7)
+        return
+    if how == "forked_without_end":
+        for _ in range(20):
+            if not os.fork():
+                time.sleep(600.0)
+        os._exit(9)
     if how == "loop":
         while True:
             pass
@@ -347,6 +372,46 @@ def deadly(how: str, folder: str) -> StreamEnvironment:
     restart = RestartSettings(kind="fixed_delay", delay_s=0.1, attempts=20)
     job = StreamEnvironment(f"deadly {how}", settings=StreamSettings(restart=restart))
     job.source(three).sink(Deadly, name="deadly", how=how, folder=folder)
+    return job
+
+
+class Until:
+    """A source of 1, 2, ... every so often until a file is there."""
+
+    def __init__(self, path: str, pause_s: float) -> None:
+        self.path, self.pause_s, self.next = path, pause_s, 0
+
+    async def read(self) -> list[int] | None:
+        if await trio.Path(self.path).exists():
+            return None
+        await trio.sleep(self.pause_s)
+        self.next += 1
+        return [self.next]
+
+    def snapshot(self, unsent: int) -> int:
+        return self.next - unsent
+
+
+class InOrder:
+    """Its result is how many came, if they were 1, 2, ... in order."""
+
+    def __init__(self) -> None:
+        self.last = 0
+
+    def process(self, item: int) -> None:
+        if item != self.last + 1:
+            raise ValueError(f"{item} came after {self.last}")
+        self.last = item
+
+    def finish(self) -> int:
+        return self.last
+
+
+def honest(until: str) -> StreamEnvironment:
+    """Two tasks in two slots, one record a millisecond."""
+    job = StreamEnvironment("honest")
+    numbers = job.source(Until, name="numbers", parameters={"path": until, "pause_s": 0.001}).slot_sharing_group("left")
+    numbers.rebalance().sink(InOrder, name="count").slot_sharing_group("right")
     return job
 
 

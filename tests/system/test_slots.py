@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ import pytest
 from cluster_rig import ClusterRig
 
 from netstack.cli import main
+from netstack.runtime.authentication import Secret
+from netstack.taskmanager.neighbours import unsupported
 
 pytestmark = pytest.mark.slow
 SLOTS = 3
 DYING = ["exit", "segfault", "kill", "close_descriptors"]
 RAISING = ["keyboard_interrupt", "system_exit", "leak", "thread"]
 HANGING = ["loop", "regex", "sleep"]
+FORKING = ["stays", "raises", "goes_on", "exits"]
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +81,21 @@ def test_what_user_code_does_to_its_process_is_its_own_failure(
     cluster.wait_until(lambda: free_slots(cluster) == SLOTS)
 
 
+@pytest.mark.parametrize("what", FORKING)
+def test_a_process_that_user_code_forks_never_goes_on_as_the_slot(
+    what: str, cluster: ClusterRig, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["submit", "cluster_jobs:deadly", "-p", f"how=forked_child_{what}", "-p", f"folder={tmp_path}", "--wait"]
+    ended = command(cluster, capsys, *words)
+    assert (ended["state"], ended["results"]["deadly"]) == ("finished", {"0": 3})
+    assert (tmp_path / f"done-forked_child_{what}").exists(), "it never did it"
+    assert happenings(cluster.job(ended["job_id"]), "failure") == []
+    if what != "stays":
+        assert "came back to netstack, and ends" in cluster.log()
+    (server,) = children_of(cluster.taskmanagers[0].pid)
+    cluster.wait_until(lambda: not any(children_of(slot) for slot in children_of(server)))
+
+
 @pytest.mark.parametrize("how", HANGING)
 def test_code_that_never_returns_is_named_and_can_be_cancelled(
     how: str, cluster: ClusterRig, capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -104,6 +123,30 @@ def test_code_that_never_returns_is_named_and_can_be_cancelled(
     assert result[1] < 1.0, "the neighbour stood while another slot's code computed"
     assert cluster.job(neighbour)["restarts"] == 0
     cluster.wait_until(lambda: free_slots(cluster) == SLOTS)
+
+
+def test_a_blocked_slot_is_a_metric_of_its_taskmanager(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("prometheus_client")
+    with ClusterRig(tmp_path / "cluster") as rig:
+        rig.start_taskmanagers(2, flags=["--metrics", "127.0.0.1:0", "--cancellation-timeout", "0.5s"])
+        stdout = rig.taskmanagers[0].stdout
+        assert stdout is not None
+        ready = json.loads(stdout.readline())
+        place = ready["metrics"].split(", ")[2]  # behind those of the slots
+        token = Secret.from_file(rig.secret_file).metrics_token
+
+        def blocked() -> list[float]:
+            request = urllib.request.Request(f"http://{place}/metrics", headers={"Authorization": f"Bearer {token}"})
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                lines = answer.read().decode().splitlines()
+            return [float(line.split()[1]) for line in lines if line.startswith("netstack_slot_blocked_seconds{")]
+
+        assert blocked() == [0.0, 0.0]
+        job = command(rig, capsys, "submit", "cluster_jobs:deadly", "-p", "how=loop", "-p", f"folder={tmp_path}")
+        rig.wait_until(lambda: sum(blocked()) >= 2.0)
+        assert min(blocked()) == 0.0
+        command(rig, capsys, "cancel", job["job_id"])
+        rig.wait_until(lambda: blocked() == [0.0, 0.0])
 
 
 def test_a_task_that_waits_has_a_stack_too(cluster: ClusterRig, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,6 +182,37 @@ def test_the_slots_of_a_taskmanager_are_looked_at_as_one(
         command(cluster, capsys, "cancel", job_id)
 
 
+@pytest.mark.skipif(bool(unsupported()), reason=unsupported() or "supported")
+def test_slots_of_a_job_share_memory_and_nothing_is_left_of_it(
+    cluster: ClusterRig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["submit", "cluster_jobs:forever", "-p", "parallelism=2", "-p", "restarts=5"]
+    job_id = command(cluster, capsys, *words)["job_id"]
+    cluster.wait_running(job_id)
+    cluster.wait_until(lambda: shared_memory(cluster) == [2, 2])  # one stream each way, whatever the number of channels
+    first, _ = [pid for pid in slot_processes(cluster) if memfds(pid, "netstack-shm")]
+    os.kill(first, signal.SIGKILL)
+    cluster.wait_until(lambda: happenings(cluster.job(job_id), "failure"))
+    (failure,) = happenings(cluster.job(job_id), "failure")
+    assert "its process was ended by SIGKILL" in failure, (
+        "the one who died is blamed, not who had shared memory with it"
+    )
+    cluster.wait_running(job_id)
+    cluster.wait_until(lambda: shared_memory(cluster) == [2, 2])
+    command(cluster, capsys, "cancel", job_id)
+    cluster.wait_until(lambda: free_slots(cluster) == SLOTS)
+    cluster.wait_until(lambda: shared_memory(cluster) == [])
+
+
+def test_slots_may_be_told_to_share_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with ClusterRig(tmp_path / "cluster") as rig:
+        rig.start_taskmanagers(2, flags=["--no-shared-memory"])
+        job_id = command(rig, capsys, "submit", "cluster_jobs:forever", "-p", "parallelism=2")["job_id"]
+        rig.wait_running(job_id)
+        rig.wait_until(lambda: sum(map(connections, slot_processes(rig))) == 4)
+        assert shared_memory(rig) == []
+
+
 def test_each_job_meets_a_fresh_interpreter(
     cluster: ClusterRig, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -170,6 +244,33 @@ def test_slots_in_one_loop_are_one_process(tmp_path: Path) -> None:
 def slot_processes(rig: ClusterRig) -> set[int]:
     (server,) = children_of(rig.taskmanagers[0].pid)
     return set(children_of(server))
+
+
+def memfds(pid: int, name: str) -> int:
+    """How many a process holds of them."""
+    return sum(link.startswith(f"/memfd:{name}") for link in open_files(pid))
+
+
+def shared_memory(rig: ClusterRig) -> list[int]:
+    """How many streams through shared memory each slot process has that has any."""
+    return sorted(filter(None, (memfds(pid, "netstack-shm") for pid in slot_processes(rig))))
+
+
+def connections(pid: int) -> int:
+    """How many ends of TCP connections a process holds."""
+    established = {
+        line.split()[9] for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if line.split()[3] == "01"
+    }
+    return sum(link.removeprefix("socket:[").removesuffix("]") in established for link in open_files(pid))
+
+
+def open_files(pid: int) -> list[str]:
+    found = []
+    with contextlib.suppress(OSError):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                found.append(str(entry.readlink()))
+    return found
 
 
 def children_of(pid: int) -> list[int]:

@@ -92,10 +92,14 @@ def broken_transports(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Ca
             MemoryStream, "try_receive_into", lambda self, windows: original_read(self, windows) or 0
         ),
     )
+    yield (
+        "what_has_come_is_known_without_reading",
+        lambda: monkeypatch.setattr(MemoryStream, "has_come", lambda self: bool(self._in.size)),
+    )
     yield "a_closed_stream_is_closed", lambda: monkeypatch.setattr(MemoryStream, "_check_open", nothing)
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(6))
 def test_a_broken_transport_is_noticed(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     name, break_it = list(broken_transports(monkeypatch))[number]
     monkeypatch.setattr("netstack.testing.contracts.LIMIT_S", 0.2)

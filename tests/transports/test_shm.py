@@ -25,8 +25,8 @@ from netstack.errors import ConfigError, ConnectionLost
 from netstack.testing.stream_pairs import clog, connected, is_at_end, pattern_of, receive, send_all
 from netstack.transport import ByteStream, Listener, is_private, transport_for
 from transports.shm import MAX_NAME_BYTES, PREFIX, ShmTransport, unsupported
-from transports.shm.handover import GREETING, MEMORY_BYTES, hand_over
-from transports.shm.ring import CAPACITY_BYTES, READ, WRITTEN
+from transports.shm.handover import CAPACITIES, GREETING, MEMORY_BYTES, hand_over
+from transports.shm.ring import READ, WRITTEN
 
 pytestmark = pytest.mark.skipif(bool(unsupported()), reason=unsupported() or "supported")
 SHM = ShmTransport()
@@ -101,7 +101,7 @@ async def test_it_is_found_by_its_scheme_and_is_private() -> None:
 async def test_the_capacity_is_exact_and_room_is_worth_waking_up_for() -> None:
     listener = await SHM.listen(new_url())
     near, far = await connected(listener)
-    assert near.try_send([bytes(CAPACITY_BYTES - 1), b"12"]) == CAPACITY_BYTES
+    assert near.try_send([bytes(CAPACITIES[0] - 1), b"12"]) == CAPACITIES[0]
     assert near.try_send([b"2"]) == 0
     await receive(far, 10, windows=(10,))
     assert near.try_send([bytes(11)]) == 10
@@ -110,7 +110,7 @@ async def test_the_capacity_is_exact_and_room_is_worth_waking_up_for() -> None:
     assert few.cancelled_caught
     async with trio.open_nursery() as nursery:
         nursery.start_soon(near.wait_writable)
-        await receive(far, CAPACITY_BYTES // 4, windows=(CAPACITY_BYTES // 4,))
+        await receive(far, CAPACITIES[0] // 4, windows=(CAPACITIES[0] // 4,))
     for closable in (near, far, listener):
         closable.close()
 
@@ -145,7 +145,7 @@ async def test_another_process_sends_back_everything() -> None:
     with process(url, "echo") as child:
         stream = await listener.accept()
         assert stream.peer.startswith(f"process {child.pid}, ")
-        message = pattern_of(5 * CAPACITY_BYTES + 7)
+        message = pattern_of(5 * CAPACITIES[1] + 7)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(send_all, stream, [message])
             assert await receive(stream, len(message), windows=(7, 100_000)) == message
@@ -372,7 +372,7 @@ async def test_an_end_before_the_memory_came_is_told_with_it() -> None:
 
 @pytest.mark.parametrize(
     ("ring", "word", "value", "text"),
-    [(0, WRITTEN, 5 + CAPACITY_BYTES + 1, "has written"), (1, READ, CAPACITY_BYTES + 1, "has read")],
+    [(0, WRITTEN, 5 + CAPACITIES[0] + 1, "has written"), (1, READ, CAPACITIES[1] + 1, "has read")],
 )
 async def test_wrong_positions_end_the_connection_with_a_clear_text(
     ring: int, word: int, value: int, text: str
@@ -382,7 +382,7 @@ async def test_wrong_positions_end_the_connection_with_a_clear_text(
     memory = hand_over(raw)
     memory.writer(0).write([b"sound"])
     assert await receive(stream, 5) == b"sound"
-    assert await clog(stream) == CAPACITY_BYTES
+    assert await clog(stream) == CAPACITIES[1]
     memory._words[ring][word] = value
     attempts = [lambda: stream.try_receive_into([memoryview(bytearray(1))]), lambda: stream.try_send([b"x"])]
     for attempt in attempts if word == WRITTEN else reversed(attempts):
@@ -392,6 +392,37 @@ async def test_wrong_positions_end_the_connection_with_a_clear_text(
     await stream.wait_writable()
     stream.close()
     assert raw.recv(1) == b"", "the peer is hung up on"
+    memory.close()
+    raw.close()
+    listener.close()
+
+
+@pytest.mark.parametrize("waits_for", ["bytes", "room"])
+async def test_who_waits_is_woken_when_the_memory_turns_out_to_be_damaged(waits_for: str) -> None:
+    listener, raw, stream = await raw_connection()
+    memory = hand_over(raw)
+    await stream.wait_writable()
+    if waits_for == "room":
+        await clog(stream)
+    woken = trio.Event()
+
+    async def wait() -> None:
+        await (stream.wait_readable() if waits_for == "bytes" else stream.wait_writable())
+        woken.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not woken.is_set()
+        ring, word = (1, READ) if waits_for == "bytes" else (0, WRITTEN)
+        memory._words[ring][word] = 2 * CAPACITIES[1]
+        if waits_for == "bytes":
+            stream.try_send([bytes(CAPACITIES[1])])  # whoever finds no room looks at the reader's position
+        with pytest.raises(ConnectionLost, match="damaged"):  # found by another task
+            stream.try_send([b"x"]) if waits_for == "bytes" else stream.try_receive_into([memoryview(bytearray(1))])
+        with trio.fail_after(5):
+            await woken.wait()
+    stream.close()
     memory.close()
     raw.close()
     listener.close()

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.testing.stream_pairs import pattern_of
-from transports.shm import ring
 from transports.shm.ring import (
     ENDED,
     HEADER_BYTES,
@@ -28,20 +27,11 @@ SMALL = 64
 """A capacity whose end is reached soon."""
 
 
-@pytest.fixture(autouse=True, scope="module")
-def small_rings() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ring, "CAPACITY_BYTES", SMALL)
-        patch.setattr(ring, "_MASK", SMALL - 1)
-        patch.setattr(ring, "WAKE_ROOM_BYTES", SMALL // 4)
-        yield
-
-
 def new_ring() -> tuple[RingWriter, RingReader, memoryview]:
     mapping = mmap.mmap(-1, HEADER_BYTES + SMALL)
     view = memoryview(mapping)
     words = view[:HEADER_BYTES].cast("Q")
-    return RingWriter(mapping, words, 0), RingReader(view, words, 0), words
+    return RingWriter(mapping, words, 0, SMALL), RingReader(view, words, 0, SMALL), words
 
 
 def read(reader: RingReader, *sizes: int) -> bytes | None:

@@ -5,7 +5,7 @@ Takes: URLs. Gives: streams and listeners.
 A name is that of a unix socket in the abstract namespace (`@netstack-shm-NAME` in `ss -xl`): it lives in the network
 namespace, as a TCP port does, and ends with its listener; nothing stays in a file system. Such a socket has no
 permissions, so each side lets in processes of its own user only. A stream takes four descriptors at each end, and up
-to 2 MiB of memory for both ends together: a page at a time, as bytes first come there.
+to 1.1 MiB of memory for both ends together: a page at a time, as bytes first come there.
 
 For Linux on x86-64: see `ring` for what other processors lack.
 """
@@ -27,6 +27,9 @@ from .handover import hand_over
 from .stream import ShmStream
 
 BACKLOG: Final = 1024
+DIALLED_AT_MOST: Final = 32
+"""Streams that a process has dialled and not closed: 36 MiB, for which no limit of a process's own memory counts."""
+
 PREFIX: Final = "\0netstack-shm-"
 MAX_NAME_BYTES: Final = 108 - len(PREFIX)  # sun_path of Linux, whose zeros count in the abstract namespace
 _CREDENTIALS: Final = struct.Struct("iII")  # pid, uid, gid
@@ -35,6 +38,9 @@ _CREDENTIALS: Final = struct.Struct("iII")  # pid, uid, gid
 @final
 class ShmTransport(Transport):
     """See the module."""
+
+    def __init__(self) -> None:
+        self._dialled = 0
 
     async def listen(self, url: str) -> Listener:
         """Takes a name of this network namespace; it is free again when the listener is closed or its process ends."""
@@ -57,6 +63,11 @@ class ShmTransport(Transport):
     async def connect(self, url: str) -> ByteStream:
         """Dials, and hands the memory over: sending may begin before anybody has accepted."""
         name = _name(url)
+        if self._dialled >= DIALLED_AT_MOST:
+            raise ConnectionLost(
+                f"cannot reach {url}: {self._dialled} streams that this process dialled share memory, which is the"
+                " most; close some, or use tcp:// or unix://"
+            )
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connected = False
         try:
@@ -64,13 +75,17 @@ class ShmTransport(Transport):
             _checked_pid(sock)
             memory = hand_over(sock)
             connected = True
-            return ShmStream(sock, url, memory)
+            self._dialled += 1
+            return ShmStream(sock, url, memory, self._on_closed)
         except OSError as error:
             reason = error.strerror or str(error)
             raise ConnectionLost(f"cannot reach {url}: {reason}; is anything listening there?") from error
         finally:
             if not connected:
                 sock.close()
+
+    def _on_closed(self) -> None:
+        self._dialled -= 1
 
 
 def unsupported() -> str:

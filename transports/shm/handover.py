@@ -16,12 +16,18 @@ import os
 import socket
 from typing import Final, final
 
-from .ring import CAPACITY_BYTES, HEADER_BYTES, RING_BYTES, RingReader, RingWriter
+from .ring import HEADER_BYTES, RingReader, RingWriter
 
-GREETING: Final = b"netstack-shm 1 " + str(CAPACITY_BYTES).encode()
+CAPACITIES: Final = 64 * 1024, 1024 * 1024
+"""Bytes under way that the dialler has written, and the acceptor: consumers dial, and say little beside credit."""
+
+GREETING: Final = b"netstack-shm 1 %d %d" % CAPACITIES
 """Sent with the descriptors, by whoever dialled: a peer of another layout or capacity is told apart by it."""
 
-MEMORY_BYTES: Final = 2 * RING_BYTES
+_BASES: Final = 0, HEADER_BYTES + CAPACITIES[0]
+MEMORY_BYTES: Final = _BASES[1] + HEADER_BYTES + CAPACITIES[1]
+"""Of one stream, as soon as bytes have been everywhere."""
+
 _DESCRIPTORS: Final = 3
 _SEALS: Final = 0x1 | 0x2 | 0x4
 """F_SEAL_SEAL, F_SEAL_SHRINK and F_SEAL_GROW: `fcntl` names them on Linux only."""
@@ -39,17 +45,17 @@ class SharedMemory:
         """Args: the memfd, which may be closed afterwards; the eventfds, owned from now on unless this fails."""
         self._mapping = mmap.mmap(memory, MEMORY_BYTES)
         self._view = memoryview(self._mapping)
-        self._words = tuple(self._view[base : base + HEADER_BYTES].cast("Q") for base in (0, RING_BYTES))
+        self._words = tuple(self._view[base : base + HEADER_BYTES].cast("Q") for base in _BASES)
         self.bells = bells
         """The eventfd of the reader of each ring."""
 
     def writer(self, ring: int) -> RingWriter:
         """The writing side of ring 0 or 1."""
-        return RingWriter(self._mapping, self._words[ring], ring * RING_BYTES)
+        return RingWriter(self._mapping, self._words[ring], _BASES[ring], CAPACITIES[ring])
 
     def reader(self, ring: int) -> RingReader:
         """The reading side of ring 0 or 1."""
-        return RingReader(self._view, self._words[ring], ring * RING_BYTES)
+        return RingReader(self._view, self._words[ring], _BASES[ring], CAPACITIES[ring])
 
     def close(self) -> None:
         """Unmaps the memory and closes the eventfds; the rings are not to be used any more."""

@@ -3,7 +3,8 @@
 Takes: pieces to send, windows to fill. Gives: how many bytes were moved, and whether the other side has to be woken.
 No system calls, no event loop.
 
-Layout: a page of 8-byte words, each in a cache line of its own, then `CAPACITY_BYTES` bytes of data.
+Layout: a page of 8-byte words, each in a cache line of its own, then the bytes under way, as many as the ring's
+capacity at most: a power of two.
 
 | word | written by | is |
 |---|---|---|
@@ -15,7 +16,7 @@ Layout: a page of 8-byte words, each in a cache line of its own, then `CAPACITY_
 
 Rules:
 - Each side keeps its own position in its own memory and only publishes it. What the other side publishes is checked:
-  a position never goes back, and `0 <= written - read <= CAPACITY_BYTES`.
+  a position never goes back, and `0 <= written - read <= capacity`.
 - Data is stored before `written`, and taken before `read`. That order needs aligned 8-byte stores that are not split
   and a processor that keeps stores, and loads, in program order: x86-64. Python has no fence for others (`supported`).
 - To sleep: set the flag, fence, look again. To publish: store the position, fence, look at the flag. The fence is
@@ -32,16 +33,11 @@ from typing import Final, final
 
 from netstack.transport import Piece
 
-CAPACITY_BYTES: Final = 1024 * 1024
-"""Under way in one direction; a power of two."""
-
 HEADER_BYTES: Final = 4096
-RING_BYTES: Final = HEADER_BYTES + CAPACITY_BYTES
 
-WAKE_ROOM_BYTES: Final = CAPACITY_BYTES // 4
-"""A writer that waits for room is woken when there is so much: not for each few bytes that are read."""
+WAKE_ROOM: Final = 4
+"""A writer that waits for room is woken when one part in so many of the ring is free: not for each few bytes."""
 
-_MASK: Final = CAPACITY_BYTES - 1
 # Indices of words: 128 bytes apart, since processors fetch cache lines in pairs.
 WRITTEN: Final = 0
 READ: Final = 16
@@ -58,10 +54,11 @@ class RingBroken(Exception):
 class RingWriter:
     """The writing side. Not usable any more once its memory was closed."""
 
-    __slots__ = ("_fence", "_mapping", "_read", "_start", "_words", "_written")
+    __slots__ = ("_capacity", "_fence", "_mapping", "_read", "_start", "_words", "_written")
 
-    def __init__(self, mapping: mmap.mmap, words: memoryview, base: int) -> None:
-        """Args: the memory; the ring's words; where the ring begins in the memory."""
+    def __init__(self, mapping: mmap.mmap, words: memoryview, base: int, capacity: int) -> None:
+        """Args: the memory; the ring's words; where the ring begins in the memory; the bytes it holds."""
+        self._capacity = capacity
         self._mapping = mapping
         self._words = words
         self._start = base + HEADER_BYTES
@@ -75,9 +72,9 @@ class RingWriter:
         Raises:
             RingBroken: see there.
         """
-        mapping, start = self._mapping, self._start
+        mapping, start, capacity = self._mapping, self._start, self._capacity
         before = written = self._written
-        room = self._read + CAPACITY_BYTES - written
+        room = self._read + capacity - written
         for piece in pieces:
             size = len(piece)
             if size > room:
@@ -87,15 +84,15 @@ class RingWriter:
                         break
                     piece = memoryview(piece)[:room]
                     size = room
-            offset = written & _MASK
+            offset = written & (capacity - 1)
             end = offset + size
-            if end <= CAPACITY_BYTES:
+            if end <= capacity:
                 mapping[start + offset : start + end] = piece
             else:
                 whole = memoryview(piece)
-                first = CAPACITY_BYTES - offset
-                mapping[start + offset : start + CAPACITY_BYTES] = whole[:first]
-                mapping[start : start + end - CAPACITY_BYTES] = whole[first:]
+                first = capacity - offset
+                mapping[start + offset : start + capacity] = whole[:first]
+                mapping[start : start + end - capacity] = whole[first:]
             written += size
             room -= size
             if not room:
@@ -120,7 +117,7 @@ class RingWriter:
     def has_room(self) -> bool:
         """Whether there is room worth waking up for; also when the reader's position cannot be."""
         try:
-            return self._look() >= WAKE_ROOM_BYTES
+            return self._look() * WAKE_ROOM >= self._capacity
         except RingBroken:
             return True
 
@@ -146,17 +143,18 @@ class RingWriter:
                 f"it says that it has read {read} bytes, after {self._read} of {self._written} that were written"
             )
         self._read = read
-        return read + CAPACITY_BYTES - self._written
+        return read + self._capacity - self._written
 
 
 @final
 class RingReader:
     """The reading side. Not usable any more once its memory was closed."""
 
-    __slots__ = ("_fence", "_read", "_start", "_view", "_words", "_written")
+    __slots__ = ("_capacity", "_fence", "_read", "_start", "_view", "_words", "_written")
 
-    def __init__(self, view: memoryview, words: memoryview, base: int) -> None:
-        """Args: the memory; the ring's words; where the ring begins in the memory."""
+    def __init__(self, view: memoryview, words: memoryview, base: int, capacity: int) -> None:
+        """Args: the memory; the ring's words; where the ring begins in the memory; the bytes it holds."""
+        self._capacity = capacity
         self._view = view
         self._words = words
         self._start = base + HEADER_BYTES
@@ -170,7 +168,7 @@ class RingReader:
         Raises:
             RingBroken: see there.
         """
-        words = self._words
+        words, capacity = self._words, self._capacity
         before = read = self._read
         written = words[WRITTEN]
         if written == read:
@@ -179,7 +177,7 @@ class RingReader:
             written = words[WRITTEN]  # final now
             if written == read:
                 return 0
-        if not self._written <= written <= read + CAPACITY_BYTES:
+        if not self._written <= written <= read + capacity:
             raise RingBroken(
                 f"it says that it has written {written} bytes, after {self._written}, of which {read} were read"
             )
@@ -192,14 +190,14 @@ class RingReader:
                 if not size:
                     break
                 window = window[:size]
-            offset = read & _MASK
+            offset = read & (capacity - 1)
             end = offset + size
-            if end <= CAPACITY_BYTES:
+            if end <= capacity:
                 window[:] = view[start + offset : start + end]
             else:
-                first = CAPACITY_BYTES - offset
-                window[:first] = view[start + offset : start + CAPACITY_BYTES]
-                window[first:] = view[start : start + end - CAPACITY_BYTES]
+                first = capacity - offset
+                window[:first] = view[start + offset : start + capacity]
+                window[first:] = view[start : start + end - capacity]
             read += size
         self._read = words[READ] = read
         return read - before
@@ -209,7 +207,9 @@ class RingReader:
         with self._fence:
             pass
         words = self._words
-        if words[WRITER_SLEEPS] and self._read + CAPACITY_BYTES - words[WRITTEN] >= WAKE_ROOM_BYTES:
+        if not words[WRITER_SLEEPS]:
+            return False
+        if (self._read + self._capacity - words[WRITTEN]) * WAKE_ROOM >= self._capacity:
             words[WRITER_SLEEPS] = 0
             return True
         return False

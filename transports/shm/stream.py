@@ -7,7 +7,7 @@ Rules:
   its eventfd where it waits for bytes, by a byte on the socket where it waits for room.
 - The socket carries nothing else after the handover; its hang-up is the end of the peer, orderly or not. A system task
   waits for it, as long as the stream is open. What the peer wrote before is read first.
-- There is no `descriptor`: while bytes are there the eventfd says nothing.
+- There is no `descriptor`: while bytes are there the eventfd says nothing. Whoever looks (`has_come`) sees them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
 import trio
@@ -31,8 +31,21 @@ from .ring import RingBroken, RingReader, RingWriter
 class ShmStream(ByteStream):
     """One end. Not to be used by another thread than its loop's."""
 
-    def __init__(self, sock: socket.socket, peer: str, memory: SharedMemory | None = None) -> None:
-        """Args: the socket, owned from now on; the peer, for messages; the memory, unless the peer hands it over."""
+    def __init__(
+        self,
+        sock: socket.socket,
+        peer: str,
+        memory: SharedMemory | None = None,
+        on_closed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Runs from now on.
+
+        Args:
+            sock: owned from now on.
+            peer: for messages.
+            memory: None: the peer hands it over.
+            on_closed: told once.
+        """
         sock.setblocking(False)
         self.peer = peer
         self._socket = sock
@@ -45,6 +58,7 @@ class ShmStream(ByteStream):
         self._lost = ""
         """Why the peer is gone; what it wrote before may still be read while there is `_in`."""
         self._closed = False
+        self._on_closed = on_closed
         if memory is not None:
             self._attach(memory, 0)
         trio.lowlevel.spawn_system_task(self._watch, name=f"shm to {peer}")
@@ -137,6 +151,19 @@ class ShmStream(ByteStream):
                 trio.lowlevel.notify_closing(self._bell)
                 self._memory.close()
             self._changed.unpark_all()
+            self._on_closed()
+
+    def endpoints(self) -> tuple[str, str]:
+        """The name of the listener; who dialled it has none."""
+        try:
+            return _endpoint(self._socket.getsockname()), _endpoint(self._socket.getpeername())
+        except OSError:
+            return "", ""
+
+    def has_come(self) -> bool:
+        """See `ByteStream.has_come`: a look at the memory."""
+        incoming = self._in
+        return bool(self._lost or self._closed or (incoming is not None and incoming.has_more()))
 
     def _attach(self, memory: SharedMemory, ring: int) -> None:
         self._memory = memory
@@ -198,3 +225,8 @@ class ShmStream(ByteStream):
     def _check_open(self) -> None:
         if self._closed:
             raise trio.ClosedResourceError(f"the stream to {self.peer} was closed")
+
+
+def _endpoint(name: object) -> str:
+    """A name of the abstract namespace as text; empty for none."""
+    return os.fsdecode(name.removeprefix(b"\0")) if isinstance(name, bytes) else ""

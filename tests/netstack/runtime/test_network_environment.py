@@ -56,6 +56,24 @@ async def test_records_and_arrays_arrive_in_order(scheme: str, tmp_path: Path) -
     assert_nothing_left(producer, consumer)
 
 
+@pytest.mark.parametrize(("scheme", "in_loop", "in_thread"), [("tcp", True, True), ("shm", True, False)])
+async def test_who_may_look_at_what_consumers_say(scheme: str, in_loop: bool, in_thread: bool, tmp_path: Path) -> None:
+    if scheme not in SCHEMES:
+        pytest.skip("no shared memory here")
+    async with (
+        open_task_manager(url(scheme, tmp_path), CONFIG) as producer,
+        open_task_manager(url(scheme, tmp_path), CONFIG) as consumer,
+    ):
+        producer.create_partition("p", subpartitions=1)
+        gate = await consumer.open_gate(channels(producer, count=1))
+        assert (gate.spin_s > 0) is in_loop
+        assert (producer._endpoint.listen() > 0) is in_loop
+        producer.visits.is_inside = True
+        assert (producer._endpoint.listen() > 0) is in_thread
+        producer.visits.is_inside = False
+        gate.close()
+
+
 async def test_a_local_channel_gives_the_same_and_touches_no_stream(autojump_clock: MockClock) -> None:
     outcomes = []
     for local in (True, False):

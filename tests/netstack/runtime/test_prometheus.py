@@ -72,6 +72,7 @@ async def test_a_scrape_gets_every_value(detailed: bool) -> None:
         "netstack_input_debloated_buffer_bytes",  # no debloating
         "netstack_input_time_to_consume_seconds",
         "netstack_output_channel_credits",  # no remote consumer
+        "netstack_slot_blocked_seconds",  # no supervisor
     }
     assert found["netstack_output_records_total", 'say "p"'] == 7
     assert found["netstack_input_records_total", 'say "p"'] == 7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from functools import partial
 
 import pytest
 import trio
@@ -247,3 +248,23 @@ async def test_of_many_sockets_those_are_asked_that_may_have_something() -> None
         for ours, theirs in pairs:
             ours.close()
             theirs.close()
+
+
+async def test_streams_that_know_what_has_come_are_not_read_in_vain() -> None:
+    asked = Readiness()
+    stages = [Stage() for _ in range(readiness.FEW + 2)]
+    came: list[Stage] = []
+    for stage in stages:
+        stage.stream.has_come = partial(came.__contains__, stage)  # type: ignore[method-assign]
+        asked.add(stage.pump)
+    assert asked.may_spin
+    assert not asked.only_sockets, "a thread cannot wait for them"
+    assert asked.ready() == []
+    came.append(stages[1])
+    assert asked.ready() == [stages[1].pump]
+    asked.discard(stages[1].pump)
+    assert asked.ready() == []
+    blind = Stage()
+    asked.add(blind.pump)
+    assert asked.ready() == [blind.pump]
+    assert not asked.may_spin
