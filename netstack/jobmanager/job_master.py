@@ -83,6 +83,7 @@ class JobMaster:
         blocked: slots whose event loop user code keeps from turning, by TaskManager and slot.
         failures: of its tasks, and of all of it.
         end: how the job ended; None before.
+        ended: set when `run` has ended, however it did.
     """
 
     def __init__(
@@ -291,6 +292,7 @@ class JobMaster:
                 await self._after(end)
                 nursery.cancel_scope.cancel()
         finally:
+            self.ended.set()  # also when it broke: nobody waits for what is over
             for taskmanager in self._open:
                 self._cluster.send(taskmanager, CloseJob(self.job_id))
         return end
@@ -367,8 +369,6 @@ class JobMaster:
                 self._inbox.post(events.Proceed(0.0))
             case instructions.EndJob():
                 self.end = self._explained(instruction)
-            case instructions.AskHeartbeats():
-                pass  # links have signs of life of their own
 
     async def _deploy(self, deploy: instructions.Deploy) -> None:
         self._note("deploy", f"{deploy.subtasks.size} tasks are sent to their TaskManagers")
@@ -454,7 +454,6 @@ class JobMaster:
                 self._all_closed = trio.Event()
                 await self._all_closed.wait()
         self._note("job", f"{end.state.value}{f': {end.reason}' if end.reason else ''}")
-        self.ended.set()
 
     def _explained(self, end: instructions.EndJob) -> instructions.EndJob:
         """A job that got too few slots says how many it needs, and what there was."""

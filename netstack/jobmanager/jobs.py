@@ -270,7 +270,6 @@ class Jobs:
                 slots=SlotPoolSettings(
                     request_timeout_s=config.slot_timeout_s, idle_timeout_s=config.slot_idle_timeout_s
                 ),
-                heartbeats=None,
                 builds=record.stored.builds,
                 code=_code_of(record.stored),
                 life=self._manager.store.life,

@@ -15,7 +15,6 @@ from .descriptors.descriptor_cache import DescriptorCacheStatistics
 from .execution.execution_states import ExecutionState, JobState
 from .graph.adaptive_settings import AdaptiveSettings
 from .graph.speculation_settings import SpeculationSettings
-from .heartbeats import HeartbeatSettings
 from .slots.slot_pool import SlotPoolSettings
 from .slots.slots import LoadBalanceMode, load_balance_mode
 from .strategies.scheduling_types import InputConstraint, SchedulingType
@@ -31,7 +30,6 @@ class SchedulerSettings:
         mode: how tasks are spread over TaskManagers; None is as `evenly_spread_out_slots` says.
         evenly_spread_out_slots: the older switch: True is the mode SLOTS while `mode` is not set, False the mode NONE.
         slots: how long to wait for slots.
-        heartbeats: how TaskManagers are watched; None leaves that to others, who say `TaskManagerLost`.
         offload: which parts of descriptors go to the blob store.
         release_partitions: whether results are released when their last reader has finished, not at the job's end.
         adaptive: how the parallelism of a dynamic job is decided.
@@ -53,7 +51,6 @@ class SchedulerSettings:
     mode: LoadBalanceMode | None = None
     evenly_spread_out_slots: bool = False
     slots: SlotPoolSettings = field(default_factory=SlotPoolSettings)
-    heartbeats: HeartbeatSettings | None = field(default_factory=HeartbeatSettings)
     offload: OffloadRule = field(default_factory=OffloadRule)
     release_partitions: bool = True
     adaptive: AdaptiveSettings = field(default_factory=AdaptiveSettings)

@@ -171,7 +171,7 @@ def test_a_plan_gives_every_group_a_slot_of_its_own(graph, slots, mode):
 
 def scheduled(graph, slots, mode):
     """Where a scheduler deploys every subtask of a job: TaskManager and slot."""
-    scheduler = Scheduler(graph, "run", settings=SchedulerSettings(mode=mode, heartbeats=None))
+    scheduler = Scheduler(graph, "run", settings=SchedulerSettings(mode=mode))
     where = {}
     events = [TaskManagerRegistered(0.0, TaskManagerLocation(str(n), f"tcp://h{n}:1")) for n in range(len(slots))]
     events += [SlotsOffered(0.0, str(number), tuple(range(count))) for number, count in enumerate(slots)]
