@@ -15,6 +15,7 @@ from .descriptors.descriptor_cache import DescriptorCacheStatistics
 from .execution.execution_states import ExecutionState, JobState
 from .graph.adaptive_settings import AdaptiveSettings
 from .graph.speculation_settings import SpeculationSettings
+from .slots.fixed_placement import FixedPlacement
 from .slots.slot_pool import SlotPoolSettings
 from .slots.slots import LoadBalanceMode, load_balance_mode
 from .strategies.scheduling_types import InputConstraint, SchedulingType
@@ -29,6 +30,7 @@ class SchedulerSettings:
     Attributes:
         mode: how tasks are spread over TaskManagers; None is as `evenly_spread_out_slots` says.
         evenly_spread_out_slots: the older switch: True is the mode SLOTS while `mode` is not set, False the mode NONE.
+        placement: which TaskManager each subtask runs on; None leaves that to `mode`. With one the mode is not TASKS.
         slots: how long to wait for slots.
         offload: which parts of descriptors go to the blob store.
         release_partitions: whether results are released when their last reader has finished, not at the job's end.
@@ -50,6 +52,7 @@ class SchedulerSettings:
 
     mode: LoadBalanceMode | None = None
     evenly_spread_out_slots: bool = False
+    placement: FixedPlacement | None = None
     slots: SlotPoolSettings = field(default_factory=SlotPoolSettings)
     offload: OffloadRule = field(default_factory=OffloadRule)
     release_partitions: bool = True
@@ -73,6 +76,8 @@ class SchedulerSettings:
         for name in ("connections", "step_budget"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}; give at least 1")
+        if self.placement is not None and self.load_balance is LoadBalanceMode.TASKS:
+            raise ConfigError("tasks that are placed one by one cannot be spread in mode `tasks` as well; leave one out")
 
 
 @final

@@ -212,6 +212,7 @@ def _job_edge(graph: StreamGraph, edge: StreamEdge, dataset: int, consumer: int,
         format=edge.format,
         operator=graph.nodes[edge.target].name,
         ordinal=ordinal,
+        channels=edge.channels,
     )
 
 
