@@ -24,6 +24,7 @@ from ..checkpoint.coordinator import CheckpointCoordinator, JobTask
 from ..checkpoint.finals import FinalStates
 from ..checkpoint.snapshot import TaskFile
 from ..checkpoint.storage import CheckpointStorage
+from ..control.codec import Plain, check_plain
 from ..control.messages import (
     CheckpointAcknowledged,
     CheckpointDeclined,
@@ -31,12 +32,12 @@ from ..control.messages import (
     JobClosed,
     JobProgress,
     Message,
+    OperatorEvent,
     PartitionConsumable,
     SlotBlocked,
     SlotEnded,
     TaskFailed,
     TaskFinished,
-    TaskSaid,
     TaskStates,
 )
 from ..errors import CheckpointError, ErrorCode, LocalProtocolError, NetstackError, RemoteProtocolError
@@ -49,6 +50,7 @@ from .blame import PATIENCE_S, Blame
 from .checkpoint_commands import TaskCommands
 from .checkpoints import CheckpointReport, JobCheckpoints
 from .cluster import Cluster
+from .coordinator import JobCoordinator
 from .driver import JobDriver
 from .failures import ENDED, Failed, FailureHistory
 from .job_datasets import JobDatasets
@@ -97,6 +99,7 @@ class JobMaster:
         storage: CheckpointStorage | None = None,
         restore: int | None = None,
         patience_s: float = PATIENCE_S,
+        coordinator: JobCoordinator | None = None,
         in_thread: InThread,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -112,6 +115,7 @@ class JobMaster:
             storage: of its checkpoints; given when it takes some, or begins from one.
             restore: the checkpoint in `storage` that it begins from.
             patience_s: how long a failure waits for a better explanation; see `blame`.
+            coordinator: takes part in the job from inside this process.
             in_thread: runs what blocks.
             clock: seconds since 1970, for the log.
         """
@@ -133,6 +137,7 @@ class JobMaster:
         self._cluster = cluster
         self._make_coordinator = make_coordinator
         self._storage = storage
+        self._coordinator = coordinator
         self._in_thread = in_thread
         self._clock = clock
         self._taskmanagers: dict[str, TaskManagerLocation] = {}
@@ -175,6 +180,8 @@ class JobMaster:
             self.lost(taskmanager, text)
         else:
             self._note("taskmanager", f"{taskmanager}: {text}")
+        if self._coordinator is not None:
+            self._coordinator.refused(taskmanager, reason)
 
     def heard(self, taskmanager: str, message: Message) -> None:
         """A TaskManager says something about this job.
@@ -209,12 +216,24 @@ class JobMaster:
                 if self.end is None:
                     self.lost(taskmanager, f"it closed the job: {message.reason}")
                 self._closed(taskmanager)
-            case TaskSaid():
-                pass  # nobody here listens to invokables
+            case OperatorEvent():
+                if self._driver.is_current(message.attempt) and self._coordinator is not None:
+                    self._coordinator.event(*self.tasks.named(message.attempt), message.event)
             case _:
                 raise RemoteProtocolError(
-                    ErrorCode.UNEXPECTED_FRAME, f"{taskmanager} sent what only a driver says: {type(message).__name__}"
+                    ErrorCode.UNEXPECTED_FRAME,
+                    f"{taskmanager} sent what no TaskManager says: {type(message).__name__}",
                 )
+
+    def send_event(self, vertex: str, subtask: int, event: Plain) -> None:
+        """Tells a task something, for its `receive`; one that is nowhere hears nothing.
+
+        Raises:
+            ConfigError: it is no dict of plain data, or too large.
+        """
+        for taskmanager, attempts in self.tasks.by_taskmanager([(vertex, subtask)]).items():
+            for attempt in attempts:
+                self._cluster.send(taskmanager, OperatorEvent(self.job_id, attempt, check_plain(event)))
 
     # ---------------------------------------------------------------------------------------------------- from users
 
@@ -289,6 +308,8 @@ class JobMaster:
                 await self._prepare(nursery)
                 self._inbox.post(events.StartJob(0.0))
                 end = await self._loop()
+                if self._coordinator is not None:
+                    self._coordinator.ended(end)
                 await self._after(end)
                 nursery.cancel_scope.cancel()
         finally:

@@ -34,8 +34,10 @@ from ..schedule.graph.job_file import job_of
 from ..schedule.graph.job_generator import GeneratedJob, generate_job
 from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.scheduler import Scheduler, SchedulerSettings
+from ..schedule.slots.fixed_placement import FixedPlacement
 from ..schedule.slots.slot_pool import SlotPoolSettings
 from ..schedule.strategies.scheduling_types import InputConstraint, SchedulingType, check_scheduling
+from .coordinator import JobCoordinator
 from .datasets import readers_of
 from .failures import FailureHistory, failure_documents
 from .job_master import JobMaster
@@ -64,6 +66,8 @@ class JobRecord:
         network: settings of a network of its own; None shares that of the TaskManagers.
         information: what all of its tasks share, packed.
         storage: of its checkpoints; None takes none.
+        placement: see `Jobs.submit`.
+        coordinator: see `Jobs.submit`.
         master: while it runs.
         end: how it ended.
         last: its details when it ended.
@@ -76,6 +80,8 @@ class JobRecord:
     network: dict[str, Any] | None = None
     information: bytes = b""
     storage: CheckpointStorage | None = None
+    placement: FixedPlacement | None = None
+    coordinator: JobCoordinator | None = None
     master: JobMaster | None = None
     end: Mapping[str, Any] | None = None
     last: dict[str, Any] | None = None
@@ -106,6 +112,8 @@ class Jobs:
         from_savepoint: str | None = None,
         code: Mapping[str, str] | None = None,
         builds: Mapping[str, str] | None = None,
+        placement: FixedPlacement | None = None,
+        coordinator: JobCoordinator | None = None,
     ) -> str:
         """Accepts a job and starts it.
 
@@ -114,6 +122,8 @@ class Jobs:
             from_savepoint: folder of a savepoint or checkpoint that it begins from.
             code: package -> SHA-256 of what was sent with it.
             builds: package -> hash of its code where it was submitted.
+            placement: which TaskManager each subtask runs on; not kept beyond this process, as the next one.
+            coordinator: takes part in the job from inside this process.
 
         Returns:
             Its id.
@@ -130,7 +140,7 @@ class Jobs:
             dataset = self._manager.datasets.places(str(parameters.get("dataset")))
             parameters |= {"format": dataset.format, "partitions": [asdict(each) for each in dataset.partitions]}
         stored = StoredJob(job_id, document, time.time(), None, dict(code or {}), dict(builds or {}))
-        record = self._read(stored)
+        record = self._read(stored, placement, coordinator)
         for digest in stored.code.values():
             await self._in_thread(partial(self._manager.store.code, digest))
         if from_savepoint is not None:
@@ -225,7 +235,12 @@ class Jobs:
 
     # Inside.
 
-    def _read(self, stored: StoredJob) -> JobRecord:
+    def _read(
+        self,
+        stored: StoredJob,
+        placement: FixedPlacement | None = None,
+        coordinator: JobCoordinator | None = None,
+    ) -> JobRecord:
         """What follows from a document.
 
         Raises:
@@ -251,6 +266,8 @@ class Jobs:
             None if settings.network is None else dataclasses.asdict(settings.network),
             JobInformation.of(stored.job_id, generated.job, builds=stored.builds, code=_code_of(stored)).pack(),
             None if folder is None else CheckpointStorage(folder, keep=generated.job.keep),
+            placement,
+            coordinator,
         )
         if graph.settings.scheduling is not None:
             check_scheduling(generated.job, SchedulingType(graph.settings.scheduling))
@@ -267,6 +284,7 @@ class Jobs:
             store=self._manager.blobs,
             settings=SchedulerSettings(
                 mode=config.load_balance,
+                placement=record.placement,
                 slots=SlotPoolSettings(
                     request_timeout_s=config.slot_timeout_s, idle_timeout_s=config.slot_idle_timeout_s
                 ),
@@ -310,6 +328,7 @@ class Jobs:
             storage=record.storage,
             restore=restore,
             patience_s=1.2 * self._manager.config.heartbeat_timeout_s,
+            coordinator=record.coordinator,
             in_thread=self._in_thread,
         )
         self.records[job_id] = record

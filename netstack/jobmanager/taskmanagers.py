@@ -17,7 +17,7 @@ import trio
 
 from ..control.link import ControlLink, Greeting
 from ..control.messages import Message, Ping
-from ..errors import ErrorCode, RemoteProtocolError
+from ..errors import ErrorCode, RemoteProtocolError, RequestRefused
 from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..shown import shown
 
@@ -41,6 +41,7 @@ class ConnectedTaskManager:
         heard_s: when it said something last, on trio's clock.
         opening: jobs it was asked to open, with the slots that will be theirs when it has, and others have, too.
         jobs: those it has opened.
+        gone: why it is not there any more; empty while it is.
     """
 
     location: TaskManagerLocation
@@ -51,6 +52,7 @@ class ConnectedTaskManager:
     heard_s: float
     opening: dict[str, tuple[int, ...]] = field(default_factory=dict)
     jobs: set[str] = field(default_factory=set)
+    gone: str = ""
 
 
 @final
@@ -62,34 +64,42 @@ class TaskManagers:
         self._found: dict[str, ConnectedTaskManager] = {}
         self._registrations: dict[str, int] = {}
 
-    def register(self, link: ControlLink, greeting: Greeting) -> ConnectedTaskManager:
+    def register(self, link: ControlLink, greeting: Greeting, slots: int | None = None) -> ConnectedTaskManager:
         """A TaskManager has come.
 
         Args:
             link: to it.
             greeting: what it said of itself.
+            slots: how many of its slots are used; None: all.
 
         Raises:
             RemoteProtocolError: it does not say what it has to.
+            RequestRefused: it has fewer slots.
         """
         facts = greeting.facts
-        slots, data = facts.get("slots"), facts.get("data") or facts.get("address")
-        if type(slots) is not int or not 1 <= slots <= MAX_SLOTS or type(data) is not str:
+        has, data = facts.get("slots"), facts.get("data") or facts.get("address")
+        if type(has) is not int or not 1 <= has <= MAX_SLOTS or type(data) is not str:
             raise RemoteProtocolError(
                 ErrorCode.MALFORMED_FRAME,
-                f"{link.peer} registers with slots={shown(slots)} and data={shown(data)}; expected are a number of"
+                f"{link.peer} registers with slots={shown(has)} and data={shown(data)}; expected are a number of"
                 " slots and the URL of its port",
             )
         address = _reachable(data, link.place)
         of_slots = facts.get("slot_addresses") or []
         if (
             type(of_slots) is not list
-            or len(of_slots) not in (0, slots)
+            or len(of_slots) not in (0, has)
             or not all(type(each) is str for each in of_slots)
         ):
             raise RemoteProtocolError(
                 ErrorCode.MALFORMED_FRAME,
-                f"{link.peer} registers {slots} slots with slot_addresses={shown(of_slots)}; expected is a URL each",
+                f"{link.peer} registers {has} slots with slot_addresses={shown(of_slots)}; expected is a URL each",
+            )
+        slots = has if slots is None else slots
+        if slots > has:
+            raise RequestRefused(
+                f"{slots} slots were asked for, and TaskManager {link.peer} has {has}: start it with --slots {slots},"
+                " or lower the parallelism"
             )
         base = address.partition("://")[2]
         number = self._registrations[base] = self._registrations.get(base, 0) + 1

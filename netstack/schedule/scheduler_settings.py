@@ -77,7 +77,9 @@ class SchedulerSettings:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}; give at least 1")
         if self.placement is not None and self.load_balance is LoadBalanceMode.TASKS:
-            raise ConfigError("tasks that are placed one by one cannot be spread in mode `tasks` as well; leave one out")
+            raise ConfigError(
+                "tasks that are placed one by one cannot be spread in mode `tasks` as well; leave one out"
+            )
 
 
 @final
