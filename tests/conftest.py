@@ -15,8 +15,9 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import leftovers
 import pytest
 from hypothesis import HealthCheck, settings
 from trio.testing import MockClock
@@ -98,6 +99,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, reason in reasons.items():
             if reason is not None and item.get_closest_marker(marker) is not None:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+_LOOK: Final = pytest.StashKey[leftovers.Look]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """What fixtures of a module have made is there already."""
+    item.stash[_LOOK] = leftovers.Look()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Nothing is left behind; `leaves(why)` marks a test that has a reason."""
+    yield
+    before = item.stash.get(_LOOK, None)
+    if before is None or any(item.get_closest_marker(marker) for marker in ("leaves", "java", "browser")):
+        return
+    left = leftovers.left_since(before)
+    assert not left, f"left behind: {'; '.join(left)}"
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from netstack.task.operators import Output
 from .history import (
     APPLIED,
     BEGUN,
+    COMMITTED,
     COMPLETE,
     FINISHED,
     RESTORED,
@@ -43,6 +44,9 @@ from .history import (
 
 Record = list[Any]
 
+EFFECTS: Final[list[tuple[int, str]]] = []
+"""What sinks without a history have committed: subtask, and a name that no other attempt has."""
+
 _MEMORY: Final[list[list[Event]]] = []
 _LIVES: Final[list[str]] = []
 
@@ -53,6 +57,7 @@ def remembered() -> Iterator[list[Event]]:
     events: list[Event] = []
     _MEMORY.append(events)
     _LIVES.clear()
+    EFFECTS.clear()
     try:
         yield events
     finally:
@@ -152,6 +157,7 @@ class Sink(_Historian):
     def __init__(self, history: str = "") -> None:
         super().__init__(history)
         self._count = 0
+        self._uncommitted: list[list[int]] = []
 
     def restore(self, states: list[Any]) -> None:
         """Goes on with the counts of the checkpoint."""
@@ -164,6 +170,18 @@ class Sink(_Historian):
         split, number, life = record
         self._count += 1
         self._tell(APPLIED, split=split, number=number, of_life=life)
+        self._uncommitted.append([split, number])
+
+    def prepare_commit(self) -> dict[str, Any] | None:
+        """The records since the last time."""
+        rows, self._uncommitted = self._uncommitted, []
+        return {"token": f"{self._life}/{self._taken}", "rows": rows} if rows else None
+
+    def commit(self, committables: list[dict[str, Any]]) -> None:
+        """They are visible outside."""
+        for each in committables:
+            for split, number in each["rows"]:
+                self._tell(COMMITTED, split=split, number=number, token=each["token"])
 
     def snapshot(self) -> dict[str, Any]:
         """The counts."""

@@ -42,6 +42,7 @@ from netstack.runtime.authentication import Secret
 from netstack.runtime.causes import root_cause
 from netstack.runtime.network_environment import NetworkEnvironment
 from netstack.runtime.turns import measure_with
+from netstack.schedule.commit_phase import COMMITTED
 from netstack.schedule.graph.job_file import write_job
 from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
 from netstack.testing.ledger import check_environment
@@ -54,8 +55,8 @@ from .determined import determined
 from .history import Event
 from .hosts import Host, files_in
 from .network import SCHEME, THIS_HOST, Network, Process
-from .operators import job, network, problems
-from .scenario import JOBMANAGER, Fault, Scenario
+from .operators import effect_problems, job, network, problems
+from .scenario import JOBMANAGER, Fault, Scenario, takes_checkpoints
 
 REMEMBERED: Final = 100
 """Events that are told of a simulation that fails."""
@@ -169,6 +170,7 @@ class Cluster:
         self._heard: deque[tuple[str, JobMaster, Message]] = deque(maxlen=200)
         self._job_id = ""
         self._given_up = ""
+        self._ending = trio.Event()
         self._scope = trio.CancelScope()
         shuffle = folder / "shuffle"
         shuffle.mkdir()
@@ -332,6 +334,14 @@ class Cluster:
 
     def _check_result(self, record: JobRecord) -> None:
         assert record.end is not None
+        if (
+            record.end["state"] == "failed"
+            and COMMITTED in record.end["reason"]
+            and not takes_checkpoints(self.scenario)
+        ):
+            wrong = effect_problems(self.scenario, is_finished=False)
+            assert not wrong, wrong
+            return
         assert record.end["state"] == "finished", f"the job is {record.end['state']}: {record.end['reason']}"
         wrong = problems(self.scenario, record.end["results"], self.history)
         assert not wrong, wrong
@@ -339,6 +349,8 @@ class Cluster:
     # What goes wrong.
 
     async def _happen(self, fault: Fault) -> None:
+        if fault.is_at_end:
+            await self._ending.wait()
         await trio.sleep(fault.at_s)
         self.tell(f"FAULT {fault}")
         host = self._hosts[fault.host]
@@ -407,6 +419,8 @@ class Cluster:
             def heard(taskmanager: str, message: Message) -> None:
                 if isinstance(message, _REPEATED):
                     self._heard.append((taskmanager, master, message))
+                if isinstance(message, TaskStates) and message.state == "waiting":
+                    self._ending.set()
                 hear(taskmanager, message)
 
             master.heard = heard  # type: ignore[method-assign]

@@ -10,6 +10,7 @@ on.
 
 Laws:
 - lost, repeated: in the lineages of all sinks together every record is exactly once.
+- committed: every record is in exactly one of the committables that sinks were told to commit.
 - state too old: who is restored gets its snapshot of the newest checkpoint that any operator was told to be complete.
 - overtaken: in a complete checkpoint a sink has nothing that its sources sent behind the barrier; and everything
   that they sent before it, if the checkpoint is an aligned one (else the rest is in the channel's state).
@@ -30,6 +31,7 @@ from typing import Any, Final, final
 BEGUN: Final = "begun"
 SENT: Final = "sent"
 APPLIED: Final = "applied"
+COMMITTED: Final = "committed"
 SNAPSHOT: Final = "snapshot"
 RESTORED: Final = "restored"
 COMPLETE: Final = "complete"
@@ -48,14 +50,14 @@ class Event:
 
     Attributes:
         at_s: when, by one clock of all.
-        what: `BEGUN`, `SENT` or `APPLIED` (a record), `SNAPSHOT`, `RESTORED` (a token), `COMPLETE` (a checkpoint),
-            `FINISHED`.
+        what: `BEGUN`, `SENT`, `APPLIED` or `COMMITTED` (a record), `SNAPSHOT`, `RESTORED` (a token), `COMPLETE`
+            (a checkpoint), `FINISHED`.
         operator: `SOURCE` or `SINK`.
         subtask: which of its subtasks; of a source also the number of its split.
         life: unique for each attempt of each subtask, in any process.
         split: of a record: of which source.
         number: of a record in its split; of a checkpoint its id; of a snapshot of a source how many it had sent.
-        token: of a snapshot.
+        token: of a snapshot, or of what was committed.
         of_life: of a record: which life of its source made it.
     """
 
@@ -85,7 +87,7 @@ class Anomaly:
     """Something that must not be.
 
     Attributes:
-        kind: `lost`, `repeated`, `state too old`, `overtaken`, `stale`, `disorder` or `unfinished`.
+        kind: `lost`, `repeated`, `committed`, `state too old`, `overtaken`, `stale`, `disorder` or `unfinished`.
         text: what, in one sentence.
         witness: the events that show it, in order, and no others.
     """
@@ -173,7 +175,7 @@ class _Checker:
                     self._completed[event.number] = event
 
     def anomalies(self) -> Iterator[Anomaly]:
-        for found in (self._stale(), self._too_old(), self._overtaken(), self._effects()):
+        for found in (self._stale(), self._too_old(), self._overtaken(), self._effects(), self._commits()):
             kinds: dict[str, int] = defaultdict(int)
             for anomaly in found:
                 kinds[anomaly.kind] += 1
@@ -297,6 +299,19 @@ class _Checker:
                         f"record {number} of split {split} is in the result {len(found)} times",
                         self._about(split, number),
                     )
+
+    def _commits(self) -> Iterator[Anomaly]:
+        tokens: dict[tuple[int, int], dict[str, Event]] = defaultdict(dict)
+        for life in self._of(SINK):
+            for event in life.events:
+                if event.what == COMMITTED:
+                    tokens[event.split, event.number].setdefault(event.token, event)
+        for split, count in self._records.items():
+            for number in range(count):
+                found = tokens.get((split, number), {})
+                if len(found) != 1:
+                    text = f"record {number} of split {split} was committed {len(found)} times"
+                    yield Anomaly("committed", text, (*found.values(), *self._about(split, number)))
 
     def _lineage(self, life: _Life) -> list[Event]:
         """What led to the state of an attempt, in order."""

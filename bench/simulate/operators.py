@@ -22,7 +22,7 @@ from netstack.schedule.graph.stream_graph import GlobalExchangeMode, StreamSetti
 from netstack.task.context import OperatorContext
 from netstack.task.operators import Output
 
-from .checked import checked_job, verdict
+from .checked import EFFECTS, checked_job, verdict
 from .history import Event
 from .network import THIS_HOST
 from .scenario import BLOCKING, CHECKED, STREAMING, Scenario
@@ -128,6 +128,8 @@ class Sink:
     def open(self, context: OperatorContext) -> None:
         """Its sums."""
         self._sums = context.keyed_state("sums", list)
+        self._subtask = context.subtask
+        self._has_finished = False
 
     async def process(self, record: list[Any], out: Output) -> None:
         """One record."""
@@ -140,7 +142,19 @@ class Sink:
 
     def finish(self, out: Output) -> list[list[int]]:
         """All sums are the result."""
+        self._has_finished = True
         return [[key, *found] for key, found in sorted(self._sums.items())]
+
+    def prepare_commit(self) -> list[Any] | None:
+        """The end of the job has an effect outside."""
+        if not self._has_finished:
+            return None
+        self._has_finished = False
+        return [self._subtask, f"{self._subtask} at {trio.current_time()}"]
+
+    def commit(self, committables: list[list[Any]]) -> None:
+        """This is it."""
+        EFFECTS.extend((subtask, name) for subtask, name in committables)
 
 
 def job(scenario: Scenario) -> StreamEnvironment:
@@ -236,6 +250,8 @@ def problems(scenario: Scenario, results: Mapping[str, Any], history: Sequence[E
             settled_s=_SETTLED_S,
         )
         return str(found[0]) if found else ""
+    if wrong_effects := effect_problems(scenario):
+        return wrong_effects
     sums: dict[int, list[int]] = {}
     for rows in results.get(SINK, {}).values():
         for key, *counted in rows:
@@ -251,6 +267,15 @@ def problems(scenario: Scenario, results: Mapping[str, Any], history: Sequence[E
         f"{len(wrong)} keys are wrong: of key {key} (records, sum of numbers, damaged) are {sums.get(key)} instead of"
         f" {right.get(key)}"
     )
+
+
+def effect_problems(scenario: Scenario, *, is_finished: bool = True) -> str:
+    """What is wrong with what sinks have committed: of a job that has finished each has once, of another at most."""
+    for subtask in range(scenario.parallelism[-1]):
+        names = {name for each, name in EFFECTS if each == subtask}
+        if len(names) > 1 or (is_finished and not names):
+            return f"{SINK}-{subtask} has committed its end {len(names)} times: {sorted(names)}"
+    return ""
 
 
 def network(scenario: Scenario) -> NetworkConfig:

@@ -47,12 +47,14 @@ class Fault:
     """One thing that goes wrong.
 
     Attributes:
-        at_s: when, by the clock of the simulation.
+        at_s: when, by the clock of the simulation; of one at the end from when a task first waits to hear that its end
+            is safe.
         kind: one of `KINDS`.
         host: whom it happens to; of links where bytes come from.
         other: of links the other end.
         for_s: how long; of a death or a stop, until the next process is there.
         amount: seconds of a delay, bytes that a full disk takes first, how much slower a host is.
+        is_at_end: whether it strikes while the job ends.
     """
 
     at_s: float
@@ -61,11 +63,13 @@ class Fault:
     other: str = ""
     for_s: float = 0.0
     amount: float = 0.0
+    is_at_end: bool = False
 
     def __str__(self) -> str:
         where = f"{self.host} -> {self.other}" if self.other else self.host
         amount = f", {self.amount:g}" if self.amount else ""
-        return f"{self.at_s:.3f} s: {self.kind} at {where} for {self.for_s:.3f} s{amount}"
+        end = " into the end" if self.is_at_end else ""
+        return f"{self.at_s:.3f} s{end}: {self.kind} at {where} for {self.for_s:.3f} s{amount}"
 
 
 @final
@@ -115,8 +119,7 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
 
     def __str__(self) -> str:
-        takes = self.movement in (STREAMING, CHECKED)
-        way = f"{self.mode}, every {self.interval_s:g} s" if takes else "kept partitions"
+        way = f"{self.mode}, every {self.interval_s:g} s" if takes_checkpoints(self) else "kept partitions"
         return (
             f"{self.movement} ({way}), {' -> '.join(('source', *self.stages, 'count', 'sink'))} on"
             f" {self.taskmanagers} x {self.slots} slots, {self.records} records a source, {len(self.faults)} faults"
@@ -133,6 +136,11 @@ class Scenario:
         return cls(**{**values, **lists, "faults": tuple(Fault(**each) for each in values["faults"])})
 
 
+def takes_checkpoints(scenario: Scenario) -> bool:
+    """Whether its job does."""
+    return scenario.movement in (STREAMING, CHECKED)
+
+
 def random_scenario(seed: int) -> Scenario:
     """The scenario of a seed; the same one in every process."""
     chance = random.Random(seed)
@@ -146,7 +154,7 @@ def random_scenario(seed: int) -> Scenario:
     faults = sorted(
         (_random_fault(chance, hosts) for _ in range(chance.choice((0, 1, 2, 4, 8, 16)))), key=lambda each: each.at_s
     )
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
         taskmanagers=taskmanagers,
         slots=slots,
@@ -166,6 +174,15 @@ def random_scenario(seed: int) -> Scenario:
         resume_grace_s=chance.choice((0.0, 0.0, 1.0, 4.0)),
         faults=tuple(faults),
     )
+    at_end = tuple(
+        replace(
+            _random_fault(chance, hosts),
+            at_s=round(chance.choice((0.002, 0.02, 0.2)) * chance.random(), 5),
+            is_at_end=True,
+        )
+        for _ in range(chance.choice((0, 0, 1, 2, 3)))
+    )
+    return replace(scenario, faults=(*scenario.faults, *at_end))
 
 
 def _random_fault(chance: random.Random, hosts: list[str]) -> Fault:

@@ -1,7 +1,7 @@
 """Decides when a job takes a checkpoint, waits for all of its tasks, and says what is to be done.
 
-Takes: the time, and what tasks report: acknowledged, declined, ended; whether all of them run. Gives: instructions, in
-order.
+Takes: the time, and what tasks report: acknowledged, declined, waiting, ended; whether all of them run. Gives:
+instructions, in order.
 
 Rules:
 - Nothing here waits, ticks or sends. Whoever runs it calls `tick` when `next_deadline` has come, asks for that again
@@ -10,6 +10,9 @@ Rules:
   aborted. What still comes for it afterwards is counted and ignored.
 - A task without running producers is triggered; all others learn of a checkpoint by its barrier.
 - A task that has ended is not asked again. Its final state is copied into every later checkpoint in its place.
+- A task that waits has sent its last event and ends when a checkpoint is complete that began after that. It is
+  triggered directly, since it sends no barriers, and so are its consumers. When nothing else runs among the tasks that
+  it is connected with, that checkpoint is triggered at once, and again until one is complete: the final one.
 - While a part of the job restarts nothing is triggered, and what was under way is aborted: `pause`, then `resume`.
   Whoever calls drops what attempts report that are over.
 """
@@ -17,9 +20,9 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import final
+from typing import Final, final
 
 from ..errors import ConfigError, LocalProtocolError
 from ..events import CheckpointBarrier
@@ -56,17 +59,41 @@ __all__ = [
     "Trigger",
 ]
 
+FINAL_PAUSE_S: Final = 1.0
+LONGEST_FINAL_PAUSE_S: Final = 30.0
+"""Between two tries of a final checkpoint that cannot be stored."""
+
 
 @final
 class _Pending:
     """One checkpoint that has not ended."""
 
-    __slots__ = ("barrier", "files", "is_savepoint", "is_storing", "stops", "triggered_s", "waiting")
+    __slots__ = (
+        "barrier",
+        "confirms",
+        "files",
+        "is_last",
+        "is_savepoint",
+        "is_storing",
+        "stops",
+        "triggered_s",
+        "waiting",
+    )
 
     def __init__(
-        self, barrier: CheckpointBarrier, triggered_s: float, *, is_savepoint: bool, stops: bool, waiting: set[Subtask]
+        self,
+        barrier: CheckpointBarrier,
+        triggered_s: float,
+        *,
+        is_savepoint: bool,
+        stops: bool,
+        confirms: tuple[Subtask, ...],
+        is_last: bool,
+        waiting: set[Subtask],
     ) -> None:
         self.barrier = barrier
+        self.confirms = confirms
+        self.is_last = is_last
         self.triggered_s = triggered_s
         self.is_savepoint = is_savepoint
         self.stops = stops
@@ -121,6 +148,10 @@ class CheckpointCoordinator:
         self._running = {(task.name, subtask) for task in self._tasks.values() for subtask in range(task.parallelism)}
         self._subtasks = frozenset(self._running)
         self._finals: dict[Subtask, None] = {}
+        self._awaiting: dict[Subtask, None] = {}  # a checkpoint that begins from now on
+        self._neighbours = _connected(self._tasks)
+        self._is_covered = False
+        self._final_pause_s = 0.0
         self._pending: dict[int, _Pending] = {}
         self._requests: deque[tuple[float, bool, bool]] = deque()
         self._is_stopped = False
@@ -207,6 +238,10 @@ class CheckpointCoordinator:
         pending = self._storing(checkpoint_id)
         self._completed += 1
         self._failures_in_a_row = 0
+        self._final_pause_s = 0.0
+        self._is_covered = self._is_covered or pending.is_last
+        for subtask in pending.confirms:
+            self._awaiting.pop(subtask, None)
         self._end(pending, CheckpointState.COMPLETED, "", now_s)
         instructions: list[Instruction] = []
         for older in [*self._pending.values()]:
@@ -237,18 +272,27 @@ class CheckpointCoordinator:
             raise LocalProtocolError(f"{task}-{subtask} has ended before")
         triggered = self._without_producers()
         self._running.remove(ended)
+        self._awaiting.pop(ended, None)
         self._finals[ended] = None
-        newly = self._without_producers() - triggered
-        instructions: list[Instruction] = []
+        instructions = self._trigger_also(triggered, now_s)
         for pending in self._pending.values():
-            # Its producers may have ended before the trigger came to them; then nobody else tells it.
-            if reached := tuple(sorted(newly & pending.waiting)):
-                elapsed_ns = round((now_s - pending.triggered_s) * NS_PER_S)
-                barrier = replace(pending.barrier, elapsed_ns=elapsed_ns)
-                instructions.append(Trigger(barrier, reached, pending.is_savepoint, pending.stops))
             if ended in pending.waiting:
                 instructions.append(StoreFinal(pending.checkpoint_id, (ended,)))
-        return instructions
+        return instructions + self.tick(now_s)
+
+    def task_waits(self, task: str, subtask: int, now_s: float) -> list[Instruction]:
+        """A subtask has sent its last event, and ends when a checkpoint is complete that begins from now on.
+
+        Raises:
+            LocalProtocolError: the job has no such subtask, or it has ended before.
+        """
+        waits = self._checked_subtask(task, subtask)
+        if waits in self._finals:
+            raise LocalProtocolError(f"{task}-{subtask} has ended before")
+        triggered = self._without_producers()
+        self._awaiting[waits] = None
+        self._final_pause_s = 0.0
+        return self._trigger_also(triggered, now_s) + self.tick(now_s)
 
     def pause(self, reason: str, now_s: float) -> list[Instruction]:
         """Not all tasks run, and some begin again: what is under way is aborted, but what is being stored; idempotent.
@@ -256,18 +300,21 @@ class CheckpointCoordinator:
         Requests stay, and are served when the job runs again.
         """
         self._is_paused = True
+        self._is_covered = False
         return self._abort_pending(AbortCause.TASK_FAILED, reason, now_s)
 
     def resume(self, restarted: Iterable[Subtask], now_s: float) -> list[Instruction]:
         """All tasks run, or have ended.
 
         Args:
-            restarted: those that had ended, and run again.
+            restarted: those that had ended or waited, and run again.
             now_s: the time.
         """
         for subtask in restarted:
-            del self._finals[subtask]
-            self._running.add(subtask)
+            self._awaiting.pop(subtask, None)
+            if subtask in self._finals:
+                del self._finals[subtask]
+                self._running.add(subtask)
         self._is_paused = False
         return self.tick(now_s)
 
@@ -275,6 +322,24 @@ class CheckpointCoordinator:
     def ended_subtasks(self) -> Collection[Subtask]:
         """Those of which it was told that they have ended; a view."""
         return self._finals.keys()
+
+    @property
+    def waiting_subtasks(self) -> Collection[Subtask]:
+        """Those that wait for a checkpoint that begins after their end; a view."""
+        return self._awaiting.keys()
+
+    @property
+    def is_final_due(self) -> bool:
+        """Whether somebody waits, and everybody it is connected with waits, too, or has ended."""
+        if not self._awaiting:
+            return False
+        busy = {self._neighbours[task] for task, subtask in self._running if (task, subtask) not in self._awaiting}
+        return any(self._neighbours[task] not in busy for task, _ in self._awaiting)
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether a checkpoint is complete that began when nobody had anything to do any more."""
+        return self._is_covered
 
     @property
     def is_paused(self) -> bool:
@@ -307,6 +372,8 @@ class CheckpointCoordinator:
             return None
         if self._requests:
             return self._requests[0][0]
+        if self.is_final_due and not self._pending:
+            return self._ended_s + self._final_pause_s
         if self._settings.interval_s is None or not self._running:
             return None
         return max(self._next_s, self._ended_s + self._settings.min_pause_s)
@@ -319,8 +386,15 @@ class CheckpointCoordinator:
         self._next_s = now_s + (self._settings.interval_s or 0.0)
         alignment, aligned_timeout_ns = self._settings.alignment(savepoint=savepoint)
         barrier = CheckpointBarrier(checkpoint_id, round(now_s * NS_PER_S), alignment, aligned_timeout_ns)
-        waiting = set(self._subtasks)
-        self._pending[checkpoint_id] = _Pending(barrier, now_s, is_savepoint=savepoint, stops=stops, waiting=waiting)
+        self._pending[checkpoint_id] = _Pending(
+            barrier,
+            now_s,
+            is_savepoint=savepoint,
+            stops=stops,
+            confirms=tuple(self._awaiting),
+            is_last=self._running <= self._awaiting.keys(),
+            waiting=set(self._subtasks),
+        )
         first = tuple(sorted(self._without_producers()))
         instructions: list[Instruction] = [Trigger(barrier, first, savepoint, stops)]
         if self._finals:
@@ -328,9 +402,31 @@ class CheckpointCoordinator:
         return instructions
 
     def _without_producers(self) -> set[Subtask]:
-        """Running subtasks that no barrier can reach, since everybody in front of them has ended."""
-        busy = {task for task, _ in self._running}
-        return {(task, subtask) for task, subtask in self._running if busy.isdisjoint(self._tasks[task].inputs)}
+        """Running subtasks that no barrier can reach, since everybody in front of them has sent its last event."""
+        busy = {subtask[0] for subtask in self._running if subtask not in self._awaiting}
+        return {
+            subtask
+            for subtask in self._running
+            if subtask in self._awaiting or busy.isdisjoint(self._tasks[subtask[0]].inputs)
+        }
+
+    def _trigger_also(self, triggered: set[Subtask], now_s: float) -> list[Instruction]:
+        """Triggers those that barriers cannot reach any more, for what is under way.
+
+        Their producers may have ended before the trigger came to them; then nobody else tells them.
+
+        Args:
+            triggered: who was without producers before.
+            now_s: the time.
+        """
+        newly = self._without_producers() - triggered
+        instructions: list[Instruction] = []
+        for pending in self._pending.values():
+            if reached := tuple(sorted(newly & pending.waiting)):
+                elapsed_ns = round((now_s - pending.triggered_s) * NS_PER_S)
+                barrier = replace(pending.barrier, elapsed_ns=elapsed_ns)
+                instructions.append(Trigger(barrier, reached, pending.is_savepoint, pending.stops))
+        return instructions
 
     def _timeout_s(self, pending: _Pending) -> float:
         return pending.triggered_s + self._settings.timeout_s
@@ -347,7 +443,11 @@ class CheckpointCoordinator:
         self._end(pending, CheckpointState.ABORTED, reason, now_s)
         running = tuple(sorted(self._running))
         instructions: list[Instruction] = [Abort(pending.checkpoint_id, cause, reason, running)]
-        if cause.is_failure and not pending.is_savepoint and not self._is_paused:
+        if not cause.is_failure or pending.is_savepoint or self._is_paused:
+            return instructions
+        if self.is_final_due:  # nothing is left to do again, so the end waits
+            self._final_pause_s = min(max(FINAL_PAUSE_S, 2 * self._final_pause_s), LONGEST_FINAL_PAUSE_S)
+        else:
             self._failures_in_a_row += 1
             instructions += self._fail_job(pending.checkpoint_id, f"{cause.value}: {reason}", now_s)
         return instructions
@@ -385,6 +485,17 @@ class CheckpointCoordinator:
                 f"the job has no subtask {task}-{subtask}; see the tasks its coordinator was given"
             )
         return task, subtask
+
+
+def _connected(tasks: Mapping[str, JobTask]) -> dict[str, str]:
+    """For each task one that stands for all that it is connected with, in whatever direction."""
+    found = {name: {name} for name in tasks}
+    for task in tasks.values():
+        for name in task.inputs:
+            joined = found[name] | found[task.name]
+            for each in joined:
+                found[each] = joined
+    return {name: min(group) for name, group in found.items()}
 
 
 def _checked(tasks: Iterable[JobTask]) -> dict[str, JobTask]:

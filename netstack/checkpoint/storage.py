@@ -324,6 +324,19 @@ class CheckpointStorage:
                 removed.append(checkpoint_id)
         return removed
 
+    def remove_all(self) -> None:
+        """Removes every checkpoint but savepoints, when the job has ended and nobody writes any more.
+
+        What the disk refuses to remove is logged and left; so is everything when another master has the folder.
+        """
+        with self._only_logging():
+            self._own()
+            ids = self._folders.ids_if_any()
+            for checkpoint_id in ids:
+                manifest = self._manifest_if_any(checkpoint_id)
+                if manifest is None or not manifest.is_savepoint:
+                    self._remove(checkpoint_id, ids[-1])
+
     # Inside.
 
     def _own(self) -> None:

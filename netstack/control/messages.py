@@ -155,6 +155,14 @@ class CheckpointCompleted:
 
 
 @dataclass(frozen=True, slots=True)
+class CommitTasks:
+    """Of a job without checkpoints: these attempts, which wait, commit what they have prepared, and end."""
+
+    job_id: str
+    attempts: tuple[Attempt, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CloseJob:
     """Cancel what runs and release everything; answered by `JobClosed`, unless the job is not open."""
 
@@ -235,7 +243,8 @@ class TaskStates:
 
     Attributes:
         job_id: of which job.
-        state: `initializing`, `running` or `canceled`; the other ends have messages of their own.
+        state: `initializing`, `running`, `waiting` (it has sent its last event, and its end is to be confirmed by a
+            checkpoint, or by `CommitTasks`) or `canceled`; the other ends have messages of their own.
         attempts: which.
     """
 
@@ -499,6 +508,7 @@ Message: TypeAlias = (
     | TriggerCheckpoint
     | AbortCheckpoint
     | CheckpointCompleted
+    | CommitTasks
     | CloseJob
     | BlobPart
     | AskStatistics

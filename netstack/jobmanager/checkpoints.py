@@ -126,6 +126,7 @@ class JobCheckpoints:
 
     Attributes:
         history: the checkpoints that have ended, the oldest first; the last `HISTORY` of them.
+        waits_for: why the checkpoint that tasks end with is not there yet; empty where nothing was in its way.
     """
 
     def __init__(
@@ -150,6 +151,7 @@ class JobCheckpoints:
             history: where reports go.
         """
         self.history = history
+        self.waits_for = ""
         self._coordinator = coordinator
         self._storage = storage
         self._finals = finals
@@ -210,37 +212,41 @@ class JobCheckpoints:
         """A subtask has ended well; its final state is stored."""
         self._with(partial(self._coordinator.task_ended, task, subtask))
 
+    def task_waits(self, task: str, subtask: int) -> None:
+        """A subtask has sent its last event, and wants to hear of a checkpoint that begins from now on."""
+        self._with(partial(self._coordinator.task_waits, task, subtask))
+
     def pause(self, reason: str) -> None:
         """A part of the job restarts; idempotent."""
         if not self._coordinator.is_paused:
             self._with(partial(self._coordinator.pause, reason))
 
-    def resume(self, has_ended: Callable[[Subtask], bool]) -> None:
+    def resume(self, goes_on: Callable[[Subtask], bool]) -> None:
         """All of the job runs, but for what has ended; idempotent.
 
         Args:
-            has_ended: whether a subtask that once ended has not begun again since.
+            goes_on: whether a subtask that once ended, or waited, has begun again since.
         """
         if self._coordinator.is_paused:
-            again = [subtask for subtask in self._coordinator.ended_subtasks if not has_ended(subtask)]
-            self._with(partial(self._coordinator.resume, again))
+            before = {*self._coordinator.ended_subtasks, *self._coordinator.waiting_subtasks}
+            self._with(partial(self._coordinator.resume, [subtask for subtask in sorted(before) if goes_on(subtask)]))
 
     def has_ended(self, subtask: Subtask) -> bool:
         """Whether `task_ended` was said of it, and it has not begun again since."""
         return subtask in self._coordinator.ended_subtasks
 
-    async def take_last(self, has_ended: Callable[[Subtask], bool]) -> None:
+    async def take_last(self, goes_on: Callable[[Subtask], bool]) -> None:
         """Every task has ended: waits for what is under way, or takes a checkpoint of what each had in the end.
 
         Args:
-            has_ended: see `resume`.
+            goes_on: see `resume`.
         """
-        self.resume(has_ended)
+        self.resume(goes_on)
         if self._requests or self._pending:  # whoever asked for those may have asked for the end of the job, too
             while self._requests or self._pending:
                 self._ended_one = trio.Event()
                 await self._ended_one.wait()
-        else:
+        elif not self._coordinator.is_covered:
             await self.request(savepoint=False).ended.wait()
 
     def stop(self) -> None:
@@ -306,6 +312,8 @@ class JobCheckpoints:
                 self._commands.checkpoint_aborted(
                     instruction.checkpoint_id, reason, is_failure=instruction.cause.is_failure
                 )
+                if instruction.cause.is_failure and self._coordinator.is_final_due:
+                    self.waits_for = f"the last checkpoint, which is tried again: {reason}"
                 self._report(instruction.checkpoint_id, reason)
                 self._to_discard.append(instruction.checkpoint_id)
                 if not self._is_stopped:
@@ -330,6 +338,7 @@ class JobCheckpoints:
             self._with(partial(self._coordinator.not_stored, checkpoint_id, str(error)))
             return
         self._pending[checkpoint_id].store_s = trio.current_time() - began_s
+        self.waits_for = ""
         self._report(checkpoint_id, "")
         self._commands.checkpoint_stored(checkpoint_id)
         self._with(partial(self._coordinator.completed, checkpoint_id))

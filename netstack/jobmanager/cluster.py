@@ -40,5 +40,8 @@ class Cluster(Protocol):
     def describe_slots(self) -> str:
         """What slots there are, in words."""
 
+    async def put_committing(self, job_id: str) -> None:
+        """Notes on disk that the job begins to commit. Raises `NetstackError`: it cannot be written."""
+
     async def keep_dataset(self, dataset: DatasetRecord) -> None:
         """The job leaves this behind. Raises `NetstackError`: it cannot be kept, and is dropped."""

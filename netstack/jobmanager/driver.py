@@ -18,6 +18,7 @@ import numpy.typing as npt
 from ..control.codec import TEXT_CHARACTERS, Attempt
 from ..control.messages import (
     CancelTasks,
+    CommitTasks,
     Message,
     PartitionConsumable,
     ReleasePartitions,
@@ -82,6 +83,12 @@ class JobDriver:
             for some in slices(attempts):
                 yield name, CancelTasks(self._job_id, some)
 
+    def commits(self, commit: instructions.CommitTasks) -> Iterator[Addressed]:
+        """What a `CommitTasks` sends."""
+        for name, attempts in self._by_taskmanager(commit.subtasks, commit.attempts, commit.slots):
+            for some in slices(attempts):
+                yield name, CommitTasks(self._job_id, some)
+
     def updates(self, update: instructions.UpdateGate) -> Iterator[Addressed]:
         """What an `UpdateGate` sends."""
         for name, attempts in self._by_taskmanager(update.subtasks, update.attempts, update.slots):
@@ -118,6 +125,10 @@ class JobDriver:
         if what is None:
             raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, "a TaskManager reports a state that no task has")
         return events.TasksReported(now_s, what, *self._latest(message.attempts))
+
+    def waiting(self, message: TaskStates, now_s: float) -> events.TasksWaiting:
+        """What a batch of waiting attempts tells the scheduler. Raises as `states`."""
+        return events.TasksWaiting(now_s, *self._latest(message.attempts))
 
     def _latest(self, attempts: Iterable[Attempt]) -> tuple[IndexArray, npt.NDArray[np.uint32]]:
         """The subtasks of attempts, ascending, and the newest of the attempts of each."""

@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, final
 
 import trio
@@ -52,6 +53,7 @@ from .checkpoints import CheckpointReport, JobCheckpoints
 from .cluster import Cluster
 from .coordinator import JobCoordinator
 from .driver import JobDriver
+from .durable import until_stored
 from .failures import ENDED, Failed, FailureHistory
 from .job_datasets import JobDatasets
 from .job_inbox import JobInbox
@@ -148,6 +150,8 @@ class JobMaster:
         self._slots_missing = 0
         self._slots_under_way = 0  # offered, and still in the inbox
         self._all_closed = trio.Event()
+        self._commit_waits = ""
+        self._nursery: trio.Nursery | None = None
         self._checkpoints: JobCheckpoints | None = None
         self._commands: TaskCommands | None = None
 
@@ -191,6 +195,8 @@ class JobMaster:
         """
         now_s = trio.current_time()
         match message:
+            case TaskStates(state="waiting"):
+                self._waiting(message, now_s)
             case TaskStates():
                 self._inbox.post(self._driver.states(message, now_s))
             case TaskFinished():
@@ -279,6 +285,11 @@ class JobMaster:
         return await self._checkpoints.take(savepoint=savepoint, stops=stops)
 
     @property
+    def waits_for(self) -> str:
+        """What keeps its end from being stored; empty where nothing does."""
+        return self._commit_waits or ("" if self._checkpoints is None else self._checkpoints.waits_for)
+
+    @property
     def last_checkpoint(self) -> tuple[int, str] | None:
         """Number and folder of the newest complete checkpoint of this run; None without any."""
         return None if self._commands is None else self._commands.last_stored
@@ -305,6 +316,7 @@ class JobMaster:
         """
         try:
             async with trio.open_nursery() as nursery:
+                self._nursery = nursery
                 await self._prepare(nursery)
                 self._inbox.post(events.StartJob(0.0))
                 end = await self._loop()
@@ -373,6 +385,9 @@ class JobMaster:
                 await self._deploy(instruction)
             case instructions.Cancel() | instructions.UpdateGate() | instructions.ReleasePartitions():
                 self._sender.send(instruction)
+            case instructions.CommitTasks():
+                assert self._nursery is not None, "the job runs"
+                self._nursery.start_soon(self._commit, instruction)
             case instructions.StartTimer():
                 self._inbox.start_timer(instruction.timer, instruction.delay_s)
                 self._note("restart", f"{self._restarting()}, {instruction.delay_s:g} s after all of them have stopped")
@@ -398,6 +413,18 @@ class JobMaster:
             await self._sender.deploy(deploy)
         except NetstackError as error:
             self._inbox.post(events.GlobalFailure(0.0, f"tasks cannot be sent: {error}"))
+
+    async def _commit(self, instruction: instructions.CommitTasks) -> None:
+        """Tells tasks to commit; first that is on disk, so that no JobManager runs the job again."""
+
+        def waits(why: str) -> None:
+            if why and not self._commit_waits:
+                self._note("failure", f"the tasks that are to commit wait: {why}")
+            self._commit_waits = why
+
+        await until_stored(partial(self._cluster.put_committing, self.job_id), waits)
+        self._note("commit", f"{instruction.subtasks.size} tasks commit what they have prepared, and end")
+        self._sender.send(instruction)
 
     def _restarting(self) -> str:
         """What a failure has reached and runs again, in words."""
@@ -433,7 +460,7 @@ class JobMaster:
         if count(ExecutionState.RUNNING) + count(ExecutionState.FINISHED) < self.scheduler.topology.subtask_count:
             self._checkpoints.pause("not all tasks run")
         elif after is JobState.RUNNING:
-            self._checkpoints.resume(self.tasks.has_ended)
+            self._checkpoints.resume(self.tasks.goes_on)
 
     def _look_at_failures(self, event: events.Event) -> None:
         """Tells each root failure with what was decided about it, in one line; what follows from it is kept beside."""
@@ -462,7 +489,7 @@ class JobMaster:
         """The job has ended: TaskManagers drop it, the last checkpoint is stored, users are told."""
         if self._checkpoints is not None:
             if end.state is JobState.FINISHED:
-                await self._checkpoints.take_last(self.tasks.has_ended)
+                await self._checkpoints.take_last(self.tasks.goes_on)
             self._checkpoints.stop()
             await self._checkpoints.close()
         if end.state is JobState.FINISHED:
@@ -491,6 +518,17 @@ class JobMaster:
         if message.final is not None and self._commands is not None and self._driver.is_current(message.attempt):
             self._commands.left(self.tasks.named(message.attempt), message.final)
         self._inbox.post(report)
+
+    def _waiting(self, message: TaskStates, now_s: float) -> None:
+        """Tasks wait to hear that their ends are safe: of a checkpoint, or that nothing can run again."""
+        if self._checkpoints is None:
+            self._inbox.post(self._driver.waiting(message, now_s))
+            return
+        for attempt in message.attempts:
+            if self._driver.is_current(attempt):
+                subtask = self.tasks.waits(attempt)
+                if not self._checkpoints.has_ended(subtask):
+                    self._checkpoints.task_waits(*subtask)
 
     def _failed(self, taskmanager: str, message: TaskFailed, now_s: float) -> None:
         where = self._taskmanagers.get(taskmanager) or TaskManagerLocation(taskmanager, "")

@@ -36,6 +36,7 @@ class JobTasks:
         self.places: dict[int, PhysicalSlot] = {}
         self.results: dict[str, dict[int, Any]] = {}
         self._scheduler = scheduler
+        self._waiting: dict[Subtask, int] = {}
         self._beside: dict[tuple[int, int], PhysicalSlot] = {}  # where second attempts are, by subtask and attempt
         self.kept: dict[int, tuple[int, int, int]] = {}
         self._results_of: dict[
@@ -59,6 +60,17 @@ class JobTasks:
     def has_ended(self, subtask: Subtask) -> bool:
         """Whether it has finished, and was not reset since."""
         return self._scheduler.execution_state(self._number(subtask)) is ExecutionState.FINISHED
+
+    def waits(self, attempt: Attempt) -> Subtask:
+        """An attempt waits for a checkpoint that began after its end."""
+        subtask = self.named(attempt)
+        self._waiting[subtask] = attempt[2]
+        return subtask
+
+    def goes_on(self, subtask: Subtask) -> bool:
+        """Whether it neither has finished nor waits, or was reset since."""
+        is_waiting = self._waiting.get(subtask) == self._scheduler.attempt(self._number(subtask))
+        return not is_waiting and not self.has_ended(subtask)
 
     def checkpointed(self) -> list[JobTask]:
         """The vertices, as the coordinator of checkpoints wants them."""

@@ -26,6 +26,7 @@ from ..checkpoint.storage import CheckpointStorage
 from ..errors import ConfigError, NetstackError
 from ..runtime.causes import root_cause, told
 from ..runtime.threads import InThread
+from ..schedule.commit_phase import COMMITTED
 from ..schedule.descriptors.information import JobInformation
 from ..schedule.execution.execution_states import JobState
 from ..schedule.failover.restart import restart_strategy
@@ -39,6 +40,7 @@ from ..schedule.slots.slot_pool import SlotPoolSettings
 from ..schedule.strategies.scheduling_types import InputConstraint, SchedulingType, check_scheduling
 from .coordinator import JobCoordinator
 from .datasets import readers_of
+from .durable import FIRST_PAUSE_S, LONGEST_PAUSE_S, until_stored
 from .failures import FailureHistory, failure_documents
 from .job_master import JobMaster
 from .savepoints import adopt_savepoint
@@ -48,10 +50,6 @@ if TYPE_CHECKING:
     from .service import JobManager
 
 LOGGER: Final = logging.getLogger("netstack.jobmanager")
-
-FIRST_PAUSE_S: Final = 1.0
-LONGEST_PAUSE_S: Final = 30.0
-"""Between two tries to take up a job whose files cannot be read or written now."""
 
 
 @final
@@ -71,7 +69,8 @@ class JobRecord:
         master: while it runs.
         end: how it ended.
         last: its details when it ended.
-        waits_for: why it does not run, though it has not ended.
+        waits_for: why it does not run, or its end is not told, though it has not ended.
+        is_taken_up: whether another JobManager has run it before.
     """
 
     stored: StoredJob
@@ -86,6 +85,7 @@ class JobRecord:
     end: Mapping[str, Any] | None = None
     last: dict[str, Any] | None = None
     waits_for: str = ""
+    is_taken_up: bool = False
     ended: trio.Event = field(default_factory=trio.Event)
 
 
@@ -167,7 +167,10 @@ class Jobs:
                 continue
             record = JobRecord(stored, name)
             try:
+                if stored.is_committing:
+                    raise ConfigError(f"the JobManager ended while {COMMITTED}")
                 record = self._read(stored)
+                record.is_taken_up = True
                 self.records[stored.job_id] = record
                 await self._take_up(record)
             except NetstackError as error:
@@ -218,6 +221,10 @@ class Jobs:
         elif record.end is None:  # it waits to be taken up again
             await self._put_end(record, JobState.CANCELED, "it was canceled before it was taken up again", {})
         await record.ended.wait()
+
+    async def put_committing(self, job_id: str) -> None:
+        """See `Cluster.put_committing`."""
+        await self._in_thread(partial(self._manager.store.put_committing, job_id))
 
     def find(self, job_id: str) -> JobRecord:
         """The job of this id, or of the only id that begins so.
@@ -338,6 +345,13 @@ class Jobs:
 
     async def _run(self, record: JobRecord, master: JobMaster) -> None:
         """A job's whole life here; an error of ours is its failure, and nobody else's."""
+        try:
+            await self._run_to_its_end(record, master)
+        finally:
+            if record.storage is not None:
+                record.storage.close()
+
+    async def _run_to_its_end(self, record: JobRecord, master: JobMaster) -> None:
         from .view import job_document
 
         job_id = record.stored.job_id
@@ -353,12 +367,15 @@ class Jobs:
         finally:
             record.last = job_document(record, self._manager)
             record.master = None
-            if record.storage is not None:
-                record.storage.close()
             del self.running[job_id]
             self._manager.job_left(job_id)
         results = {operator: _by_text(values) for operator, values in master.tasks.results.items()}
         await self._put_end(record, state, reason, results, master.failures)
+        retain = job_of(record.stored.document).settings.retain
+        is_finished = state is JobState.FINISHED
+        if record.storage is not None and (retain == "never" or (retain == "unless_finished" and is_finished)):
+            with trio.CancelScope(shield=True):
+                await self._in_thread(record.storage.remove_all)
 
     async def _put_end(
         self,
@@ -370,15 +387,17 @@ class Jobs:
     ) -> None:
         end = {"state": state.value, "reason": reason, "ended_at": time.time(), "results": results}
         end |= failure_documents(failures)
-        with trio.CancelScope(shield=True):
-            try:
-                await self._in_thread(partial(self._manager.store.put_end, record.stored.job_id, end))
-            except NetstackError as error:
-                LOGGER.error("%s", error)
-            except (TypeError, ValueError) as error:  # a result that is no JSON
-                LOGGER.warning("job %s: its results are not kept: %s", record.stored.job_id, error)
-                kept = {**end, "results": {}}
-                await self._in_thread(partial(self._manager.store.put_end, record.stored.job_id, kept))
+        job_id = record.stored.job_id
+
+        def waits(why: str) -> None:
+            record.waits_for = why and f"its end ({state.value}) cannot be stored: {why}"
+            if why:
+                LOGGER.error("job %s (%s): %s", job_id, record.name, record.waits_for)
+
+        await until_stored(
+            partial(self._in_thread, partial(self._manager.store.put_end, job_id, end)),
+            waits,
+        )
         record.end = end
         record.ended.set()
         LOGGER.info("job %s (%s): %s%s", record.stored.job_id, record.name, state.value, reason and f": {reason}")

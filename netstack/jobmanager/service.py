@@ -175,6 +175,10 @@ class JobManager:
         for name in taskmanagers:
             self.taskmanagers.ping(name)
 
+    async def put_committing(self, job_id: str) -> None:
+        """See `Cluster.put_committing`."""
+        await self.jobs.put_committing(job_id)
+
     async def keep_dataset(self, dataset: DatasetRecord) -> None:
         """See `Cluster.keep_dataset`."""
         await self.datasets.put(dataset)

@@ -5,6 +5,7 @@ Takes: documents of jobs. Gives: the same, after any kill.
     FOLDER/lock                       held while a JobManager runs on the folder
     FOLDER/life.json                  how many JobManagers had the folder before the newest
     FOLDER/jobs/ID/job.json           what was submitted; written once
+    FOLDER/jobs/ID/committing.json    written before a job without checkpoints commits what it has prepared
     FOLDER/jobs/ID/end.json           how it ended; not there while it runs
     FOLDER/checkpoints/ID/            its checkpoints, unless the job names a folder of its own
     FOLDER/code/HASH.zip              packages that were sent with jobs
@@ -15,6 +16,7 @@ that names it; it never hides the other jobs. The calls block: whoever has an ev
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import fcntl
 import hashlib
@@ -26,7 +28,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
 
+import msgpack
+
 from ..errors import ConfigError, NetstackError
+from ..json_text import json_text
 
 FORMAT: Final = 1
 """Of the documents; another one is refused."""
@@ -51,6 +56,7 @@ class StoredJob:
         code: package -> SHA-256 of what was sent with it.
         builds: package -> hash of the code that the job's functions are in, where it was submitted.
         end: how it ended; None while it runs.
+        is_committing: whether it takes no checkpoints, and has begun to commit; it cannot begin again.
     """
 
     job_id: str
@@ -60,6 +66,7 @@ class StoredJob:
     code: Mapping[str, str] = field(default_factory=dict)
     builds: Mapping[str, str] = field(default_factory=dict)
     end: Mapping[str, Any] | None = None
+    is_committing: bool = False
 
 
 @final
@@ -94,13 +101,26 @@ class JobStore:
             },
         )
 
+    def put_committing(self, job_id: str) -> None:
+        """A job is about to commit what it cannot prepare twice.
+
+        Raises:
+            JobStoreError: it cannot be written.
+        """
+        self._write(self._job(job_id) / "committing.json", {"format": FORMAT})
+
     def put_end(self, job_id: str, end: Mapping[str, Any]) -> None:
-        """A job has ended.
+        """A job has ended; its results come back as they are, though JSON knows neither bytes nor keys but text.
 
         Raises:
             JobStoreError: it cannot be written; the job would run again after a restart.
         """
-        self._write(self._job(job_id) / "end.json", {"format": FORMAT, **end})
+        document = {"format": FORMAT, **end}
+        results = end.get("results")
+        shown_results = json.loads(json_text(results))
+        if shown_results != results:
+            document |= {"results": shown_results, "packed_results": base64.b64encode(msgpack.packb(results)).decode()}
+        self._write(self._job(job_id) / "end.json", document)
 
     def jobs(self) -> tuple[list[StoredJob], list[str]]:
         """All jobs, the oldest first; and of those that cannot be read why not."""
@@ -196,7 +216,8 @@ class JobStore:
                 document["restore"],
                 document["code"],
                 document["builds"],
-                _read(self._job(name) / "end.json"),
+                _read_end(self._job(name) / "end.json"),
+                (self._job(name) / "committing.json").exists(),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise JobStoreError(f"{path} does not describe a job: {error!r}") from error
@@ -251,6 +272,16 @@ def _next_life(path: Path) -> int:
         ) from error
     _write_bytes(path, json.dumps({"format": FORMAT, "life": life + 1}).encode())
     return life + 1
+
+
+def _read_end(path: Path) -> dict[str, Any] | None:
+    end = _read(path)
+    if end is not None and "packed_results" in end:
+        try:
+            end["results"] = msgpack.unpackb(base64.b64decode(end.pop("packed_results")), strict_map_key=False)
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise JobStoreError(f"{path} holds results that cannot be read: {error!r}") from error
+    return end
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -51,11 +51,19 @@ class TaskSender:
                 await self._cluster.wait_room(name)
                 self._cluster.send(name, message)
 
-    def send(self, instruction: instructions.Cancel | instructions.UpdateGate | instructions.ReleasePartitions) -> None:
+    def send(
+        self,
+        instruction: instructions.Cancel
+        | instructions.CommitTasks
+        | instructions.UpdateGate
+        | instructions.ReleasePartitions,
+    ) -> None:
         """Sends what is small."""
         match instruction:
             case instructions.Cancel():
                 messages = self._driver.cancellations(instruction)
+            case instructions.CommitTasks():
+                messages = self._driver.commits(instruction)
             case instructions.UpdateGate():
                 messages = self._driver.updates(instruction)
             case instructions.ReleasePartitions():

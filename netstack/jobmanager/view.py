@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ..schedule.execution.execution_states import ExecutionState
+from ..schedule.execution.execution_states import ExecutionState, JobState
 from .checkpoints import CheckpointReport
 from .failures import failure_documents
 from .job_master import JobMaster
@@ -28,7 +28,7 @@ def summary(record: JobRecord, manager: JobManager) -> dict[str, Any]:
     found: dict[str, Any] = {
         "job_id": record.stored.job_id,
         "name": record.name,
-        "state": "created",
+        "state": _state_of(record),
         "submitted_at": record.stored.submitted_at,
         "ended_at": None,
         "tasks": {},
@@ -40,7 +40,6 @@ def summary(record: JobRecord, manager: JobManager) -> dict[str, Any]:
     if master is not None:
         statistics = master.scheduler.statistics()
         found |= {
-            "state": master.scheduler.state.value,
             "tasks": {state.value: count for state, count in statistics.executions.items() if count},
             "missing_slots": manager.slots.missing(record.stored.job_id),
             "restarts": statistics.restarts,
@@ -49,8 +48,30 @@ def summary(record: JobRecord, manager: JobManager) -> dict[str, Any]:
     elif record.last is not None:
         found |= {name: record.last[name] for name in ("tasks", "restarts", "checkpoints_completed")}
     if record.end is not None:
-        found |= {"state": record.end["state"], "reason": record.end["reason"], "ended_at": record.end["ended_at"]}
+        found |= {"reason": record.end["reason"], "ended_at": record.end["ended_at"]}
     return found
+
+
+def _state_of(record: JobRecord) -> str:
+    """The state as clients see it: an end only when it is stored, and never one that the job had left before."""
+    if record.end is not None:
+        return str(record.end["state"])
+    if record.master is not None:
+        state = record.master.scheduler.state
+        if state is JobState.CREATED and record.is_taken_up:
+            state = JobState.RESTARTING
+        return str(_BEFORE.get(state, state).value)
+    if record.last is not None:
+        return str(record.last["state"])
+    return str((JobState.RESTARTING if record.is_taken_up else JobState.CREATED).value)
+
+
+_BEFORE: Final = {
+    JobState.FINISHED: JobState.RUNNING,
+    JobState.CANCELED: JobState.CANCELLING,
+    JobState.FAILED: JobState.FAILING,
+}
+"""What a job was before its end."""
 
 
 def job_document(record: JobRecord, manager: JobManager) -> dict[str, Any]:
@@ -60,9 +81,10 @@ def job_document(record: JobRecord, manager: JobManager) -> dict[str, Any]:
         empty: dict[str, Any] = {"vertices": [], "checkpoints": [], "last_checkpoint": None, "log": []}
         empty |= failure_documents(None)
         empty |= {name: record.end[name] for name in empty if record.end is not None and name in record.end}
-        empty |= {"waits_for": record.waits_for, "blocked": []}
+        empty |= {"blocked": []}
         results = {} if record.end is None else record.end["results"]
-        return {**empty, **(record.last or {}), **summary(record, manager), "results": results}
+        now = {**summary(record, manager), "results": results, "waits_for": record.waits_for}
+        return {**empty, **(record.last or {}), **now}
     missing = manager.slots.missing(record.stored.job_id)
     last = master.last_checkpoint
     return {
@@ -77,7 +99,7 @@ def job_document(record: JobRecord, manager: JobManager) -> dict[str, Any]:
             operator: {str(subtask): value for subtask, value in sorted(values.items())}
             for operator, values in master.tasks.results.items()
         },
-        "waits_for": f"{missing} more slots; {manager.slots.describe()}" if missing else "",
+        "waits_for": f"{missing} more slots; {manager.slots.describe()}" if missing else master.waits_for,
         "speculation": _speculation(master),
         "blocked": [
             {

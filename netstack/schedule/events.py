@@ -150,6 +150,22 @@ class TasksLost:
 
 
 @final
+@dataclass(frozen=True, slots=True, eq=False)
+class TasksWaiting:
+    """These attempts have sent their last event, and wait to be told to commit; in a job that takes no checkpoints.
+
+    Attributes:
+        now_s: when.
+        subtasks: ascending; none twice.
+        attempts: the attempt of each.
+    """
+
+    now_s: float
+    subtasks: IndexArray
+    attempts: npt.NDArray[np.uint32]
+
+
+@final
 @dataclass(frozen=True, slots=True)
 class GlobalFailure:
     """Something failed that concerns all of the job: every subtask restarts."""
@@ -209,6 +225,7 @@ Event: TypeAlias = (
     | PartitionConsumable
     | TaskFailed
     | TasksLost
+    | TasksWaiting
     | GlobalFailure
     | CheckpointStored
     | CancelJob

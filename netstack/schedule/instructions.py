@@ -103,6 +103,22 @@ class Cancel:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
+class CommitTasks:
+    """Tell these tasks, which wait, to commit what they have prepared, and to end. Their job never does so twice.
+
+    Attributes:
+        subtasks: which.
+        attempts: one each.
+        slots: where each is.
+    """
+
+    subtasks: IndexArray
+    attempts: npt.NDArray[np.uint32]
+    slots: tuple[PhysicalSlot, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
 class ReleasePartitions:
     """Nobody will read these any more: have their TaskManagers drop them.
 
@@ -153,6 +169,7 @@ Instruction: TypeAlias = (
     | Deploy
     | UpdateGate
     | Cancel
+    | CommitTasks
     | ReleasePartitions
     | StartTimer
     | EndJob

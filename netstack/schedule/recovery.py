@@ -18,6 +18,7 @@ from typing import Final, final
 
 import numpy as np
 
+from .commit_phase import COMMITTED, CommitPhase
 from .events import TaskFailed, TasksLost
 from .execution.execution_states import ExecutionInput, ExecutionState, JobInput, JobState, JobStatus
 from .failover.failover import RegionFailover
@@ -55,6 +56,7 @@ class Recovery:
         speculation: the second attempts.
         status: of the job.
         strategy: decides about failures.
+        commits: knows what never runs again.
 
     Attributes:
         failures: that the strategy was asked about.
@@ -64,9 +66,15 @@ class Recovery:
     """
 
     def __init__(
-        self, progress: Progress, speculation: Speculation, status: JobStatus, strategy: RestartStrategy
+        self,
+        progress: Progress,
+        speculation: Speculation,
+        status: JobStatus,
+        strategy: RestartStrategy,
+        commits: CommitPhase,
     ) -> None:
         self._progress = progress
+        self._commits = commits
         self._speculation = speculation
         self._status = status
         self._strategy = strategy
@@ -141,7 +149,16 @@ class Recovery:
         if self._status.is_in(JobState.CANCELLING, JobState.FAILING):
             return
         self.failures += 1
-        decision = self._strategy.failed(self._progress.now_s) if is_recoverable else PERMANENT
+        if failed is None:
+            subtasks = index_array(np.arange(self._progress.topology.subtask_count))
+        else:
+            subtasks = self._failover.subtasks_to_restart(failed, self._progress.tracker.is_tracked, missing)
+        if not is_recoverable:
+            decision = PERMANENT
+        elif self._commits.has_begun(subtasks):
+            decision = RestartDecision(None, COMMITTED)
+        else:
+            decision = self._strategy.failed(self._progress.now_s)
         self._news.append(Failure(cause, decision))
         if decision.delay_s is None:
             self._status.change(JobInput.GIVE_UP)
@@ -150,10 +167,6 @@ class Recovery:
             return
         self.restarts += 1
         self._status.change(JobInput.RESTART)
-        if failed is None:
-            subtasks = index_array(np.arange(self._progress.topology.subtask_count))
-        else:
-            subtasks = self._failover.subtasks_to_restart(failed, self._progress.tracker.is_tracked, missing)
         self._begin(self._progress.executions.not_in_state(subtasks, ExecutionState.CREATED), decision.delay_s)
 
     def due(self, timer: int) -> None:

@@ -17,6 +17,7 @@ from typing import Final, final
 
 from ..errors import LocalProtocolError
 from .adaptive.explanation import ParallelismExplanation
+from .commit_phase import CommitPhase
 from .descriptors.blob_store import BlobStore, MemoryBlobStore, Offloader
 from .descriptors.shuffle import TaskManagerLocation
 from .events import (
@@ -33,6 +34,7 @@ from .events import (
     TaskManagerRegistered,
     TasksLost,
     TasksReported,
+    TasksWaiting,
     Tick,
     TimerDue,
 )
@@ -87,8 +89,9 @@ class Scheduler:
         self._status = JobStatus()
         self._progress = Progress(job, job_id, offloader, self._settings)
         self._speculation = Speculation(self._progress, self._settings.speculation)
+        self._commits = CommitPhase(self._progress)
         self._recovery = Recovery(
-            self._progress, self._speculation, self._status, NoRestart() if restart is None else restart
+            self._progress, self._speculation, self._status, NoRestart() if restart is None else restart, self._commits
         )
         self._checkpoint: int | None = None
 
@@ -197,6 +200,7 @@ class Scheduler:
         self._recovery.restart_ready()
         progress.step(self._checkpoint, is_proceeding=isinstance(event, Proceed))
         self._speculation.deploy()
+        self._commits.step()
         self._end_if_done()
         return progress.out
 
@@ -211,6 +215,8 @@ class Scheduler:
                 self._recovery.task_failed(event)
             case TasksLost():
                 self._recovery.tasks_lost(event)
+            case TasksWaiting():
+                self._recovery.stale += self._commits.wait(event)
             case TimerDue():
                 self._recovery.due(event.timer)
             case Tick():

@@ -23,6 +23,7 @@ from ..errors import ConfigError
 from ..outbound.selector import records_of
 from ..schedule.descriptors.information import TaskInformation
 from ..schedule.graph.job_graph import ChainedEdge, OperatorKind
+from .commits import AT_THE_END
 from .operators import BoundOperator
 from .output import Records, Target, TaskOutput
 from .reports import OperatorStatistics
@@ -186,8 +187,25 @@ class OperatorChain:
 
     # State.
 
+    async def prepare(self, checkpoint_id: int) -> None:
+        """Has operators prepare what they are to commit."""
+        for operator in self.operators:
+            await operator.bound.commits.prepare(checkpoint_id)
+
+    async def complete(self, checkpoint_id: int) -> None:
+        """A checkpoint is complete: what was prepared is committed, and operators that want to know are told."""
+        for operator in self.operators:
+            await operator.bound.commits.complete(checkpoint_id)
+            if checkpoint_id != AT_THE_END:
+                await operator.bound.call("checkpoint_completed", checkpoint_id)
+
     async def snapshot(self, checkpoint_id: int = -1) -> dict[str, dict[str, Any]]:
-        """The state of every operator, by its name; see `recovery`. Without a checkpoint it is the final one."""
+        """The state of every operator, by its name; see `recovery`. Without a checkpoint it is the final one.
+
+        Everything is prepared before anything is stored: an operator may prepare what one behind it holds.
+        """
+        if checkpoint_id >= 0:
+            await self.prepare(checkpoint_id)
         found: dict[str, dict[str, Any]] = {}
         for operator in self.operators:
             bound = operator.bound
@@ -199,6 +217,10 @@ class OperatorChain:
             keyed = bound.context.keyed_snapshot()
             if keyed:
                 state["keyed"] = keyed
+            if prepared := bound.commits.snapshot():
+                state["prepared"] = prepared
+            if bound.is_finished:
+                state["finished"] = [bound.result]
             found[bound.name] = state
         return found
 

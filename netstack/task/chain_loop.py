@@ -139,7 +139,7 @@ class ChainLoop:
 
     async def _run_sources(self, sources: Sequence[ChainedOperator]) -> None:
         """Sources in turn; with several each must be an ordinary one, since one that waits would hold up the others."""
-        left = list(sources)
+        left = [source for source in sources if not source.bound.is_finished]
         self._check_mixed(left, 1)
         turn = 0
         while left:
@@ -159,7 +159,7 @@ class ChainLoop:
 
     async def _run_mixed(self, inputs: TaskInput, sources: Sequence[ChainedOperator]) -> None:
         """Gates and chained sources in turn."""
-        left = list(sources)
+        left = [source for source in sources if not source.bound.is_finished]
         self._check_mixed(left, 0)
         output, mailbox, checkpoints = self._output, self._mailbox, self._checkpoints
         steps = self._steps()

@@ -4,10 +4,14 @@ Takes: a `TaskDeploymentDescriptor`, and the network environment it runs in. Giv
 `TaskOutcome`.
 
 How a task of a job with checkpoints ends (FLIP-147): all records processed -> `finish` of every operator -> EndOfData
-to the consumers -> they have processed it all -> EndOfPartition -> ended. Up to EndOfPartition it takes part in
-checkpoints as always: barriers follow EndOfData, unaligned ones overtake it. What its operators had in the end is
-stored as its final state, and counts in every later checkpoint. Without checkpoints, or with results that are consumed
-when they are complete, nobody is waited for.
+to the consumers -> they have processed it all -> EndOfPartition -> a checkpoint that began behind all that is complete,
+and its operators were told -> ended. Up to EndOfPartition it takes part in checkpoints as always: barriers follow
+EndOfData, unaligned ones overtake it; then the coordinator triggers it. Only operators with `checkpoint_completed` or
+`prepare_commit` want that checkpoint; a task without them ends behind EndOfPartition. What its operators had in the end
+is stored as its final state, and counts in every later checkpoint.
+
+Without checkpoints, or with results that are consumed when they are complete, no consumer is waited for; and instead of
+a checkpoint, what was prepared awaits that the scheduler says that nothing of its region can run again.
 
 How a job stops with a savepoint: its sources send the barrier, and nothing after it until the savepoint is complete;
 then they end, and every task behind them without `finish`, because the job is to go on elsewhere. When the savepoint
@@ -45,6 +49,7 @@ from .blame import blamed, code_rows
 from .chain import OperatorChain
 from .chain_loop import ChainLoop
 from .checkpoints import TaskCheckpoints
+from .commits import AT_THE_END
 from .context import OperatorContext
 from .gates import TaskGates
 from .input import TaskInput
@@ -379,12 +384,15 @@ class ChainTask:
             self._opened.append(bound)
             await bound.call("open", bound.context)
             states = mine.own.get(bound.name)
+            if bound.name in mine.finished:
+                bound.is_finished, bound.result = True, mine.finished[bound.name]
             if states is not None and bound.has("restore"):
                 await bound.call("restore", states)
             elif states and states != [None]:
                 raise ConfigError(
                     f"operator {bound.name!r} has state in checkpoint {self._descriptor.restore}, and no method restore"
                 )
+            await bound.commits.restore(mine.prepared.get(bound.name, []))
 
     async def _work(self) -> None:
         chain, output = self._chain, self._output
@@ -392,11 +400,12 @@ class ChainTask:
         if drain:
             others = (operator for operator in chain.operators if operator not in chain.sources)
             for operator in (*chain.sources, *others):
-                result = await operator.bound.finish(operator.out)
-                self._loop.tell_first_output()
-                await chain.settle()
-                if result is not None:
-                    self._results[operator.bound.name] = plain_copy(result)
+                if not operator.bound.is_finished or chain.records_in:
+                    await operator.bound.finish(operator.out)
+                    self._loop.tell_first_output()
+                    await chain.settle()
+                if operator.bound.result is not None:
+                    self._results[operator.bound.name] = plain_copy(operator.bound.result)
         await output.drain()
         await self._end(drain)
 
@@ -413,8 +422,23 @@ class ChainTask:
         output.finish()
         await self._loop.settle_until(lambda: output.is_sealed)
         output.check_kept()
+        if self._is_confirmed_at_the_end():
+            checkpoints.await_confirmation(drain=drain)
+            if self._job.checkpoints is None:
+                await self._chain.prepare(AT_THE_END)
+            if not checkpoints.is_confirmed:
+                self._reports.waiting()
+                await self._loop.settle_until(lambda: checkpoints.is_confirmed)
         checkpoints.close()
         await self._loop.settle_until(lambda: not checkpoints.is_gathering)  # barriers may still be in the queues
+
+    def _is_confirmed_at_the_end(self) -> bool:
+        """Whether an operator is to hear that what it had in the end is safe."""
+        takes_checkpoints = self._job.checkpoints is not None
+        return any(
+            bound.awaits_completion if takes_checkpoints else bound.has("prepare_commit")
+            for bound in self._bound.values()
+        )
 
     async def _store_final(self) -> TaskFile | None:
         storage = self._storage

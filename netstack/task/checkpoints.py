@@ -101,6 +101,7 @@ class TaskCheckpoints:
         is_held: the barrier of a savepoint that the job stops with was sent on here by a source: no record may follow
             until it is complete, or has failed.
         is_stopped: it is complete.
+        is_confirmed: a checkpoint is complete, and operators were told of it, that holds what they had in the end.
     """
 
     def __init__(
@@ -121,6 +122,7 @@ class TaskCheckpoints:
         self.nursery: trio.Nursery | None = None
         self.is_held = False
         self.is_stopped = False
+        self.is_confirmed = False
         self._name = name
         self._subtask = subtask
         self._chain = chain
@@ -136,6 +138,8 @@ class TaskCheckpoints:
         self._last_id = -1
         self._here_id = -1  # the newest that the coordinator itself has triggered here
         self._is_closed = False
+        self._completed_id = -1
+        self._confirming: int | None = None
         self._aborted: dict[int, None] = {}
         self._stopping = -1
         for partition, each in zip(output.partitions, told, strict=True):
@@ -214,8 +218,18 @@ class TaskCheckpoints:
         """Whether channel state is still to come, for a checkpoint that began here. Its end wakes the mailbox."""
         return bool(self._pending)
 
+    def await_confirmation(self, *, drain: bool) -> None:
+        """The task has sent its last event, and waits for `is_confirmed`.
+
+        Args:
+            drain: whether operators have finished, so that only a checkpoint that begins from now on holds their ends.
+                Otherwise the job was stopped, and the savepoint that it stops with is the last one that began here.
+        """
+        self._confirming = self._last_id + drain
+        self.is_confirmed = self._completed_id >= self._confirming
+
     def close(self) -> None:
-        """The task has sent its last event; it takes no new checkpoint."""
+        """The task has ended; it takes no new checkpoint."""
         self._is_closed = True
 
     async def perform(self) -> None:
@@ -229,8 +243,10 @@ class TaskCheckpoints:
     # Inside.
 
     async def _tell_completed(self, checkpoint_id: int) -> None:
-        for operator in self._chain.operators:
-            await operator.bound.call("checkpoint_completed", checkpoint_id)
+        await self._chain.complete(checkpoint_id)
+        self._completed_id = max(self._completed_id, checkpoint_id)
+        if self._confirming is not None and checkpoint_id >= self._confirming:
+            self.is_confirmed = True
 
     def _accept(self, barrier: CheckpointBarrier, alignment: AlignmentStatistics) -> None:
         if barrier.checkpoint_id <= self._last_id or self._is_closed:
@@ -258,7 +274,7 @@ class TaskCheckpoints:
         pending = self._pending[checkpoint_id] = _Pending(capture, report)
         kind = data_type_of(barrier)
         if kind in (DataType.PRIORITY_EVENT, DataType.TIMEOUTABLE_ALIGNED_BARRIER):
-            pending.outputs_missing = sum(len(partition.subpartitions) for partition in self._output.partitions)
+            pending.outputs_missing = self._output.barriers_missing
         if not pending.outputs_missing:
             capture.finish_outputs()
         if self.inputs is not None:

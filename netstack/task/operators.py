@@ -10,9 +10,10 @@ Takes: functions and classes, by the kind of their operator. Gives: their method
 | connect | `(record, out)` | `process` (`context.input` is 1 or 2), or `process1` and `process2` |
 | sink | `(record)` | `process`, or `process_batch`; what `finish` returns is the operator's result |
 
-A class may have any of `open(context)`, `restore(states)`, `finish(out)`, `snapshot()`, `checkpoint_completed(id)` and
-`close()` too. Parameters of the job are keyword arguments: of a class when it is made, of a function at every call. A
-function with an argument `context` is given its `OperatorContext`.
+A class may have any of `open(context)`, `restore(states)`, `finish(out)`, `snapshot()`, `checkpoint_completed(id)`,
+`prepare_commit()` with `commit(committables)`, and `close()` too. Parameters of the job are keyword arguments: of a
+class when it is made, of a function at every call. A function with an argument `context` is given its
+`OperatorContext`.
 
 `process_batch` is given lists. With `takes_arrays = True` in its class, records of the formats bytes, int64 and float64
 that come over the network are given as arrays of shape (records, bytes of a record) or (records,), of many buffers at
@@ -34,6 +35,16 @@ skipped. For a long one make it a class with `restore`.
 After a restart `restore` is called behind `open`, in every subtask of an operator that had state of its own: with what
 `snapshot` gave in each subtask whose work it goes on with. That is exactly one as long as the parallelism stays; with
 fewer subtasks it may be several, with more of them none, and a source must then have nothing to read.
+
+How effects outside happen exactly once: `prepare_commit` is called in front of each `snapshot` and gives plain data
+that names what is to become visible (a file, a transaction), or None. When the checkpoint is complete, and stored,
+`commit` gets a list of these. It must be idempotent: after a restart it is called again with what the checkpoint holds.
+`checkpoint_completed(id)` is called behind it. A job's last records are no exception: when `finish` has returned the
+task waits for a checkpoint that began behind it, and ends when that was committed. In a job without checkpoints
+`prepare_commit` is called behind `finish`, and `commit` when every task that runs with this one has come to its end; if
+one of these fails after that, the job fails instead of running again.
+
+`finish` is called once: after a restart from a checkpoint that began behind it, it is not called again.
 
 Rules for operators:
 - One record at a time, never two methods at once. A checkpoint is taken between two records, so what a method leaves in
@@ -61,6 +72,7 @@ import numpy as np
 from ..errors import CheckpointError, ConfigError, NetstackError
 from ..schedule.descriptors.information import OperatorInformation
 from ..schedule.graph.job_graph import OperatorKind
+from .commits import Commits
 from .context import OperatorContext
 from .permanent import operator_failed
 
@@ -104,6 +116,9 @@ class BoundOperator:
         name: of the operator.
         kind: of it.
         context: who it is.
+        commits: what it has prepared and not committed yet.
+        is_finished: `finish` was called, in this attempt or before the checkpoint that it begins from.
+        result: what it returned.
         is_batched: records come in lists or arrays.
         is_async: `process` has to be awaited.
         process: what is called with records: of a source `read`.
@@ -116,13 +131,16 @@ class BoundOperator:
     __slots__ = (
         "_object",
         "can_be_interrupted",
+        "commits",
         "context",
         "inputs",
         "is_async",
         "is_batched",
+        "is_finished",
         "kind",
         "name",
         "process",
+        "result",
         "takes_arrays",
         "wants_output",
     )
@@ -146,7 +164,9 @@ class BoundOperator:
         if not information.function:
             raise ConfigError(f"operator {self.name!r} has no function, so it can be planned and not run; give it one")
         found = load(information.function)
-        self.is_batched = False
+        self.is_batched = self.is_finished = False
+        self.result: Any = None
+        self.commits = Commits(self)
         self.inputs: tuple[Callable[..., Any], ...] = ()
         parameters = dict(information.parameters)
         if inspect.isclass(found) and not (self.kind in _PLAIN and not parameters and _is_conversion(found)):
@@ -199,6 +219,11 @@ class BoundOperator:
                 f"operator {self.name!r}: {type(self._object).__qualname__} has no method snapshot; a source that is a"
                 " class needs read and snapshot"
             )
+        if self.has("prepare_commit") and not self.has("commit"):
+            raise ConfigError(
+                f"operator {self.name!r}: {type(self._object).__qualname__} has prepare_commit and no method commit;"
+                " give it commit(committables)"
+            )
         ways = _CALLS[self.kind]
         for method in self.inputs or (self.process,):
             if not any(_takes(method, len(way)) for way in ways):
@@ -244,12 +269,17 @@ class BoundOperator:
             is_refusal = isinstance(error, TypeError) and trace is not None and trace.tb_next is None
             raise operator_failed(self.name, error, is_refusal=is_refusal) from error
 
-    async def finish(self, out: Output) -> Any:
-        """Every record was processed: `finish`, with the output if it takes that."""
+    @property
+    def awaits_completion(self) -> bool:
+        """Whether it wants to hear of the checkpoint behind its end."""
+        return self.has("checkpoint_completed") or self.has("prepare_commit")
+
+    async def finish(self, out: Output) -> None:
+        """Every record was processed: `finish`, with the output if it takes that; what it returns is the result."""
         found = getattr(self._object, "finish", None)
-        if found is None:
-            return None
-        return await self.call("finish", *((out,) if _takes(found, 1) else ()))
+        if found is not None:
+            self.result = await self.call("finish", *((out,) if _takes(found, 1) else ()))
+        self.is_finished = True
 
 
 @final

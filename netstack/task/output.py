@@ -76,6 +76,7 @@ class TaskOutput:
     """
 
     __slots__ = (
+        "_is_finished",
         "_mailbox",
         "_now",
         "_returned",
@@ -111,6 +112,7 @@ class TaskOutput:
         self.backpressured = WaitMeter(now())
         self._now = now
         self._mailbox = mailbox
+        self._is_finished = False
         self._returned = Signal()
         for partition in self.partitions:  # their writers want to know, too
             partition.pool.on_available = _all(partition.pool.on_available, self._returned.wake, mailbox.wake)
@@ -176,9 +178,18 @@ class TaskOutput:
                 partition.soft_backpressured.end(partition.host.now())
 
     async def broadcast(self, event: Event) -> None:
-        """Sends an event to every consumer: behind everything, or in front of it if it is an unaligned barrier."""
-        for writer in self._writers:
-            await writer.broadcast_event(event)
+        """Sends an event to every consumer: behind everything, or in front of it if it is an unaligned barrier.
+
+        Behind `finish` nobody is left who would want it.
+        """
+        if not self._is_finished:
+            for writer in self._writers:
+                await writer.broadcast_event(event)
+
+    @property
+    def barriers_missing(self) -> int:
+        """How many subpartitions a barrier that was just broadcast has to leave."""
+        return 0 if self._is_finished else sum(len(partition.subpartitions) for partition in self.partitions)
 
     def time_out_barrier(self, checkpoint_id: int) -> None:
         """See `ResultPartition.time_out_barrier`."""
@@ -225,6 +236,7 @@ class TaskOutput:
         Raises:
             LocalProtocolError: a partition was released: its consumers failed, or the TaskManager is closing.
         """
+        self._is_finished = True
         for partition in self.partitions:
             partition.finish()
             partition.close()

@@ -38,12 +38,16 @@ class RestoredTask:
         own: for each operator that had state of its own what `snapshot` gave in the subtasks whose work it goes on
             with: nothing in some of the subtasks when there are more of them now.
         keyed: for each operator its keyed states, of the keys that are this subtask's now.
+        prepared: for each operator what was prepared, and is to be committed (again).
+        finished: of operators that had finished what `finish` returned.
         parallelism: how many subtasks each operator had; none of those that are new.
         records: for each gate the bytes of the records in flight, without their lengths.
     """
 
     own: dict[str, list[Any]] = field(default_factory=dict)
     keyed: dict[str, dict[str, Mapping[Any, Any]]] = field(default_factory=dict)
+    prepared: dict[str, list[Any]] = field(default_factory=dict)
+    finished: dict[str, Any] = field(default_factory=dict)
     parallelism: dict[str, int] = field(default_factory=dict)
     records: list[Sequence[bytes]] = field(default_factory=list)
 
@@ -101,7 +105,7 @@ class RestoredCheckpoint:
         if found is None:
             found = self._tasks[task.name] = self._share_out(job, task, load)
         mine = found[subtask]
-        return replace(mine, own=plain_copy(mine.own), keyed=plain_copy(mine.keyed))
+        return replace(mine, own=plain_copy(mine.own), keyed=plain_copy(mine.keyed), prepared=plain_copy(mine.prepared))
 
     def _share_out(self, job: JobInformation, task: TaskInformation, load: Callable[[str], Any]) -> list[RestoredTask]:
         unknown = self._states.keys() - set(job.operators)
@@ -117,8 +121,17 @@ class RestoredCheckpoint:
         plans: list[TaskPlan] = []
         for name in names:
             states = self._states.get(name, {})
-            for each in restored:
+            results = {index: state["finished"][0] for index, state in states.items() if "finished" in state}
+            if len(states) != task.parallelism and (
+                len(results) < len(states) or any(result is not None for result in results.values())
+            ):
+                results = {}  # others go on with what they had, and their results are to be made of that
+            for index, each in enumerate(restored):
                 each.parallelism[name] = len(states)
+                if index in results or (results and len(states) != task.parallelism):
+                    each.finished[name] = results.get(index)
+            for index, state in sorted(states.items()):
+                restored[index % task.parallelism].prepared.setdefault(name, []).extend(state.get("prepared", ()))
             snapshots += [TaskSnapshot(name, index, state.get("own", _NOTHING)) for index, state in states.items()]
             keyed = sorted({state for each in states.values() for state in each.get("keyed", ())})
             plans += [

@@ -27,6 +27,9 @@ class TaskReports(Protocol):
     def running(self) -> None:
         """It processes records."""
 
+    def waiting(self) -> None:
+        """It has sent its last event, and waits until a checkpoint, or the end of its region, confirms its end."""
+
     def acknowledged(self, checkpoint_id: int, file: TaskFile, report: Plain) -> None:
         """Its part of a checkpoint is stored.
 

@@ -25,6 +25,7 @@ from ..control.messages import (
     AbortCheckpoint,
     CancelTasks,
     CheckpointCompleted,
+    CommitTasks,
     JobOpened,
     JobProgress,
     KeepDataset,
@@ -42,6 +43,7 @@ from ..runtime.statistics import NetworkStatistics
 from ..runtime.turns import turns
 from ..schedule.descriptors.descriptors import TaskDeploymentDescriptor
 from ..schedule.descriptors.shuffle import ShuffleDescriptors, is_of_job
+from ..task.commits import AT_THE_END
 from ..task.reports import RunnableTask, TaskReports
 from .blob_reader import BlobReader, Fetch
 from .code import AllowList, ShippedCode
@@ -301,6 +303,10 @@ class JobScope:
                 for task in self._alive(message.attempts):
                     if task.task is not None:
                         task.task.abort_checkpoint(message.checkpoint_id)
+            case CommitTasks():
+                for task in self._alive(message.attempts):
+                    if task.task is not None:
+                        task.task.checkpoint_completed(AT_THE_END)
             case CheckpointCompleted():
                 for attempt in self.tasks.values():
                     if attempt.task is not None:

@@ -22,6 +22,7 @@ from ..control.messages import (
     BlobPart,
     CancelTasks,
     CheckpointCompleted,
+    CommitTasks,
     FetchBlob,
     JobOpened,
     JobProgress,
@@ -105,6 +106,9 @@ class RelayedJob:
             case CancelTasks():
                 for slot, attempts in self._by_slot(message.attempts):
                     slot.cancel(self.job_id, attempts)
+            case CommitTasks():
+                for slot, attempts in self._by_slot(message.attempts):
+                    slot.send(self.job_id, CommitTasks(self.job_id, attempts))
             case TriggerCheckpoint():
                 for slot, attempts in self._by_slot(message.attempts):
                     slot.send(

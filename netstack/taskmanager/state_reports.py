@@ -34,7 +34,7 @@ class StateReports:
         self._job_id = job_id
         self._send = send
         # An attempt goes through states in one order, so one list a state keeps that order.
-        self._gathered: dict[str, list[Attempt]] = {"initializing": [], "running": [], "canceled": []}
+        self._gathered: dict[str, list[Attempt]] = {"initializing": [], "running": [], "waiting": [], "canceled": []}
         self._more = trio.Event()
 
     def add(self, state: str, attempt: Attempt) -> None:

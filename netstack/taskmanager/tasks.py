@@ -47,6 +47,7 @@ INITIALIZING: Final = "initializing"
 RUNNING: Final = "running"
 FINISHED: Final = "finished"
 FAILED: Final = "failed"
+WAITING: Final = "waiting"
 CANCELED: Final = "canceled"
 
 
@@ -155,6 +156,10 @@ class TaskAttempt:
         """See `TaskReports`."""
         self.state = RUNNING
         self._scope.reports.add(RUNNING, self.attempt)
+
+    def waiting(self) -> None:
+        """See `TaskReports`."""
+        self._scope.reports.add(WAITING, self.attempt)
 
     def acknowledged(self, checkpoint_id: int, file: TaskFile, report: Plain) -> None:
         """See `TaskReports`."""

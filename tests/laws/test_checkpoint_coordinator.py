@@ -28,7 +28,7 @@ steps = st.lists(
             [
                 *["wait", "tick"] * 2,
                 *["acknowledge", "acknowledge all", "stored"] * 3,
-                *["decline", "not stored", "request", "savepoint", "end", "fail", "resume", "resume", "stop"],
+                *["decline", "not stored", "request", "savepoint", "end", "await", "fail", "resume", "resume", "stop"],
             ]
         ),
         st.integers(0, 1 << 16),
@@ -50,6 +50,8 @@ class Job:
         self.completed: list[int] = []
         self.aborted: list[int] = []
         self.ended: list[Subtask] = []
+        self.waiting: list[Subtask] = []
+        self.confirms: dict[int, list[Subtask]] = {}
         self.late = 0
         self.is_over = False
         self.is_paused = False
@@ -77,8 +79,9 @@ class Job:
 
     def on_trigger(self, checkpoint_id: int, subtasks: set[Subtask]) -> None:
         running = set(SUBTASKS) - set(self.ended)
-        reachable = {task for task, _ in running}
+        reachable = {subtask[0] for subtask in running if subtask not in self.waiting}
         without_producers = {subtask for subtask in running if not reachable & set(INPUTS[subtask[0]])}
+        without_producers |= set(self.waiting)
         if checkpoint_id in self.missing:  # its producers have ended since
             assert subtasks <= without_producers & self.missing[checkpoint_id]
             return
@@ -88,6 +91,7 @@ class Job:
         assert checkpoint_id == 5 + len(self.triggered_s)
         self.missing[checkpoint_id] = set(SUBTASKS)
         self.triggered_s[checkpoint_id] = self.now_s
+        self.confirms[checkpoint_id] = list(self.waiting)
         assert len(self.missing) + len(self.storing) <= self.settings.max_concurrent
 
     def known(self, number: int) -> int:
@@ -124,6 +128,7 @@ class Job:
                 self.storing.remove(checkpoint_id)
                 self.completed.append(checkpoint_id)
                 newer = [other for other in self.missing if other > checkpoint_id]
+                self.waiting = [each for each in self.waiting if each not in self.confirms[checkpoint_id]]
                 self.carry_out(made.completed(checkpoint_id, self.now_s))
                 assert [*self.missing] == newer
             case "not stored" if self.storing:
@@ -138,14 +143,20 @@ class Job:
                 )
                 left = [(first.name, i) for i in range(first.parallelism) if (first.name, i) not in self.ended]
                 self.ended.append(left[number % len(left)])
+                self.waiting = [each for each in self.waiting if each not in self.ended]
                 self.carry_out(made.task_ended(*self.ended[-1], self.now_s))
+            case "await" if subtask not in self.ended and subtask not in self.waiting:
+                self.waiting.append(subtask)
+                self.carry_out(made.task_waits(*subtask, self.now_s))
             case "fail":
                 self.is_paused = True
                 self.carry_out(made.pause("why", self.now_s))
                 assert not self.missing
             case "resume":
                 again = [ended for ended in self.ended if number >> self.ended.index(ended) & 1]
+                again += [waits for waits in self.waiting if number >> 8 & 1]
                 again = again if self.is_paused else []
+                self.waiting = [waits for waits in self.waiting if waits not in again]
                 self.ended = [ended for ended in self.ended if ended not in again]
                 self.is_paused = False
                 self.carry_out(made.resume(again, self.now_s))
@@ -180,6 +191,9 @@ class Job:
             assert deadline is not None
         elif self.is_over or self.is_paused:
             assert deadline is None
+        elif self.waiting and not self.storing and set(SUBTASKS) == {*self.ended, *self.waiting}:
+            assert deadline is not None, "nothing else can end those that wait"
+        assert {*self.coordinator.waiting_subtasks} == {*self.waiting}
 
 
 @given(

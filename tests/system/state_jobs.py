@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import signal
+import uuid
+from pathlib import Path
 from typing import Any
 
 import trio
 
-from netstack import CheckpointSettings, RestartSettings, StreamEnvironment, StreamSettings
+from netstack import CheckpointSettings, OperatorContext, RestartSettings, StreamEnvironment, StreamSettings
 
 
 def environment(name: str, *, interval_s: float | None = 0.1) -> StreamEnvironment:
@@ -106,3 +112,49 @@ def keys(parallelism: int = 1) -> StreamEnvironment:
     counted = job.source(Keys).key_by(same).process(CountKeys, name="count").set_parallelism(parallelism)
     counted.sink(Collect, name="sink").set_parallelism(1)
     return job
+
+
+class TwoPhase:
+    """Writes files, which get their names when they are committed. Behind its last commit subtask 1 is killed, once."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder)
+        self.rows: list[Any] = []
+
+    def open(self, context: OperatorContext) -> None:
+        self.context = context
+
+    def process(self, record: Any) -> None:
+        self.rows.append(record)
+
+    def prepare_commit(self) -> str | None:
+        rows, self.rows = self.rows, []
+        if not rows:
+            return None
+        name = uuid.uuid4().hex
+        (self.folder / f"{name}.part").write_text(json.dumps(rows))
+        return name
+
+    def commit(self, names: list[str]) -> None:
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # it was renamed, and the process died
+                (self.folder / f"{name}.part").rename(self.folder / f"{name}.json")
+        self._die_once()
+
+    def finish(self) -> None:
+        self.is_finished = True
+
+    def _die_once(self) -> None:
+        killed = self.folder / "killed"
+        if getattr(self, "is_finished", False) and self.context.subtask == 1 and not killed.exists():
+            killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def two_phases(folder: str, interval_s: float | None = 0.1, takes_checkpoints: bool = True) -> StreamEnvironment:
+    made = environment("two phases", interval_s=interval_s)
+    if not takes_checkpoints:
+        restart = RestartSettings(kind="fixed_delay", delay_s=0.05)
+        made = StreamEnvironment("two phases", parallelism=1, settings=StreamSettings(restart=restart))
+    made.source(Advancing, name="source").rebalance().sink(TwoPhase, name="sink", folder=folder).set_parallelism(2)
+    return made

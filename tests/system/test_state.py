@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import state_jobs
 from cluster_rig import ClusterRig
 
 from netstack.cli import main
+from netstack.schedule.commit_phase import COMMITTED
 
 pytestmark = pytest.mark.slow
 
@@ -52,3 +54,27 @@ def test_keys_that_python_takes_for_one_are_counted_apart_and_stay_so_with_anoth
     ended = command(capsys, "submit", "state_jobs:keys", "-p", "parallelism=3", "--from", saved["path"], "--wait")
     expected = sorted([repr(key), state_jobs.ROUNDS] for key in state_jobs.KEYS)
     assert sorted(ended["results"]["sink"]["0"]) == expected
+
+
+@pytest.mark.parametrize("interval_s", ["0.1", "1000"])
+def test_effects_outside_happen_once_though_a_slot_dies_behind_the_last_commit(
+    cluster: ClusterRig, capsys: pytest.CaptureFixture[str], tmp_path: Path, interval_s: str
+) -> None:
+    words = ["-p", f"folder={tmp_path}", "-p", f"interval_s={interval_s}"]
+    ended = command(capsys, "submit", "state_jobs:two_phases", *words, "--wait")
+    assert ended["state"] == "finished"
+    assert (tmp_path / "killed").exists()
+    assert cluster.job(ended["job_id"])["restarts"] == 1
+    rows = [row for path in tmp_path.glob("*.json") for row in json.loads(path.read_text())]
+    assert sorted(rows) == [*range(60)]
+
+
+def test_without_checkpoints_a_slot_that_dies_behind_the_last_commit_fails_the_job(
+    cluster: ClusterRig, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["-p", f"folder={tmp_path}", "-p", "takes_checkpoints=false"]
+    ended = command(capsys, "submit", "state_jobs:two_phases", *words, "--wait", code=1)
+    assert COMMITTED in ended["error"]
+    assert (tmp_path / "killed").exists()
+    rows = [row for path in tmp_path.glob("*.json") for row in json.loads(path.read_text())]
+    assert len(rows) == len(set(rows)) <= 60

@@ -52,6 +52,7 @@ _SETTINGS: Final = (
     "shares_slots_by_default",
     "checkpoint_folder",
     "keep",
+    "retain",
     "scheduling",
     "input_constraint",
 )

@@ -215,6 +215,10 @@ SCHEDULING_TYPES: Final = ("all_at_once", "next_stage_on_first_output", "next_st
 INPUT_CONSTRAINTS: Final = ("any", "all")
 
 
+RETENTIONS: Final = ("always", "unless_finished", "never")
+"""When the checkpoints of a job outlive it."""
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSettings:
@@ -231,7 +235,9 @@ class StreamSettings:
         checkpoints: when they are taken, and how; None takes none.
         checkpoint_folder: where they are kept; every process of the job must see it. None is where the JobManager keeps
             what it knows of the job.
-        keep: how many complete ones are kept.
+        keep: how many complete ones are kept while the job runs.
+        retain: which ends of the job leave its checkpoints where they are: `always`, `unless_finished`, or `never`.
+            Savepoints stay in any case.
         restart: what follows a failure; None is an exponential delay where checkpoints are taken, otherwise no restart.
         network: buffers and timeouts of the job's own network on each TaskManager; None shares the TaskManager's.
         adaptive: how parallelism is decided while the job runs; None is Flink's defaults.
@@ -241,7 +247,7 @@ class StreamSettings:
         input_constraint: with the latter two, how many inputs a subtask needs before it is deployed: `any` or `all`.
 
     Raises:
-        ConfigError: `keep` is below 1, or speculation is asked for where two attempts of a task cannot be.
+        ConfigError: `keep` is below 1, `retain` is none of these, or speculation is asked for where two attempts of a task cannot be.
     """
 
     is_batch: bool = False
@@ -253,6 +259,7 @@ class StreamSettings:
     checkpoints: CheckpointSettings | None = None
     checkpoint_folder: str | None = None
     keep: int = DEFAULT_KEEP
+    retain: str = "unless_finished"
     restart: RestartSettings | None = None
     network: NetworkConfig | None = None
     adaptive: AdaptiveSettings | None = None
@@ -264,6 +271,8 @@ class StreamSettings:
         """Refuses what cannot be kept."""
         if self.keep < 1:
             raise ConfigError(f"keep={self.keep} checkpoints; give at least 1: a job restarts from the newest one")
+        if self.retain not in RETENTIONS:
+            raise ConfigError(f"retain={self.retain!r}; give one of {', '.join(RETENTIONS)}")
         if self.speculation is not None and (not self.is_batch or self.checkpoints is not None):
             raise ConfigError(
                 "speculation is for batch jobs without checkpoints: two attempts of a task read the same finished"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import socket
 import struct
@@ -44,7 +45,13 @@ class Middlebox:
 
     def close(self) -> None:
         """Ends everything."""
-        for end in (*self._ends, self._listener):
+        self._is_mute.set()
+        for end in self._ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(timeout=5)
+        for end in self._ends:
             end.close()
 
     def _run(self) -> None:

@@ -25,6 +25,7 @@ from netstack.control.messages import (
     CheckpointCompleted,
     CheckpointDeclined,
     CloseJob,
+    CommitTasks,
     JobClosed,
     JobOpened,
     JobRefused,
@@ -145,6 +146,13 @@ class ScriptedTaskManager:
             file = storage.write_task(checkpoint_id, TaskSnapshot(name, attempt[1], {}))
             acknowledged = CheckpointAcknowledged(self.job_id, attempt, checkpoint_id, file.size_bytes, file.crc32, {})
             self.link.send(acknowledged)
+
+    def wait(self, *attempts: Attempt) -> None:
+        """These tasks have sent their last event, and wait to hear that their ends are safe."""
+        self.link.send(TaskStates(self.job_id, "waiting", attempts or tuple(self.tasks)))
+
+    def committing(self) -> list[Attempt]:
+        return [attempt for message in self.said if isinstance(message, CommitTasks) for attempt in message.attempts]
 
     def decline(self, checkpoint_id: int, reason: str) -> None:
         self.link.send(CheckpointDeclined(self.job_id, min(self.tasks), checkpoint_id, reason))

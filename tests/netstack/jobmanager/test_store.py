@@ -30,6 +30,14 @@ def test_jobs_come_back_as_they_were(store: JobStore) -> None:
     assert store.jobs() == ([], [])
 
 
+def test_results_that_are_no_json_come_back_as_they_were(store: JobStore) -> None:
+    results = {"sink": {"0": {b"word": 1, 7: [b"\xff", None, 1.5]}}}
+    store.put(JOB)
+    store.put_end(JOB.job_id, {"state": "finished", "results": results})
+    (found,), _ = store.jobs()
+    assert found.end == {"format": 1, "state": "finished", "results": results}
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

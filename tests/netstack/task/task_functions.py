@@ -241,6 +241,57 @@ class Committed:
         return self.complete
 
 
+LEDGER: list[list[Any]] = []
+"""What sinks in two phases have committed, each time."""
+
+
+class TwoPhase:
+    """A sink that commits what came since the checkpoint before."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+
+    def process(self, record: int) -> None:
+        self.rows.append(record)
+
+    def prepare_commit(self) -> list[int] | None:
+        rows, self.rows = self.rows, []
+        return rows or None
+
+    def commit(self, committables: list[list[int]]) -> None:
+        LEDGER.extend(committables)
+
+    def finish(self) -> str:
+        LEDGER.append(["finish"])
+        return "finished"
+
+
+class SumsUp:
+    """Emits at its end what it has summed up."""
+
+    def __init__(self) -> None:
+        self.sum = 0
+
+    def process(self, record: int, out: Output) -> None:
+        self.sum += record
+
+    def finish(self, out: Output) -> None:
+        out.collect(self.sum)
+
+    def snapshot(self) -> int:
+        return self.sum
+
+    def restore(self, states: list[int]) -> None:
+        self.sum = sum(states)
+
+
+class ToldSource(SlowNumbers):
+    """A source that acknowledges what was read."""
+
+    def checkpoint_completed(self, checkpoint_id: int) -> None:
+        LEDGER.append([self.next])
+
+
 class Slow:
     async def process(self, record: Any, out: Output) -> None:
         await trio.sleep(0.001)

@@ -57,12 +57,17 @@ class Reports:
         self._run = run
         self._attempt = attempt
         self.said_running = False
+        self.said_waiting = False
 
     def initializing(self) -> None:
         pass
 
     def running(self) -> None:
         self.said_running = True
+        self._run.changed()
+
+    def waiting(self) -> None:
+        self.said_waiting = True
         self._run.changed()
 
     def acknowledged(self, checkpoint_id: int, file: TaskFile, report: dict[str, Any]) -> None:
@@ -95,6 +100,7 @@ class Run:
         self.failures: dict[tuple[str, int], BaseException] = {}
         self.declined: dict[int, str] = {}
         self.files: dict[int, dict[tuple[str, int], TaskFile]] = {}
+        self.final_checkpoints: list[int] = []
         self.subtask_reports: list[dict[str, Any]] = []
         self.environments = environments
         self._changed = trio.Event()
@@ -140,9 +146,10 @@ class Run:
         for edge in self.job.edges:
             producer = self.job.vertices[self.job.datasets[edge.dataset].producer].name
             producers[self.job.vertices[edge.consumer].name].add(producer)
-        running = {vertex for vertex, subtask in self.tasks if (vertex, subtask) not in self.outcomes}
+        running = {key[0] for key in self.tasks if key not in self.outcomes and not self.reports[key].said_waiting}
         for key, task in self.tasks.items():
-            if key not in self.outcomes and key not in self._triggered and not producers[key[0]] & running:
+            is_reached = producers[key[0]] & running and not self.reports[key].said_waiting
+            if key not in self.outcomes and key not in self._triggered and not is_reached:
                 self._triggered.add(key)
                 task.trigger_checkpoint(self._barrier, is_savepoint=stops, stops=stops)
 
@@ -275,8 +282,21 @@ class Run:
         await self.until(lambda: all(reports.said_running for reports in self.reports.values()))
 
     async def wait(self) -> None:
+        """Until every task has ended; a checkpoint is taken when those that are left wait for one."""
         every = sum(vertex.parallelism for vertex in self.job.vertices)
-        await self.until(lambda: len(self.outcomes) == every)
+
+        def is_over() -> bool:
+            return len(self.outcomes) == every or all(
+                self.reports[key].said_waiting for key in self.tasks if key not in self.outcomes
+            )
+
+        while len(self.outcomes) < every:
+            await self.until(is_over)
+            if len(self.outcomes) < every:
+                assert self.storage is not None
+                self.final_checkpoints.append(self.storage.next_id())
+                await self.checkpoint(self.final_checkpoints[-1])
+                await self.until(lambda: len(self.outcomes) == every)
 
 
 _ports = itertools.count()

@@ -1,0 +1,216 @@
+"""How a job ends: after its last checkpoint, or commit; told when that is stored, once, and never taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from scripted_taskmanager import Client, client, document, jobmanager, taskmanager
+from trio.testing import MockClock
+
+from netstack.checkpoint.coordinator import CheckpointSettings
+from netstack.checkpoint.storage import CheckpointStorage
+from netstack.errors import CheckpointStorageError
+from netstack.jobmanager.store import JobStore, JobStoreError
+from netstack.schedule.commit_phase import COMMITTED
+from netstack.schedule.graph.restart_settings import RestartSettings
+from netstack.schedule.graph.stream_builder import StreamEnvironment
+from netstack.schedule.graph.stream_graph import StreamSettings
+
+
+def pipeline(**settings: Any) -> StreamEnvironment:
+    restart = RestartSettings(kind="fixed_delay", delay_s=0.5, attempts=3)
+    job = StreamEnvironment("pipeline", parallelism=2, settings=StreamSettings(restart=restart, **settings))
+    job.source("jobs:read", name="source").rebalance().sink("jobs:keep", name="sink")
+    return job
+
+
+def with_checkpoints(folder: Path) -> StreamEnvironment:
+    settings = CheckpointSettings(interval_s=None, tolerable_failures=0)
+    return pipeline(checkpoints=settings, checkpoint_folder=str(folder))
+
+
+def full(write: Callable[..., None], times: int, error: type[Exception]) -> Callable[..., None]:
+    """A call that finds the disk full a few times."""
+    left = [times]
+
+    def tried(*arguments: Any) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise error("no space left on device")
+        write(*arguments)
+
+    return tried
+
+
+async def states(user: Client, job_id: str, seen: list[str]) -> None:
+    while True:
+        document = await user.ask("job", job_id=job_id)
+        seen.append(document["state"])
+        await trio.sleep(0.05)
+
+
+async def test_the_last_checkpoint_is_taken_at_once_and_once(autojump_clock: MockClock, tmp_path: Path) -> None:
+    async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(with_checkpoints(tmp_path))))["job_id"]
+        await tm.until(lambda: len(tm.tasks) == 4)
+        began_s = trio.current_time()
+        tm.leaves_finals = tmp_path
+        tm.finish((0, 0, 0), (0, 1, 0))
+        tm.wait((1, 0, 0))
+        await trio.sleep(1.0)
+        assert tm.triggered() == [], "sink-1 still works"
+        tm.wait((1, 1, 0))
+        await tm.until(tm.triggered)
+        tm.store(1, tmp_path)
+        await tm.until(tm.completed)
+        assert trio.current_time() < began_s + 1.5
+        assert (await user.ask("job", job_id=job_id))["state"] == "running"
+        tm.finish()
+        assert (await user.ask("wait", job_id=job_id))["state"] == "finished"
+        assert tm.triggered() == [1]
+        assert (await user.ask("job", job_id=job_id))["checkpoints_completed"] == 1
+
+
+async def test_a_disk_that_is_full_makes_the_end_wait_and_fails_nothing(
+    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = full(CheckpointStorage.complete, 3, CheckpointStorageError)
+    monkeypatch.setattr(CheckpointStorage, "complete", lambda *arguments: tried(*arguments))
+    async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(with_checkpoints(tmp_path))))["job_id"]
+        await tm.until(lambda: len(tm.tasks) == 4)
+        tm.wait()
+        for checkpoint_id in (1, 2, 3, 4):
+            await tm.until(lambda number=checkpoint_id: tm.triggered()[-1:] == [number])
+            tm.store(checkpoint_id, tmp_path)
+            await trio.sleep(0.1)
+            found = await user.ask("job", job_id=job_id)
+            assert (found["state"], found["restarts"]) == ("running", 0)
+            assert ("no space left" in found["waits_for"]) == (checkpoint_id < 4)
+        assert trio.current_time() > 1 + 2 + 4, "it is tried less and less often"
+        tm.leaves_finals = tmp_path
+        tm.finish()
+        assert (await user.ask("wait", job_id=job_id))["state"] == "finished"
+
+
+async def test_a_restart_waits_anew(autojump_clock: MockClock, tmp_path: Path) -> None:
+    async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(with_checkpoints(tmp_path))))["job_id"]
+        await tm.until(lambda: len(tm.tasks) == 4)
+        tm.wait((0, 0, 0), (0, 1, 0), (1, 0, 0))
+        await trio.sleep(0.1)
+        tm.fail((1, 1, 0), "why")
+        await tm.until(lambda: (1, 1, 1) in tm.tasks)
+        tm.wait((1, 1, 1))
+        await trio.sleep(1.0)
+        assert tm.triggered() == [], "the others run again, and do not wait"
+        tm.wait()
+        await tm.until(tm.triggered)
+        tm.store(1, tmp_path)
+        await tm.until(tm.completed)
+        tm.leaves_finals = tmp_path
+        tm.finish()
+        assert (await user.ask("wait", job_id=job_id))["state"] == "finished"
+
+
+async def test_an_end_is_told_when_it_is_stored_and_never_taken_back(
+    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = full(JobStore.put_end, 3, JobStoreError)
+    monkeypatch.setattr(JobStore, "put_end", lambda *arguments: tried(*arguments))
+    seen: list[str] = []
+    async with (
+        jobmanager(folder=str(tmp_path)) as manager,
+        taskmanager(manager) as tm,
+        client(manager) as user,
+        client(manager) as other,
+        trio.open_nursery() as nursery,
+    ):
+        job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
+        nursery.start_soon(states, other, job_id, seen)
+        await tm.until(lambda: len(tm.tasks) == 4)
+        tm.finish()
+        await trio.sleep(0.5)
+        found = await user.ask("job", job_id=job_id)
+        assert found["state"] == "running"
+        assert "its end (finished) cannot be stored: no space left on device" in found["waits_for"]
+        end = await user.ask("wait", job_id=job_id)
+        assert trio.current_time() >= 1 + 2 + 4
+        assert (end["state"], end["results"]) == ("finished", {"sink": {"0": 0, "1": 1}})
+        await trio.sleep(0.1)
+        nursery.cancel_scope.cancel()
+    assert [state for state, _ in groupby(seen)] in (["created", "running", "finished"], ["running", "finished"])
+
+
+async def test_a_jobmanager_that_is_stopped_before_an_end_is_stored_runs_the_job_again(
+    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = full(JobStore.put_end, 1, JobStoreError)
+    monkeypatch.setattr(JobStore, "put_end", lambda *arguments: tried(*arguments))
+    async with jobmanager(folder=str(tmp_path)) as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
+        await tm.until(lambda: len(tm.tasks) == 4)
+        tm.finish()
+        await trio.sleep(0.5)
+    async with jobmanager(folder=str(tmp_path)) as manager, client(manager) as user:
+        assert (await user.ask("job", job_id=job_id))["state"] in ("restarting", "running"), "not created again"
+        async with taskmanager(manager) as tm:
+            tm.finishes = True
+            assert (await user.ask("wait", job_id=job_id))["state"] == "finished"
+
+
+async def test_without_checkpoints_a_region_commits_when_nothing_can_run_again(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with jobmanager(folder=str(tmp_path)) as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
+        await tm.until(lambda: len(tm.tasks) == 4)
+        tm.wait((1, 0, 0), (1, 1, 0))
+        tm.finish((0, 0, 0))
+        await trio.sleep(1.0)
+        assert tm.committing() == [], "a failure of source-1 would have all run again"
+        tm.finish((0, 1, 0))
+        await tm.until(tm.committing)
+        assert tm.committing() == [(1, 0, 0), (1, 1, 0)]
+        tm.finish()
+        assert (await user.ask("wait", job_id=job_id))["state"] == "finished"
+
+
+async def test_what_has_begun_to_commit_never_runs_again(autojump_clock: MockClock) -> None:
+    async with jobmanager() as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
+        await tm.until(lambda: len(tm.tasks) == 4)
+        tm.finish((0, 0, 0), (0, 1, 0))
+        tm.wait()
+        await tm.until(tm.committing)
+        tm.fail((1, 0, 0), "the disk of the results is gone")
+        end = await user.ask("wait", job_id=job_id)
+        assert end["state"] == "failed"
+        assert "the disk of the results is gone" in end["reason"]
+        assert COMMITTED in end["reason"]
+
+
+async def test_nor_does_it_in_the_next_jobmanager(
+    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = full(JobStore.put_committing, 2, JobStoreError)
+    monkeypatch.setattr(JobStore, "put_committing", lambda *arguments: tried(*arguments))
+    async with jobmanager(folder=str(tmp_path)) as manager, taskmanager(manager) as tm, client(manager) as user:
+        job_id = (await user.ask("submit", document=document(pipeline())))["job_id"]
+        await tm.until(lambda: len(tm.tasks) == 4)
+        tm.finish((0, 0, 0), (0, 1, 0))
+        tm.wait()
+        await trio.sleep(0.5)
+        assert tm.committing() == [], "it would not be known after a crash"
+        assert "no space left on device" in (await user.ask("job", job_id=job_id))["waits_for"]
+        await tm.until(tm.committing)
+    async with jobmanager(folder=str(tmp_path)) as manager, taskmanager(manager) as tm, client(manager) as user:
+        end = await user.ask("wait", job_id=job_id)
+        assert end["state"] == "failed"
+        assert COMMITTED in end["reason"]
+        assert tm.opened == []
