@@ -81,7 +81,8 @@ def local_taskmanagers(
             children.start(
                 name,
                 *("taskmanager", "--listen", "tcp://127.0.0.1:0", "--name", name, "--json", "--until-eof"),
-                *("--slots", str(slots), "--memory", str(memory_bytes), "--allow", "bench."),
+                # In one process each: what it uses is what is measured.
+                *("--slots", str(slots), "--slots-in", "loop", "--memory", str(memory_bytes), "--allow", "bench."),
             )
         addresses: dict[str, str] = {}
         until = time.monotonic() + START_S

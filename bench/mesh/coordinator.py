@@ -1,47 +1,54 @@
-"""Leads one run over daemons: opens it everywhere, starts all tasks at one moment, hears them out, closes everything.
+"""Leads one run over daemons: submits its job, starts all tasks at one moment, hears them out, closes everything.
 
-Takes: a `MeshSpec`, a `TaskManagerClient` for each of its hosts. Gives: the document of the run (`bench.mesh.result`),
-or `MeasurementFailed` with the host, the task and the cause.
+Takes: a `MeshSpec`, a `Mesh` of its hosts. Gives: the document of the run (`bench.mesh.result`), or `MeasurementFailed`
+with the host, the task and the cause.
+
+The run is a job like any other: the JobManager in this process deploys it, finds the root of a failure, and has its
+results. The coordinator says which subtask runs where, and talks to the tasks by operator events (`invokables`).
 
 Rules:
-- Two phases: the run is opened on every daemon before anything is deployed on one; a daemon without a free slot costs
-  nothing.
 - Clocks are measured while the wires are idle: when everything is set up, and when everything has arrived.
-- A failure is told by its root: a task's own error before a daemon that is gone, before a timeout, before what others
-  lost because of it. Hence the moment of listening after the first bad news.
-- The run is closed on every daemon on every path out of here, Ctrl-C included.
+- The job is cancelled on every path out of here, Ctrl-C included.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 import trio
 
+from netstack.control.build import build_of
+from netstack.control.clock import measure_clock
 from netstack.errors import LocalProtocolError, NetstackError
-from netstack.taskmanager.client import TaskManagerClient
-from netstack.taskmanager.remote_job import Ended, Failed, JobEvent, RemoteJob
+from netstack.jobmanager.job_master import JobMaster
+from netstack.jobmanager.jobs import JobRecord
+from netstack.schedule.execution.execution_states import JobState
+from netstack.schedule.graph.job_file import write_job
+from netstack.schedule.instructions import EndJob
 
 from ..processes import MeasurementFailed
 from ..runner import DEFAULT_SECONDS, OnProgress, Progress
 from .clocks import HostClock, Reading, translate
+from .cluster import Mesh
 from .matrix import RELAY, SINK, SOURCE, Matrix, Placement
 from .result import Host, Outcome, crowded_hosts, document_of
 from .spec import MeshSpec
 from .timeline import Timeline
-from .together import cause_rank, on_all
 
 _LEAD_NS: Final = 50_000_000  # from the go to the start, beside a round trip: all tasks have long read the message
-_GRACE_S: Final = 1.0  # after the first bad news: what else is there, and what of it is the cause
-_CLOSE_S: Final = 5.0  # for a daemon to release a run; one that does not answer releases it when it notices
+_CLOSE_S: Final = 5.0  # for daemons to release a run; one that does not answer releases it when it notices
 _SAMPLES_AT_MOST: Final = 1 << 16  # in one message to a sink: 1 MiB
+_TASK: Final = re.compile(rf"({SOURCE}|{RELAY}|{SINK}) \((\d+)\) on ")
+_NO_RESTART: Final = " (the restart strategy is none)"  # no run has another
+_CODE: Final = "netstack.bench"  # what every daemon must have as it is here; greetings compare the rest
 
 
 @final
@@ -50,7 +57,7 @@ class MeshDeadlines:
     """How patient the coordinator is.
 
     Attributes:
-        setup_s: until the run is open everywhere, and until all tasks are ready; likewise for their results.
+        setup_s: until all tasks are ready; likewise for their results.
         stalled_s: no record arrived for this long, and the run is over (a slow rate makes it longer).
         overall_s: beside twice the asked length, for all of a run; a run without a length may take as long as it moves.
     """
@@ -62,7 +69,7 @@ class MeshDeadlines:
 
 async def run_mesh(
     spec: MeshSpec,
-    daemons: Sequence[TaskManagerClient],
+    mesh: Mesh,
     on_progress: OnProgress | None = None,
     *,
     engine_kind: str = "hosts",
@@ -72,7 +79,7 @@ async def run_mesh(
 
     Args:
         spec: the settings; a run without a length lasts 3 s.
-        daemons: connected, in the order of `spec.hosts`.
+        mesh: of its hosts.
         on_progress: called a few times a second.
         engine_kind: what brought the daemons up, for the document.
         deadlines: how patient to be.
@@ -80,12 +87,12 @@ async def run_mesh(
     Returns:
         The document of the run, as plain JSON values.
     """
-    return document_of(await measure_mesh(spec, daemons, on_progress, deadlines=deadlines), engine_kind)
+    return document_of(await measure_mesh(spec, mesh, on_progress, deadlines=deadlines), engine_kind)
 
 
 async def measure_mesh(
     spec: MeshSpec,
-    daemons: Sequence[TaskManagerClient],
+    mesh: Mesh,
     on_progress: OnProgress | None = None,
     *,
     deadlines: MeshDeadlines | None = None,
@@ -94,7 +101,7 @@ async def measure_mesh(
 
     Args:
         spec: as in `run_mesh`, like the others.
-        daemons: as there.
+        mesh: as there.
         on_progress: as there.
         deadlines: as there.
 
@@ -102,72 +109,42 @@ async def measure_mesh(
         All that is known of the run.
 
     Raises:
-        MeasurementFailed: a task failed, a daemon is gone, or no records move.
-        NetstackError: a daemon refused the run: no free slots, too little memory, another release.
+        MeasurementFailed: a task failed, a daemon is gone or refused the run, or no records move.
 
     Cancellation: the run is closed on every daemon.
     """
-    if len(daemons) != len(spec.hosts):
-        raise LocalProtocolError(f"{len(daemons)} daemons for {len(spec.hosts)} hosts; open one for each")
+    if len(mesh.daemons) != len(spec.hosts):
+        raise LocalProtocolError(f"{len(mesh.daemons)} daemons for {len(spec.hosts)} hosts; open one for each")
     if spec.records is None and spec.seconds is None:
         spec = dataclasses.replace(spec, seconds=DEFAULT_SECONDS)
-    limits = deadlines or MeshDeadlines()
     matrix = Matrix(spec)
-    runs: list[RemoteJob] = []
+    conversation = _Conversation(matrix, mesh, on_progress, deadlines or MeshDeadlines())
+    jobs = mesh.jobmanager.jobs
+    job_id = await jobs.submit(
+        write_job(matrix.graph(f"bench {secrets.token_hex(2)}")),
+        builds={_CODE: await trio.to_thread.run_sync(build_of, _CODE)},
+        placement=matrix.placed([daemon.name for daemon in mesh.daemons]),
+        coordinator=conversation,
+    )
+    record = jobs.records[job_id]
+    master = record.master
+    assert master is not None, "nothing waited since it began"
     try:
-        try:
-            with trio.fail_after(limits.setup_s):
-                await _deploy(matrix, daemons, runs)
-        except trio.TooSlowError:
-            raise MeasurementFailed(
-                f"measuring over {len(daemons)} hosts failed: the run was not set up within {limits.setup_s:g} s"
-            ) from None
-        outcome = await _lead(matrix, daemons, runs, on_progress, limits)
+        return await _lead(conversation, record, master)
     finally:
         with trio.move_on_after(_CLOSE_S, shield=True):
-            await on_all([run.close for run in runs])
-    return outcome
+            master.cancel()
+            await master.ended.wait()  # at once, where the JobManager has been cancelled too
 
 
-async def _deploy(matrix: Matrix, daemons: Sequence[TaskManagerClient], runs: list[RemoteJob]) -> None:
-    """Opens the run everywhere, then deploys everywhere; opened runs are in `runs`, whatever happens."""
-    job_id = secrets.token_hex(8)
-
-    def opening(host: int) -> Callable[[], Awaitable[RemoteJob]]:
-        async def open_run() -> RemoteJob:
-            run = await daemons[host].open_job(
-                job_id, name=f"bench {job_id[:4]}", slots=matrix.slots(host), network=matrix.config(host)
-            )
-            runs.append(run)
-            return run
-
-        return open_run
-
-    def deploying(host: int) -> Callable[[], Awaitable[None]]:
-        return lambda: opened[host].deploy(matrix.tasks(host, addresses))
-
-    opened = await on_all([opening(host) for host in range(len(daemons))])
-    runs[:] = opened
-    addresses = [run.data_address for run in opened]
-    await on_all([deploying(host) for host in range(len(daemons))])
-
-
-async def _lead(
-    matrix: Matrix,
-    daemons: Sequence[TaskManagerClient],
-    runs: Sequence[RemoteJob],
-    on_progress: OnProgress | None,
-    limits: MeshDeadlines,
-) -> Outcome:
-    """Hears all daemons while the conversation goes on."""
-    conversation = _Conversation(matrix, daemons, runs, on_progress, limits)
+async def _lead(conversation: _Conversation, record: JobRecord, master: JobMaster) -> Outcome:
+    """Watches the job while the conversation goes on."""
     failure: NetstackError | None = None
     outcome: Outcome | None = None
     async with trio.open_nursery() as nursery:
-        for host, run in enumerate(runs):
-            nursery.start_soon(conversation.hear, host, run)
+        nursery.start_soon(conversation.watch, record)
         try:
-            outcome = await conversation.lead()
+            outcome = await conversation.lead(master)
         except NetstackError as error:  # leaves as it is, not inside this nursery's group
             failure = error
         nursery.cancel_scope.cancel()
@@ -176,82 +153,89 @@ async def _lead(
     return outcome
 
 
+_News: TypeAlias = tuple[Placement, dict[str, Any]] | EndJob | str
+"""What a task says; how the job ended; why a daemon refuses it, or it broke."""
+
+
 @final
 class _Conversation:
-    """One run, from `ready` to the results."""
+    """One run, from `ready` to the results (a `JobCoordinator`)."""
 
-    def __init__(
-        self,
-        matrix: Matrix,
-        daemons: Sequence[TaskManagerClient],
-        runs: Sequence[RemoteJob],
-        on_progress: OnProgress | None,
-        limits: MeshDeadlines,
-    ) -> None:
+    def __init__(self, matrix: Matrix, mesh: Mesh, on_progress: OnProgress | None, limits: MeshDeadlines) -> None:
         self._matrix = matrix
         self._spec = matrix.spec
-        self._daemons = daemons
-        self._runs = runs
+        self._mesh = mesh
         self._on_progress = on_progress
         self._limits = limits
-        self._inbox, self._news = trio.open_memory_channel[tuple[int, JobEvent | NetstackError]](math.inf)
+        self._inbox, self._news = trio.open_memory_channel[_News](math.inf)
         self._places = {(each.task, each.subtask): each for each in matrix.placements}
         self._ready: set[Placement] = set()
         self._stopped: dict[int, dict[str, Any]] = {}  # by source
         self._arrived: dict[int, int] = {}  # by sink: records so far
-        self._ended: set[int] = set()  # sinks
-        self._results: dict[Placement, dict[str, Any]] = {}
+        self._ended: set[Placement] = set()
+        self._is_over = False
         self._timeline = Timeline()
         self._phase = "starting"
         self._start_ns = 0
         self._moved_at_s = trio.current_time()
+        self._tell_task: Callable[[str, int, dict[str, Any]], None]
 
-    async def hear(self, host: int, run: RemoteJob) -> None:
-        """Passes on what a daemon says, until it is gone."""
-        try:
-            while True:
-                self._inbox.send_nowait((host, await run.next_event()))
-        except NetstackError as error:
-            self._inbox.send_nowait((host, error))
+    # From the JobManager (`JobCoordinator`).
 
-    async def lead(self) -> Outcome:
+    def event(self, vertex: str, subtask: int, event: dict[str, Any]) -> None:
+        """See `JobCoordinator`."""
+        self._inbox.send_nowait((self._places[vertex, subtask], event))
+
+    def refused(self, taskmanager: str, reason: str) -> None:
+        """See `JobCoordinator`."""
+        self._inbox.send_nowait(f"{taskmanager}: {reason}")
+
+    def ended(self, end: EndJob) -> None:
+        """See `JobCoordinator`."""
+        self._inbox.send_nowait(end)
+
+    async def watch(self, record: JobRecord) -> None:
+        """Passes on what no end of the job tells: that it broke in the JobManager."""
+        await record.ended.wait()
+        if record.end is not None:
+            self._inbox.send_nowait(str(record.end.get("reason")))
+
+    async def lead(self, master: JobMaster) -> Outcome:
         """The whole conversation."""
-        sources, relays, sinks = (self._matrix.of_task(task) for task in (SOURCE, RELAY, SINK))
+        self._tell_task = master.send_event
+        sources, sinks = self._matrix.of_task(SOURCE), self._matrix.of_task(SINK)
         until_s = trio.current_time() + self._limits.setup_s
         everyone = len(self._matrix.placements)
         await self._until(lambda: len(self._ready) == everyone, "became ready", until_s)
         before = await self._read_clocks()
         clocks = [HostClock(reading) for reading in before]
         self._go(clocks)
-        flowing = {*sources, *relays}
-        await self._until(
-            lambda: len(self._ended) == len(sinks) and flowing <= self._results.keys(), "ended", self._end_s(), True
-        )
+        await self._until(lambda: len(self._ended) == everyone, "ended", self._end_s(), True)
         after = await self._read_clocks()
         clocks = [HostClock(first, last) for first, last in zip(before, after, strict=True)]
         self._finish(sinks, clocks)
         until_s = trio.current_time() + self._limits.setup_s
-        await self._until(lambda: len(self._results) == everyone, "returned its result", until_s)
+        await self._until(lambda: self._is_over, "returned its result", until_s)
         return Outcome(
             matrix=self._matrix,
             hosts=tuple(
                 Host(daemon.address, dict(daemon.facts), clock)
-                for daemon, clock in zip(self._daemons, clocks, strict=True)
+                for daemon, clock in zip(self._mesh.daemons, clocks, strict=True)
             ),
             start_ns=self._start_ns,
             stopped_ns=tuple(
                 int(clocks[each.host].here_ns(np.array([self._stopped[each.subtask]["stopped_ns"]]))[0])
                 for each in sources
             ),
-            results=self._results,
+            results={each: master.tasks.results[each.task][each.subtask] for each in self._matrix.placements},
             timeline=self._timeline,
         )
 
     async def _read_clocks(self) -> list[Reading]:
         """One host after the other: nothing else is to be on the wire."""
         found = []
-        for daemon in self._daemons:
-            sample = await daemon.measure_clock()
+        for daemon in self._mesh.daemons:
+            sample = await measure_clock(daemon.taskmanager.link)
             found.append(Reading(sample.at_ns, sample.offset_ns, sample.rtt_ns))
         return found
 
@@ -260,7 +244,8 @@ class _Conversation:
         self._start_ns = time.monotonic_ns() + lead_ns
         self._phase = "running"
         self._moved_at_s = trio.current_time()
-        crowded = crowded_hosts([daemon.facts for daemon in self._daemons])
+        slots = [self._matrix.slots(index) for index in range(len(clocks))]
+        crowded = crowded_hosts([daemon.facts for daemon in self._mesh.daemons], slots)
         for each in self._matrix.placements:
             # A source begins at the start in its own clock, which is this moment in everybody's.
             start_ns = self._start_ns + clocks[each.host].before.offset_ns
@@ -285,7 +270,7 @@ class _Conversation:
             self._tell(each, {"event": "finish", "stop_ns": stop_ns, "samples": samples})
 
     def _tell(self, each: Placement, message: dict[str, Any]) -> None:
-        self._runs[each.host].tell(each.task, each.subtask, message)
+        self._tell_task(each.task, each.subtask, message)
 
     async def _until(self, is_done: Callable[[], bool], what: str, until_s: float, moving: bool = False) -> None:
         """Takes news until a condition holds.
@@ -300,22 +285,23 @@ class _Conversation:
             stalled_at_s = self._moved_at_s + self._patience_s() if moving else math.inf
             deadline_s = min(until_s, stalled_at_s)
             with trio.move_on_at(deadline_s) as scope:
-                host, news = await self._news.receive()
+                news = await self._news.receive()
             if not scope.cancelled_caught:
-                await self._take(host, news)
+                self._take(news)
             elif deadline_s == until_s:
                 raise self._failed(f"not every task {what} in time: {self._waiting_for()}")
             else:
                 raise self._failed(f"no record arrived for {self._patience_s():g} s: {self._waiting_for()}")
 
-    async def _take(self, host: int, news: JobEvent | NetstackError) -> None:
-        if isinstance(news, Failed | NetstackError):
-            raise await self._root_cause(host, news)
-        place = self._places[news.task, news.subtask]
-        if isinstance(news, Ended):
-            self._results[place] = news.result
+    def _take(self, news: _News) -> None:
+        if isinstance(news, str):
+            raise self._failed(news)
+        if isinstance(news, EndJob):
+            if news.state is not JobState.FINISHED:
+                raise self._failed((news.reason or "the run was cancelled").removesuffix(_NO_RESTART))
+            self._is_over = True
         else:
-            self._said(place, news.message)
+            self._said(*news)
         self._tell_progress()
 
     def _said(self, place: Placement, message: dict[str, Any]) -> None:
@@ -327,36 +313,25 @@ class _Conversation:
             case "stopped":
                 self._stopped[place.subtask] = message
                 self._phase = "draining"
-            case "ended":
-                self._ended.add(place.subtask)
+            case "ended" | "done":
+                self._ended.add(place)
         if place.task == SINK and "records" in message and message["records"] != self._arrived.get(place.subtask):
             self._arrived[place.subtask] = message["records"]
             self._moved_at_s = trio.current_time()
 
-    async def _root_cause(self, host: int, news: Failed | NetstackError) -> MeasurementFailed:
-        """What began it, after listening for a moment to what else is told."""
-        found = [(host, news)]
-        with trio.move_on_after(_GRACE_S):
-            while min(cause_rank(each) for _, each in found):
-                other, more = await self._news.receive()
-                if isinstance(more, Failed | NetstackError):
-                    found.append((other, more))
-        cause_host, cause = min(found, key=lambda each: cause_rank(each[1]))
-        if isinstance(cause, Failed):
-            address = self._daemons[cause_host].address
-            return self._failed(f"{cause.task}-{cause.subtask} on {address}: {cause.kind}: {cause.text}")
-        return self._failed(str(cause))
-
     def _failed(self, text: str) -> MeasurementFailed:
-        return MeasurementFailed(f"measuring over {len(self._daemons)} hosts failed: {text}")
+        for daemon in self._mesh.daemons:  # the user knows it by where its control port is
+            text = text.replace(daemon.name, daemon.address)
+        text = _TASK.sub(r"\1-\2 on ", text)
+        return MeasurementFailed(f"measuring over {len(self._mesh.daemons)} hosts failed: {text}")
 
     def _waiting_for(self) -> str:
-        """Tasks that have not returned, and what has arrived, as far as it helps."""
-        silent = [each for each in self._matrix.placements if each not in self._results]
-        if len(self._ready) < len(self._matrix.placements):
-            silent = [each for each in silent if each not in self._ready]
-        named = [f"{each} on {self._daemons[each.host].address}" for each in silent]
+        """Tasks that have not got as far as the others, and what has arrived, as far as it helps."""
+        over = self._ended if len(self._ready) == len(self._matrix.placements) else self._ready
+        silent = [each for each in self._matrix.placements if each not in over]
+        named = [f"{each} on {self._mesh.daemons[each.host].address}" for each in silent]
         more = f" and {len(named) - 4} more" if len(named) > 4 else ""
+        more += "".join(f"; {each.address} is gone: {each.gone}" for each in self._mesh.daemons if each.gone)
         return f"waiting for {', '.join(named[:4])}{more}; {sum(self._arrived.values())} records arrived"
 
     def _patience_s(self) -> float:

@@ -1,21 +1,19 @@
-"""One run over hosts from an ordinary function: connects to the daemons, measures, disconnects.
+"""One run over hosts from an ordinary function: adopts the daemons, measures, lets them go.
 
 Takes: a `MeshSpec`, the file of the shared secret. Gives: the document of the run.
 """
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import trio
 
-from netstack.errors import NetstackError
 from netstack.runtime.authentication import Secret
-from netstack.taskmanager.client import open_client
 
 from ..runner import OnProgress
+from .cluster import open_mesh
 from .coordinator import run_mesh
 from .spec import MeshSpec
 
@@ -42,16 +40,5 @@ def run_over_hosts(
 
 
 async def _run(spec: MeshSpec, secret: Secret | None, on_progress: OnProgress | None) -> dict[str, Any]:
-    failure: NetstackError | None = None
-    document: dict[str, Any] = {}
-    async with AsyncExitStack() as stack:
-        try:
-            daemons = [
-                await stack.enter_async_context(open_client(host.address, secret=secret)) for host in spec.parsed_hosts
-            ]
-            document = await run_mesh(spec, daemons, on_progress)
-        except NetstackError as error:  # leaves as it is, not inside the groups of the connections' nurseries
-            failure = error
-    if failure is not None:
-        raise failure
-    return document
+    async with open_mesh(spec, secret=secret) as mesh:
+        return await run_mesh(spec, mesh, on_progress)

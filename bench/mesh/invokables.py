@@ -1,12 +1,13 @@
 """What daemons run for the benchmark: a source, a relay, a sink; only netstack's public calls in between.
 
-Takes: an `InvokableTask` (parameters: the settings; where a sink's channels come from). Gives: records, and each
-task's side of the conversation with the coordinator:
+Takes: an `InvokableTask` (parameters: the settings). Gives: records, and each task's side of the conversation with the
+coordinator (its events):
 
     task         ready                                  gate open, or partition there
     coordinator  go      start_ns, starts, spins        start of the run and of each group's source, in its clock
     task         progress                               every 0.25 s
     source       stopped records, stopped_ns, samples   the last record is written; then it waits until all is consumed
+    source,relay done                                   all of it has been consumed
     sink         ended                                  every channel has ended
     coordinator  finish  stop_ns, samples               when the first source stopped, emit times, in the sink's clock
     task         returns its result
@@ -16,6 +17,7 @@ Samples are pairs of int64 arrays, as bytes: indexes of records, and when they w
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -37,6 +39,7 @@ from ..packed import kept
 from ..rows import RowSource
 from ..source import Source, span_records
 from ..worker_io import AnySource
+from .matrix import Matrix
 from .spec import MeshSpec
 from .telling import Meter, telling
 from .verify import GroupVerifier, RowGroupVerifier, SinkVerifier
@@ -73,6 +76,7 @@ async def source(task: InvokableTask) -> dict[str, Any]:
     )
     await writer.finish()
     await writer.wait_consumed()
+    task.send({"event": "done"})
     statistics = partition.statistics()
     return {
         "waits": waits,
@@ -102,13 +106,16 @@ async def relay(task: InvokableTask) -> dict[str, Any]:
     waits = meter.sample()
     await writer.finish()
     await writer.wait_consumed()
+    task.send({"event": "done"})
     return {"waits": waits, **_host_facts(task, meter)}
 
 
 async def sink(task: InvokableTask) -> dict[str, Any]:
     """Reads until every channel has ended, and proves what came."""
     spec = _spec_of(task)
-    verifier = SinkVerifier(spec, spec.lanes, task.parameters["lane_bases"])
+    matrix = Matrix(spec)
+    verifier = SinkVerifier(spec, spec.lanes, matrix.lane_bases(task.subtask))
+    hosts = [producer.host for producer in matrix.upstream()]
     gate = await task.open_gate()
     go = await _go(task)
     start_ns = int(go["start_ns"])
@@ -130,7 +137,7 @@ async def sink(task: InvokableTask) -> dict[str, Any]:
         "credits": sum(channel.announced_credit for channel in statistics.channels) if spec.credit else None,
         "debloated_buffer_bytes": statistics.debloated_buffer_bytes,
         "deliveries": [group.delivery().as_dict() for group in verifier.groups],
-        "pairs": _pairs(spec, verifier.groups, task.parameters["group_hosts"], start_ns, finish),
+        "pairs": _pairs(spec, verifier.groups, hosts, start_ns, finish),
         **facts,
     }
 
@@ -298,9 +305,10 @@ async def _go(task: InvokableTask) -> dict[str, Any]:
 
 
 def _host_facts(task: InvokableTask, meter: Meter) -> dict[str, Any]:
-    """What all tasks of a host share; the last of them to end has the final figures."""
+    """What all tasks of a process share; the last of them to end has the final figures."""
     statistics = task.environment.statistics()
     return {
+        "pid": os.getpid(),
         "cpu_s": meter.cpu_s(),
         "bytes_sent": statistics.bytes_sent,
         "bytes_received": statistics.bytes_received,

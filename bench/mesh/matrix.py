@@ -1,7 +1,7 @@
 """Which subtask sits where, and what each of them reads and writes.
 
-Takes: a `MeshSpec`, the address of every host's data. Gives: `Placement`s; a `RemoteTask` for each subtask; how
-much memory and how many slots a host needs.
+Takes: a `MeshSpec`. Gives: `Placement`s; the job, and where its subtasks run; how much memory and how many slots a host
+needs.
 
 Sources, relays and sinks are numbered host by host, in the order of `--hosts`. Every source writes one partition with
 `channels` subpartitions for each sink; sink j reads subpartitions j x channels and following of every source's
@@ -17,7 +17,16 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from netstack import GatePlan, NetworkConfig, PartitionPlan, required_buffers
-from netstack.taskmanager.remote_task import RemoteGate, RemotePartition, RemoteTask
+from netstack.schedule.graph.job_graph import OperatorKind
+from netstack.schedule.graph.stream_graph import (
+    ChainingStrategy,
+    Partitioner,
+    StreamEdge,
+    StreamGraph,
+    StreamNode,
+    StreamSettings,
+)
+from netstack.schedule.slots.fixed_placement import FixedPlacement
 
 from ..ends import SPARE_SEGMENTS, config_of
 from .spec import MeshSpec
@@ -93,39 +102,72 @@ class Matrix:
         """Slots a host gives: a source, a relay and a sink share one."""
         return max(self._hosts[host].sources, self._hosts[host].sinks)
 
-    def config(self, host: int) -> NetworkConfig:
-        """Settings of a host's TaskManager, with memory for every buffer its subtasks may use."""
+    def graph(self, name: str) -> StreamGraph:
+        """The job: invokables, and the channels between them. It never restarts: what was measured would be two runs.
+
+        Args:
+            name: of the job.
+        """
+        tasks = [(SOURCE, self.spec.sources), (SINK, self.spec.sinks)]
+        if self.spec.relay:
+            tasks.insert(1, (RELAY, self.spec.sinks))
+        nodes = [
+            StreamNode(
+                name=task,
+                kind=OperatorKind.INVOKABLE,
+                function=f"{_MODULE}:{task}",
+                parallelism=parallelism,
+                is_source=task == SOURCE,
+                strategy=ChainingStrategy.NEVER,
+                parameters={"spec": self.spec.as_dict()},
+            )
+            for task, parallelism in tasks
+        ]
+        edges = [
+            StreamEdge(source=number, target=number + 1, partitioner=Partitioner.REBALANCE, channels=self.spec.channels)
+            for number in range(len(nodes) - 1)
+        ]
+        return StreamGraph(
+            name=name, nodes=tuple(nodes), edges=tuple(edges), settings=StreamSettings(network=self.network())
+        )
+
+    def placed(self, taskmanagers: Sequence[str]) -> FixedPlacement:
+        """Where the job's subtasks run.
+
+        Args:
+            taskmanagers: the name of each host's, in the order of the hosts.
+        """
+        found: dict[str, list[str]] = {}
+        for each in self.placements:
+            found.setdefault(each.task, []).append(taskmanagers[each.host])
+        return FixedPlacement(found)
+
+    def network(self) -> NetworkConfig:
+        """Settings of the run's network on every host, with memory for every buffer that any host's subtasks may use.
+
+        What a source has in its own slot costs no credit; where all slots of a host share a process a little is spare.
+        """
         config = config_of(self.spec)
+        most = max(self._segments(host, config) for host in range(len(self._hosts)))
+        return dataclasses.replace(config, memory_bytes=most * config.segment_size_bytes)
+
+    def _segments(self, host: int, config: NetworkConfig) -> int:
         gates, partitions = {}, {}
         for each in self.on_host(host):
             producers = self._producers(each)
             if producers:
-                local = sum(producer.host == host for producer in producers)
+                local = sum(self._slot(producer) == self._slot(each) for producer in producers)
                 gates[f"{each}.0"] = GatePlan(len(producers) * self.spec.channels, local * self.spec.channels)
             if subpartitions := self._subpartitions(each):
                 partitions[str(each)] = PartitionPlan(subpartitions)
-        plan = required_buffers(gates=gates, partitions=partitions, connections=len(self._hosts) - 1, config=config)
+        connections = sum(map(self.slots, range(len(self._hosts)))) - 1
+        plan = required_buffers(gates=gates, partitions=partitions, connections=connections, config=config)
         assert plan.maximum is not None, "benchmarks write bounded partitions"
-        return dataclasses.replace(config, memory_bytes=(plan.maximum + SPARE_SEGMENTS) * config.segment_size_bytes)
+        return plan.maximum + SPARE_SEGMENTS
 
-    def tasks(self, host: int, addresses: Sequence[str]) -> list[RemoteTask]:
-        """What to deploy on a host.
-
-        Args:
-            host: its index.
-            addresses: where each host's data is read.
-        """
-        return [
-            RemoteTask(
-                each.task,
-                each.subtask,
-                f"{_MODULE}:{each.task}",
-                self._parameters(each),
-                self._subpartitions(each),
-                self._gates(each, addresses),
-            )
-            for each in self.on_host(host)
-        ]
+    def _slot(self, each: Placement) -> tuple[int, int]:
+        """The host and the slot of a subtask: the n-th of its kind there is in the n-th slot (`FixedPlacement`)."""
+        return each.host, each.subtask - self.on_host(each.host, each.task)[0].subtask
 
     def as_rows(self) -> list[dict[str, Any]]:
         """A row for each host, as plain JSON values."""
@@ -137,13 +179,6 @@ class Matrix:
             rows.append({"address": host.address, **numbers})
         return rows
 
-    def _parameters(self, each: Placement) -> dict[str, Any]:
-        parameters: dict[str, Any] = {"spec": self.spec.as_dict()}
-        if each.task == SINK:
-            parameters["lane_bases"] = self.lane_bases(each.subtask)
-            parameters["group_hosts"] = [producer.host for producer in self.upstream()]
-        return parameters
-
     def _subpartitions(self, each: Placement) -> int:
         if each.task == SINK:
             return 0
@@ -154,15 +189,6 @@ class Matrix:
         if each.task == SOURCE:
             return []
         return self.upstream() if each.task == SINK else self.of_task(SOURCE)
-
-    def _gates(self, each: Placement, addresses: Sequence[str]) -> tuple[RemoteGate, ...]:
-        producers = self._producers(each)
-        if not producers:
-            return ()
-        partitions = tuple(
-            RemotePartition(addresses[producer.host], producer.task, producer.subtask) for producer in producers
-        )
-        return (RemoteGate(partitions, each.subtask * self.spec.channels, self.spec.channels),)
 
 
 def _placed(task: str, counts: Iterable[int]) -> list[Placement]:

@@ -20,7 +20,7 @@ from ..histogram import Histogram
 from ..host import host_facts, version
 from ..runner import connection_warnings, pace_warnings, paced_window
 from .clocks import HostClock, latency_correction_ns, latency_uncertainty_ns
-from .matrix import RELAY, SINK, SOURCE, Matrix, Placement
+from .matrix import SINK, SOURCE, Matrix, Placement
 from .timeline import Timeline
 from .verify import Delivery, order_of, problems
 
@@ -69,6 +69,12 @@ class Outcome:
         return [self.results[each] for each in self.matrix.of_task(task) if host in (None, each.host)]
 
     @property
+    def crowded(self) -> set[int]:
+        """See `crowded_hosts`."""
+        slots = [self.matrix.slots(index) for index in range(len(self.hosts))]
+        return crowded_hosts([host.facts for host in self.hosts], slots)
+
+    @property
     def names(self) -> list[str]:
         """A short name for each host: the one it has, where no two have the same."""
         names = [str(host.facts.get("name") or host.facts.get("hostname") or host.address) for host in self.hosts]
@@ -103,7 +109,7 @@ def document_of(outcome: Outcome, engine_kind: str) -> dict[str, Any]:
     latency = Histogram()
     for pair in pairs.values():
         latency.merge(pair.latency)
-    wire_bytes = round(sum(_host_most(outcome, index, "bytes_sent") for index in range(len(outcome.hosts))))
+    wire_bytes = round(sum(_of_host(outcome, index, "bytes_sent") for index in range(len(outcome.hosts))))
     payload_mb_per_s = records_per_s * record_bytes / 1e6
     wrong = _problems(outcome)
     one_way, there_and_back = (Histogram(), latency) if spec.relay else (latency, Histogram())
@@ -166,14 +172,17 @@ def host_latencies(outcome: Outcome) -> list[Histogram]:
     return found
 
 
-def crowded_hosts(facts: Sequence[Mapping[str, Any]]) -> set[int]:
-    """Indexes of daemons that share a machine with so many others that none may spin on the clock.
+def crowded_hosts(facts: Sequence[Mapping[str, Any]], slots: Sequence[int]) -> set[int]:
+    """Indexes of daemons with so many processes on their machine, theirs or others', that none may spin on the clock.
 
     Args:
         facts: of all daemons.
+        slots: that each gives to the run; of one whose slots are processes each counts.
     """
     machines = [str(each.get("hostname") or index) for index, each in enumerate(facts)]
-    together = Counter(machines)
+    together: Counter[str] = Counter()
+    for machine, each, count in zip(machines, facts, slots, strict=True):
+        together[machine] += count if each.get("slot_addresses") else 1
     return {
         index
         for index, (machine, each) in enumerate(zip(machines, facts, strict=True))
@@ -256,7 +265,7 @@ def _host_rows(outcome: Outcome, pairs: Mapping[tuple[int, int], _Pair]) -> Rows
                 "bytes": round(records * record_bytes),
                 "records_per_s": records_per_s,
                 "payload_mb_per_s": records_per_s * record_bytes / 1e6,
-                "cpu_s": _host_most(outcome, index, "cpu_s"),
+                "cpu_s": _of_host(outcome, index, "cpu_s"),
                 "clock_offset_us": host.clock.offset_ns(middle_ns) / 1000,
                 "clock_uncertainty_us": host.clock.uncertainty_ns / 1000,
                 "backpressured_ms_per_s": _ms_per_s(outcome.of(SOURCE, index), "soft_s", "hard_s"),
@@ -312,17 +321,12 @@ def _clock_rows(outcome: Outcome) -> Rows:
 
 
 def _cpu_s_per_gb(outcome: Outcome, gigabytes: float) -> dict[str, float | None]:
-    """Of all daemons; of each role where every daemon has only one."""
+    """Of all processes; of each role where every process has only one."""
     used: dict[tuple[Any, ...], tuple[bool, bool, float]] = {}
-    for index, host in enumerate(outcome.hosts):
-        # Daemons in one process count its time once.
-        process = host.facts.get("hostname"), host.facts.get("pid") or host.address
+    for each, result in outcome.results.items():
+        process = outcome.hosts[each.host].facts.get("hostname"), result["pid"]
         writes, reads, cpu_s = used.get(process, (False, False, 0.0))
-        used[process] = (
-            writes or bool(outcome.of(SOURCE, index)),
-            reads or bool(outcome.of(SINK, index)) or bool(outcome.of(RELAY, index)),
-            max(cpu_s, _host_most(outcome, index, "cpu_s")),
-        )
+        used[process] = writes or each.task == SOURCE, reads or each.task != SOURCE, max(cpu_s, result["cpu_s"])
     total = sum(cpu_s for *_, cpu_s in used.values())
     is_split = all(writes != reads for writes, reads, _ in used.values())
     producer = sum(cpu_s for writes, _, cpu_s in used.values() if writes) if is_split else None
@@ -362,20 +366,25 @@ def _clock_warnings(outcome: Outcome) -> list[str]:
 
 def _crowd_warnings(outcome: Outcome) -> list[str]:
     """Daemons that take each other's processor."""
-    crowded = crowded_hosts([host.facts for host in outcome.hosts])
+    crowded = outcome.crowded
     if not crowded:
         return []
     cpus = outcome.hosts[min(crowded)].facts.get("cpus")
+    who = "the slots of a daemon" if len(crowded) == 1 else f"{len(crowded)} daemons"
     paced = outcome.matrix.spec.rate_per_s is not None
     return [
-        f"{len(crowded)} daemons share a machine of {cpus} CPUs: they wait for each other"
+        f"{who} share a machine of {cpus} CPUs: they wait for each other"
         + ("; records leave some 0.1 ms late, because nobody spins on the clock" if paced else "")
     ]
 
 
-def _host_most(outcome: Outcome, host: int, name: str) -> float:
-    """A figure that all tasks of a host share, from the last that told it."""
-    return max(float(outcome.results[each][name]) for each in outcome.matrix.on_host(host))
+def _of_host(outcome: Outcome, host: int, name: str) -> float:
+    """A figure of a host's processes together, of each from the last of its tasks that told it."""
+    found: dict[int, float] = {}
+    for each in outcome.matrix.on_host(host):
+        result = outcome.results[each]
+        found[result["pid"]] = max(found.get(result["pid"], 0.0), float(result[name]))
+    return sum(found.values())
 
 
 def _ms_per_s(results: Iterable[Mapping[str, Any]], *names: str) -> float | None:

@@ -62,7 +62,7 @@ class Cluster:
     """As many TaskManagers as a job needs.
 
     Args:
-        scheduler: of the job; it is not watched by heartbeats.
+        scheduler: of the job.
         subtasks: of the job.
         slots: in all.
     """

@@ -71,8 +71,8 @@ def job_of(parallelism: int, type: ResultPartitionType) -> JobGraph:
 def scheduler_of(
     parallelism: int, type: ResultPartitionType, mode: LoadBalanceMode = LoadBalanceMode.NONE
 ) -> Scheduler:
-    """A scheduler that restarts once and has no heartbeats to watch."""
-    settings = SchedulerSettings(mode=mode, heartbeats=None)
+    """A scheduler that restarts once."""
+    settings = SchedulerSettings(mode=mode)
     return Scheduler(job_of(parallelism, type), "benchmark", restart=FixedDelay(1), settings=settings)
 
 

@@ -332,7 +332,7 @@ class Cluster:
             return "nobody runs it"
         master = record.master
         tasks = {
-            f"{host.name}": [scope.task_states() for scope in host.service._scopes.values()]
+            f"{host.name}": [scope.task_states() for scope in host.service.scopes]
             for host in self.taskmanagers
             if host.service is not None
         }
@@ -445,7 +445,7 @@ class Cluster:
             service: TaskManager | None = host.service
             if service is None:
                 continue
-            found = [scope.environment for scope in service._scopes.values()]
+            found = [scope.environment for scope in service.scopes]
             for environment in dict.fromkeys((service.environments.shared, *found)):
                 if environment is not None:
                     self._environments.setdefault(environment, host.process)
@@ -475,11 +475,9 @@ class Cluster:
             service: TaskManager = host.service
             if not service.is_idle:
                 yield f"jobs at {host.name}"
-            if service.slots.free_slots != service.slots.slots:
-                yield f"slots at {host.name}"
             if service.environments.shared is not None:
                 yield f"the network of jobs at {host.name}"
-            if service.slots.free_memory_bytes != service.slots.memory_bytes:
+            if service.memory.free_memory_bytes != service.memory.memory_bytes:
                 yield f"memory at {host.name}"
         for path in files_in(str(self._folder / "jobs")):
             if path.endswith((".part", ".tmp")):

@@ -123,7 +123,7 @@ class SparkEngine:
             rows_file=self._workload.packed.name if self._workload else None,
             token=Secret.generate().reveal(),
             build=self._build,
-            memory_bytes=max(matrix.config(rank).memory_bytes for rank in range(spec.nodes)),
+            memory_bytes=matrix.network().memory_bytes,
             ports=settings.node_ports,
             needs_distinct_hosts=settings.needs_distinct_hosts,
             setup_timeout_s=settings.setup_timeout_s,

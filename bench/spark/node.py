@@ -3,8 +3,9 @@
 Takes: the job as plain data, an `allGather`. Gives: one row a node, also when something failed.
 
 In order: bind and listen; exchange addresses, once (each `allGather` costs a second, and is no start signal); the node
-of rank 0 connects to every daemon, its own included, and runs the same mesh as `--hosts` does; the others serve until
-it has gone. What goes wrong before the exchange travels inside it, so that every node learns of it at once.
+of rank 0 has the JobManager, which adopts every daemon, its own included, and runs the same mesh as `--hosts` does; the
+others serve until it has gone. What goes wrong before the exchange travels inside it, so every node learns of it at
+once.
 
 Rules: nothing depends on cleaning up: Spark ends a cancelled node by SIGKILL. Every wait has a deadline.
 """
@@ -30,10 +31,10 @@ from netstack.control.build import build_of, own_build
 from netstack.errors import NetstackError
 from netstack.runtime.authentication import Secret
 from netstack.runtime.causes import is_secondary, root_cause, told
-from netstack.taskmanager.client import TaskManagerClient, open_client
 from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
 
 from ..host import cpu_model
+from ..mesh.cluster import open_mesh
 from ..mesh.coordinator import measure_mesh
 from ..mesh.result import document_of, host_latencies
 from ..mesh.spec import MeshSpec
@@ -270,17 +271,10 @@ class Node:
         job = self._job
         hosts = tuple(f"{address}={job.sources}/{job.sinks}" for address in addresses)
         spec = MeshSpec(**job.settings, hosts=hosts, relay=job.relay, rows_file=job.rows_file)
-        async with AsyncExitStack() as stack:
-            daemons: list[TaskManagerClient] = []
-            for address in addresses:
-                client = open_client(
-                    address,
-                    secret=Secret(job.token),
-                    name="node 0",
-                    connect_timeout_s=job.setup_timeout_s,
-                )
-                daemons.append(await stack.enter_async_context(client))
-            outcome = await measure_mesh(spec, daemons)
+        async with open_mesh(
+            spec, secret=Secret(job.token), name="node 0", connect_timeout_s=job.setup_timeout_s
+        ) as mesh:
+            outcome = await measure_mesh(spec, mesh)
         latencies = [histogram.to_dict() for histogram in host_latencies(outcome)]
         return {**document_of(outcome, "spark"), HOST_LATENCIES: latencies}
 

@@ -90,7 +90,7 @@ _FILE_NAMES: Final = {
 @click.option(
     "--jobmanager",
     metavar="ADDR:PORT",
-    help=f"Register there, and again when it comes back; ${ADDRESS_VARIABLE} if not given. Else serve who dials in.",
+    help=f"Register there, and again when it comes back; ${ADDRESS_VARIABLE} if not given. Else one may dial here.",
 )
 @click.option("--name", help="In reports; the host's name if not given.")
 @click.option("--slots", type=COUNT, help="Subtasks of each task it runs at once; the number of CPUs if not given.")
@@ -143,7 +143,7 @@ _FILE_NAMES: Final = {
     "--slots-in",
     type=click.Choice([PROCESSES, LOOP]),
     help="processes: each slot is a process, so slots run in parallel and cannot hurt each other; loop: all slots share"
-    " one process and one event loop. processes with --jobmanager, else loop.",
+    " one process and one event loop. processes if not given.",
 )
 @click.option(
     "--cancellation-timeout",
@@ -168,8 +168,8 @@ _FILE_NAMES: Final = {
 def taskmanager(config_file: Path | None, until_eof: bool, log_kind: str, as_json: bool, **flags: Any) -> int:
     """A long-lived process, one per host: runs tasks of any number of jobs, several at once within its slots.
 
-    Jobs come from the JobManager it registers at, from netstack-bench run|sweep --hosts, or from whoever uses
-    netstack.taskmanager.client. A job whose driver dies is closed, and everything of it is released.
+    Jobs come from the JobManager it registers at; without --jobmanager it waits for one that dials it, as that of
+    netstack-bench run|sweep --hosts does. A job whose JobManager dies is closed, and everything of it is released.
     """
     settings = from_environment()
     if config_file is not None:
@@ -184,9 +184,7 @@ def taskmanager(config_file: Path | None, until_eof: bool, log_kind: str, as_jso
     processes = None
     if slots_in not in (None, PROCESSES, LOOP):
         raise ConfigError(f"slots_in = {slots_in!r:.60}; give {PROCESSES} or {LOOP}")
-    if slots_in == PROCESSES and config.jobmanager is None:
-        raise ConfigError("--slots-in processes goes with --jobmanager: nobody drives the slots directly")
-    if (slots_in or (LOOP if config.jobmanager is None else PROCESSES)) == PROCESSES:
+    if slots_in != LOOP:
         if process_memory_bytes is not None:
             check_process_memory(process_memory_bytes)
         slots = SlotSettings(config=config, process_memory_bytes=process_memory_bytes)
@@ -324,8 +322,8 @@ async def _announce(manager: TaskManager, processes: SlotProcesses | None, as_js
         "address": manager.address,
         "control": manager.control_address,
         "metrics": metrics,
-        "slots": manager.slots.slots,
-        "memory_bytes": manager.slots.memory_bytes,
+        "slots": manager.config.slots,
+        "memory_bytes": manager.memory.memory_bytes,
         "pid": manager.facts()["pid"],
     }
     with contextlib.suppress(BrokenPipeError):
@@ -334,4 +332,4 @@ async def _announce(manager: TaskManager, processes: SlotProcesses | None, as_js
         else:
             shown = "".join(f", {name} at {addresses[name]}" for name in ("metrics",) if addresses[name])
             control = "" if manager.control_address == manager.address else f", control at {manager.control_address}"
-            click.echo(f"listening at {manager.address}{control}{shown}; {manager.slots.slots} slots")
+            click.echo(f"listening at {manager.address}{control}{shown}; {manager.config.slots} slots")

@@ -10,6 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from ..errors import ConnectionLost
+from .link import ControlLink
+
+CLOCK_SAMPLES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +47,24 @@ def best_sample(exchanges: Iterable[tuple[int, int, int]]) -> ClockSample:
     rtt_ns = received_ns - sent_ns
     middle_ns = sent_ns + rtt_ns // 2
     return ClockSample(theirs_ns - middle_ns, (rtt_ns + 1) // 2, rtt_ns, middle_ns)
+
+
+async def measure_clock(link: ControlLink, samples: int = CLOCK_SAMPLES) -> ClockSample:
+    """The clock of a link's other end against ours; best while nothing else is on the wire.
+
+    Args:
+        link: somebody receives on it.
+        samples: how often it is asked; at least once.
+
+    Raises:
+        ConnectionLost: the other end is gone, or does not answer.
+
+    Cancellation: nothing is left behind.
+    """
+    exchanges = []
+    for _ in range(samples):
+        with trio.move_on_after(link.heartbeat_timeout_s) as silence:
+            exchanges.append(await link.ping())
+        if silence.cancelled_caught:
+            raise ConnectionLost(f"{link.peer} did not answer within {link.heartbeat_timeout_s:g} s")
+    return best_sample(exchanges)

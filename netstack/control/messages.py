@@ -2,8 +2,7 @@
 
 Takes: nothing. Gives: frozen messages, and `CODEC`, which makes documents of them (`codec`).
 
-Who *drives* a TaskManager is a JobManager, or a client that uses one TaskManager without a JobManager (a benchmark):
-the same messages for both. Rules: messages of a job carry its id, and one of a job that is not open is ignored; what is
+Rules: messages of a job carry its id, and one of a job that is not open is ignored; what is
 said of a task carries its attempt, so a late word about an old attempt is recognised.
 """
 
@@ -16,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from .codec import Attempt, MessageCodec, Plain
 
-VERSION: Final = 3
+VERSION: Final = 4
 """Of the control protocol."""
 
 GREETING: Final = "netstack control"
@@ -25,7 +24,7 @@ SLICE_BYTES: Final = 1 << 20
 """What may be long is cut into messages of about this length, so that signs of life pass between them."""
 
 
-# --------------------------------------------------------------------------------------- from a driver to a TaskManager
+# ----------------------------------------------------------------------------------- from a JobManager to a TaskManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +34,7 @@ class OpenJob:
     Attributes:
         job_id: 16 hex digits, unique among everybody's.
         name: for people.
-        slots: how many of the TaskManager's; 0 where the driver keeps account of slots itself.
-        slot_timeout_s: how long to wait for slots and memory that other jobs hold.
+        memory_timeout_s: how long to wait for memory that other jobs hold.
         data_address: how others reach this TaskManager: what channels name.
         network: settings of a network environment of the job's own; None uses the one that jobs share.
         information: what all tasks of the job share; may be empty.
@@ -44,8 +42,7 @@ class OpenJob:
 
     job_id: str
     name: str
-    slots: int
-    slot_timeout_s: float
+    memory_timeout_s: float
     data_address: str
     network: Plain | None
     information: bytes
@@ -119,15 +116,6 @@ class DropDataset:
     """Nobody needs the dataset any more; one that is not here is ignored."""
 
     key: str
-
-
-@dataclass(frozen=True, slots=True)
-class TellTask:
-    """Something for an invokable's `receive`."""
-
-    job_id: str
-    attempt: Attempt
-    message: Plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +198,7 @@ class AskStatistics:
 
 @dataclass(frozen=True, slots=True)
 class AskDetails:
-    """Answered by `Statistics`, whose document tells what every channel of this driver's jobs is like now."""
+    """Answered by `Statistics`, whose document tells what every channel of this JobManager's jobs is like now."""
 
     token: int
 
@@ -223,7 +211,7 @@ class AskStacks:
     job_id: str
 
 
-# ------------------------------------------------------------------------------------- from a TaskManager to its driver
+# ----------------------------------------------------------------------------------- from a TaskManager to a JobManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,15 +340,6 @@ class PartitionConsumable:
     job_id: str
     attempt: Attempt
     partition: int
-
-
-@dataclass(frozen=True, slots=True)
-class TaskSaid:
-    """What an invokable gave to `send`."""
-
-    job_id: str
-    attempt: Attempt
-    message: Plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,6 +479,21 @@ class AskRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class OperatorEvent:
+    """Between an operator and its coordinator in the JobManager, in order.
+
+    Attributes:
+        job_id: of which job.
+        attempt: of which task.
+        event: theirs.
+    """
+
+    job_id: str
+    attempt: Attempt
+    event: Plain
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """The connection is of no use; whoever says so ends it."""
 
@@ -534,7 +528,6 @@ Message: TypeAlias = (
     | ReleasePartitions
     | KeepDataset
     | DropDataset
-    | TellTask
     | TriggerCheckpoint
     | AbortCheckpoint
     | CheckpointCompleted
@@ -553,7 +546,7 @@ Message: TypeAlias = (
     | CheckpointAcknowledged
     | CheckpointDeclined
     | PartitionConsumable
-    | TaskSaid
+    | OperatorEvent
     | JobProgress
     | FetchBlob
     | BlobKept

@@ -25,7 +25,7 @@ from ..checkpoint.coordinator import CheckpointCoordinator, JobTask
 from ..checkpoint.finals import FinalStates
 from ..checkpoint.snapshot import TaskFile
 from ..checkpoint.storage import CheckpointStorage
-from ..control.codec import Attempt
+from ..control.codec import Attempt, Plain, check_plain
 from ..control.messages import (
     CheckpointAcknowledged,
     CheckpointDeclined,
@@ -33,12 +33,12 @@ from ..control.messages import (
     JobClosed,
     JobProgress,
     Message,
+    OperatorEvent,
     PartitionConsumable,
     SlotBlocked,
     SlotEnded,
     TaskFailed,
     TaskFinished,
-    TaskSaid,
     TaskStates,
     attempts_of,
 )
@@ -53,6 +53,7 @@ from .blame import PATIENCE_S, Blame
 from .checkpoint_commands import TaskCommands
 from .checkpoints import CheckpointReport, JobCheckpoints
 from .cluster import Cluster
+from .coordinator import JobCoordinator
 from .driver import JobDriver
 from .durable import until_stored
 from .failures import ENDED, Failed, FailureHistory
@@ -88,6 +89,7 @@ class JobMaster:
         blocked: slots whose event loop user code keeps from turning, by TaskManager and slot.
         failures: of its tasks, and of all of it.
         end: how the job ended; None before.
+        ended: set when `run` has ended, however it did.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class JobMaster:
         storage: CheckpointStorage | None = None,
         restore: int | None = None,
         patience_s: float = PATIENCE_S,
+        coordinator: JobCoordinator | None = None,
         in_thread: InThread,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -116,6 +119,7 @@ class JobMaster:
             storage: of its checkpoints; given when it takes some, or begins from one.
             restore: the checkpoint in `storage` that it begins from.
             patience_s: how long a failure waits for a better explanation; see `blame`.
+            coordinator: takes part in the job from inside this process.
             in_thread: runs what blocks.
             clock: seconds since 1970, for the log.
         """
@@ -137,6 +141,7 @@ class JobMaster:
         self._cluster = cluster
         self._make_coordinator = make_coordinator
         self._storage = storage
+        self._coordinator = coordinator
         self._in_thread = in_thread
         self._clock = clock
         self._taskmanagers: dict[str, TaskManagerLocation] = {}
@@ -181,6 +186,8 @@ class JobMaster:
             self.lost(taskmanager, text)
         else:
             self._note("taskmanager", f"{taskmanager}: {text}")
+        if self._coordinator is not None:
+            self._coordinator.refused(taskmanager, reason)
 
     def heard(self, taskmanager: str, message: Message) -> None:
         """A TaskManager says something about this job.
@@ -219,11 +226,13 @@ class JobMaster:
                 if self.end is None:
                     self.lost(taskmanager, f"it closed the job: {message.reason}")
                 self._closed(taskmanager)
-            case TaskSaid():
-                pass  # nobody here listens to invokables
+            case OperatorEvent():
+                if self._driver.is_current(message.attempt) and self._coordinator is not None:
+                    self._coordinator.event(*self.tasks.named(message.attempt), message.event)
             case _:
                 raise RemoteProtocolError(
-                    ErrorCode.UNEXPECTED_FRAME, f"{taskmanager} sent what only a driver says: {type(message).__name__}"
+                    ErrorCode.UNEXPECTED_FRAME,
+                    f"{taskmanager} sent what no TaskManager says: {type(message).__name__}",
                 )
 
     def _check_place(self, taskmanager: str, attempt: Attempt, message: Message) -> None:
@@ -244,6 +253,16 @@ class JobMaster:
                 ErrorCode.UNEXPECTED_FRAME,
                 f"{taskmanager} tells of attempt {attempt} ({type(message).__name__}), which was not sent there",
             )
+
+    def send_event(self, vertex: str, subtask: int, event: Plain) -> None:
+        """Tells a task something, for its `receive`; one that is nowhere hears nothing.
+
+        Raises:
+            ConfigError: it is no dict of plain data, or too large.
+        """
+        for taskmanager, attempts in self.tasks.by_taskmanager([(vertex, subtask)]).items():
+            for attempt in attempts:
+                self._cluster.send(taskmanager, OperatorEvent(self.job_id, attempt, check_plain(event)))
 
     # ---------------------------------------------------------------------------------------------------- from users
 
@@ -324,11 +343,14 @@ class JobMaster:
                 await self._prepare(nursery)
                 self._inbox.post(events.StartJob(0.0))
                 end = await self._loop()
+                if self._coordinator is not None:
+                    self._coordinator.ended(end)
                 await self._after(end)
                 nursery.cancel_scope.cancel()
         finally:
             if self._checkpoints is not None:
                 self._checkpoints.abandon()
+            self.ended.set()  # also when it broke: nobody waits for what is over
             for taskmanager in self._open:
                 self._cluster.send(taskmanager, CloseJob(self.job_id))
         return end
@@ -408,8 +430,6 @@ class JobMaster:
                 self._inbox.post(events.Proceed(0.0))
             case instructions.EndJob():
                 self.end = self._explained(instruction)
-            case instructions.AskHeartbeats():
-                pass  # links have signs of life of their own
 
     async def _deploy(self, deploy: instructions.Deploy) -> None:
         self._note("deploy", f"{deploy.subtasks.size} tasks are sent to their TaskManagers")
@@ -507,7 +527,6 @@ class JobMaster:
                 self._all_closed = trio.Event()
                 await self._all_closed.wait()
         self._note("job", f"{end.state.value}{f': {end.reason}' if end.reason else ''}")
-        self.ended.set()
 
     def _explained(self, end: instructions.EndJob) -> instructions.EndJob:
         """A job that got too few slots says how many it needs, and what there was."""

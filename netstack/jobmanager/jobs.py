@@ -35,9 +35,11 @@ from ..schedule.graph.job_file import job_of
 from ..schedule.graph.job_generator import GeneratedJob, generate_job
 from ..schedule.graph.stream_graph import StreamGraph
 from ..schedule.scheduler import Scheduler, SchedulerSettings
+from ..schedule.slots.fixed_placement import FixedPlacement
 from ..schedule.slots.slot_pool import SlotPoolSettings
 from ..schedule.strategies.scheduling_types import InputConstraint, SchedulingType, check_scheduling
 from .checkpoint_owners import CheckpointOwners
+from .coordinator import JobCoordinator
 from .datasets import readers_of
 from .durable import FIRST_PAUSE_S, LONGEST_PAUSE_S, until_stored
 from .failures import FailureHistory, failure_documents
@@ -64,6 +66,8 @@ class JobRecord:
         information: what all of its tasks share, packed.
         storage: of its checkpoints; None takes none.
         named_folder: of its checkpoints, where the job names one of its own.
+        placement: see `Jobs.submit`.
+        coordinator: see `Jobs.submit`.
         master: while it runs.
         end: how it ended.
         last: its details when it ended.
@@ -78,6 +82,8 @@ class JobRecord:
     information: bytes = b""
     storage: CheckpointStorage | None = None
     named_folder: str | None = None
+    placement: FixedPlacement | None = None
+    coordinator: JobCoordinator | None = None
     master: JobMaster | None = None
     end: Mapping[str, Any] | None = None
     last: dict[str, Any] | None = None
@@ -111,6 +117,8 @@ class Jobs:
         allow_non_restored_state: bool = False,
         code: Mapping[str, str] | None = None,
         builds: Mapping[str, str] | None = None,
+        placement: FixedPlacement | None = None,
+        coordinator: JobCoordinator | None = None,
     ) -> str:
         """Accepts a job and starts it.
 
@@ -120,6 +128,8 @@ class Jobs:
             allow_non_restored_state: state there of operators that the job does not have is left behind.
             code: package -> SHA-256 of what was sent with it.
             builds: package -> hash of its code where it was submitted.
+            placement: which TaskManager each subtask runs on; not kept beyond this process, as the next one.
+            coordinator: takes part in the job from inside this process.
 
         Returns:
             Its id.
@@ -140,7 +150,8 @@ class Jobs:
             pieces = sum(each.subpartitions for each in dataset.partitions)
             operator["source_size"] = {"bytes": dataset.bytes, "splits": pieces}
             parameters |= {"format": dataset.format, "partitions": [asdict(each) for each in dataset.partitions]}
-        record = self._read(StoredJob(job_id, document, time.time(), None, dict(code or {}), dict(builds or {})))
+        stored = StoredJob(job_id, document, time.time(), None, dict(code or {}), dict(builds or {}))
+        record = self._read(stored, placement, coordinator)
         for digest in record.stored.code.values():
             await self._in_thread(partial(self._manager.store.code_bytes, digest))
         if from_savepoint is not None:
@@ -277,7 +288,12 @@ class Jobs:
 
     # Inside.
 
-    def _read(self, stored: StoredJob) -> JobRecord:
+    def _read(
+        self,
+        stored: StoredJob,
+        placement: FixedPlacement | None = None,
+        coordinator: JobCoordinator | None = None,
+    ) -> JobRecord:
         """What follows from a document.
 
         Raises:
@@ -304,6 +320,8 @@ class Jobs:
             JobInformation.of(stored.job_id, generated.job, builds=stored.builds, code=_code_of(stored)).pack(),
             None if folder is None else CheckpointStorage(folder, keep=generated.job.keep),
             None if settings.checkpoints is None else settings.checkpoint_folder,
+            placement,
+            coordinator,
         )
         if graph.settings.scheduling is not None:
             check_scheduling(generated.job, SchedulingType(graph.settings.scheduling))
@@ -320,10 +338,10 @@ class Jobs:
             store=self._manager.blobs,
             settings=SchedulerSettings(
                 mode=config.load_balance,
+                placement=record.placement,
                 slots=SlotPoolSettings(
                     request_timeout_s=config.slot_timeout_s, idle_timeout_s=config.slot_idle_timeout_s
                 ),
-                heartbeats=None,
                 offload=config.offload,
                 builds=record.stored.builds,
                 code=_code_of(record.stored),
@@ -379,6 +397,7 @@ class Jobs:
             storage=record.storage,
             restore=restore,
             patience_s=1.2 * self._manager.config.heartbeat_timeout_s,
+            coordinator=record.coordinator,
             in_thread=self._in_thread,
         )
         self.records[job_id] = record

@@ -2,9 +2,10 @@
 
 Takes: addresses, a secret, a folder. Gives: `open_jobmanager`, which serves until it is cancelled.
 
-TaskManagers dial in and say how many slots they have; they are watched by the signs of life of their links. A job gets
-slots in the order of submission. What was submitted is in the folder before anybody is told so; after a kill the next
-JobManager on the folder goes on with every job that had not ended, from its newest checkpoint.
+TaskManagers dial in and say how many slots they have, or are dialled (`JobManager.adopt`); they are watched by the
+signs of life of their links. A job gets slots in the order of submission. What was submitted is in the folder before
+anybody is told so; after a kill the next JobManager on the folder goes on with every job that had not ended, from its
+newest checkpoint.
 
 Rules: what one connection says ends that connection at most. A job that breaks in here fails, and the others go on.
 """
@@ -24,7 +25,7 @@ from typing import Any, Final, final
 
 import trio
 
-from ..control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greeting
+from ..control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greeting, dial
 from ..control.messages import (
     BlobKept,
     CloseJob,
@@ -35,6 +36,7 @@ from ..control.messages import (
     JobRefused,
     Message,
     OpenJob,
+    Refused,
     Stacks,
     Statistics,
 )
@@ -45,11 +47,13 @@ from ..errors import (
     RequestRefused,
 )
 from ..runtime.admission import Admission
+from ..runtime.authentication import Secret, prove_dialler
 from ..runtime.background import background_tasks
-from ..runtime.control_port import ControlPort, answer_questions
+from ..runtime.control_port import ERROR_CHARACTERS, ControlPort, answer_questions
 from ..runtime.threads import InThread, in_thread
 from ..schedule.descriptors.blob_store import MemoryBlobStore
 from ..schedule.slots.slots import PhysicalSlot, SlotWish
+from ..shown import shown_text
 from ..transport import Listener, transport_for
 from ..version import __version__
 from .asks import Asks
@@ -73,6 +77,9 @@ BARRED_S: Final = 10.0
 
 ORDER_PATIENCE_S: Final = 0.5
 """How long the slots of one TaskManager wait for those of others that were asked before it."""
+
+ADOPTION_TIMEOUT_S: Final = 30.0
+"""How long a TaskManager that is adopted may work for another JobManager before: longer than it waits itself."""
 
 MEMORY_TIMEOUT_S: Final = 30.0
 """How long a TaskManager waits until others give network memory back that a job needs."""
@@ -203,7 +210,6 @@ class JobManager:
                     OpenJob(
                         offer.job_id,
                         master.name,
-                        0,
                         MEMORY_TIMEOUT_S,
                         found.location.address,
                         job.network,
@@ -268,7 +274,7 @@ class JobManager:
 
     async def _talk(self, link: ControlLink, greeting: Greeting) -> None:
         if greeting.role == TASKMANAGER:
-            await self._serve_taskmanager(link, greeting)
+            await self._serve_taskmanager(self._registered(link, greeting))
         elif greeting.role == CLIENT:
             upload = Upload(self._uploads, link.place.rpartition(":")[0])
             try:
@@ -279,12 +285,88 @@ class JobManager:
         else:
             raise RequestRefused("this is a JobManager: TaskManagers and clients dial it")
 
-    async def _serve_taskmanager(self, link: ControlLink, greeting: Greeting) -> None:
-        found = self.taskmanagers.register(link, greeting)
+    async def adopt(
+        self,
+        address: str,
+        *,
+        secret: Secret | None = None,
+        slots: int | None = None,
+        connect_timeout_s: float = 10.0,
+        adoption_timeout_s: float = ADOPTION_TIMEOUT_S,
+    ) -> ConnectedTaskManager:
+        """Dials a TaskManager that was started without a JobManager, and has it work for this one from now on.
+
+        It is lost when its link is, like any other, and is not dialled again.
+
+        Args:
+            address: `host:port` or URL of its control or only port.
+            secret: shared with it.
+            slots: how many of its slots are used; None: all.
+            connect_timeout_s: for dialling, proof and greetings.
+            adoption_timeout_s: how long it may work for another JobManager until then.
+
+        Raises:
+            ConnectionLost: nobody answers, or it works for another JobManager; the text says which.
+            AuthenticationFailed: the secrets differ, or only one end has one.
+            RequestRefused: it is another release, no TaskManager, or has fewer slots.
+            RemoteProtocolError: it is no control port, or one that wants a secret.
+
+        Cancellation: it is let go.
+        """
+        link, greeting = await dial(
+            address,
+            role=JOBMANAGER,
+            name=self.config.name or socket.gethostname(),
+            facts=self._facts(),
+            prove=None if secret is None else partial(prove_dialler, secret=secret),
+            heartbeat_timeout_s=self.config.heartbeat_timeout_s,
+            connect_timeout_s=connect_timeout_s,
+        )
+        try:
+            if greeting.role != TASKMANAGER:
+                raise RequestRefused(f"{link.place} is no TaskManager but a {greeting.role}")
+            found = self._registered(link, greeting, slots)
+        except BaseException:
+            link.close()
+            raise
+        scope = trio.CancelScope()
+        self._nursery.start_soon(self._serve_adopted, found, scope)
+        try:
+            with trio.move_on_after(adoption_timeout_s + self.config.heartbeat_timeout_s) as patience:
+                await link.ping()  # answered when it works for us
+            if patience.cancelled_caught:
+                raise ConnectionLost(f"TaskManager {link.peer} did not begin to work within {adoption_timeout_s:g} s")
+        except ConnectionLost as error:
+            scope.cancel()
+            raise ConnectionLost(found.gone or str(error)) from None
+        except BaseException:
+            scope.cancel()
+            raise
+        return found
+
+    async def _serve_adopted(self, found: ConnectedTaskManager, scope: trio.CancelScope) -> None:
+        link = found.link
+        try:
+            with scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(link.run)
+                    await self._serve_taskmanager(found)
+                    nursery.cancel_scope.cancel()
+        finally:
+            link.give_up()
+            link.close()
+
+    def _registered(self, link: ControlLink, greeting: Greeting, slots: int | None = None) -> ConnectedTaskManager:
+        """A TaskManager is there; `_serve_taskmanager` follows."""
+        found = self.taskmanagers.register(link, greeting, slots)
         name = found.location.name
         self.slots.register(name, found.slots)
         self.datasets.came(found)
         LOGGER.info("TaskManager %s is here, at %s with %d slots", name, found.location.address, found.slots)
+        return found
+
+    async def _serve_taskmanager(self, found: ConnectedTaskManager) -> None:
+        link, name = found.link, found.location.name
         reason = "the JobManager is stopping"
         blobs = BlobAnswers(link, partial(self.blob_server.answer, name))
         self._nursery.start_soon(blobs.run)
@@ -301,6 +383,7 @@ class JobManager:
             reason = str(error)
         finally:
             blobs.stop()
+            found.gone = reason
             self.watch.lost(name, reason)
             self.taskmanagers.remove(name)
             self.blob_server.lost(name)
@@ -319,6 +402,8 @@ class JobManager:
             if found is not None:
                 self.blob_server.kept(name, found.control_address, message)
             return
+        if isinstance(message, Refused):
+            raise ConnectionLost(shown_text(message.text, ERROR_CHARACTERS))
         if isinstance(message, Stacks):
             self.stacks.on_answer(name, message)
             return

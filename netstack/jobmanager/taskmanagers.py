@@ -42,6 +42,7 @@ class ConnectedTaskManager:
         heard_s: when it said something last, on trio's clock.
         opening: jobs it was asked to open, with the slots that will be theirs when it has, and others have, too.
         jobs: those it has opened.
+        gone: why it is not there any more; empty while it is.
     """
 
     location: TaskManagerLocation
@@ -53,6 +54,7 @@ class ConnectedTaskManager:
     heard_s: float
     opening: dict[str, tuple[int, ...]] = field(default_factory=dict)
     jobs: set[str] = field(default_factory=set)
+    gone: str = ""
 
 
 @final
@@ -65,35 +67,43 @@ class TaskManagers:
         self._found: dict[str, ConnectedTaskManager] = {}
         self._registrations: dict[str, int] = {}
 
-    def register(self, link: ControlLink, greeting: Greeting) -> ConnectedTaskManager:
+    def register(self, link: ControlLink, greeting: Greeting, slots: int | None = None) -> ConnectedTaskManager:
         """A TaskManager has come.
 
         Args:
             link: to it.
             greeting: what it said of itself.
+            slots: how many of its slots are used; None: all.
 
         Raises:
             RemoteProtocolError: it does not say what it has to.
             RequestRefused: its data go without TLS, where that is required.
+            RequestRefused: it has fewer slots.
         """
         facts = greeting.facts
-        slots, data = facts.get("slots"), facts.get("data") or facts.get("address")
-        if type(slots) is not int or not 1 <= slots <= MAX_SLOTS or type(data) is not str:
+        has, data = facts.get("slots"), facts.get("data") or facts.get("address")
+        if type(has) is not int or not 1 <= has <= MAX_SLOTS or type(data) is not str:
             raise RemoteProtocolError(
                 ErrorCode.MALFORMED_FRAME,
-                f"{link.peer} registers with slots={shown(slots)} and data={shown(data)}; expected are a number of"
+                f"{link.peer} registers with slots={shown(has)} and data={shown(data)}; expected are a number of"
                 " slots and the URL of its port",
             )
         address = _reachable(data, link.place, require_tls=self._require_tls)
         of_slots = facts.get("slot_addresses") or []
         if (
             type(of_slots) is not list
-            or len(of_slots) not in (0, slots)
+            or len(of_slots) not in (0, has)
             or not all(type(each) is str for each in of_slots)
         ):
             raise RemoteProtocolError(
                 ErrorCode.MALFORMED_FRAME,
-                f"{link.peer} registers {slots} slots with slot_addresses={shown(of_slots)}; expected is a URL each",
+                f"{link.peer} registers {has} slots with slot_addresses={shown(of_slots)}; expected is a URL each",
+            )
+        slots = has if slots is None else slots
+        if slots > has:
+            raise RequestRefused(
+                f"{slots} slots were asked for, and TaskManager {link.peer} has {has}: start it with --slots {slots},"
+                " or lower the parallelism"
             )
         base = address.partition("://")[2]
         number = self._registrations[base] = self._registrations.get(base, 0) + 1

@@ -64,29 +64,11 @@ class SlotsOffered:
 @final
 @dataclass(frozen=True, slots=True)
 class TaskManagerLost:
-    """A TaskManager has disconnected, or was declared dead by somebody else. Of an unknown one it means nothing."""
+    """A TaskManager has disconnected, or was silent for too long. Of an unknown one it means nothing."""
 
     now_s: float
     taskmanager: str
     reason: str
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class HeartbeatReceived:
-    """A TaskManager has answered."""
-
-    now_s: float
-    taskmanager: str
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class HeartbeatFailed:
-    """A request for a heartbeat could not be delivered."""
-
-    now_s: float
-    taskmanager: str
 
 
 @final
@@ -239,8 +221,6 @@ Event: TypeAlias = (
     | TaskManagerRegistered
     | SlotsOffered
     | TaskManagerLost
-    | HeartbeatReceived
-    | HeartbeatFailed
     | TasksReported
     | PartitionConsumable
     | TaskFailed

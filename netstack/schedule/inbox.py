@@ -2,9 +2,8 @@
 
 Takes: events as they come. Gives: the next one.
 
-Rules: heartbeats first, then everything else as it came, then the next piece of cut work, timers last. So after a long
-step the heartbeats that came meanwhile are heard before any timeout is looked at, and nobody is declared dead because
-we were busy. The order among events of one kind is kept.
+Rules: first what has happened, as it came, then the next piece of cut work, timers last. So after a long step what came
+meanwhile is heard before any timeout is looked at. The order among events of one kind is kept.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from typing import final
 
-from .events import Event, HeartbeatReceived, Proceed, Tick, TimerDue
+from .events import Event, Proceed, Tick, TimerDue
 
 
 @final
@@ -20,20 +19,17 @@ class Inbox:
     """A queue of events."""
 
     def __init__(self) -> None:
-        self._heartbeats: deque[Event] = deque()
         self._others: deque[Event] = deque()
         self._work: deque[Event] = deque()
         self._timers: deque[Event] = deque()
 
     def __len__(self) -> int:
         """How many wait."""
-        return len(self._heartbeats) + len(self._others) + len(self._work) + len(self._timers)
+        return len(self._others) + len(self._work) + len(self._timers)
 
     def post(self, event: Event) -> None:
         """Adds one."""
-        if isinstance(event, HeartbeatReceived):
-            self._heartbeats.append(event)
-        elif isinstance(event, Proceed):
+        if isinstance(event, Proceed):
             self._work.append(event)
         elif isinstance(event, Tick | TimerDue):
             self._timers.append(event)
@@ -42,7 +38,7 @@ class Inbox:
 
     def take(self) -> Event | None:
         """Removes the next one; None when nothing waits."""
-        for queue in (self._heartbeats, self._others, self._work, self._timers):
+        for queue in (self._others, self._work, self._timers):
             if queue:
                 return queue.popleft()
         return None

@@ -144,14 +144,6 @@ class StartTimer:
 
 @final
 @dataclass(frozen=True, slots=True)
-class AskHeartbeats:
-    """Ask these TaskManagers whether they are there."""
-
-    taskmanagers: tuple[str, ...]
-
-
-@final
-@dataclass(frozen=True, slots=True)
 class EndJob:
     """The job has ended; nothing of it runs any more, but attempts that lost and have not stopped yet. Given once.
 
@@ -180,7 +172,6 @@ Instruction: TypeAlias = (
     | CommitTasks
     | ReleasePartitions
     | StartTimer
-    | AskHeartbeats
     | EndJob
     | Continue
 )

@@ -211,6 +211,8 @@ class Progress:
     def _groups_of(self, vertices: tuple[int, ...]) -> ExecutionSlotSharingGroups:
         """Who shares slots, now that these vertices are there too."""
         job = self.topology.job
+        if self._settings.placement is not None:
+            return self._settings.placement.groups(job)
         if self._settings.load_balance is LoadBalanceMode.TASKS:
             return task_balanced(job)
         for vertex in vertices:

@@ -25,8 +25,6 @@ from .events import (
     CheckpointStored,
     Event,
     GlobalFailure,
-    HeartbeatFailed,
-    HeartbeatReceived,
     PartitionConsumable,
     Proceed,
     SlotsOffered,
@@ -43,8 +41,7 @@ from .events import (
 from .execution.execution_states import ExecutionInput, ExecutionState, JobInput, JobState, JobStatus
 from .failover.restart import NoRestart, RestartStrategy
 from .graph.job_graph import JobGraph
-from .heartbeats import Heartbeats
-from .instructions import AskHeartbeats, Deploy, EndJob, Instruction, ReturnSlots
+from .instructions import Deploy, EndJob, Instruction, ReturnSlots
 from .progress import Progress
 from .recovery import Failure, Recovery
 from .scheduler_settings import SchedulerSettings, SchedulerStatistics
@@ -73,7 +70,6 @@ class Scheduler:
         restart: decides about failures; None never restarts.
         store: where large parts of descriptors go; None keeps them in memory.
         settings: how it is run.
-        now_s: when watching TaskManagers begins.
 
     Raises:
         ConfigError: the job cannot be run.
@@ -87,7 +83,6 @@ class Scheduler:
         restart: RestartStrategy | None = None,
         store: BlobStore | None = None,
         settings: SchedulerSettings | None = None,
-        now_s: float = 0.0,
     ) -> None:
         self._settings = SchedulerSettings() if settings is None else settings
         offloader = Offloader(MemoryBlobStore() if store is None else store, job_id, job_id, self._settings.offload)
@@ -98,8 +93,6 @@ class Scheduler:
         self._recovery = Recovery(
             self._progress, self._speculation, self._status, NoRestart() if restart is None else restart, self._commits
         )
-        watched = self._settings.heartbeats
-        self._heartbeats = None if watched is None else Heartbeats(watched, now_s)
         self._checkpoint: int | None = None
 
     @property
@@ -191,8 +184,6 @@ class Scheduler:
         if self._status.state.is_terminal:
             return None
         deadlines = [self._progress.allocation.next_deadline_s(), self._speculation.next_deadline_s()]
-        if self._heartbeats is not None:
-            deadlines.append(self._heartbeats.next_deadline())
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def handle(self, event: Event) -> list[Instruction]:
@@ -219,9 +210,6 @@ class Scheduler:
 
     def _dispatch(self, event: Event) -> None:
         match event:
-            case HeartbeatReceived():
-                if self._heartbeats is not None:
-                    self._heartbeats.heard(event.taskmanager, event.now_s)
             case TasksReported():
                 self._reported(event)
             case PartitionConsumable():
@@ -241,14 +229,11 @@ class Scheduler:
                 self._status.change(JobInput.START)
                 self._progress.start()
             case TaskManagerRegistered():
-                self._register(event.location, event.now_s)
+                self._register(event.location)
             case SlotsOffered():
                 self._offered(event)
             case TaskManagerLost():
                 self._lose(event.taskmanager, event.reason)
-            case HeartbeatFailed():
-                if self._heartbeats is not None and self._heartbeats.request_failed(event.taskmanager):
-                    self._lose(event.taskmanager, "requests for heartbeats could not be delivered")
             case GlobalFailure():
                 self._recovery.fail(None, event.cause)
             case CheckpointStored():
@@ -259,12 +244,10 @@ class Scheduler:
             case Proceed():
                 pass  # the step that follows every event
 
-    def _register(self, location: TaskManagerLocation, now_s: float) -> None:
+    def _register(self, location: TaskManagerLocation) -> None:
         if location.name in self._progress.taskmanagers:
             raise LocalProtocolError(f"TaskManager {location.name!r} is registered; say TaskManagerLost first")
         self._progress.add_taskmanager(location)
-        if self._heartbeats is not None:
-            self._heartbeats.watch(location.name, now_s)
 
     def _offered(self, event: SlotsOffered) -> None:
         places = self._progress.taskmanagers.get(event.taskmanager)
@@ -282,20 +265,12 @@ class Scheduler:
         if places is None:
             self._recovery.stale += 1
             return
-        if self._heartbeats is not None:
-            self._heartbeats.unwatch(taskmanager)
         self._progress.tracker.lose(places)
         lost, spare = self._progress.allocation.lose_taskmanager(taskmanager)
         self._speculation.lost(taskmanager, spare)
         self._recovery.fail_tasks(lost, f"TaskManager {taskmanager!r} is lost: {reason}")
 
     def _tick(self, now_s: float) -> None:
-        if self._heartbeats is not None:
-            for taskmanager in self._heartbeats.expired(now_s):
-                self._lose(taskmanager, "no heartbeat came in time")
-            asked = self._heartbeats.to_ask(now_s)
-            if asked:
-                self._progress.out.append(AskHeartbeats(tuple(asked)))
         self._speculation.look()
         allocation = self._progress.allocation
         late = allocation.timed_out(now_s)

@@ -15,7 +15,7 @@ from .descriptors.descriptor_cache import DescriptorCacheStatistics
 from .execution.execution_states import ExecutionState, JobState
 from .graph.adaptive_settings import AdaptiveSettings
 from .graph.speculation_settings import SpeculationSettings
-from .heartbeats import HeartbeatSettings
+from .slots.fixed_placement import FixedPlacement
 from .slots.slot_pool import SlotPoolSettings
 from .slots.slots import LoadBalanceMode, load_balance_mode
 from .strategies.scheduling_types import InputConstraint, SchedulingType
@@ -30,8 +30,8 @@ class SchedulerSettings:
     Attributes:
         mode: how tasks are spread over TaskManagers; None is as `evenly_spread_out_slots` says.
         evenly_spread_out_slots: the older switch: True is the mode SLOTS while `mode` is not set, False the mode NONE.
+        placement: which TaskManager each subtask runs on; None leaves that to `mode`. With one the mode is not TASKS.
         slots: how long to wait for slots.
-        heartbeats: how TaskManagers are watched; None leaves that to others, who say `TaskManagerLost`.
         offload: which parts of descriptors go to the blob store.
         release_partitions: whether results are released when their last reader has finished, not at the job's end.
         adaptive: how the parallelism of a dynamic job is decided.
@@ -52,8 +52,8 @@ class SchedulerSettings:
 
     mode: LoadBalanceMode | None = None
     evenly_spread_out_slots: bool = False
+    placement: FixedPlacement | None = None
     slots: SlotPoolSettings = field(default_factory=SlotPoolSettings)
-    heartbeats: HeartbeatSettings | None = field(default_factory=HeartbeatSettings)
     offload: OffloadRule = field(default_factory=OffloadRule)
     release_partitions: bool = True
     adaptive: AdaptiveSettings = field(default_factory=AdaptiveSettings)
@@ -76,6 +76,10 @@ class SchedulerSettings:
         for name in ("connections", "step_budget"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}; give at least 1")
+        if self.placement is not None and self.load_balance is LoadBalanceMode.TASKS:
+            raise ConfigError(
+                "tasks that are placed one by one cannot be spread in mode `tasks` as well; leave one out"
+            )
 
 
 @final

@@ -219,7 +219,7 @@ class ChainTask:
         """
         self._gates.update(gate, descriptors)
 
-    def told(self, message: Plain) -> None:
+    def operator_event(self, event: Plain) -> None:
         """Nobody listens: it is no invokable."""
 
     # The run.

@@ -2,9 +2,9 @@
 
 Takes: a `TaskDeploymentDescriptor` and the network environment it runs in. Gives: `InvokableTask` to the function.
 
-An invokable is `async def invokable(task: InvokableTask) -> Any`; what it returns is plain data for whoever drives the
-job. It runs in the TaskManager's event loop, beside others: what computes for long holds them up and belongs into a
-thread. It takes no checkpoints.
+An invokable is `async def invokable(task: InvokableTask) -> Any`; what it returns is plain data, its part of the job's
+results. It runs in the slot's event loop: what computes for long holds others up and belongs into a thread. It takes no
+checkpoints. It may talk to a coordinator in the JobManager (`jobmanager.coordinator`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..schedule.descriptors.shuffle import ShuffleDescriptors
 from .reports import TaskOutcome, TaskReports, TaskStatistics, kept_bytes
 
 INBOX_MESSAGES: Final = 4096
-"""What whoever drives the job may say to a task before it listens."""
+"""What its coordinator may say to a task before it listens."""
 
 INBOX_BYTES: Final = 16 << 20
 """And how much of it."""
@@ -102,19 +102,19 @@ class InvokableTask:
         self._open.append(gate)
         return gate
 
-    def send(self, message: Plain) -> None:
-        """Tells whoever drives the job something; never waits.
+    def send(self, event: Plain) -> None:
+        """Tells the job's coordinator something; never waits. Without a coordinator nobody hears it.
 
         Raises:
             ConfigError: it is no dict of plain data, or more than a frame holds.
         """
-        self._reports.said(check_plain(message))
+        self._reports.operator_event(check_plain(event))
 
     async def receive(self) -> Plain:
-        """The next message of whoever drives the job. Cancellation: nothing is lost."""
-        message, size_bytes = await self._messages.receive()
+        """The next thing that the coordinator tells it. Cancellation: nothing is lost."""
+        event, size_bytes = await self._messages.receive()
         self._inbox_bytes -= size_bytes
-        return message
+        return event
 
     # For the TaskManager: see `RunnableTask`.
 
@@ -147,12 +147,12 @@ class InvokableTask:
         produced = tuple(partition.bytes_per_subpartition for partition in self.partitions)
         return TaskOutcome(produced, {self._operator: result}, kept=kept_bytes(self.partitions))
 
-    def told(self, message: Plain) -> None:
-        """Takes what whoever drives the job says."""
-        size_bytes = len(msgpack.packb(message))
+    def operator_event(self, event: Plain) -> None:
+        """Takes what the coordinator says."""
+        size_bytes = len(msgpack.packb(event))
         if self._inbox_bytes + size_bytes > INBOX_BYTES:
             raise trio.WouldBlock
-        self._inbox.send_nowait((message, size_bytes))
+        self._inbox.send_nowait((event, size_bytes))
         self._inbox_bytes += size_bytes
 
     def trigger_checkpoint(self, barrier: CheckpointBarrier, *, is_savepoint: bool, stops: bool) -> None:

@@ -45,8 +45,8 @@ class TaskReports(Protocol):
     def consumable(self, partition: int) -> None:
         """The first buffer of a produced partition is there; `partition` is its index in the descriptor."""
 
-    def said(self, message: Plain) -> None:
-        """An invokable tells whoever drives the job something.
+    def operator_event(self, event: Plain) -> None:
+        """An invokable tells its coordinator something.
 
         Raises:
             ConfigError: it is no dict of plain data, or more than a frame holds.
@@ -150,8 +150,8 @@ class RunnableTask(Protocol):
     def update_gate(self, gate: int, descriptors: ShuffleDescriptors) -> None:
         """Producers that a gate did not know are known now."""
 
-    def told(self, message: Plain) -> None:
-        """Something for an invokable.
+    def operator_event(self, event: Plain) -> None:
+        """Something for an invokable, from its coordinator.
 
         Raises:
             WouldBlock: it does not take what it is told.

@@ -24,7 +24,7 @@ from ..runtime.network_environment import NetworkEnvironment
 from ..schedule.descriptors.shuffle import partition_place
 from ..task.reports import RunnableTask
 from .job_scope import JobScope
-from .slots import TaskSlotTable
+from .memory import TaskMemory
 
 CHANNELS_AT_MOST: Final = 256
 """Of one input, or of one output, of a vertex."""
@@ -36,13 +36,13 @@ CONNECTIONS_AT_MOST: Final = 64
 """Of a network."""
 
 
-def details_document(scopes: Iterable[JobScope], shared: NetworkEnvironment | None, slots: TaskSlotTable) -> Plain:
+def details_document(scopes: Iterable[JobScope], shared: NetworkEnvironment | None, memory: TaskMemory) -> Plain:
     """All of it.
 
     Args:
         scopes: the jobs.
         shared: the network that jobs share, if it is open.
-        slots: of the TaskManager.
+        memory: of the TaskManager.
 
     Returns:
         `took_s` (how long this took: who asks again should leave it fifty times as long), `memory_bytes`,
@@ -52,8 +52,8 @@ def details_document(scopes: Iterable[JobScope], shared: NetworkEnvironment | No
     began_s = time.perf_counter()
     jobs = {scope.job_id: _job(scope) for scope in scopes}
     return {
-        "memory_bytes": slots.memory_bytes,
-        "free_memory_bytes": slots.free_memory_bytes,
+        "memory_bytes": memory.memory_bytes,
+        "free_memory_bytes": memory.free_memory_bytes,
         "network": None if shared is None else _network(shared),
         "jobs": jobs,
         "took_s": time.perf_counter() - began_s,

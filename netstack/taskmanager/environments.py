@@ -27,7 +27,7 @@ from ..runtime.network_environment import NetworkEnvironment, network_environmen
 from ..shown import shown_error
 from ..transport import ByteStream
 from ..units import format_size
-from .slots import TaskSlotTable
+from .memory import TaskMemory
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
 
@@ -52,7 +52,7 @@ class Environments:
         self,
         address: str,
         network: NetworkConfig,
-        pool: TaskSlotTable,
+        pool: TaskMemory,
         *,
         secret: Secret | None,
         connect: Callable[[str], Awaitable[ByteStream]] = connect_stream,
@@ -169,7 +169,7 @@ class Environments:
                     await self._changed.wait()
             finally:
                 self._shared = None
-                self._pool.release(0, memory_bytes)
+                self._pool.release(memory_bytes)
 
     @asynccontextmanager
     async def _open(self, name: str, network: NetworkConfig, address: str) -> AsyncIterator[NetworkEnvironment]:

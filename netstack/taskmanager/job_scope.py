@@ -1,12 +1,12 @@
 """One job on one TaskManager: its tasks by attempt, its network, its code; released as a whole.
 
-Takes: descriptors and commands of whoever drives the job. Gives: what the tasks say and how they end.
+Takes: descriptors and commands of the JobManager. Gives: what the tasks say and how they end.
 
 Rules:
 - Everything is keyed by the attempt. An attempt is carried out once; a cancel may come before it, and holds.
-- A task that fails ends nobody else: what that means is for the driver to decide, who knows what the others said.
-- A scope ends when it is closed, whoever asks for that: the driver, the end of its link, the TaskManager. Then its
-  tasks are cancelled, its partitions released, its memory and slots given back.
+- A task that fails ends nobody else: what that means is for the JobManager to decide, which knows what the others said.
+- A scope ends when it is closed, whoever asks for that: the JobManager, the end of its link, the TaskManager. Then
+  its tasks are cancelled, its partitions released, its memory given back.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from ..control.messages import (
     JobProgress,
     KeepDataset,
     Message,
+    OperatorEvent,
     ReleasePartitions,
     SubmitTasks,
-    TellTask,
     TriggerCheckpoint,
     UpdateGate,
 )
@@ -49,8 +49,8 @@ from .blob_reader import BlobReader, Fetch
 from .code import AllowList, ShippedCode
 from .datasets import KeptDatasets
 from .environments import Environments
+from .memory import TaskMemory
 from .network_settings import counted_bytes
-from .slots import TaskSlotTable
 from .stacks import stack_row
 from .state_reports import StateReports
 from .task_factory import TaskFactory
@@ -66,7 +66,7 @@ PROGRESS_S: Final = 1.0
 _PROGRESS_COST: Final = 0.02  # of the time, at most
 
 EARLY_BYTES: Final = 64 << 20
-"""Of descriptors that come while a job waits for slots or memory."""
+"""Of descriptors that come while a job waits for memory."""
 
 _ENDED_SHOWN: Final = 256
 
@@ -76,12 +76,11 @@ OnMade: TypeAlias = Callable[[str, Attempt, RunnableTask], None]
 
 @final
 class JobScope:
-    """One job, from its wait for slots to its end.
+    """One job, from its wait for memory to its end.
 
     Attributes:
         job_id: unique.
         name: for people.
-        slots: held; 0 where the driver keeps account.
         network: settings of an environment of its own; None uses the shared one.
         tasks: attempts that have not ended.
         began_s: trio's time of its opening.
@@ -93,10 +92,12 @@ class JobScope:
         self,
         job_id: str,
         name: str,
-        slots: int,
         network: NetworkConfig | None,
         data_address: str,
         *,
+        memory: TaskMemory,
+        environments: Environments,
+        memory_timeout_s: float,
         host: str,
         allowed: AllowList,
         shipped: ShippedCode | None,
@@ -112,25 +113,29 @@ class JobScope:
         Args:
             job_id: see above.
             name: see above.
-            slots: see above.
             network: see above.
             data_address: what channels of other TaskManagers name.
+            memory: of the TaskManager.
+            environments: of the TaskManager.
+            memory_timeout_s: how long to wait for what others hold.
             host: the TaskManager, for errors.
             allowed: what may be run.
             shipped: takes packages that the job brings along; None where that is not allowed.
             blobs: of the TaskManager.
             datasets: of the TaskManager.
             fetch: brings a blob over the link of the job.
-            send: to the driver.
-            source: the host of the driver.
+            send: to the JobManager.
+            source: the host of the JobManager.
             on_made: is told of each task that is made; None where nobody wants to know.
         """
         self.job_id = job_id
         self.name = name
         self.on_made = on_made
         self.source = source
-        self.slots = slots
         self.network = network
+        self._memory = memory
+        self._environments = environments
+        self._memory_timeout_s = memory_timeout_s
         self.data_address = data_address
         self.tasks: dict[Attempt, TaskAttempt] = {}
         self.began_s = trio.current_time()
@@ -149,13 +154,13 @@ class JobScope:
         self._canceled_early: OrderedDict[Attempt, None] = OrderedDict()
         self._partitions: set[str] = set()
         self._nursery: trio.Nursery | None = None
-        self._early: list[TaskAttempt] = []  # came before there were slots and memory
+        self._early: list[TaskAttempt] = []  # came before there was memory
         self._early_bytes = 0
         self._closing = trio.Event()
         self._waiting = trio.CancelScope()
 
     def send(self, message: Message) -> None:
-        """Tells the driver something, after the states that came before it."""
+        """Tells the JobManager something, after the states that came before it."""
         self.reports.flush()
         self._send(message)
 
@@ -163,13 +168,8 @@ class JobScope:
         """A line for those who run the TaskManager."""
         LOGGER.warning("job %s (%s): %s", self.job_id, self.name, text)
 
-    async def live(self, pool: TaskSlotTable, environments: Environments, *, slot_timeout_s: float) -> None:
-        """Waits for slots and memory, then holds everything of the job until it is closed.
-
-        Args:
-            pool: of the TaskManager.
-            environments: of the TaskManager.
-            slot_timeout_s: how long to wait for what others hold.
+    async def live(self) -> None:
+        """Waits for memory, then holds everything of the job until it is closed.
 
         Raises:
             RequestRefused: there is not enough.
@@ -178,17 +178,18 @@ class JobScope:
         Cancellation: closes the job.
         """
         own_bytes = 0 if self.network is None else counted_bytes(self.network)
-        has_slots = False
+        has_memory = False
         with self._waiting:
-            await pool.acquire(self.slots, own_bytes, timeout_s=slot_timeout_s)
-            has_slots = True
-        if has_slots:
+            await self._memory.acquire(own_bytes, timeout_s=self._memory_timeout_s)
+            has_memory = True
+        if has_memory:
             try:
-                await self._hold(environments, slot_timeout_s)
+                await self._hold()
             finally:
-                pool.release(self.slots, own_bytes)
+                self._memory.release(own_bytes)
 
-    async def _hold(self, environments: Environments, timeout_s: float) -> None:
+    async def _hold(self) -> None:
+        environments, timeout_s = self._environments, self._memory_timeout_s
         try:
             if self.network is not None:
                 async with environments.own(self.job_id, self.network, self.data_address) as environment:
@@ -228,7 +229,7 @@ class JobScope:
                 environment.release_partition(name)
 
     def close(self, reason: str) -> None:
-        """Ends it, also while it waits for slots; idempotent. An empty reason is a job that is over."""
+        """Ends it, also while it waits for memory; idempotent. An empty reason is a job that is over."""
         if not self._closing.is_set():
             self.reason = reason
             self._closing.set()
@@ -238,6 +239,11 @@ class JobScope:
         """Ends it because it cannot be, or cannot go on; the first reason counts."""
         self.refusal = self.refusal or why
         self.close(why)
+
+    @property
+    def slots(self) -> int:
+        """How many slots its tasks are in."""
+        return len({task.slot for task in self.tasks.values()})
 
     def task_states(self) -> dict[str, str]:
         """How each attempt is that is here, and how those ended that were here last, by vertex, subtask and attempt."""
@@ -277,7 +283,7 @@ class JobScope:
     # Commands.
 
     def carry_out(self, message: Message) -> None:
-        """Does what the driver wants of the job.
+        """Does what the JobManager wants of the job.
 
         Raises:
             RemoteProtocolError: it is no command, or says what cannot be.
@@ -287,10 +293,10 @@ class JobScope:
                 self._submit(message.descriptors)
             case CancelTasks():
                 self._cancel(message.attempts)
-            case TellTask():
+            case OperatorEvent():
                 task = self.tasks.get(message.attempt)
                 if task is not None:
-                    task.tell(message.message)
+                    task.take_event(message.event)
             case TriggerCheckpoint():
                 self._trigger(message)
             case AbortCheckpoint():
@@ -362,12 +368,6 @@ class JobScope:
             self._remember(attempt, "canceled")
             self.reports.add("canceled", attempt)
             return
-        alive = sum(each[0] == attempt[0] for each in self.tasks) if self.slots else 0
-        if self.slots and alive >= self.slots:
-            task.refuse(
-                f"{alive} subtasks of vertex {attempt[0]} run here, and the job holds {self.slots} slots: a slot takes"
-                " one subtask of every vertex"
-            )
         self.tasks[attempt] = task
         if self._nursery is None:
             self._early.append(task)

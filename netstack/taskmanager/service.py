@@ -3,9 +3,10 @@
 Takes: addresses, a secret, bounds. Gives: `open_taskmanager`, which serves until it is cancelled.
 
 Two ways lead to work. A TaskManager dials the JobManager it is told of, and registers: for ever, anew after every loss,
-over a link in a thread of its own, so that user code that computes for long costs no sign of life. And whoever dials
-its port may drive it directly: a benchmark. One port serves everything: after the proof of the secret, if there is one,
-a connection says what it is for (`control.routing`).
+over a link in a thread of its own, so that user code that computes for long costs no sign of life. And one that is told
+of none waits to be adopted: a JobManager dials its port (a benchmark's does). Who dialled makes no difference from then
+on; one JobManager at a time. One port serves everything: after the proof of the secret, if there is one, a connection
+says what it is for (`control.routing`).
 
 Rules: what one connection says ends that connection at most.
 """
@@ -21,7 +22,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,8 +33,17 @@ import trio
 from ..config import MIB, NetworkConfig
 from ..control.build import own_build
 from ..control.codec import Plain
-from ..control.link import JOBMANAGER, TASKMANAGER, ControlLink, Greeting, MessageLink, dial
-from ..control.messages import AskDetails, AskStacks, AskStatistics, BlobPart, DatasetLost, FetchBlob, OpenJob
+from ..control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greeting, MessageLink, dial
+from ..control.messages import (
+    AskDetails,
+    AskStacks,
+    AskStatistics,
+    BlobPart,
+    DatasetLost,
+    DropDataset,
+    FetchBlob,
+    OpenJob,
+)
 from ..control.routing import check_job_id
 from ..control.threaded import open_threaded
 from ..errors import (
@@ -62,27 +72,30 @@ from .datasets import KeptDatasets
 from .details import details_document
 from .environments import Environments
 from .job_scope import JobScope, OnMade
+from .memory import TaskMemory
 from .neighbours import Neighbours
 from .network_settings import config_of
-from .relay import RelaySession
-from .session import ControlSession
+from .relay import RelayedJob
+from .session import ControlSession, SessionJob, tell_statistics
 from .slot import Slot
 from .slot_processes import SlotProcesses
-from .slots import TaskSlotTable
 from .stacks import stack_row
 from .statistics import job_document, merged, merged_details, merged_documents
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
 
 JOBS_AT_MOST: Final = 1024
-"""Open, or waiting for their slots."""
+"""Open, or waiting for memory."""
 
 JOBS_OF_A_HOST: Final = 768
-"""However many connections it drives them by: others find room."""
+"""However many connections it opens them by: others find room."""
 
 CONNECT_TIMEOUT_S: Final = 60.0
 """In the network that jobs share: a TaskManager in which a thousand tasks begin answers late; of one that is gone the
 JobManager hears by its link."""
+
+ADOPTION_TIMEOUT_S: Final = 20.0
+"""How long a JobManager waits for another one that the TaskManager works for: one that died is gone by then."""
 
 CANCELLATION_TIMEOUT_S: Final = 30.0
 """Flink's `task.cancellation.timeout` is 180 s."""
@@ -102,7 +115,7 @@ class TaskManagerConfig:
     Attributes:
         listen: URL of the port for data and, unless `control` is given, for control: `tcp://0.0.0.0:6121`.
         control: URL of a port of its own for control; None has none.
-        jobmanager: where to register, `host:port` or a URL; None works for those who dial in only.
+        jobmanager: where to register, `host:port` or a URL; None waits for one that dials in.
         link_in_thread: whether the link to the JobManager has a thread of its own; only tests in virtual time do
             without.
         name: of this TaskManager in reports; the host's if empty.
@@ -115,7 +128,7 @@ class TaskManagerConfig:
         max_connections: at once, control and data together.
         max_unproven: connections that have not proven the secret yet.
         handshake_timeout_s: for the proof, and for saying what the connection is for.
-        heartbeat_timeout_s: whoever drives jobs and is silent for so long is gone, and its jobs are closed.
+        heartbeat_timeout_s: a JobManager that is silent for so long is gone, and its jobs are closed.
         cancellation_timeout_s: a slot process whose tasks have not stopped so long after they were cancelled is killed.
         shared_memory: whether slots that are processes of one host reach each other through shared memory.
         in_slot: the slot whose process this is; None: it is no slot's process.
@@ -172,7 +185,7 @@ class TaskManager:
         config: its settings.
         address: URL that was really bound, for data and control.
         control_address: URL of the port for control.
-        slots: what is free.
+        memory: what of it is free.
         environments: the networks of its jobs.
         datasets: what jobs have left here.
     """
@@ -198,7 +211,7 @@ class TaskManager:
         self._has_control = control is not None
         self._build = own_build()  # now: files may be replaced while the old code runs
         self._session = secrets.token_hex(8)
-        self.slots = TaskSlotTable(config.slots, config.memory_bytes)
+        self.memory = TaskMemory(config.memory_bytes)
         self._allowed = AllowList(config.allow)
         self._shipped = ShippedCode() if config.allow_submitted else None
         self._blobs = BlobReader(config.blob_cache_bytes, directory=config.network.shuffle_directory)
@@ -212,7 +225,7 @@ class TaskManager:
         self.environments = Environments(
             self.address,
             config.network,
-            self.slots,
+            self.memory,
             secret=config.secret,
             connect=connect,
             on_stream_end=self._admission.left,
@@ -229,7 +242,8 @@ class TaskManager:
             heartbeat_timeout_s=config.heartbeat_timeout_s,
         )
         self._log = LimitedLog(LOGGER, trio.current_time)
-        self._scopes: dict[str, JobScope] = {}
+        self._jobs: dict[str, JobScope | RelayedJob] = {}
+        self._adoption = trio.Lock()
         self._drivers: dict[MessageLink, None] = {}
         self._began_s = trio.current_time()
         self._jobs_ended = 0
@@ -272,7 +286,7 @@ class TaskManager:
     @property
     def is_idle(self) -> bool:
         """Whether no job is open or waits."""
-        return not self._scopes
+        return not self._jobs
 
     def close(self) -> None:
         """What jobs brought along is forgotten."""
@@ -280,7 +294,7 @@ class TaskManager:
             self._shipped.close()
 
     async def wait_served(self) -> None:
-        """Waits until, for the first time, a driver has come and none is left. Cancellation: nothing changed."""
+        """Waits until, for the first time, a JobManager has come and none is left. Cancellation: nothing changed."""
         await self._served.wait()
 
     async def wait_registered(self) -> None:
@@ -288,76 +302,89 @@ class TaskManager:
         await self._registered.wait()
 
     async def serve_driver(self, link: MessageLink) -> None:
-        """Works for whoever is at the other end of a link whose greetings are exchanged, until it is gone.
+        """Works for the JobManager (or supervisor) at the other end of a link that has greeted, until it is gone.
 
         Cancellation: every job of the link is closed.
         """
         with self._driven_by(link):
-            if self._processes is None:
-                await ControlSession(link, self).serve()
-            else:
-                await RelaySession(link, self, self._processes, self._blobs).serve()
+            await ControlSession(link, self).serve()
 
     # For sessions.
 
-    def make_scope(self, message: OpenJob, link: MessageLink, blobs: BlobFetcher) -> JobScope:
-        """A job that waits for its slots; its id is taken.
+    def make_job(self, message: OpenJob, link: MessageLink, blobs: BlobFetcher) -> JobScope | RelayedJob:
+        """A job that lives when it is told to; its id is taken.
 
         Raises:
             RequestRefused: its id is taken, or there are too many.
             ConfigError: its settings cannot work.
         """
-        if check_job_id(message.job_id) in self._scopes:
+        if check_job_id(message.job_id) in self._jobs:
             raise RequestRefused(f"job {message.job_id} exists already; choose another id")
-        if len(self._scopes) >= JOBS_AT_MOST:
+        if len(self._jobs) >= JOBS_AT_MOST:
             raise RequestRefused(f"{JOBS_AT_MOST} jobs are open or wait here; try later")
         source = link.peer.rpartition(":")[0]
-        if sum(scope.source == source for scope in self._scopes.values()) >= JOBS_OF_A_HOST:
+        if sum(job.source == source for job in self._jobs.values()) >= JOBS_OF_A_HOST:
             raise RequestRefused(f"{JOBS_OF_A_HOST} jobs of your host are open or wait here; close some first")
-        scope = JobScope(
-            message.job_id,
-            shown_text(message.name, _NAME_CHARACTERS),
-            message.slots,
-            None if message.network is None else config_of(message.network),
-            message.data_address,
-            host=self.config.name or socket.gethostname(),
-            allowed=self._allowed,
-            shipped=self._shipped,
-            blobs=self._blobs,
-            datasets=self.datasets,
-            fetch=blobs.fetch,
-            source=source,
-            send=link.send,
-            on_made=self._on_made,
-        )
-        self._scopes[scope.job_id] = scope
-        wants = f" wants {scope.slots} slots" if scope.slots else ": its tasks may come"
-        LOGGER.info("job %s (%s)%s", scope.job_id, scope.name, wants)
-        return scope
+        network = None if message.network is None else config_of(message.network)
+        job: JobScope | RelayedJob
+        if self._processes is not None:
+            job = RelayedJob(message, self._processes.slots, link.send, self._blobs, blobs.fetch, source)
+        else:
+            job = JobScope(
+                message.job_id,
+                shown_text(message.name, _NAME_CHARACTERS),
+                network,
+                message.data_address,
+                memory=self.memory,
+                environments=self.environments,
+                memory_timeout_s=message.memory_timeout_s,
+                host=self.config.name or socket.gethostname(),
+                allowed=self._allowed,
+                shipped=self._shipped,
+                blobs=self._blobs,
+                datasets=self.datasets,
+                fetch=blobs.fetch,
+                source=source,
+                send=link.send,
+                on_made=self._on_made,
+            )
+        self._jobs[job.job_id] = job
+        LOGGER.info("job %s (%s): its tasks may come", job.job_id, job.name)
+        return job
 
     async def blob_part(self, ask: FetchBlob) -> BlobPart:
         """A part of a blob that is kept here, for another TaskManager."""
         return await self._blobs.part_of_kept(ask)
 
-    def remove_scope(self, scope: JobScope) -> None:
+    def remove_job(self, job: SessionJob) -> None:
         """It is over."""
-        del self._scopes[scope.job_id]
+        del self._jobs[job.job_id]
         self._jobs_ended += 1
-        LOGGER.info("job %s (%s) closed: %s", scope.job_id, scope.name, scope.reason or "over")
+        LOGGER.info("job %s (%s) closed: %s", job.job_id, job.name, job.reason or "over")
 
-    def statistics(self) -> Plain:
+    def drop_dataset(self, message: DropDataset) -> None:
+        """Nobody needs a dataset any more."""
+        if self._processes is None:
+            self.datasets.drop(message.key)
+            return
+        for slot in self._processes.slots:
+            slot.drop_dataset(message, message.key)
+
+    async def statistics(self) -> Plain:
         """Everything, as plain data.
 
         Returns:
             The facts of the greeting, and `uptime_s`, `cpu_s`, `jobs_ended`, `drivers`, `registrations`, `connections`,
             `unproven`, `refused` (by reason), `shared_memory_bytes` and `shared_used_bytes` (of the network that jobs
             share), `blobs` (`kept_bytes`, `fetched`, `evicted`), `jobs` (see `statistics.job_document`; see
-            `statistics.shortened` too).
+            `statistics.shortened` too). Of slots that are processes it is what they say in time.
+
+        Cancellation: answers of slots are dropped.
         """
         now_s = trio.current_time()
         admission = self._admission.statistics()
         shared = self.environments.shared
-        return {
+        document = {
             **self.facts(),
             "uptime_s": now_s - self._began_s,
             "cpu_s": time.process_time(),
@@ -367,7 +394,7 @@ class TaskManager:
             "connections": admission.connections,
             "unproven": admission.unproven,
             "refused": {reason.value: count for reason, count in admission.refused.items()},
-            "jobs": [job_document(scope, now_s) for scope in self._scopes.values()],
+            "jobs": [job_document(scope, now_s) for scope in self.scopes],
             "shared_memory_bytes": 0 if shared is None else shared.config.memory_bytes,
             "shared_used_bytes": 0 if shared is None else shared.used_memory_bytes,
             "blobs": {
@@ -376,49 +403,42 @@ class TaskManager:
                 "evicted": self._blobs.evicted,
             },
         }
+        if self._processes is None:
+            await trio.lowlevel.checkpoint()
+            return document
+        return merged_documents(document, await self._ask_slots(self._processes, AskStatistics))
 
-    def details(self, scopes: Iterable[JobScope]) -> Plain:
+    async def details(self) -> Plain:
         """What jobs are like at this moment, down to their channels, as far as that fits; see `details`.
 
-        Args:
-            scopes: of whoever asks.
+        A slot that is a process and has not answered in time is left out.
+
+        Cancellation: as `statistics`.
         """
-        return details_document(scopes, self.environments.shared, self.slots)
+        if self._processes is None:
+            await trio.lowlevel.checkpoint()
+            return details_document(self.scopes, self.environments.shared, self.memory)
+        return merged_details(await self._ask_slots(self._processes, AskDetails))
 
     def merged_statistics(self) -> NetworkStatistics:
         """All jobs as one network, for Prometheus; of a supervisor its slots, each of which serves its own jobs."""
         if self._processes is not None:
             slots = tuple(SlotStatistics(slot.number, slot.blocked_s) for slot in self._processes.slots)
             return replace(merged((), None, 0, self._admission.statistics()), slots=slots)
-        return merged(
-            self._scopes.values(), self.environments.shared, self.config.memory_bytes, self._admission.statistics()
-        )
+        return merged(self.scopes, self.environments.shared, self.config.memory_bytes, self._admission.statistics())
 
-    async def full_statistics(self) -> Plain:
-        """`statistics`, with those of the slots that are processes.
-
-        Cancellation: answers of slots are dropped.
-        """
-        answers = await self._ask_slots(AskStatistics)
-        return merged_documents(self.statistics(), [answer for _, answer in answers])
-
-    async def full_details(self) -> Plain:
-        """`details` of all slots that are processes, as one; one that has not answered in time is left out."""
-        answers = await self._ask_slots(AskDetails)
-        return merged_details([answer for _, answer in answers])
-
-    def stacks(self, scope: JobScope | None) -> Plain:
-        """The stacks of a job's tasks in this process; see `full_stacks`."""
-        rows = [] if scope is None else scope.stacks(self.config.in_slot)
-        return {"tasks": rows}
-
-    async def full_stacks(self, job_id: str) -> Plain:
+    async def stacks(self, job_id: str) -> Plain:
         """The stacks of a job's tasks: of slots that answer from their event loop, of others from outside.
 
         Returns:
             `tasks`: see `stacks.stack_row`; of a blocked slot one row, for the task whose code runs.
+
+        Cancellation: as `statistics`.
         """
-        assert self._processes is not None
+        if self._processes is None:
+            await trio.lowlevel.checkpoint()
+            job = self._jobs.get(job_id)
+            return {"tasks": job.stacks(self.config.in_slot) if isinstance(job, JobScope) else []}
         rows = []
         slots = [slot for slot in self._processes.slots if job_id in slot.jobs]
         for slot in slots:
@@ -431,9 +451,8 @@ class TaskManager:
             rows.append(stack_row(attempt, where.get("task", ""), slot.number, frames, is_blocked=True))
         return {"tasks": rows}
 
-    async def _ask_slots(self, make: type[AskStatistics] | type[AskDetails]) -> list[tuple[int, Plain]]:
+    async def _ask_slots(self, processes: SlotProcesses, make: type[AskStatistics] | type[AskDetails]) -> list[Plain]:
         """Asks all slots at once; gives the answers that came in time, by slot."""
-        assert self._processes is not None
         answers: list[tuple[int, Plain]] = []
 
         async def ask(slot: Slot) -> None:
@@ -442,27 +461,38 @@ class TaskManager:
                 answers.append((slot.number, answer))
 
         async with trio.open_nursery() as nursery:
-            for slot in self._processes.slots:
+            for slot in processes.slots:
                 nursery.start_soon(ask, slot)
-        return sorted(answers, key=lambda answer: answer[0])
+        return [answer for _, answer in sorted(answers, key=lambda answer: answer[0])]
 
     def _dataset_keys(self) -> list[str]:
         if self._processes is None:
             return list(self.datasets.keys)
         return sorted({key for slot in self._processes.slots for key in slot.datasets})
 
+    @property
+    def scopes(self) -> list[JobScope]:
+        """The jobs that run in this process."""
+        return [job for job in self._jobs.values() if isinstance(job, JobScope)]
+
+    def _used_slots(self) -> int:
+        """Slots that have tasks."""
+        if self._processes is not None:
+            return sum(1 for slot in self._processes.slots if slot.jobs)
+        return min(self.config.slots, sum(scope.slots for scope in self.scopes))
+
     def facts(self) -> Plain:
-        """What a driver is told first."""
+        """What a JobManager is told first."""
         return {
             "version": __version__,
             "build": self._build,
             "session": self._session,
             "data": self.address,
             "control": self.control_address if self._has_control else "",
-            "slots": self.slots.slots,
-            "free_slots": self.slots.free_slots,
-            "memory_bytes": self.slots.memory_bytes,
-            "free_memory_bytes": self.slots.free_memory_bytes,
+            "slots": self.config.slots,
+            "free_slots": self.config.slots - self._used_slots(),
+            "memory_bytes": self.memory.memory_bytes,
+            "free_memory_bytes": self.memory.free_memory_bytes,
             "hostname": socket.gethostname(),
             "name": self.config.name or socket.gethostname(),
             "pid": os.getpid(),
@@ -484,9 +514,46 @@ class TaskManager:
             link.send(DatasetLost(key))
 
     async def _talk(self, link: ControlLink, greeting: Greeting) -> None:
-        if greeting.role == TASKMANAGER:
-            raise RequestRefused(f"{link.peer} is a TaskManager, and so is this: dial a JobManager")
-        await self.serve_driver(link)
+        if greeting.role == JOBMANAGER:
+            await self._adopted_by(link)
+        elif greeting.role == CLIENT:
+            await self._answer(link)
+        else:
+            raise RequestRefused(f"{link.peer} is a {greeting.role}, and this is a TaskManager: dial a JobManager")
+
+    async def _adopted_by(self, link: ControlLink) -> None:
+        """A JobManager has dialled: this works for it when it works for nobody else."""
+        name = self.config.name or socket.gethostname()
+        if self.config.jobmanager is not None:
+            raise RequestRefused(
+                f"TaskManager {name} works for the JobManager at {self.config.jobmanager}: submit the job there, or"
+                " start the TaskManager without --jobmanager"
+            )
+        with trio.move_on_after(ADOPTION_TIMEOUT_S) as waiting:
+            await self._adoption.acquire()
+        if waiting.cancelled_caught:
+            peers = ", ".join(shown_text(other.peer) for other in self._drivers)
+            raise RequestRefused(
+                f"TaskManager {name} works for {peers}, and still did after {ADOPTION_TIMEOUT_S:g} s; wait until that"
+                " has gone"
+            )
+        try:
+            if self._processes is not None:
+                await self._processes.wait_ready()
+            await self.serve_driver(link)
+        finally:
+            self._adoption.release()
+
+    async def _answer(self, link: ControlLink) -> None:
+        """A client that looks."""
+        while True:
+            message = await link.receive()
+            if not isinstance(message, AskStatistics):
+                raise RequestRefused(
+                    f"a TaskManager shows clients its statistics, and takes {type(message).__name__} from a JobManager"
+                    " only"
+                )
+            await tell_statistics(link, message.token, self.statistics)
 
     @contextmanager
     def _driven_by(self, link: MessageLink) -> Iterator[None]:

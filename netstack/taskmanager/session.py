@@ -1,15 +1,16 @@
-"""One control connection at a TaskManager: the jobs its other end opened, and their end when it ends.
+"""The connection of a JobManager at a TaskManager: the jobs that it opened, and their end when it ends.
 
-Takes: messages of whoever drives jobs here. Gives: job scopes, and what they say.
+Takes: messages of a JobManager. Gives: jobs, and what they say.
 
-Rules: a job belongs to the connection that opened it. When that ends, for whatever reason, its jobs are closed: a
-driver that dies leaves nothing behind. What the other end says can end its own connection, nothing else.
+A job is here either itself (`JobScope`), or it is passed on to slots that are processes (`RelayedJob`); a session does
+not care which. Rules: a job belongs to the connection that opened it. When that ends, for whatever reason, its jobs are
+closed: a JobManager that dies leaves nothing behind. What the other end says can end its own connection, nothing else.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, final
 
 import trio
@@ -38,42 +39,63 @@ from ..runtime.causes import root_cause
 from ..shown import shown_error, shown_text
 from .blob_places import BlobPlaces
 from .blobs import BlobFetcher, BlobSender
-from .datasets import KeptDatasets
-from .environments import Environments
-from .job_scope import JobScope
-from .slots import TaskSlotTable
 from .statistics import shortened
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
 
 JOBS_AT_MOST: Final = 256
-"""Of one connection, open or waiting for their slots: one client leaves room for others."""
+"""Of one connection, open or waiting for memory."""
+
+_STOPPING: Final = "the TaskManager is stopping"
+
+
+class SessionJob(Protocol):
+    """One job of a session."""
+
+    job_id: str
+    name: str
+    reason: str
+    """Why it was closed."""
+    refusal: str
+    """Why it cannot be, or cannot go on; empty for one that was merely closed."""
+
+    async def live(self) -> None:
+        """All of it, until nothing of it is left. Raises `NetstackError`: it cannot be."""
+
+    def carry_out(self, message: Message) -> None:
+        """Does what the JobManager wants of it. Raises `RemoteProtocolError`: that makes no sense."""
+
+    def close(self, reason: str) -> None:
+        """Ends it; idempotent."""
+
+    def refuse(self, why: str) -> None:
+        """Ends it because it cannot be, or cannot go on; the first reason counts."""
 
 
 class SessionHost(Protocol):
     """What a session needs of its TaskManager."""
 
-    slots: TaskSlotTable
-    environments: Environments
-    datasets: KeptDatasets
     blob_places: BlobPlaces
 
-    def make_scope(self, message: OpenJob, link: MessageLink, blobs: BlobFetcher) -> JobScope:
-        """A job that waits for its slots; its id is taken. Raises `NetstackError` for one that cannot be."""
+    def make_job(self, message: OpenJob, link: MessageLink, blobs: BlobFetcher) -> SessionJob:
+        """A job that lives when it is told to; its id is taken. Raises `NetstackError` for one that cannot be."""
 
     async def blob_part(self, ask: FetchBlob) -> BlobPart:
         """See `TaskManager.blob_part`."""
 
-    def remove_scope(self, scope: JobScope) -> None:
+    def remove_job(self, job: SessionJob) -> None:
         """It is over."""
 
-    def statistics(self) -> Plain:
+    def drop_dataset(self, message: DropDataset) -> None:
+        """Nobody needs a dataset any more."""
+
+    async def statistics(self) -> Plain:
         """See `TaskManager.statistics`."""
 
-    def stacks(self, scope: JobScope | None) -> Plain:
+    async def stacks(self, job_id: str) -> Plain:
         """See `TaskManager.stacks`."""
 
-    def details(self, scopes: Iterable[JobScope]) -> Plain:
+    async def details(self) -> Plain:
         """See `TaskManager.details`."""
 
 
@@ -84,7 +106,7 @@ class ControlSession:
     def __init__(self, link: MessageLink, host: SessionHost) -> None:
         self._link = link
         self._host = host
-        self._scopes: dict[str, JobScope] = {}
+        self._jobs: dict[str, SessionJob] = {}
         self._blobs = BlobFetcher(link.send, host.blob_places.read)
         self._sender = BlobSender(link, host.blob_part)
         self._is_told = False
@@ -94,7 +116,7 @@ class ControlSession:
 
         Cancellation: every job of the session is closed.
         """
-        reason = "the TaskManager is stopping"
+        reason = _STOPPING
         async with trio.open_nursery() as nursery:
             try:
                 while True:
@@ -103,8 +125,8 @@ class ControlSession:
                 reason = shown_error(error)
             finally:
                 self._blobs.lost(f"{self._link.peer} is gone")
-                for scope in self._scopes.values():
-                    scope.close(reason)
+                for job in list(self._jobs.values()):
+                    job.close(reason)
         LOGGER.log(
             logging.INFO if self._is_told else logging.DEBUG, "%s has gone: %s", shown_text(self._link.peer), reason
         )
@@ -114,11 +136,11 @@ class ControlSession:
             case OpenJob():
                 self._open(message, nursery)
             case CloseJob():
-                scope = self._scopes.get(message.job_id)
-                if scope is not None:
-                    scope.close("")
+                job = self._jobs.get(message.job_id)
+                if job is not None:
+                    job.close("")
             case DropDataset():
-                self._host.datasets.drop(message.key)
+                self._host.drop_dataset(message)
             case BlobPart():
                 self._blobs.part(message)
             case FetchBlob():
@@ -126,52 +148,58 @@ class ControlSession:
             case BlobKept():
                 pass  # of a TaskManager that has fetched a blob here
             case AskStatistics():
-                self._tell(message.token, self._host.statistics())
-            case AskStacks():
-                self._link.send(Stacks(message.token, self._host.stacks(self._scopes.get(message.job_id))))
+                nursery.start_soon(tell_statistics, self._link, message.token, self._host.statistics)
             case AskDetails():
-                self._tell(message.token, self._host.details(self._scopes.values()))
+                nursery.start_soon(tell_statistics, self._link, message.token, self._host.details)
+            case AskStacks():
+                nursery.start_soon(self._tell_stacks, message)
             case _:
-                scope = self._scopes.get(job_of(message, self._link.peer))
-                if scope is not None:  # else it is over
-                    scope.carry_out(message)
+                job = self._jobs.get(job_of(message, self._link.peer))
+                if job is not None:  # else it is over
+                    job.carry_out(message)
 
     def _open(self, message: OpenJob, nursery: trio.Nursery) -> None:
         try:
-            if len(self._scopes) >= JOBS_AT_MOST:
+            if len(self._jobs) >= JOBS_AT_MOST:
                 raise RequestRefused(f"{JOBS_AT_MOST} jobs of this connection are open or wait here; close some first")
-            scope = self._host.make_scope(message, self._link, self._blobs)
+            job = self._host.make_job(message, self._link, self._blobs)
         except (NetstackError, TypeError) as error:
             self._link.send(JobRefused(message.job_id, explained(error)))
             return
-        self._scopes[scope.job_id] = scope
-        if not self._is_told:  # of those that only ask nobody needs a line
+        self._jobs[job.job_id] = job
+        if not self._is_told:
             self._is_told = True
-            LOGGER.info("%s drives jobs here", shown_text(self._link.peer))
-        nursery.start_soon(self._live, scope, message.slot_timeout_s)
+            LOGGER.info("%s sends jobs here", shown_text(self._link.peer))
+        nursery.start_soon(self._live, job)
 
-    async def _live(self, scope: JobScope, slot_timeout_s: float) -> None:
+    async def _live(self, job: SessionJob) -> None:
         """All of a job's life; says how it ended when nothing of it is left."""
         try:
-            await scope.live(self._host.slots, self._host.environments, slot_timeout_s=slot_timeout_s)
+            await job.live()
         except BaseException as error:
             root = root_cause(error)
             if not isinstance(root, Exception):
+                job.close(_STOPPING)
                 raise
             if not isinstance(root, NetstackError):
-                LOGGER.exception("job %s (%s) broke", scope.job_id, scope.name)
-            scope.refuse(explained(root))
+                LOGGER.exception("job %s (%s) broke", job.job_id, job.name)
+            job.refuse(explained(root))
         finally:
-            del self._scopes[scope.job_id]
-            self._host.remove_scope(scope)
-        refusal = scope.refusal
-        self._link.send(JobRefused(scope.job_id, refusal) if refusal else JobClosed(scope.job_id, scope.reason))
+            del self._jobs[job.job_id]
+            self._host.remove_job(job)
+        self._link.send(JobRefused(job.job_id, job.refusal) if job.refusal else JobClosed(job.job_id, job.reason))
 
-    def _tell(self, token: int, document: Plain) -> None:
-        try:
-            self._link.send(Statistics(token, document))
-        except ConfigError:  # thousands of partitions: more than a frame holds
-            self._link.send(Statistics(token, shortened(document)))
+    async def _tell_stacks(self, message: AskStacks) -> None:
+        self._link.send(Stacks(message.token, await self._host.stacks(message.job_id)))
+
+
+async def tell_statistics(link: MessageLink, token: int, ask: Callable[[], Awaitable[Plain]]) -> None:
+    """Answers a question for statistics."""
+    document = await ask()
+    try:
+        link.send(Statistics(token, document))
+    except ConfigError:  # thousands of partitions: more than a frame holds
+        link.send(Statistics(token, shortened(document)))
 
 
 def job_of(message: Message, peer: str) -> str:
@@ -192,5 +220,5 @@ def job_of(message: Message, peer: str) -> str:
 
 
 def explained(error: BaseException) -> str:
-    """An error as the driver is told it; those written for it need no class."""
+    """An error as the JobManager is told it; those written for it need no class."""
     return str(error) if isinstance(error, RequestRefused | ConfigError) else shown_error(error)

@@ -21,10 +21,10 @@ from ..control.link import packed
 from ..control.messages import (
     CheckpointAcknowledged,
     CheckpointDeclined,
+    OperatorEvent,
     PartitionConsumable,
     TaskFailed,
     TaskFinished,
-    TaskSaid,
 )
 from ..errors import LocalProtocolError, NetstackError, OperatorFailed, PartitionNotFound
 from ..runtime.causes import is_secondary, root_cause, told
@@ -57,12 +57,14 @@ class TaskAttempt:
 
     Attributes:
         attempt: vertex, subtask, attempt.
+        slot: that it is in, as its descriptor says.
         state: how it is, for people.
     """
 
     def __init__(self, descriptor: TaskDeploymentDescriptor, scope: JobScope) -> None:
         identity = descriptor.attempt
         self.attempt: Attempt = (identity.vertex, identity.subtask, identity.attempt)
+        self.slot = descriptor.allocation
         self.state = DEPLOYING
         self._descriptor = descriptor
         self._scope = scope
@@ -125,10 +127,10 @@ class TaskAttempt:
         self._refusal = self._refusal or why
         self._cancel.cancel()
 
-    def tell(self, message: Plain) -> None:
-        """Passes a message to an invokable; one that does not listen fails."""
+    def take_event(self, event: Plain) -> None:
+        """Passes an event to an invokable; one that does not listen fails."""
         if self._task is None and self.state == DEPLOYING:
-            self._waiting_bytes += len(msgpack.packb(message))
+            self._waiting_bytes += len(msgpack.packb(event))
             if self._waiting_bytes > TOLD_EARLY_BYTES:
                 self._waiting.clear()
                 who = self._scope.shown_name(self.attempt)
@@ -137,7 +139,7 @@ class TaskAttempt:
                     f" {TOLD_EARLY_BYTES} wait at most"
                 )
                 return
-        self._when_made(lambda task: task.told(message))
+        self._when_made(lambda task: task.operator_event(event))
 
     def update_gate(self, gate: int, descriptors: ShuffleDescriptors) -> None:
         """Tells it of producers that a gate did not know."""
@@ -173,9 +175,9 @@ class TaskAttempt:
         """See `TaskReports`."""
         self._scope.send(PartitionConsumable(self._job_id, self.attempt, partition))
 
-    def said(self, message: Plain) -> None:
+    def operator_event(self, event: Plain) -> None:
         """See `TaskReports`."""
-        self._scope.send(TaskSaid(self._job_id, self.attempt, message))
+        self._scope.send(OperatorEvent(self._job_id, self.attempt, event))
 
     def statistics(self) -> TaskStatistics | None:
         """How far it is; None before it is made."""

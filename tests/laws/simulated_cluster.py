@@ -22,7 +22,6 @@ from netstack.schedule.descriptors.descriptors import BlobKey, TaskDeploymentDes
 from netstack.schedule.descriptors.shuffle import ShuffleDescriptors, TaskManagerLocation
 from netstack.schedule.events import (
     Event,
-    HeartbeatReceived,
     PartitionConsumable,
     Proceed,
     SlotsOffered,
@@ -37,7 +36,6 @@ from netstack.schedule.events import (
 from netstack.schedule.execution.execution_states import ExecutionInput, ExecutionState, JobState
 from netstack.schedule.inbox import Inbox
 from netstack.schedule.instructions import (
-    AskHeartbeats,
     BlockTaskManagers,
     Cancel,
     Continue,
@@ -204,8 +202,9 @@ class Cluster:
         for task in taskmanager.tasks:
             del self.active[task]
         taskmanager.tasks.clear()
-        if self.chance.random() >= self.weather.is_silent:
-            self.at(self.latency(), lambda: self.post(TaskManagerLost(self.now_s, taskmanager.name, "it died")))
+        is_silent = self.chance.random() < self.weather.is_silent
+        noticed_s = self.chance.uniform(10.0, 20.0) if is_silent else self.latency()
+        self.at(noticed_s, lambda: self.post(TaskManagerLost(self.now_s, taskmanager.name, "it died")))
         self.at(self.chance.uniform(0.0, 5.0), self.register)
 
     def latency(self) -> float:
@@ -360,10 +359,6 @@ class Cluster:
                     )
                 case StartTimer():
                     self.at(instruction.delay_s, lambda timer=instruction.timer: self.post(TimerDue(self.now_s, timer)))
-                case AskHeartbeats():
-                    for name in instruction.taskmanagers:
-                        taskmanager = self.taskmanagers[name]
-                        self.tell(taskmanager, lambda tm=taskmanager: self.report(tm, heartbeat(tm.name)))
                 case ReturnSlots():
                     for slot in instruction.slots:
                         self.give_again(slot.location.taskmanager, slot.index)
@@ -433,10 +428,6 @@ class Cluster:
                 partition = topology.partitions_of(datasets[dataset])[int(index)]
                 producer = int(topology.producer_of_partition[partition])
                 assert self.scheduler.attempt(producer) == int(attempt), f"{descriptor.attempt} is sent to {channel}"
-
-
-def heartbeat(name: str) -> Callable[[float], Event]:
-    return lambda now_s: HeartbeatReceived(now_s, name)
 
 
 def consumable(partition: int, attempt: int) -> Callable[[float], Event]:

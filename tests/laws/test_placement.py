@@ -177,7 +177,7 @@ def played(graph, slots, taken, mode):
         slots: how many each TaskManager has.
         taken: those that another job has, as pairs of TaskManager and slot.
     """
-    scheduler = Scheduler(graph, "run", settings=SchedulerSettings(mode=mode, heartbeats=None))
+    scheduler = Scheduler(graph, "run", settings=SchedulerSettings(mode=mode))
     everything = SlotWish((1,) * sum(slots))
     cluster = ClusterSlots(mode, lambda job_id: everything if job_id == "other" else scheduler.slot_wish())
     for number, count in enumerate(slots):

@@ -20,6 +20,7 @@ _PARTITIONERS = [Partitioner.REBALANCE, Partitioner.RESCALE, Partitioner.BROADCA
     taskmanagers=st.integers(1, 5),
     mode=st.sampled_from(LoadBalanceMode),
     has_shortcut=st.booleans(),
+    channels=st.integers(1, 3),
 )
 def test_counted_pair_by_pair(
     parallelism: list[int],
@@ -27,8 +28,11 @@ def test_counted_pair_by_pair(
     taskmanagers: int,
     mode: LoadBalanceMode,
     has_shortcut: bool,
+    channels: int,
 ) -> None:
     job = StreamEnvironment()
+    whole = job.invokable("a:b").set_parallelism(parallelism[0]).rebalance()
+    job.invokable("a:b", whole.with_channels(channels)).set_parallelism(parallelism[1])
     first = stream = job.source("a:b").set_parallelism(parallelism[0])
     for count, partitioner in zip(parallelism[1:], partitioners, strict=False):
         stream = stream.partition_by(partitioner).map("a:b").set_parallelism(count)
@@ -48,7 +52,10 @@ def test_counted_pair_by_pair(
             for consumer in range(consumers.size)
             for piece in info.pieces_of(consumer)
             for producer in piece.partitions
+            for _ in piece.subpartitions
         ]
+        dataset = topology.job.edges[number].dataset
+        assert counted.per_producer.tolist() == topology.subpartition_counts(dataset).tolist()
         remote = [pair for pair in pairs if pair[0] != pair[1]]
         assert (counted.channels, counted.remote, counted.connections) == (len(pairs), len(remote), len(set(remote)))
         assert counted.per_consumer.sum() == counted.per_producer.sum() == len(pairs)

@@ -12,7 +12,6 @@ from netstack.ids import ResultPartitionType
 from netstack.schedule.descriptors.blob_store import MemoryBlobStore, OffloadRule
 from netstack.schedule.execution.execution_states import ExecutionState, JobState
 from netstack.schedule.failover.restart import ExponentialDelay, FixedDelay, NoRestart
-from netstack.schedule.heartbeats import HeartbeatSettings
 from netstack.schedule.scheduler import Scheduler
 from netstack.schedule.scheduler_settings import SchedulerSettings
 from netstack.schedule.slots.slot_pool import SlotPoolSettings
@@ -37,7 +36,6 @@ def play(seed: int, *, is_dynamic: bool) -> None:
     mode = chance.choice(modes)
     settings = SchedulerSettings(
         mode=mode,
-        heartbeats=HeartbeatSettings(interval_s=2.0, timeout_s=20.0),
         slots=SlotPoolSettings(idle_timeout_s=5.0, waits_for_running=chance.choice((None, False, True))),
         offload=OffloadRule(min_products=chance.choice((0, 1 << 40))),
         step_budget=chance.choice((1, 8, 1000)),

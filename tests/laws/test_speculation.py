@@ -13,7 +13,6 @@ from netstack.schedule.descriptors.blob_store import MemoryBlobStore
 from netstack.schedule.execution.execution_states import ExecutionState, JobState
 from netstack.schedule.failover.restart import FixedDelay
 from netstack.schedule.graph.speculation_settings import SpeculationSettings
-from netstack.schedule.heartbeats import HeartbeatSettings
 from netstack.schedule.scheduler import Scheduler
 from netstack.schedule.scheduler_settings import SchedulerSettings
 from netstack.schedule.slots.slot_pool import SlotPoolSettings
@@ -27,7 +26,6 @@ def test_slow_tasks_get_second_attempts(seed: int) -> None:
     types = chance.choice(((ResultPartitionType.BLOCKING,), BATCH))
     job = random_job(chance, is_dynamic=types == (ResultPartitionType.BLOCKING,) and chance.random() < 0.5, types=types)
     settings = SchedulerSettings(
-        heartbeats=HeartbeatSettings(interval_s=2.0, timeout_s=20.0),
         slots=SlotPoolSettings(idle_timeout_s=5.0),
         step_budget=chance.choice((1, 8, 1000)),
         speculation=SpeculationSettings(
@@ -54,7 +52,7 @@ def test_a_slow_taskmanager_costs_little() -> None:
     ended_s = {}
     for speculation in (None, SpeculationSettings(baseline_lower_bound_s=1.0, baseline_ratio=0.3)):
         job = wide_job(6, ResultPartitionType.BLOCKING)
-        scheduler = Scheduler(job, "job-1", settings=SchedulerSettings(heartbeats=None, speculation=speculation))
+        scheduler = Scheduler(job, "job-1", settings=SchedulerSettings(speculation=speculation))
         cluster = Cluster(scheduler, 3, Weather(slow_factor=60.0), taskmanagers=3, slots=4)
         cluster.at(0.0, lambda made=cluster: setattr(made.taskmanagers["tm-0"], "slowness", 60.0))
         assert cluster.run().state is JobState.FINISHED

@@ -50,6 +50,14 @@ class Bench:
         )
         return process
 
+    def wait_running(self) -> None:
+        """Waits until every daemon has tasks of a run."""
+        words = [sys.executable, "-m", "netstack.cli", "top", *self.daemons.flag.split(",")]
+        words += ["--secret-file", str(self._secret_file), "--once", "--json"]
+        views: list[Any] = []
+        while not views or not all(any(job["tasks"]["running"] for job in view["jobs"]) for view in views):
+            views = json.loads(self.hosts.run(0, words, timeout=240).stdout)["taskmanagers"]
+
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
@@ -105,7 +113,7 @@ def test_round_trips_are_measured_by_one_clock(bench: Bench) -> None:
 @pytest.mark.leaves("a new daemon in the place of the one that was killed")
 def test_a_daemon_killed_in_the_middle_of_a_run(bench: Bench) -> None:
     process = bench.start("run", "--seconds", "30")
-    time.sleep(3)
+    bench.wait_running()
     bench.daemons.kill(2)
     error = failed_run(process, HEARTBEAT_S + 10)
     assert bench.hosts.address(2) in error
@@ -115,7 +123,7 @@ def test_a_daemon_killed_in_the_middle_of_a_run(bench: Bench) -> None:
 
 def test_a_link_cut_in_the_middle_of_a_run(bench: Bench) -> None:
     process = bench.start("run", "--seconds", "60")
-    time.sleep(3)
+    bench.wait_running()
     bench.hosts.cut(3)
     began_s = time.monotonic()
     try:
@@ -129,7 +137,7 @@ def test_a_link_cut_in_the_middle_of_a_run(bench: Bench) -> None:
 
 def test_a_coordinator_that_dies_leaves_nothing(bench: Bench) -> None:
     process = bench.start("run", "--seconds", "60")
-    time.sleep(3)
+    bench.wait_running()
     process.kill()
     process.wait()
     assert bench.run("run", "--seconds", "0.5")["delivered"]

@@ -137,4 +137,5 @@ def sharing_key(graph: StreamGraph, edge: StreamEdge, kind: ResultPartitionType)
         target.max_parallelism,
         edge.side_output,
         edge.dataset_id,
+        edge.channels,
     )

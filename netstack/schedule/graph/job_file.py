@@ -246,6 +246,8 @@ def _streams(name: str, inputs: Sequence[Mapping[str, Any]], streams: Mapping[st
             stream = stream.with_format(given["format"])
         if "buffer_timeout_s" in given:
             stream = stream.with_buffer_timeout(given["buffer_timeout_s"])
+        if "channels" in given:
+            stream = stream.with_channels(given["channels"])
         by_number.setdefault(given.get("input", 1), []).append(stream)
     if sorted(by_number) != list(range(1, len(by_number) + 1)):
         raise ConfigError(f"operator {name!r} has inputs {sorted(by_number)}; number them 1, 2 and so on")
@@ -332,6 +334,8 @@ def _written_input(graph: StreamGraph, edge: StreamEdge) -> dict[str, Any]:
         given["format"] = edge.format
     if not isinstance(edge.buffer_timeout_s, Unset):
         given["buffer_timeout_s"] = edge.buffer_timeout_s
+    if edge.channels != 1:
+        given["channels"] = edge.channels
     return given
 
 

@@ -239,6 +239,7 @@ def _job_edge(
         format=edge.format,
         operator=graph.nodes[edge.target].name,
         ordinal=ordinal,
+        channels=edge.channels,
     )
 
 

@@ -201,6 +201,7 @@ class JobEdge:
         format: how a record becomes bytes: the name of a record format.
         operator: which operator of the consumer's chain reads it; empty is its first.
         ordinal: tells edges apart that are otherwise the same: the same operators, input and side output.
+        channels: from each subtask that writes to each that reads, side by side; of a static graph.
     """
 
     dataset: int
@@ -214,6 +215,7 @@ class JobEdge:
     format: str = DEFAULT_FORMAT
     operator: str = ""
     ordinal: int = 0
+    channels: int = 1
 
 
 @final

@@ -59,6 +59,7 @@ class _Way:
     dataset_id: str | None = None
     format: str = DEFAULT_FORMAT
     buffer_timeout_s: float | Unset | None = UNSET
+    channels: int = 1
 
 
 @final
@@ -217,6 +218,7 @@ class StreamEnvironment:
             dataset_id=way.dataset_id,
             format=way.format,
             buffer_timeout_s=way.buffer_timeout_s,
+            channels=way.channels,
         )
 
     def _free_name(self, name: str, kind: str) -> str:
@@ -339,6 +341,10 @@ class DataStream:
             timeout_s: None is until it is full.
         """
         return self._changed(buffer_timeout_s=timeout_s)
+
+    def with_channels(self, channels: int) -> DataStream:
+        """Several channels from each subtask to each of the next operator's; both operators must be invokables."""
+        return self._changed(channels=channels)
 
     def _changed(self, **changes: Any) -> DataStream:
         return DataStream(self._environment, tuple(replace(way, **changes) for way in self._ways))

@@ -208,6 +208,8 @@ class StreamEdge:
         format: how a record becomes bytes where the edge is not chained: the name of a record format.
         buffer_timeout_s: longest a record waits for its buffer to fill, None until it is full; UNSET is as the
             operator that writes has it.
+        channels: from each subtask that writes to each that reads: subpartitions side by side. More than one is for
+            two invokables, and all subtasks of both: who partitions records has one channel for each subtask.
     """
 
     source: int
@@ -220,6 +222,7 @@ class StreamEdge:
     dataset_id: str | None = None
     format: str = DEFAULT_FORMAT
     buffer_timeout_s: float | Unset | None = UNSET
+    channels: int = 1
 
 
 SCHEDULING_TYPES: Final = ("all_at_once", "next_stage_on_first_output", "next_stage_on_complete_output")
@@ -426,6 +429,13 @@ class StreamGraph:
             raise ConfigError(f"edge {self.describe(edge)}: buffer_timeout_s={edge.buffer_timeout_s}; give at least 0")
         if edge.input_number < 1:
             raise ConfigError(f"edge {self.describe(edge)}: input number {edge.input_number}; inputs count from 1")
+        if edge.channels != 1:
+            kinds = {self.nodes[edge.source].kind, self.nodes[edge.target].kind}
+            if edge.channels < 1 or kinds != {OperatorKind.INVOKABLE} or edge.partitioner is not Partitioner.REBALANCE:
+                raise ConfigError(
+                    f"edge {self.describe(edge)}: {edge.channels} channels; several are for two invokables, and the"
+                    " partitioner rebalance"
+                )
         if edge.partitioner in _DYNAMIC_ONLY and not self.settings.is_dynamic:
             raise ConfigError(f"edge {self.describe(edge)}: {edge.partitioner.value} is for dynamic graphs only")
         if edge.partitioner is Partitioner.FORWARD:

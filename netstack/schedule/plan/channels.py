@@ -97,21 +97,21 @@ class _Counted:
 
     def add(self, edge: JobEdge, producers: IndexArray, consumers: IndexArray) -> EdgeChannels:
         if edge.pattern is DistributionPattern.ALL_TO_ALL:
-            return self._add_all_to_all(producers, consumers)
+            return self._add_all_to_all(producers, consumers, edge.channels)
         return self._add_pointwise(producers, consumers)
 
-    def _add_all_to_all(self, producers: IndexArray, consumers: IndexArray) -> EdgeChannels:
+    def _add_all_to_all(self, producers: IndexArray, consumers: IndexArray, channels: int) -> EdgeChannels:
         by_producer = np.bincount(producers, minlength=self._count)
         by_consumer = np.bincount(consumers, minlength=self._count)
         writes, reads = by_producer > 0, by_consumer > 0
         self._all_to_all.append((writes, reads))
         return EdgeChannels(
-            channels=producers.size * consumers.size,
-            local=int(by_producer @ by_consumer),
+            channels=producers.size * consumers.size * channels,
+            local=int(by_producer @ by_consumer) * channels,
             connections=int(writes.sum()) * int(reads.sum()) - int((writes & reads).sum()),
-            per_consumer=np.full(consumers.size, producers.size, np.int32),
-            remote_per_consumer=index_array(producers.size - by_producer[consumers]),
-            per_producer=np.full(producers.size, consumers.size, np.int32),
+            per_consumer=np.full(consumers.size, producers.size * channels, np.int32),
+            remote_per_consumer=index_array((producers.size - by_producer[consumers]) * channels),
+            per_producer=np.full(producers.size, consumers.size * channels, np.int32),
         )
 
     def _add_pointwise(self, producers: IndexArray, consumers: IndexArray) -> EdgeChannels:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from operator import itemgetter
 from typing import Final, final
 
 from ..graph.job_graph import ResourceProfile
 from .resource_mapping import can_serve
-from .slots import LoadBalanceMode, PhysicalSlot, SlotRequest
+from .slots import LoadBalanceMode, Location, PhysicalSlot, SlotRequest
 
 _PLACE: Final = itemgetter(0, 1)
 
@@ -110,11 +111,14 @@ class FreeSlots:
         return chosen
 
     def choose(self, request: SlotRequest, mode: LoadBalanceMode) -> PhysicalSlot | None:
-        """The best slot for one request; it stays free. None if no slot will do.
+        """The best slot for one request; it stays free. None if no slot will do; only its TaskManager's, if it has one.
 
         A slot scores by how often its TaskManager and its host are among the preferred locations: 10 and 1 times in
         mode NONE, 20 and 2 times less the load (0 to 1) in mode SLOTS. Without preferences that leaves the least load.
         """
+        if request.taskmanager:
+            fitting = self._near(replace(request, preferred=(Location(request.taskmanager),)))
+            return fitting[0] if fitting else None
         near = self._near(request)
         if not near:
             return self.least_loaded(lambda profile: can_serve(profile, request.profile))

@@ -187,7 +187,8 @@ class SharedSlots:
         return taken
 
     def _request(self, group: int) -> SlotRequest:
-        return SlotRequest(group, self._profile(group), int(self._loads[group]), self._preferred(group))
+        only = self._groups.taskmanagers[group] if self._groups.taskmanagers else ""
+        return SlotRequest(group, self._profile(group), int(self._loads[group]), self._preferred(group), only)
 
     def _preferred(self, group: int) -> tuple[Location, ...]:
         """Where the members that ask now would like to be, one after the other."""

@@ -22,7 +22,8 @@ _by_index: Final = attrgetter("index")
 
 def choose_request(slot: PhysicalSlot, pending: Iterable[SlotRequest]) -> SlotRequest | None:
     """Who gets a slot that was just offered, unless tasks are balanced: the first request that it serves."""
-    return next((request for request in pending if can_serve(slot.profile, request.profile)), None)
+    here = ("", slot.location.taskmanager)
+    return next((each for each in pending if each.taskmanager in here and can_serve(slot.profile, each.profile)), None)
 
 
 def match_balanced(

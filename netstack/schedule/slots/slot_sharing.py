@@ -50,10 +50,12 @@ class ExecutionSlotSharingGroups:
     Attributes:
         of_vertex: for each vertex, the group of each of its subtasks; empty for one without subtasks yet.
         slot_sharing_group: of each group, the slot sharing group of its vertices.
+        taskmanagers: of each group, the only TaskManager whose slots will do; empty: all groups may be anywhere.
     """
 
     of_vertex: tuple[IndexArray, ...]
     slot_sharing_group: IndexArray
+    taskmanagers: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:

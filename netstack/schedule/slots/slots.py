@@ -80,12 +80,14 @@ class SlotRequest:
         profile: what it needs.
         load: how many tasks it has.
         preferred: where it would like to be: the preferred locations of its members, one after the other.
+        taskmanager: the only one whose slots will do; empty: any.
     """
 
     group: int
     profile: ResourceProfile = UNKNOWN_PROFILE
     load: int = 1
     preferred: tuple[Location, ...] = ()
+    taskmanager: str = ""
 
 
 @final

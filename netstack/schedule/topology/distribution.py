@@ -113,8 +113,8 @@ def pointwise_consumers(producers: int, consumers: int) -> tuple[IndexArray, Ind
     return index_array(start), index_array(stop)
 
 
-def static_input(pattern: DistributionPattern, producers: int, consumers: int) -> InputInfo:
-    """Reads of a graph whose parallelisms were all known: one subpartition for each consumer of a partition.
+def static_input(pattern: DistributionPattern, producers: int, consumers: int, channels: int = 1) -> InputInfo:
+    """Reads of a graph whose parallelisms were all known: `channels` subpartitions for each consumer of a partition.
 
     Consumer k takes subpartition k modulo the consumers of its partition, k counting through the whole vertex. So
     2 producers and 5 consumers, pointwise, give consumer 3 the second subpartition of its partition, not the first.
@@ -122,7 +122,7 @@ def static_input(pattern: DistributionPattern, producers: int, consumers: int) -
     start, stop = _partitions(pattern, producers, consumers)
     consumer = np.arange(consumers, dtype=np.int32)
     subpartition = consumer % _sharers(pattern, producers, consumers, start)
-    return InputInfo(_single(consumers), start, stop, subpartition, subpartition + 1)
+    return InputInfo(_single(consumers), start, stop, subpartition * channels, (subpartition + 1) * channels)
 
 
 def dynamic_input(
@@ -215,10 +215,10 @@ def count_subpartitions(
             count = dynamic_subpartitions(edge.pattern, producers, consumers, limit, is_broadcast=is_broadcast)
             most = np.maximum(most, np.int32(count))
         elif edge.pattern is DistributionPattern.ALL_TO_ALL:
-            most = np.maximum(most, np.int32(consumers))
+            most = np.maximum(most, np.int32(consumers * edge.channels))
         else:
             start, stop = pointwise_consumers(producers, consumers)
-            most = np.maximum(most, stop - start)
+            most = np.maximum(most, (stop - start) * np.int32(edge.channels))
     return most
 
 

@@ -284,7 +284,7 @@ class Topology:
         dataset, pattern = self.job.edges[edge].dataset, self.job.edges[edge].pattern
         producers, consumers = len(self.partitions_of(dataset)), self._decided[self.job.edges[edge].consumer]
         if not self.job.is_dynamic:
-            return static_input(pattern, producers, consumers)
+            return static_input(pattern, producers, consumers, self.job.edges[edge].channels)
         subpartitions = int(self.subpartition_counts(dataset)[0])
         is_broadcast = self.job.datasets[dataset].is_broadcast
         return dynamic_input(pattern, producers, consumers, subpartitions, is_broadcast=is_broadcast)

@@ -10,39 +10,48 @@ import pytest
 import trio
 
 from bench.inputs import table_rows
+from bench.mesh.cluster import open_mesh
 from bench.mesh.coordinator import MeshDeadlines, run_mesh
 from bench.mesh.spec import MeshSpec
 from bench.packed import write_packed
 from bench.processes import MeasurementFailed
-from bench.runner import Progress
+from bench.runner import OnProgress, Progress
 from netstack.bench.mesh import invokables
 from netstack.bench.packed import keep  # that of the invokables
 from netstack.errors import LocalProtocolError, RequestRefused
 from netstack.task.invokable import InvokableTask
-from netstack.taskmanager.client import TaskManagerClient, open_client
 from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
 
 FAST = MeshDeadlines(setup_s=10, stalled_s=0.5, overall_s=10)
 
 
 class Hosts:
-    """Daemons of one process, each with a client."""
+    """Daemons of one process."""
 
-    def __init__(self, daemons: list[TaskManager], clients: list[TaskManagerClient]) -> None:
-        self.daemons, self.clients = daemons, clients
+    def __init__(self, daemons: list[TaskManager]) -> None:
+        self.daemons = daemons
+        self.addresses = [daemon.address.partition("://")[2] for daemon in daemons]
 
     def spec(self, counts: Sequence[str] = (), **settings: Any) -> MeshSpec:
-        ends = [f"={count}" for count in counts] or [""] * len(self.clients)
-        hosts = tuple(client.address + end for client, end in zip(self.clients, ends, strict=True))
+        ends = [f"={count}" for count in counts] or [""] * len(self.addresses)
+        hosts = tuple(address + end for address, end in zip(self.addresses, ends, strict=True))
         return MeshSpec(hosts=hosts, **settings)
 
     async def run(self, counts: Sequence[str] = (), **settings: Any) -> dict[str, Any]:
-        return await run_mesh(self.spec(counts, **settings), self.clients, deadlines=FAST)
+        return await self.measure(self.spec(counts, **settings))
 
-    def check_released(self) -> None:
-        """Nothing of any run is left."""
-        assert not any(daemon.statistics()["jobs"] for daemon in self.daemons)
-        assert [daemon.slots.free_slots for daemon in self.daemons] == [4] * len(self.daemons)
+    async def measure(
+        self, spec: MeshSpec, on_progress: OnProgress | None = None, deadlines: MeshDeadlines = FAST
+    ) -> dict[str, Any]:
+        async with open_mesh(spec) as mesh:
+            return await run_mesh(spec, mesh, on_progress, deadlines=deadlines)
+
+    async def check_released(self) -> None:
+        """Nothing of any run is left, as soon as the daemons have noticed that it is over."""
+        with trio.fail_after(5):
+            while not all(daemon.is_idle for daemon in self.daemons):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        assert all(daemon.memory.free_memory_bytes == daemon.memory.memory_bytes for daemon in self.daemons)
 
 
 @contextlib.asynccontextmanager
@@ -50,10 +59,7 @@ async def hosts_open(count: int) -> Any:
     async with contextlib.AsyncExitStack() as stack:
         config = TaskManagerConfig(listen="tcp://127.0.0.1:0", slots=4, allow=("tests.",))
         daemons = [await stack.enter_async_context(open_taskmanager(config)) for _ in range(count)]
-        clients = [
-            await stack.enter_async_context(open_client(daemon.address.partition("://")[2])) for daemon in daemons
-        ]
-        yield Hosts(daemons, clients)
+        yield Hosts(daemons)
 
 
 def on_hosts(count: int, work: Callable[[Hosts], Awaitable[None]]) -> None:
@@ -86,14 +92,14 @@ def test_the_users_rows_arrive_whole_from_every_source_at_every_sink(
 
     async def measure(hosts: Hosts) -> None:
         spec = hosts.spec(["2", "2"], input_path="t", rows_file=packed.name, **settings)
-        document = await run_mesh(spec, hosts.clients)
+        document = await hosts.measure(spec)
         assert document["delivered"], document["warnings"]
         assert document["records"] == 4 * settings["records"]
         assert document["latency_samples"]
         if arrow is None:
             mean = packed.payload_bytes / packed.rows
             assert abs(document["payload_bytes"] / document["records"] - mean) < 1
-        hosts.check_released()
+        await hosts.check_released()
 
     on_hosts(2, measure)
 
@@ -123,8 +129,8 @@ def test_every_record_of_every_source_arrives_once(settings: dict[str, Any]) -> 
         assert document["delivered"], document["warnings"]
         assert document["records"] == 2 * settings["records"] == sum(row["records"] for row in document["pairs"])
         assert len(document["pairs"]) == 4
-        assert document["settings"]["hosts"] == [client.address for client in hosts.clients]
-        hosts.check_released()
+        assert document["settings"]["hosts"] == hosts.addresses
+        await hosts.check_released()
 
     on_hosts(2, work)
 
@@ -139,7 +145,7 @@ def test_three_hosts_of_different_parallelism() -> None:
         assert [row["backpressured_ms_per_s"] is None for row in rows] == [False, False, True]
         assert [row["idle_ms_per_s"] is None for row in rows] == [False, True, False]
         pairs = {(row["source_host"], row["sink_host"]): row for row in document["pairs"]}
-        a, b, c = (client.address for client in hosts.clients)
+        a, b, c = hosts.addresses
         counts = {key: row["records"] for key, row in pairs.items()}
         assert counts == {(a, a): 1600, (a, c): 3200, (b, a): 800, (b, c): 1600}
         assert [row["is_local"] for row in document["pairs"]].count(True) == 1
@@ -172,7 +178,7 @@ def test_a_timed_run_has_a_window_a_timeline_and_progress() -> None:
     async def work(hosts: Hosts) -> None:
         heard: list[Progress] = []
         spec = hosts.spec(seconds=0.7, emit="batch", warmup_s=0.1)
-        document = await run_mesh(spec, hosts.clients, heard.append, deadlines=FAST)
+        document = await hosts.measure(spec, heard.append)
         assert document["delivered"], document["warnings"]
         assert not [text for text in document["warnings"] if "share a machine" not in text]
         assert 0.3 < document["seconds"] < 0.7
@@ -205,7 +211,7 @@ def test_a_task_that_fails_is_named_with_its_cause(name: str, monkeypatch: pytes
         assert f"{name}-" in str(caught.value)
         assert "ValueError: no more paper" in str(caught.value)
         assert "measuring over 2 hosts failed" in str(caught.value)
-        hosts.check_released()
+        await hosts.check_released()
         monkeypatch.undo()
         assert (await hosts.run(records=100))["delivered"], "the next run works"
 
@@ -217,7 +223,7 @@ def test_a_daemon_without_room_refuses_and_costs_the_others_nothing() -> None:
         with pytest.raises(RequestRefused, match="slots"):
             await hosts.run(["1", "9"], records=1)
         assert (await hosts.run(["4", "4"], records=10))["delivered"]
-        hosts.check_released()
+        await hosts.check_released()
 
     on_hosts(2, work)
 
@@ -235,7 +241,7 @@ def test_records_that_do_not_move_end_the_run(monkeypatch: pytest.MonkeyPatch) -
             MeasurementFailed, match=r"no record arrived for 0.5 s: waiting for source-0 on .* 0 records"
         ):
             await hosts.run(seconds=0.1)
-        hosts.check_released()
+        await hosts.check_released()
 
     on_hosts(2, work)
 
@@ -249,8 +255,8 @@ def test_a_task_that_never_gets_ready_is_named(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(invokables, "sink", asleep)
         limits = MeshDeadlines(setup_s=0.3)
         with pytest.raises(MeasurementFailed, match=r"became ready in time: waiting for sink-0 on .*, sink-1 on"):
-            await run_mesh(hosts.spec(records=1), hosts.clients, deadlines=limits)
-        hosts.check_released()
+            await hosts.measure(hosts.spec(records=1), deadlines=limits)
+        await hosts.check_released()
 
     on_hosts(2, work)
 
@@ -272,17 +278,16 @@ async def test_a_daemon_that_vanishes_is_named() -> None:
 
         nursery.start_soon(daemon)
         await listening.wait()
-        async with open_client(places[0]) as client:
-            hosts.clients.append(client)
+        hosts.addresses.append(places[0])
 
-            def kill_it(progress: Progress) -> None:
-                if progress.records:
-                    doomed.cancel()
+        def kill_it(progress: Progress) -> None:
+            if progress.records:
+                doomed.cancel()
 
-            with pytest.raises(MeasurementFailed, match=f"measuring over 3 hosts failed: {places[0]}"):
-                await run_mesh(hosts.spec(seconds=5), hosts.clients, kill_it, deadlines=FAST)
-            hosts.clients.pop()
-        hosts.check_released()
+        with pytest.raises(MeasurementFailed, match=f"measuring over 3 hosts failed: TaskManager '{places[0]}'"):
+            await hosts.measure(hosts.spec(seconds=5), kill_it)
+        hosts.addresses.pop()
+        await hosts.check_released()
         assert (await hosts.run(records=100))["delivered"], "the others serve the next run"
         nursery.cancel_scope.cancel()
 
@@ -291,9 +296,9 @@ async def test_a_daemon_that_vanishes_is_named() -> None:
 def test_cancelling_releases_everything() -> None:
     async def work(hosts: Hosts) -> None:
         with trio.CancelScope() as scope:
-            await run_mesh(hosts.spec(seconds=5), hosts.clients, lambda heard: heard.records and scope.cancel())
+            await hosts.measure(hosts.spec(seconds=5), lambda heard: heard.records and scope.cancel())
         assert scope.cancelled_caught
-        hosts.check_released()
+        await hosts.check_released()
         assert (await hosts.run(records=100))["delivered"]
 
     on_hosts(2, work)
@@ -307,9 +312,9 @@ def test_interrupting_releases_everything() -> None:
                 raise KeyboardInterrupt
 
         with pytest.raises(BaseExceptionGroup) as caught:
-            await run_mesh(hosts.spec(seconds=5), hosts.clients, interrupt)
+            await hosts.measure(hosts.spec(seconds=5), interrupt)
         assert caught.value.subgroup(KeyboardInterrupt) is not None
-        hosts.check_released()
+        await hosts.check_released()
 
     on_hosts(2, work)
 
@@ -336,6 +341,7 @@ def test_a_delivery_that_is_not_whole_is_told(monkeypatch: pytest.MonkeyPatch) -
 def test_as_many_daemons_as_hosts() -> None:
     async def work(hosts: Hosts) -> None:
         with pytest.raises(LocalProtocolError, match="1 daemons for 2 hosts"):
-            await run_mesh(hosts.spec(records=1), hosts.clients[:1])
+            async with open_mesh(MeshSpec(hosts=tuple(hosts.addresses[:1]))) as mesh:
+                await run_mesh(hosts.spec(records=1), mesh)
 
     on_hosts(2, work)

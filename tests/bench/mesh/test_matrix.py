@@ -2,11 +2,20 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
+
 from bench.mesh.matrix import Matrix, Placement
 from bench.mesh.spec import MeshSpec
-from netstack.taskmanager.remote_task import RemoteTask
+from netstack.schedule.descriptors.blob_store import OffloadRule
+from netstack.schedule.descriptors.descriptors import TaskDeploymentDescriptor
+from netstack.schedule.descriptors.shuffle import TaskManagerLocation
+from netstack.schedule.events import Proceed, SlotsOffered, StartJob, TaskManagerRegistered
+from netstack.schedule.graph.job_file import job_of, write_job
+from netstack.schedule.graph.job_generator import job_graph
+from netstack.schedule.instructions import Continue, Deploy
+from netstack.schedule.scheduler import Scheduler, SchedulerSettings
 
-ADDRESSES = ["tcp://a:1", "tcp://b:1", "tcp://c:1"]
+TASKMANAGERS = ["a", "b", "c"]
 
 
 def test_subtasks_are_numbered_host_by_host() -> None:
@@ -29,39 +38,72 @@ def test_subtasks_are_numbered_host_by_host() -> None:
     assert matrix.on_host(1, "sink") == [Placement("sink", 1, 1), Placement("sink", 2, 1)]
 
 
-def channels_of(task: RemoteTask) -> list[tuple[str, str, int]]:
+def deployed(matrix: Matrix, *, slots_first: bool = False) -> dict[str, TaskDeploymentDescriptor]:
+    """What each subtask of the job is sent, by its name, when each TaskManager has the slots that it gives."""
+    job = job_graph(matrix.graph("bench"))
+    settings = SchedulerSettings(placement=matrix.placed(TASKMANAGERS), offload=OffloadRule(1 << 40))
+    scheduler = Scheduler(job, "run", settings=settings)
+    said = [] if slots_first else scheduler.handle(StartJob(0.0))
+    for host, name in reversed([*enumerate(TASKMANAGERS[: len(matrix.spec.hosts)])]):  # placed, whoever comes first
+        said += scheduler.handle(TaskManagerRegistered(0.0, TaskManagerLocation(name, f"tcp://{name}:1")))
+        said += scheduler.handle(SlotsOffered(0.0, name, tuple(range(matrix.slots(host)))))
+    if slots_first:
+        said += scheduler.handle(StartJob(0.0))
+    while isinstance(said[-1], Continue):
+        said += scheduler.handle(Proceed(0.0))
+    found = {}
+    for deploy in [each for each in said if isinstance(each, Deploy)]:
+        for number, packed in scheduler.descriptors(deploy):
+            vertex, index = scheduler.topology.place_of(number)
+            found[f"{job.vertices[vertex].name}-{index}"] = TaskDeploymentDescriptor.parse(packed)
+    return found
+
+
+def channels_of(descriptor: TaskDeploymentDescriptor) -> list[tuple[str, str, int]]:
     """What a task reads, channel by channel: the address, the subtask that writes, the subpartition."""
-    (gate,) = task.gates
-    return [
-        (each.address, f"{each.task}-{each.subtask}", subpartition)
-        for each in gate.partitions
-        for subpartition in range(gate.first, gate.first + gate.count)
-    ]
+    (gate,) = descriptor.gates
+    found = []
+    for channel in gate.gate().channels:
+        dataset, _, place = channel.partition_id.partition("/")[2].rpartition("/")
+        writer = f"{dataset.partition('.')[0]}-{place.partition('.')[0]}"
+        found.append((channel.address, writer, channel.subpartition))
+    return found
+
+
+@pytest.mark.parametrize("slots_first", [False, True])
+def test_each_subtask_runs_where_it_is_placed(slots_first: bool) -> None:
+    matrix = Matrix(MeshSpec(hosts=("a:1=2/1", "b:1=0/2", "c:1"), channels=3))
+    places = {name: found.allocation for name, found in deployed(matrix, slots_first=slots_first).items()}
+    assert places == {
+        "source-0": "a/0",
+        "source-1": "a/1",
+        "source-2": "c/0",
+        "sink-0": "a/0",
+        "sink-1": "b/0",
+        "sink-2": "b/1",
+        "sink-3": "c/0",
+    }
 
 
 def test_every_source_reaches_every_sink_once() -> None:
     matrix = Matrix(MeshSpec(hosts=("a:1=2/1", "b:1=0/2", "c:1"), channels=3))
-    found = [task for host in range(3) for task in matrix.tasks(host, ADDRESSES)]
+    found = deployed(matrix)
     written = {
-        (ADDRESSES[host], str(task), subpartition)
-        for host in range(3)
-        for task in matrix.tasks(host, ADDRESSES)
-        for subpartition in range(task.subpartitions)
+        (f"tcp://{TASKMANAGERS[each.host]}:1", str(each), subpartition)
+        for each in matrix.of_task("source")
+        for subpartition in range(found[str(each)].partitions[0].subpartitions)
     }
-    read = [channel for task in found if task.gates for channel in channels_of(task)]
+    read = [channel for name, task in found.items() if name.startswith("sink") for channel in channels_of(task)]
     assert len(written) == 3 * matrix.spec.lanes
     assert sorted(read) == sorted(written)
-    assert {task.invokable for task in found} == {
-        "netstack.bench.mesh.invokables:source",
-        "netstack.bench.mesh.invokables:sink",
-    }
 
 
 def test_each_group_of_channels_carries_the_lanes_it_is_said_to() -> None:
     spec = MeshSpec(hosts=("a:1=2/1", "b:1=0/2", "c:1"), channels=3)
     matrix = Matrix(spec)
+    found = deployed(matrix)
     for each in matrix.of_task("sink"):
-        channels = channels_of(next(task for task in matrix.tasks(each.host, ADDRESSES) if str(task) == str(each)))
+        channels = channels_of(found[str(each)])
         bases, sources = matrix.lane_bases(each.subtask), matrix.sources_of(each.subtask)
         for group, channel in itertools.product(range(len(bases)), range(3)):
             _, writer, subpartition = channels[group * 3 + channel]
@@ -72,7 +114,7 @@ def test_each_group_of_channels_carries_the_lanes_it_is_said_to() -> None:
 def test_relays_return_each_lane_to_the_sink_beside_its_source() -> None:
     spec = MeshSpec(hosts=("a:1=2", "b:1"), channels=2, relay=True)
     matrix = Matrix(spec)
-    tasks = {str(task): task for host in range(2) for task in matrix.tasks(host, ADDRESSES)}
+    tasks = deployed(matrix)
     assert [each.host for each in matrix.of_task("relay")] == [0, 0, 1]
     for sink, group, channel in itertools.product(range(3), range(3), range(2)):
         _, writer, subpartition = channels_of(tasks[f"sink-{sink}"])[group * 2 + channel]
@@ -86,16 +128,20 @@ def test_relays_return_each_lane_to_the_sink_beside_its_source() -> None:
 
 def test_memory_is_enough_for_every_buffer_that_may_be_used() -> None:
     small, wide = (Matrix(MeshSpec(hosts=("a:1", "b:1"), channels=channels)) for channels in (1, 100))
-    config = wide.config(0)
-    assert config.memory_bytes > small.config(0).memory_bytes
+    config = wide.network()
+    assert config.memory_bytes > small.network().memory_bytes
     assert config.exclusive_buffers_per_channel == 2
     # A source's partition: 200 subpartitions of 2 buffers and 8; a gate of 100 remote channels likewise.
     assert config.total_segments >= 408 + 208 + 16
 
 
-def test_parameters_are_what_a_task_needs() -> None:
-    spec = MeshSpec(hosts=("a:1", "b:1"), seconds=1)
-    source, sink = Matrix(spec).tasks(1, ADDRESSES)
-    assert MeshSpec(**source.parameters["spec"]) == spec
-    assert sink.parameters["lane_bases"] == [1, 1]
-    assert sink.parameters["group_hosts"] == [0, 1]
+def test_the_settings_travel_with_the_job() -> None:
+    spec = MeshSpec(hosts=("a:1", "b:1"), seconds=1, channels=5)
+    graph = job_of(write_job(Matrix(spec).graph("bench")))
+    assert [node.function for node in graph.nodes] == [
+        "netstack.bench.mesh.invokables:source",
+        "netstack.bench.mesh.invokables:sink",
+    ]
+    assert [MeshSpec(**node.parameters["spec"]) for node in graph.nodes] == [spec, spec]
+    assert graph.settings.network == Matrix(spec).network()
+    assert [edge.channels for edge in graph.edges] == [5]

@@ -21,12 +21,18 @@ def outcome_of(spec: MeshSpec, facts: list[dict[str, Any]], clocks: list[HostClo
     """Every source sent 600 records in 3 s, a third of the window's to each sink."""
     matrix = Matrix(spec)
     results: dict[Placement, dict[str, Any]] = {}
-    common = {"cpu_s": 1.5, "bytes_sent": 8000, "bytes_received": 8000}
+
+    def common(each: Placement) -> dict[str, Any]:
+        """Of the process it ran in: its daemon's, or that of a slot."""
+        fact = facts[each.host]
+        own = each.subtask % matrix.slots(each.host) if fact.get("slot_addresses") else 0
+        return {"pid": fact["pid"] + 100 * own, "cpu_s": 1.5, "bytes_sent": 8000, "bytes_received": 8000}
+
     expected = Source(8, 1).expected(600)
     for each in matrix.of_task(SOURCE):
         waits = {"t_s": 3.0, "soft_s": 0.6, "hard_s": 0.3}
         sent = {"records": 600, "expected": expected, "buffers": 3, "buffer_bytes": 7200}
-        results[each] = {"waits": waits, "congestion_control": "cubic", **sent, **common}
+        results[each] = {"waits": waits, "congestion_control": "cubic", **sent, **common(each)}
     for each in matrix.of_task(SINK):
         latency = Histogram()
         latency.record(latency_ns)
@@ -54,7 +60,7 @@ def outcome_of(spec: MeshSpec, facts: list[dict[str, Any]], clocks: list[HostClo
             "debloated_buffer_bytes": None,
             "deliveries": [mine.as_dict()] * groups,
             "pairs": list(pairs.values()),
-            **common,
+            **common(each),
         }
     return Outcome(
         matrix=matrix,
@@ -147,16 +153,32 @@ def test_what_is_missing_is_a_problem() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "cpus", "crowded"),
+    ("names", "cpus", "slots", "crowded"),
     [
-        (("a", "b", "c"), 1, set()),
-        (("a", "a"), 2, {0, 1}),
-        (("a", "a"), 3, set()),
-        (("a", "b", "a"), 2, {0, 2}),
+        (("a", "b", "c"), 1, 1, set()),
+        (("a", "a"), 2, 1, {0, 1}),
+        (("a", "a"), 3, 1, set()),
+        (("a", "b", "a"), 2, 1, {0, 2}),
+        (("a", "b"), 2, 2, {0, 1}),
+        (("a", "b"), 3, 2, set()),
     ],
 )
-def test_daemons_that_share_few_processors_do_not_spin(names: tuple[str, ...], cpus: int, crowded: set[int]) -> None:
-    assert crowded_hosts(facts(*names, cpus=cpus)) == crowded
+def test_processes_that_share_few_processors_do_not_spin(
+    names: tuple[str, ...], cpus: int, slots: int, crowded: set[int]
+) -> None:
+    found = [{**each, "slot_addresses": ["tcp://a:1"] * 4} for each in facts(*names, cpus=cpus)]
+    assert crowded_hosts(found, [slots] * len(names)) == crowded
+    in_loops = [{**each, "slot_addresses": []} for each in found]
+    assert (crowded_hosts(in_loops, [slots] * len(names)) == crowded) is (slots == 1 or not crowded)
+
+
+def test_what_the_processes_of_a_host_used_is_added_up() -> None:
+    spec = MeshSpec(hosts=("a:1=2", "b:1"))
+    found = [{**each, "slot_addresses": ["tcp://a:1"] * 2} for each in facts("a", "b")]
+    document = document_of(outcome_of(spec, found, [clock(0, 0, 10)] * 2, 5000), "hosts")
+    assert [row["cpu_s"] for row in document["hosts"]] == [3.0, 1.5]
+    assert document["wire_bytes"] == 24_000
+    assert document["cpu_s_per_gb"]["total"] == pytest.approx(4.5 / (1800 * 8 / 1e9))
 
 
 def test_who_shares_a_processor_is_warned() -> None:

@@ -119,15 +119,15 @@ def test_a_run_that_does_not_end_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -
 def test_nobody_gets_in_without_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = coordinator.measure_mesh
 
-    async def with_a_stranger(spec: Any, daemons: Any, **kwargs: Any) -> dict[str, Any]:
+    async def with_a_stranger(spec: Any, mesh: Any, **kwargs: Any) -> dict[str, Any]:
         from netstack.errors import AuthenticationFailed
         from netstack.runtime.authentication import Secret
         from netstack.taskmanager.client import open_client
 
         with pytest.raises(AuthenticationFailed):
-            async with open_client(daemons[1].address, secret=Secret(b"x" * 32)):
+            async with open_client(mesh.daemons[1].address, secret=Secret(b"x" * 32)):
                 raise AssertionError("a stranger came in")
-        return await whole(spec, daemons, **kwargs)
+        return await whole(spec, mesh, **kwargs)
 
     monkeypatch.setattr("bench.spark.node.measure_mesh", with_a_stranger)
     rows = trio.run(run_nodes, job_of(records=100))

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import trio
+from adopter import RemoteGate, RemoteJob, RemotePartition, RemoteTask, adopt
 
 from netstack.cli import main
 from netstack.cli.taskmanager import read_config, taskmanager, taskmanager_config
@@ -22,8 +23,7 @@ from netstack.config import NetworkConfig
 from netstack.errors import ConfigError, ConnectionLost
 from netstack.runtime.authentication import Secret
 from netstack.taskmanager.client import open_client
-from netstack.taskmanager.remote_job import RemoteJob
-from netstack.taskmanager.remote_task import RemoteGate, RemotePartition, RemoteTask
+from netstack.taskmanager.slot_processes import SlotProcesses
 
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=1 << 20)
 RUN_ID = "00000000000000aa"
@@ -32,6 +32,7 @@ import trio
 from netstack import RecordReader, RecordWriter
 
 async def write(task):
+    assert await task.receive() == {"go": 1}
     writer = RecordWriter(task.partitions[0], format="str", buffer_timeout_s=0)
     for _ in task.partitions[0].subpartitions:
         await writer.emit("a word")
@@ -44,14 +45,12 @@ async def read(task):
 """
 COORDINATOR = """
 import sys, trio
-from netstack.config import NetworkConfig
-from netstack.taskmanager.client import open_client
+from netstack.jobmanager.config import JobManagerConfig
+from netstack.jobmanager.service import open_jobmanager
 
 async def main():
-    async with open_client(sys.argv[1]) as client:
-        run = await client.open_job(
-            "00000000000000bb", name="doomed", slots=2, network=NetworkConfig(memory_bytes=1 << 20)
-        )
+    async with open_jobmanager(JobManagerConfig(listen="memory://doomed", name="doomed")) as jobmanager:
+        await jobmanager.adopt(sys.argv[1])
         print("open", flush=True)
         await trio.sleep_forever()
 
@@ -107,7 +106,8 @@ def test_a_file_has_the_same_settings_and_flags_go_first(tmp_path: Path, monkeyp
     assert main(["taskmanager", "--config", str(path), "--slots", "5"]) == 0
     config, metrics, processes, as_json, until_eof = served
     assert (config.slots, config.memory_bytes, config.allow) == (5, 64 << 20, ("a.", "b."))
-    assert (metrics, processes, as_json, until_eof) == ("127.0.0.1:0", None, False, False)
+    assert isinstance(processes, SlotProcesses)
+    assert (metrics, as_json, until_eof) == (None, False, False), "the slots serve metrics"
     assert (config.jobmanager, config.secret) == (None, None)
 
     secret = tmp_path / "secret"
@@ -147,8 +147,7 @@ def test_where_results_are_kept(tmp_path: Path) -> None:
         ("secret = 'x'", "there is no setting 'secret'"),
         ("slots = 0", "--slots 0"),
         ("slots_in = 'threads'", "slots_in = 'threads'; give processes or loop"),
-        ("slots = 300\njobmanager = '127.0.0.1:1'", "--slots 300: each slot is a process, and a TaskManager has 256"),
-        ("slots_in = 'processes'", "--slots-in processes goes with --jobmanager"),
+        ("slots = 300", "--slots 300: each slot is a process, and a TaskManager has 256"),
         ("allow = 'a'", "--allow 'a': end it with"),
         ("listen = 'tcp://0.0.0.0:0'", "there is no secret: give --secret-file"),
         ("secret_file = '/nowhere/at/all'", "the secret file /nowhere/at/all cannot be read"),
@@ -223,7 +222,7 @@ def started(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[st
 
 @contextlib.contextmanager
 def coordinating(address: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that has opened a run of two slots and holds it."""
+    """A process with a JobManager that has adopted the daemon."""
     process = subprocess.Popen([sys.executable, "-c", COORDINATOR, address], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -261,6 +260,7 @@ async def _start(runs: list[RemoteJob]) -> None:
     """A writer on the first, a reader on every one of them."""
     first = runs[0]
     await first.deploy([RemoteTask("write", 0, "clijobs:write", subpartitions=len(runs))])
+    first.tell("write", 0, {"go": 1})
     for place, run in enumerate(runs):
         gate = RemoteGate((RemotePartition(first.data_address, "write", 0),), place)
         await run.deploy([RemoteTask("read", place, "clijobs:read", gates=(gate,))])
@@ -282,16 +282,17 @@ def test_two_daemons_over_tcp_end_with_0_while_runs_are_open(package: Path, tmp_
             secret = Secret.from_file(secret_file)
             with trio.fail_after(30):
                 async with (
-                    open_client(ready["address"], secret=secret) as a,
-                    open_client(second["address"], secret=secret) as b,
+                    adopt(ready["address"], secret=secret) as a,
+                    adopt(second["address"], secret=secret) as b,
+                    open_client(ready["address"], secret=secret) as looking,
                 ):
-                    runs = [await each.open_job(RUN_ID, name="r", slots=1, network=CONFIG) for each in (a, b)]
+                    runs = [await each.open_job(RUN_ID, name="r", network=CONFIG) for each in (a, b)]
                     await _start(runs)
                     heard = {json.dumps((await run.next_event()).message) for run in (runs[0], runs[0], runs[1])}
                     assert heard == {'{"wrote": 1}', '{"read": "a word"}'}
-                    assert (await a.statistics())["jobs"][0]["bytes_sent"] > 0
+                    assert (await looking.statistics())["jobs"][0]["bytes_sent"] > 0
                     assert f'partition="r/{RUN_ID}/write/0.0"' in await trio.to_thread.run_sync(
-                        scraped, ready["metrics"]
+                        scraped, ready["metrics"].split(", ")[0]
                     )
                     for process in (one, other):
                         process.send_signal(signal.SIGTERM)
@@ -312,11 +313,13 @@ def test_a_killed_coordinator_releases_its_run(package: Path) -> None:
 
         async def follow() -> None:
             with trio.fail_after(10):
-                async with open_client(ready["address"]) as client:
-                    assert (await client.statistics())["free_slots"] == 0
+                async with open_client(ready["address"]) as looking, adopt(ready["address"]) as client:
+                    (driver,) = (await looking.statistics())["drivers"]
+                    assert driver.startswith("doomed at ")
                     process.kill()
-                    run = await client.open_job(RUN_ID, name="next", slots=2, network=CONFIG, slot_timeout_s=5)
-                    assert [row["name"] for row in (await client.statistics())["jobs"]] == ["next"]
+                    run = await client.open_job(RUN_ID, name="next", network=CONFIG)
+                    (driver,) = (await looking.statistics())["drivers"]
+                    assert driver.startswith("a jobmanager at ")
                     await run.close()
 
         trio.run(follow)
@@ -328,9 +331,9 @@ def test_a_stopped_coordinator_is_silent_and_releases_its_run_within_the_heartbe
 
         async def follow() -> None:
             with trio.fail_after(10):
-                async with open_client(ready["address"]) as client:
+                async with adopt(ready["address"]) as client:
                     process.send_signal(signal.SIGSTOP)
-                    run = await client.open_job(RUN_ID, name="next", slots=2, network=CONFIG, slot_timeout_s=5)
+                    run = await client.open_job(RUN_ID, name="next", network=CONFIG)
                     await run.close()
 
         trio.run(follow)

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import trio
+from adopter import RemoteTask, adopt
 from page_jobs import cluster
 from rich.console import Console
 
@@ -26,7 +27,6 @@ from netstack.cli import top as _command  # noqa: F401
 from netstack.cli.top_jobs import JobManagerHistory
 from netstack.cli.top_view import TaskManagerHistory
 from netstack.config import NetworkConfig
-from netstack.taskmanager.client import open_client
 from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
 
 TOP = sys.modules["netstack.cli.top"]
@@ -147,11 +147,12 @@ def test_nobody_there_is_told_with_exit_code_1(capsys: pytest.CaptureFixture[str
 async def _with_a_run(work: Any) -> None:
     with trio.fail_after(30):
         async with (
-            open_taskmanager(TaskManagerConfig(listen="tcp://127.0.0.1:0", slots=4)) as daemon,
-            open_client(daemon.address) as client,
+            open_taskmanager(TaskManagerConfig(listen="tcp://127.0.0.1:0", slots=4, allow=("adopter:",))) as daemon,
+            adopt(daemon.address) as client,
         ):
             config = NetworkConfig(segment_size_bytes=1024, memory_bytes=1 << 20)
-            await client.open_job("00000000000000cc", name="shown", slots=3, network=config)
+            job = await client.open_job("00000000000000cc", name="shown", network=config)
+            await job.deploy([RemoteTask("asleep", index, "adopter:asleep") for index in range(3)])
             await work(daemon)
 
 

@@ -15,7 +15,7 @@ from trio_runs import streams
 from netstack.control.build import own_build
 from netstack.control.frames import FrameStream, pack
 from netstack.control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greeting, dial, full_build
-from netstack.control.messages import GREETING, VERSION, CloseJob, Message, Refused, TaskSaid
+from netstack.control.messages import GREETING, VERSION, CloseJob, Message, OperatorEvent, Refused
 from netstack.control.routing import read_route
 from netstack.errors import ConnectionLost, RemoteProtocolError, RequestRefused
 from netstack.transport import transport_for
@@ -227,7 +227,7 @@ async def test_a_flood_of_documents_leaves_everybody_else_their_turns(autojump_c
 
 async def test_who_sends_much_waits_for_room_and_for_nobody_who_is_gone(autojump_clock: MockClock) -> None:
     async with links() as (one, other, nursery):
-        large = TaskSaid("j", (0, 0, 0), {"x": b"x" * (1 << 20)})
+        large = OperatorEvent("j", (0, 0, 0), {"x": b"x" * (1 << 20)})
         heard: list[Message] = []
         nursery.start_soon(one.run)
         nursery.start_soon(other.run)

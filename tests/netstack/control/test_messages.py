@@ -98,7 +98,7 @@ def test_any_document_is_a_message_or_refused(rest: list[Any], kind: str) -> Non
 
 @pytest.mark.parametrize("seconds", [-1, -0.001, float("nan"), True, "1", None, 1 << 63])
 def test_seconds_are_a_number_from_zero_on(seconds: Any) -> None:
-    said = refusal(["OpenJob", "r", "name", 1, seconds, "tcp://a:1", None, b""])
+    said = refusal(["OpenJob", "r", "name", seconds, "tcp://a:1", None, b""])
     assert ("no number of seconds" in said) == (seconds != 1 << 63)
 
 
@@ -133,14 +133,14 @@ def test_documents_nested_deep_are_refused_in_every_field_and_shown_briefly(kind
         assert len(str(caught.value)) < 900
     for document in (nested(MAX_DEPTH), nested(300)):
         with pytest.raises(ConfigError, match="nested deeper than"):
-            pack(["TaskSaid", "j", [0, 0, 0], {"deep": document}])
+            pack(["OperatorEvent", "j", [0, 0, 0], {"deep": document}])
 
 
 @given(PLAIN, st.integers(1, MAX_DEPTH - 1))
 def test_a_value_of_any_type_is_shown_in_a_line(value: Any, depth: int) -> None:
     for _ in range(depth):
         value = [value]
-    for kind in ("CancelTasks", "TaskSaid", value):
+    for kind in ("CancelTasks", "OperatorEvent", value):
         assert len(refusal([kind, value, value, value])) < 900
 
 

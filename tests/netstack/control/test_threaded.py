@@ -15,7 +15,7 @@ import trio
 from netstack.control import threaded
 from netstack.control.build import own_build
 from netstack.control.link import JOBMANAGER, TASKMANAGER, ControlLink, dial, full_build
-from netstack.control.messages import CloseJob, TaskSaid
+from netstack.control.messages import CloseJob, OperatorEvent
 from netstack.control.routing import read_route
 from netstack.control.threaded import ThreadedLink, open_threaded
 from netstack.errors import ConfigError, ConnectionLost
@@ -61,7 +61,7 @@ async def test_messages_cross_both_ways_in_order() -> None:
         assert [await other.receive() for _ in range(200)] == [CloseJob(f"to {number}") for number in range(200)]
         assert [await link.receive() for _ in range(200)] == [CloseJob(f"from {number}") for number in range(200)]
         with pytest.raises(ConfigError, match="cannot be sent"):
-            link.send(TaskSaid("j", (0, 0, 0), {"x": object()}))
+            link.send(OperatorEvent("j", (0, 0, 0), {"x": object()}))
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ async def _echo(address: queue.Queue[str]) -> None:
 async def test_what_is_not_taken_is_bounded_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threaded, "INBOX_BYTES", 1 << 16)
     async with ends(timeout_s=5.0) as (link, other, nursery):
-        large = TaskSaid("j", (0, 0, 0), {"x": b"x" * (1 << 14)})
+        large = OperatorEvent("j", (0, 0, 0), {"x": b"x" * (1 << 14)})
 
         async def send() -> None:
             for _ in range(1000):

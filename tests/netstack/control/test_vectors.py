@@ -11,7 +11,7 @@ import pytest
 from trio.testing import MockClock
 
 from netstack.control.frames import pack, unpack
-from netstack.control.link import CLIENT, TASKMANAGER, ControlLink
+from netstack.control.link import JOBMANAGER, TASKMANAGER, ControlLink
 from netstack.control.messages import CODEC, GREETING, VERSION, Message, OpenJob
 from netstack.control.routing import read_route, write_route
 from netstack.taskmanager.network_settings import config_of
@@ -63,7 +63,7 @@ async def test_a_connection_begins_as_the_page_says(autojump_clock: MockClock) -
     greeting, _ = DOCUMENTS[0]
     mine.try_send([greeting])
     said = await ControlLink(theirs, heartbeat_timeout_s=1.0).greet("0.4.0+0123456789ab", "host b", TASKMANAGER, {})
-    assert (said.version, said.build, said.name, said.role) == (VERSION, "0.4.0+0123456789ab", "host a", CLIENT)
+    assert (said.version, said.build, said.name, said.role) == (VERSION, "0.4.0+0123456789ab", "host a", JOBMANAGER)
     assert mine.try_receive_into([window]) is not None
 
 

@@ -25,8 +25,6 @@ from netstack.schedule.events import (
     CancelJob,
     CheckpointStored,
     GlobalFailure,
-    HeartbeatFailed,
-    HeartbeatReceived,
     PartitionConsumable,
     Proceed,
     SlotsOffered,
@@ -50,9 +48,7 @@ from netstack.schedule.graph.job_graph import (
     ResourceProfile,
     SlotSharingGroup,
 )
-from netstack.schedule.heartbeats import HeartbeatSettings
 from netstack.schedule.instructions import (
-    AskHeartbeats,
     Continue,
     Deploy,
     EndJob,
@@ -386,41 +382,7 @@ def test_a_consumer_that_came_first_is_told_of_its_producer() -> None:
     assert [news.channel(row, 0).partition_id for row in range(len(news))] == ["run-1/words/0.0"]
 
 
-# --------------------------------------------------------------------------------------------- heartbeats and slots
-
-
-def test_a_silent_taskmanager_loses_its_slots() -> None:
-    watched = HeartbeatSettings(interval_s=10.0, timeout_s=50.0)
-    settings = SchedulerSettings(heartbeats=watched, slots=SlotPoolSettings(idle_timeout_s=500.0))
-    play = Play(two_vertices(1, PIPELINED), restart=FixedDelay(9, 0.0), settings=settings)
-    play.start()
-    (ask,) = play.give(Tick(11.0))
-    assert ask == AskHeartbeats(("tm-0", "tm-1"))
-    silent = play.where[0]
-    (other,) = {"tm-0", "tm-1"} - {silent}
-    play.give(HeartbeatReceived(40.0, other))
-    assert play.scheduler.next_deadline() == 21.0
-    play.give(Tick(60.0))
-    assert play.states() == ["failed", "failed"]
-    assert play.give(HeartbeatReceived(61.0, silent)) == []
-    said = play.give(TimerDue(62.0, 0))
-    assert deployed(said) == [0, 1]
-    assert play.where[0] == other
-
-
-def test_requests_that_cannot_be_delivered_are_a_loss() -> None:
-    play = Play(two_vertices(1, PIPELINED), restart=FixedDelay(9, 0.0))
-    play.start()
-    assert play.give(HeartbeatFailed(play.now_s, play.where[0])) == []
-    assert timer(play.give(HeartbeatFailed(play.now_s, play.where[0])))
-
-
-def test_others_may_watch_taskmanagers() -> None:
-    play = Play(two_vertices(1, PIPELINED), settings=SchedulerSettings(heartbeats=None))
-    play.start()
-    assert play.give(HeartbeatReceived(1.0, "tm-0")) == []
-    assert play.give(HeartbeatFailed(1.0, "tm-0")) == []
-    assert AskHeartbeats not in {type(found) for found in play.give(Tick(1000.0))}
+# ------------------------------------------------------------------------------------------------------------ slots
 
 
 def test_no_slots_for_too_long_is_a_failure() -> None:
@@ -431,8 +393,7 @@ def test_no_slots_for_too_long_is_a_failure() -> None:
 
 
 def test_a_batch_job_with_few_slots_takes_its_time() -> None:
-    settings = SchedulerSettings(heartbeats=None)
-    play = Play(two_vertices(2, BLOCKING), taskmanagers=1, slots=1, settings=settings)
+    play = Play(two_vertices(2, BLOCKING), taskmanagers=1, slots=1)
     assert deployed(play.start()) == [0]
     for subtask in range(3):
         play.now_s += 1000.0
@@ -440,16 +401,16 @@ def test_a_batch_job_with_few_slots_takes_its_time() -> None:
         assert deployed(play.finish(subtask)) == [subtask + 1]
     assert end(play.finish(3)).state is JobState.FINISHED
     # Without a slot that could come free it does not wait for ever; a streaming job never does.
-    play = Play(two_vertices(2, BLOCKING), taskmanagers=0, settings=settings)
+    play = Play(two_vertices(2, BLOCKING), taskmanagers=0)
     play.start()
     assert "2 tasks got no slot within 300.0 s" in end(play.give(Tick(302.0))).reason
-    play = Play(two_vertices(2, PIPELINED), taskmanagers=1, slots=1, settings=settings)
+    play = Play(two_vertices(2, PIPELINED), taskmanagers=1, slots=1)
     play.start()
     assert "2 tasks got no slot within 300.0 s" in end(play.give(Tick(310.0))).reason
 
 
 def test_slots_that_nobody_wants_are_given_back() -> None:
-    play = Play(two_vertices(1, PIPELINED), slots=2, settings=SchedulerSettings(heartbeats=None))
+    play = Play(two_vertices(1, PIPELINED), slots=2)
     play.start()
     (back,) = play.give(Tick(100.0))
     assert isinstance(back, ReturnSlots)
@@ -494,7 +455,7 @@ def test_long_work_is_cut_and_goes_on_with_proceed() -> None:
     steps = 0
     while said:
         assert said[-1] == Continue() or steps > 8
-        assert scheduler.handle(HeartbeatReceived(0.0, "tm")) == []
+        assert scheduler.handle(Tick(0.0)) == []
         said = scheduler.handle(Proceed(0.0))
         steps += 1
     assert steps == 16  # eight subtasks, once for their slots and once to be sent

@@ -10,7 +10,8 @@ from played import Play, canceled, deployed, timer
 from netstack.schedule.adaptive.cut import PlainRow, cut_by_size
 from netstack.schedule.adaptive.parallelism import decide, nearest_power_of_two
 from netstack.schedule.descriptors.blob_store import MIB, MemoryBlobStore, Offloader, OffloadRule
-from netstack.schedule.events import GlobalFailure, HeartbeatReceived, TaskManagerLost, Tick
+from netstack.schedule.descriptors.shuffle import TaskManagerLocation
+from netstack.schedule.events import GlobalFailure, SlotsOffered, TaskManagerLost, TaskManagerRegistered, Tick
 from netstack.schedule.execution.execution_states import ExecutionInput
 from netstack.schedule.failover.failover import RegionFailover
 from netstack.schedule.failover.restart import FixedDelay
@@ -217,14 +218,14 @@ def test_17_nothing_recurses_however_long_the_job_is() -> None:
     assert len(RegionScheduling(topology, Regions(topology)).start()) == 1_100
 
 
-def test_18_after_a_stall_heartbeats_are_heard_before_timers() -> None:
-    play = Play(job_of("a(1) -all,pipelined-> b(1)"), restart=FixedDelay(9, 0.0))
+def test_18_after_a_stall_what_came_meanwhile_is_heard_before_timers() -> None:
+    play = Play(job_of("a(1) -all,pipelined-> b(1)"), taskmanagers=0, restart=FixedDelay(9, 0.0))
     play.start()
     inbox = Inbox()
     late_s = 1_000.0
     inbox.post(Tick(late_s))
-    for taskmanager in ("tm-0", "tm-1"):
-        inbox.post(HeartbeatReceived(late_s, taskmanager))
+    inbox.post(TaskManagerRegistered(late_s, TaskManagerLocation("tm", "tcp://tm:1")))
+    inbox.post(SlotsOffered(late_s, "tm", (0,)))
     while (event := inbox.take()) is not None:
         play.give(event)
     assert play.states() == ["deploying", "deploying"]

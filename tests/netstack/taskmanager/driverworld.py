@@ -57,7 +57,7 @@ class Driver:
                 return message
 
     async def open_job(self, job_id: str = JOB, address: str = "memory://nowhere") -> None:
-        self.link.send(OpenJob(job_id, "test", 0, 5.0, address, None, b""))
+        self.link.send(OpenJob(job_id, "test", 5.0, address, None, b""))
         await self.next(JobOpened)
 
     async def outcomes(self, *attempts: Attempt) -> dict[Attempt, str]:

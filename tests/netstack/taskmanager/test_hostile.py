@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import trio
+from adopter import Ended, adopt
 from driverworld import task as described
 from hypothesis import given
 from hypothesis import strategies as st
-from taskmanagerworld import is_empty, open_job, task, taskmanager_open, until
+from taskmanagerworld import EVERYTHING, connections, is_empty, open_job, pair_open, task, taskmanager_open, until
 from trio.testing import MockClock
 from trio_runs import run_virtual
 
@@ -23,17 +24,17 @@ from netstack.control.messages import GREETING, VERSION
 from netstack.control.routing import CONTROL, DATA, write_route
 from netstack.errors import ConnectionLost, RemoteProtocolError, RequestRefused
 from netstack.runtime.authentication import Secret
-from netstack.taskmanager.client import open_client
 from netstack.taskmanager.job_scope import EARLY_BYTES
 from netstack.taskmanager.network_settings import config_document
-from netstack.taskmanager.remote_job import Ended
 from netstack.taskmanager.service import TaskManager
 from netstack.transport import ByteStream, transport_for
 
 ROUTE = CONTROL + bytes(16)
-HELLO = pack([GREETING, VERSION, f"{__version__}+{own_build()}", "a stranger", "client", {}])
+HELLO = pack([GREETING, VERSION, f"{__version__}+{own_build()}", "a stranger", "jobmanager", {}])
+LOOKS = pack([GREETING, VERSION, f"{__version__}+{own_build()}", "a stranger", "client", {}])
 CONFIG = config_document(NetworkConfig(segment_size_bytes=1024, memory_bytes=1 << 20))
-OPEN = ["OpenJob", "0123456789abcdef", "name", 1, 5.0, "memory://x", CONFIG, b""]
+OPEN = ["OpenJob", "0123456789abcdef", "name", 5.0, "memory://x", CONFIG, b""]
+BEFORE = ["OpenJob", "00000000000000aa", "holds all memory", 5.0, "memory://x", config_document(EVERYTHING), b""]
 
 
 async def dial(daemon: TaskManager, data: bytes = b"") -> ByteStream:
@@ -56,7 +57,7 @@ async def end_of(stream: ByteStream) -> None:
 
 async def works(daemon: TaskManager) -> None:
     """The next run does."""
-    async with open_client(daemon.address, secret=daemon.config.secret) as client:
+    async with adopt(daemon.address, secret=daemon.config.secret) as client:
         run = await open_job(client)
         await run.deploy([task("result", parameters={"what": "plain"})])
         event = await run.next_event()
@@ -81,7 +82,9 @@ async def works(daemon: TaskManager) -> None:
         ROUTE + HELLO + pack([[]]),
         ROUTE + HELLO + pack(["OpenJob"]),
         ROUTE + HELLO + pack(["Ask", 1, "jobs", {}]),
-        ROUTE + HELLO + pack(["OpenJob", "0123456789abcdef", "n", 1, -1.0, "x", {}, b""]),
+        ROUTE + LOOKS + pack(["Ask", 1, "jobs", {}]),
+        ROUTE + LOOKS + pack(OPEN),
+        ROUTE + HELLO + pack(["OpenJob", "0123456789abcdef", "n", -1.0, "x", {}, b""]),
         ROUTE + HELLO + struct.pack(">I", 600) + b"\x91" * 600,
         DATA + b"0123456789abcdef",
         DATA + b"0123456789abcde\n",
@@ -127,7 +130,7 @@ async def test_silent_strangers_keep_nobody_out(autojump_clock: MockClock) -> No
             strangers.append(await dial(daemon))
             await trio.lowlevel.checkpoint()
         await works(daemon)
-        found = daemon.statistics()
+        found = await daemon.statistics()
         assert found["unproven"] <= 4
         assert found["refused"]["gave way to newer peers"] >= 46
         for stream in strangers:
@@ -137,13 +140,13 @@ async def test_silent_strangers_keep_nobody_out(autojump_clock: MockClock) -> No
 async def test_no_more_connections_than_allowed(autojump_clock: MockClock) -> None:
     # Nobody is given up meanwhile, however far the clock jumps.
     async with taskmanager_open(max_connections=3, handshake_timeout_s=1e6, heartbeat_timeout_s=1e6) as daemon:
-        held = [await dial(daemon, ROUTE + HELLO) for _ in range(3)]
-        await until(lambda: daemon.statistics()["connections"] == 3)
+        held = [await dial(daemon, ROUTE + LOOKS) for _ in range(3)]
+        await until(lambda: connections(daemon) == 3)
         await end_of(await dial(daemon, ROUTE))
-        assert daemon.statistics()["refused"]["too many connections"] == 1
+        assert (await daemon.statistics())["refused"]["too many connections"] == 1
         for stream in held:
             stream.close()
-        await until(lambda: not daemon.statistics()["connections"])
+        await until(lambda: not connections(daemon))
         await works(daemon)
 
 
@@ -168,12 +171,12 @@ async def test_settings_of_a_stranger_end_that_run_at_most(autojump_clock: MockC
         stream = await transport_for(daemon.address).connect(daemon.address)
         await write_route(stream, None)
         peer = FrameStream(stream)
-        peer.send([GREETING, VERSION, f"{__version__}+{own_build()}", "a stranger", "client", {}])
+        peer.send([GREETING, VERSION, f"{__version__}+{own_build()}", "a stranger", "jobmanager", {}])
         for number in range(3):
             peer.send([*OPEN[:1], f"{number + 1:016x}", *OPEN[2:-2], config, b""])
             peer.send(["CloseJob", f"{number + 1:016x}"])
         peer.send(["SubmitTasks", "0123456789abcdef", [b"nothing"]])
-        peer.send(["TellTask", "0123456789abcdef", [0, 0, 0], {}])
+        peer.send(["OperatorEvent", "0123456789abcdef", [0, 0, 0], {}])
         peer.send(["AskStatistics", 7])
         await peer.flush()
         kinds = []
@@ -189,7 +192,7 @@ async def test_a_job_of_a_million_buffers_costs_the_loop_no_more_than_a_small_on
     """Buffers are made when they are first wanted; counted in calls: a clock tells how busy a machine is."""
     calls = []
     for memory_bytes in (1 << 20, 1 << 30):
-        async with taskmanager_open(memory_bytes=3 << 30) as daemon, open_client(daemon.address) as client:
+        async with pair_open(memory_bytes=3 << 30) as (daemon, client):
             network = NetworkConfig(segment_size_bytes=256, memory_bytes=memory_bytes)
             count = 0
 
@@ -210,43 +213,54 @@ async def test_a_job_of_a_million_buffers_costs_the_loop_no_more_than_a_small_on
 
 async def test_buffers_count_with_what_they_take_beside_their_bytes(autojump_clock: MockClock) -> None:
     network = NetworkConfig(segment_size_bytes=256, memory_bytes=1 << 20)
-    async with taskmanager_open(memory_bytes=2 << 20) as daemon, open_client(daemon.address) as client:
+    async with pair_open(memory_bytes=2 << 20) as (_, client):
         with pytest.raises(RequestRefused, match="2240KiB of network buffers were asked for"):
             await open_job(client, network=network)
-    async with taskmanager_open(memory_bytes=3 << 20) as daemon, open_client(daemon.address) as client:
+    async with pair_open(memory_bytes=3 << 20) as (daemon, client):
         run = await open_job(client, network=network)
-        assert daemon.slots.free_memory_bytes == (3 << 20) - 4096 * 560
+        assert daemon.memory.free_memory_bytes == (3 << 20) - 4096 * 560
         await run.close()
         assert is_empty(daemon)
 
 
+async def waiting(daemon: TaskManager) -> tuple[ByteStream, FrameStream]:
+    """A connection whose job waits for the memory that another one of it has."""
+    stream = await dial(daemon, ROUTE + HELLO + pack(BEFORE) + pack(OPEN))
+    peer = FrameStream(stream)
+    assert [(await peer.receive())[0] for _ in range(2)] == [GREETING, "JobOpened"]
+    return stream, peer
+
+
+async def next_said(peer: FrameStream) -> list[Any]:
+    """What is said next of the job that waited."""
+    while True:
+        said = await peer.receive()
+        if said[0] != "Ping" and said[1] == OPEN[1]:
+            return list(said)
+
+
 async def test_a_deployment_before_its_run_is_open_waits_for_that(autojump_clock: MockClock) -> None:
-    async with taskmanager_open(slots=1) as daemon, open_client(daemon.address) as client:
-        before = await open_job(client)
+    async with taskmanager_open() as daemon:
+        stream, peer = await waiting(daemon)
         descriptor = described("echo", job_id=OPEN[1]).pack()
-        stream = await dial(daemon, ROUTE + HELLO + pack(OPEN) + pack(["SubmitTasks", OPEN[1], [descriptor]]))
-        peer = FrameStream(stream)
-        await peer.receive()
-        await before.close()
-        said: list[Any] = []
-        while len(said) < 2:
-            said += [each for each in [await peer.receive()] if each[0] != "Ping"]
-        assert said[0] == ["JobOpened", OPEN[1]]
-        assert said[1][:2] == ["TaskStates", OPEN[1]]
+        peer.send(["SubmitTasks", OPEN[1], [descriptor]])
+        peer.send(["CloseJob", BEFORE[1]])
+        await peer.flush()
+        assert await next_said(peer) == ["JobOpened", OPEN[1]]
+        assert (await next_said(peer))[0] == "TaskStates"
         peer.send(["SubmitTasks", OPEN[1], [b""]])
         await peer.flush()
-        while said[-1][0] != "JobRefused":
-            said.append(await peer.receive())
-        assert said[-1][2].startswith("a task cannot be read")
+        said = await next_said(peer)
+        while said[0] != "JobRefused":
+            said = await next_said(peer)
+        assert said[2].startswith("a task cannot be read")
         stream.close()
 
 
 @pytest.mark.slow
 async def test_deployments_before_their_run_is_open_are_bounded(autojump_clock: MockClock) -> None:
-    async with taskmanager_open(slots=1) as daemon, open_client(daemon.address) as client:
-        await open_job(client)
-        stream = await dial(daemon, ROUTE + HELLO + pack(OPEN))
-        peer = FrameStream(stream)
+    async with taskmanager_open() as daemon:
+        stream, peer = await waiting(daemon)
         large = described("echo", job_id=OPEN[1], information=bytes(1 << 20)).pack()
         many = pack(["SubmitTasks", OPEN[1], [large]])
         async with trio.open_nursery() as nursery:
@@ -254,9 +268,8 @@ async def test_deployments_before_their_run_is_open_are_bounded(autojump_clock: 
             for _ in range(1 + EARLY_BYTES // (1 << 20)):
                 peer.send_frame(many)
                 await peer.wait_room()
-            said = ["Ping"]
-            while said[0] != "JobRefused":
-                said = await peer.receive()
+            said = await next_said(peer)
+            assert said[0] == "JobRefused"
             assert "is not open yet" in said[2]
             nursery.cancel_scope.cancel()
         stream.close()
@@ -266,20 +279,18 @@ async def test_what_a_task_is_told_before_it_runs_is_bounded(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("netstack.taskmanager.tasks.TOLD_EARLY_BYTES", 1 << 20)
-    async with taskmanager_open(slots=1) as daemon, open_client(daemon.address) as client:
-        before = await open_job(client)
-        stream = await dial(daemon, ROUTE + HELLO + pack(OPEN))
-        peer = FrameStream(stream)
+    async with taskmanager_open() as daemon:
+        stream, peer = await waiting(daemon)
         for vertex, name in enumerate(("hold", "echo")):
             peer.send(["SubmitTasks", OPEN[1], [described(name, (vertex, 0, 0), job_id=OPEN[1]).pack()]])
         for _ in range(6):
-            peer.send(["TellTask", OPEN[1], [0, 0, 0], {"bytes": bytes(1 << 18)}])
-        peer.send(["TellTask", OPEN[1], [1, 0, 0], {"stop": "still here"}])
+            peer.send(["OperatorEvent", OPEN[1], [0, 0, 0], {"bytes": bytes(1 << 18)}])
+        peer.send(["OperatorEvent", OPEN[1], [1, 0, 0], {"stop": "still here"}])
+        peer.send(["CloseJob", BEFORE[1]])
         await peer.flush()
-        await before.close()
         said: list[Any] = []
         while not {"TaskFailed", "TaskFinished"} <= {each[0] for each in said}:
-            said.append(await peer.receive())
+            said.append(await next_said(peer))
         (failed,) = (each for each in said if each[0] == "TaskFailed")
         assert "was told" in str(failed)
         assert "bytes before it ran, of which 1048576 wait at most" in str(failed)
@@ -289,7 +300,7 @@ async def test_what_a_task_is_told_before_it_runs_is_bounded(
 @pytest.mark.slow
 async def test_a_peer_that_does_not_read_is_given_up(autojump_clock: MockClock) -> None:
     async with taskmanager_open() as daemon:
-        stream = await dial(daemon, ROUTE + HELLO)
+        stream = await dial(daemon, ROUTE + LOOKS)
         ask = pack(["AskStatistics", 1]) * 1000
         with pytest.raises((ConnectionLost, trio.TooSlowError)):
             await _ask_without_end(stream, ask)

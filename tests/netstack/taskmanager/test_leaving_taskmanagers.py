@@ -1,4 +1,4 @@
-"""TaskManagers and drivers that go away, fall silent or do not listen: nothing is left, and the next job works."""
+"""TaskManagers and JobManagers that go away, fall silent or do not listen: nothing is left, and the next job works."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from adopter import Adopter, Ended, Failed, RemoteJob, adopt
 from taskmanagerworld import (
+    EVERYTHING,
     count_words,
     ended,
     is_empty,
@@ -22,40 +24,34 @@ from taskmanagerworld import (
 )
 from trio.testing import MockClock
 
+from netstack.control.clock import measure_clock
 from netstack.errors import (
     ConnectionLost,
-    LocalProtocolError,
     NetstackError,
     RequestRefused,
 )
 from netstack.task.invokable import INBOX_MESSAGES
-from netstack.taskmanager import remote_job
-from netstack.taskmanager.client import TaskManagerClient, open_client
-from netstack.taskmanager.remote_job import Ended, Failed, RemoteJob
+from netstack.taskmanager.client import open_client
 from transports.impaired import impairment
 
 
 @pytest.mark.parametrize("phase", ["connected", "waiting", "open", "deploying", "running"])
 async def test_a_coordinator_that_dies_leaves_nothing_behind(phase: str) -> None:
-    async with taskmanager_open(slots=1) as daemon, pair_open() as (_, reader):
+    async with taskmanager_open() as daemon, pair_open() as (_, reader):
         number = job_id()
-        async with open_client(daemon.address) as holding:
-            if phase == "waiting":
-                await open_job(holding)
-            async with open_client(daemon.address) as client, trio.open_nursery() as nursery:
-                await _reach(phase, client, reader, number, nursery)
-                nursery.cancel_scope.cancel()
-                client._link.close()  # no goodbye: as if its process had been killed
+        async with adopt(daemon.address) as client, trio.open_nursery() as nursery:
+            await _reach(phase, client, reader, number, nursery)
+            nursery.cancel_scope.cancel()
+            client.link.close()  # no goodbye: as if its process had been killed
         await until(lambda: is_empty(daemon))
-        async with open_client(daemon.address) as client:
+        async with adopt(daemon.address) as client:
             run = await open_job(client, job_id=number)
             await count_words(run)
 
 
-async def _reach(
-    phase: str, client: TaskManagerClient, reader: TaskManagerClient, number: str, nursery: trio.Nursery
-) -> None:
+async def _reach(phase: str, client: Adopter, reader: Adopter, number: str, nursery: trio.Nursery) -> None:
     if phase == "waiting":
+        await open_job(client, network=EVERYTHING)
         nursery.start_soon(open_job, client)
         await trio.testing.wait_all_tasks_blocked()
     if phase in ("connected", "waiting"):
@@ -89,7 +85,7 @@ async def test_a_daemon_that_dies_is_told_to_its_coordinator_and_to_its_peers() 
 
         nursery.start_soon(doomed)
         await ready.wait()
-        async with open_client(address[0]) as other:
+        async with adopt(address[0]) as other:
             run = await open_job(other, job_id=number)
             await run.deploy([task("hold", subpartitions=1)])
             await reading.deploy([task("read_forever", gates=reads((run, "hold", 0)))])
@@ -99,9 +95,8 @@ async def test_a_daemon_that_dies_is_told_to_its_coordinator_and_to_its_peers() 
             with pytest.raises(ConnectionLost, match=f"{other.address}: .* ended its control stream"):
                 await run.next_event()
             await run.close()
-            for call in (other.statistics, other.measure_clock, lambda: open_job(other)):
-                with pytest.raises(ConnectionLost, match=other.address):
-                    await call()
+            with pytest.raises(ConnectionLost, match=other.address):
+                await open_job(other)
             with pytest.raises(ConnectionLost):
                 await run.deploy([task("echo")])
             run.tell("hold", 0, {"nobody": "hears it"})
@@ -117,7 +112,7 @@ async def test_a_silent_daemon_is_lost_within_the_heartbeat_timeout(autojump_clo
     """A host that is cut off: the stream stays, nothing comes."""
     async with (
         taskmanager_open(listen="impaired+memory://cut?name=daemon", heartbeat_timeout_s=3.0) as daemon,
-        open_client(daemon.address) as client,
+        adopt(daemon.address) as client,
     ):
         run = await open_job(client)
         impairment("daemon").stall()
@@ -143,8 +138,7 @@ async def test_a_run_may_be_cancelled_in_every_phase() -> None:
                     run = await open_job(client)
                     await run.deploy([task("hold", subpartitions=1), task("echo")])
                     await run.next_event()
-                    await client.statistics()
-                    await client.measure_clock(samples=1)
+                    await measure_clock(client.link, samples=1)
                     await run.close()
                     is_done = True
                 if run is not None:
@@ -204,18 +198,6 @@ async def test_who_does_not_listen_fails_alone(
         assert is_empty(daemon)
 
 
-async def test_a_coordinator_that_takes_no_events_loses_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_job, "EVENTS_AT_MOST", 100)
-    async with pair_open() as (daemon, client):
-        run = await open_job(client)
-        await run.deploy([task("flood", parameters={"count": 1000})])
-        await until(lambda: is_empty(daemon))
-        with pytest.raises(LocalProtocolError, match="100 events wait to be taken; call next_event"):
-            await _all_events(run)
-        await run.close()
-        await count_words(await open_job(client))
-
-
 async def _all_events(run: RemoteJob) -> None:
     while True:
         await run.next_event()
@@ -227,7 +209,7 @@ async def test_a_daemon_that_stops_ends_the_runs_of_everybody() -> None:
             ready = trio.Event()
 
             async def coordinate() -> None:
-                async with open_client(daemon.address) as client:
+                async with adopt(daemon.address) as client:
                     run = await open_job(client)
                     await run.deploy([task("hold", subpartitions=1)])
                     await run.next_event()
@@ -237,8 +219,7 @@ async def test_a_daemon_that_stops_ends_the_runs_of_everybody() -> None:
 
             nursery.start_soon(coordinate)
             await ready.wait()
-        assert daemon.statistics()["jobs"] == []
-        assert daemon.slots.free_slots == 4
+        assert daemon.is_idle
 
 
 async def test_being_served_is_told_when_the_last_coordinator_has_left(caplog: pytest.LogCaptureFixture) -> None:
@@ -252,11 +233,17 @@ async def test_being_served_is_told_when_the_last_coordinator_has_left(caplog: p
             served.set()
 
         nursery.start_soon(wait)
-        async with open_client(daemon.address, name="the first"), open_client(daemon.address) as client:
+        async with open_client(daemon.address, name="the first"), adopt(daemon.address) as client:
             run = await open_job(client, "of the second")
             await run.deploy([task("hold")])
             assert not served.is_set()
         await served.wait()
     assert "the first at" not in caplog.text, "of those that only look nobody needs a line"
-    for text in ("drives jobs here", "job 0", "(of the second) wants 1 slots", "(of the second) closed", "has gone"):
+    for text in (
+        "sends jobs here",
+        "job 0",
+        "(of the second): its tasks may come",
+        "(of the second) closed",
+        "has gone",
+    ):
         assert text in caplog.text

@@ -6,15 +6,17 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+import adopter
 import pytest
 import trio
 import trio.testing
+from adopter import Ended, RemoteTask, adopt
 from taskmanagerworld import (
-    CONFIG,
     SECRET,
     SLOW_IMPORT_BEGAN,
     SLOW_IMPORT_MAY_END,
     connect,
+    connections,
     count_words,
     is_empty,
     open_job,
@@ -27,8 +29,10 @@ from trio.testing import MockClock
 
 from netstack.config import NetworkConfig
 from netstack.control import link as link_module
+from netstack.control.build import own_build
 from netstack.control.frames import FrameStream
-from netstack.control.messages import GREETING, VERSION
+from netstack.control.link import CLIENT, ControlLink, full_build
+from netstack.control.messages import GREETING, VERSION, CloseJob, Refused
 from netstack.control.routing import write_route
 from netstack.errors import (
     AuthenticationFailed,
@@ -38,11 +42,6 @@ from netstack.errors import (
     RequestRefused,
 )
 from netstack.runtime.authentication import Secret
-from netstack.taskmanager import client as client_module
-from netstack.taskmanager import remote_job
-from netstack.taskmanager.client import open_client
-from netstack.taskmanager.remote_job import Ended
-from netstack.taskmanager.remote_task import RemoteTask
 from netstack.taskmanager.service import TaskManagerConfig, open_taskmanager
 from netstack.transport import is_private, transport_for
 
@@ -58,7 +57,6 @@ from netstack.transport import is_private, transport_for
         (task("missing"), "is not there"),
         (RemoteTask("t", 0, "userjobs.exits:x"), "SystemExit"),
         (RemoteTask("t", 0, "nowhere:x"), "is not installed here"),
-        (task("echo", subtask=2), "2 subtasks of vertex 0 run here, and the job holds 2 slots"),
         (task("hold", subpartitions=100_000), "requires 100001 network buffers"),
         (task("hold", subpartitions=-1), "the least is 1"),
         (task("hold", name="x" * 2000, subpartitions=1), "partition id"),
@@ -66,7 +64,7 @@ from netstack.transport import is_private, transport_for
 )
 async def test_a_task_that_cannot_be_fails_alone_and_says_why(bad: RemoteTask, said: str) -> None:
     async with pair_open() as (daemon, client):
-        run = await open_job(client, slots=2)
+        run = await open_job(client)
         await run.deploy([task("echo", subtask=number) for number in range(2)])
         with pytest.raises((RequestRefused, ConfigError), match=said):
             await run.deploy([bad])
@@ -83,40 +81,28 @@ async def test_a_task_that_cannot_be_fails_alone_and_says_why(bad: RemoteTask, s
 async def test_another_build_of_the_invokables_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async with pair_open() as (_, client):
         run = await open_job(client)
-        monkeypatch.setattr(remote_job, "build_of", lambda package: "0123456789ab")
+        monkeypatch.setattr(adopter, "build_of", lambda package: "0123456789ab")
         with pytest.raises(RequestRefused, match=r"'userjobs' is build .* here, and 0123456789ab where the job"):
             await run.deploy([task("echo")])
 
 
-@pytest.mark.parametrize(
-    ("config", "slots", "said"),
-    [
-        (
-            NetworkConfig(memory_bytes=64 << 20),
-            1,
-            "64MiB of network buffers were asked for, and this TaskManager has",
-        ),
-        (CONFIG, 5, "5 slots were asked for, and this TaskManager has 4: start it with --slots 5"),
-    ],
-)
-async def test_a_run_that_cannot_be_is_refused_at_once(config: NetworkConfig, slots: int, said: str) -> None:
+async def test_a_run_that_cannot_be_is_refused_at_once() -> None:
     async with pair_open() as (daemon, client):
-        with pytest.raises(RequestRefused, match=said):
-            await open_job(client, network=config, slots=slots)
+        with pytest.raises(RequestRefused, match="64MiB of network buffers were asked for, and this TaskManager has"):
+            await open_job(client, network=NetworkConfig(memory_bytes=64 << 20))
         assert is_empty(daemon)
         await (await open_job(client)).close()
 
 
-async def test_settings_unknown_or_impossible_there_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_settings_unknown_or_impossible_there_are_refused() -> None:
     async with pair_open() as (daemon, client):
         for wrong, said in (
             ({"colour": "red"}, "colour"),
             ({"segment_size_bytes": -1}, "segment_size_bytes"),
             ({"memory_bytes": "lots"}, "is no int"),
         ):
-            monkeypatch.setattr(client_module, "config_document", lambda config, wrong=wrong: wrong)
             with pytest.raises(RequestRefused, match=said):
-                await open_job(client)
+                await open_job(client, network=wrong)
         assert is_empty(daemon)
 
 
@@ -148,20 +134,14 @@ async def test_no_more_runs_than_the_daemon_remembers(monkeypatch: pytest.Monkey
 
 
 async def test_no_more_jobs_of_a_host_than_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many connections it comes by."""
     monkeypatch.setattr("netstack.taskmanager.service.JOBS_OF_A_HOST", 2)
-    async with (
-        taskmanager_open(listen="tcp://127.0.0.1:0") as daemon,
-        open_client(daemon.address) as one,
-        open_client(daemon.address) as two,
-    ):
-        run = await open_job(one)
-        await open_job(two)
-        for client in (one, two):
-            with pytest.raises(RequestRefused, match="2 jobs of your host are open or wait here; close some first"):
-                await open_job(client)
+    async with pair_open(listen="tcp://127.0.0.1:0") as (_, client):
+        run = await open_job(client)
+        await open_job(client)
+        with pytest.raises(RequestRefused, match="2 jobs of your host are open or wait here; close some first"):
+            await open_job(client)
         await run.close()
-        await open_job(two)
+        await open_job(client)
 
 
 async def test_a_module_that_is_imported_for_ever_holds_nobody_up() -> None:
@@ -183,18 +163,60 @@ async def test_a_module_that_is_imported_for_ever_holds_nobody_up() -> None:
 
 
 async def test_an_id_is_one_run_s_at_a_time() -> None:
-    async with pair_open() as (daemon, client), open_client(daemon.address) as other:
+    async with pair_open() as (daemon, client):
         run = await open_job(client)
-        for coordinator in (client, other):
-            with pytest.raises(RequestRefused, match=f"job {run.job_id} .* another id"):
-                await open_job(coordinator, job_id=run.job_id)
-        with pytest.raises(ConfigError, match="16 hex digits"):
+        with pytest.raises(RequestRefused, match=f"job {run.job_id} .* another id"):
+            await open_job(client, job_id=run.job_id)
+        with pytest.raises(RequestRefused, match="16 hex digits"):
             await open_job(client, job_id="x")
         await count_words(run)
         await run.close()
-        again = await open_job(other, job_id=run.job_id)
+        again = await open_job(client, job_id=run.job_id)
         await again.close()
         assert is_empty(daemon)
+
+
+async def test_one_jobmanager_at_a_time_others_wait_and_are_told_for_whom(autojump_clock: MockClock) -> None:
+    async with taskmanager_open() as daemon, adopt(daemon.address, name="the first") as first:
+        await open_job(first)
+        began = trio.current_time()
+        async with adopt(daemon.address, heartbeat_timeout_s=100.0) as second:
+            with pytest.raises(ConnectionLost, match=r"TaskManager .* works for the first at .* after 20 s"):
+                await open_job(second)
+        assert trio.current_time() - began == pytest.approx(20.0)
+        async with trio.open_nursery() as nursery:
+            third = await nursery.start(_adopted, daemon.address)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not third.is_set()
+            first.link.close()
+            await third.wait()
+
+
+async def _adopted(address: str, task_status: trio.TaskStatus[trio.Event]) -> None:
+    """Sets an event when a job of its own could be opened and has counted."""
+    is_served = trio.Event()
+    async with adopt(address, heartbeat_timeout_s=100.0) as client:
+        task_status.started(is_served)
+        await count_words(await open_job(client))
+        is_served.set()
+
+
+async def test_who_works_for_a_jobmanager_is_not_adopted_and_clients_only_look() -> None:
+    async with taskmanager_open(jobmanager="memory://somewhere") as daemon, adopt(daemon.address) as client:
+        with pytest.raises(ConnectionLost, match="works for the JobManager at memory://somewhere: submit"):
+            await open_job(client)
+    async with taskmanager_open() as daemon:
+        stream = await transport_for(daemon.address).connect(daemon.address)
+        await write_route(stream, None)
+        link = ControlLink(stream, heartbeat_timeout_s=10.0)
+        await link.greet(full_build(own_build()), "somebody", CLIENT, {})
+        link.send(CloseJob("0123456789abcdef"))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.run)
+            said = await link.receive()
+            assert isinstance(said, Refused)
+            assert "takes CloseJob from a JobManager only" in said.text
+            nursery.cancel_scope.cancel()
 
 
 # --------------------------------------------------------------------------------------------- who is not let in
@@ -245,8 +267,8 @@ async def test_the_wrong_secret_or_none(scheme: str, caplog: pytest.LogCaptureFi
             await connect(daemon.address, secret=Secret(b"a secret of somebody else"))
         with pytest.raises((RemoteProtocolError, ConnectionLost), match="secret"):
             await connect(daemon.address)
-        async with open_client(daemon.address, secret=SECRET) as client:
-            await until(lambda: sum(daemon.statistics()["refused"].values()) == 2)
+        async with adopt(daemon.address, secret=SECRET) as client:
+            await until(lambda: sum(daemon._admission.statistics().refused.values()) == 2)
             run = await open_job(client)
             await count_words(run)
     async with taskmanager_open() as daemon:
@@ -263,7 +285,7 @@ async def test_another_release_is_refused_on_both_sides(
         with pytest.raises(RequestRefused, match=r"runs netstack .* this is .*\+0123456789ab .*install one release"):
             await connect(daemon.address)
         await until(lambda: "install one release on every host, and restart what runs there" in caplog.text)
-        await until(lambda: not daemon.statistics()["connections"])
+        await until(lambda: not connections(daemon))
 
 
 async def test_another_version_of_the_protocol_is_refused_on_both_sides() -> None:
@@ -277,11 +299,11 @@ async def test_another_version_of_the_protocol_is_refused_on_both_sides() -> Non
         assert (await peer.receive())[:2] == [GREETING, VERSION]
         kind, text = await peer.receive()
         assert kind == "Refused"
-        assert "runs netstack 9.9+abc with control protocol 4, and this is" in text
+        assert "runs netstack 9.9+abc with control protocol 5, and this is" in text
         with pytest.raises(ConnectionLost):
             await peer.receive()
         stream.close()
-        await until(lambda: not daemon.statistics()["connections"])
+        await until(lambda: not connections(daemon))
     listener = await transport_for("memory://newer").listen("memory://newer")
     async with trio.open_nursery() as nursery:
 
@@ -291,7 +313,7 @@ async def test_another_version_of_the_protocol_is_refused_on_both_sides() -> Non
             await peer.flush()
 
         nursery.start_soon(serve)
-        with pytest.raises(RequestRefused, match=r"newer runs netstack 9\.9\+abc with control protocol 4, and this is"):
+        with pytest.raises(RequestRefused, match=r"newer runs netstack 9\.9\+abc with control protocol 5, and this is"):
             await connect("memory://newer")
     listener.close()
 

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 from driverworld import JOB, Driver, information_of, listening, produces, reads, task
-from taskmanagerworld import taskmanager_open, until
+from taskmanagerworld import taskmanager_open, tasks_of, until
 from trio.testing import MockClock
 
 from netstack.control.link import TASKMANAGER
@@ -25,12 +25,11 @@ from netstack.control.messages import (
     JobProgress,
     JobRefused,
     OpenJob,
+    OperatorEvent,
     ReleasePartitions,
     SubmitTasks,
     TaskFailed,
     TaskFinished,
-    TaskSaid,
-    TellTask,
     TriggerCheckpoint,
     UpdateGate,
     blob_parts,
@@ -50,7 +49,7 @@ settings = partial(taskmanager_open, link_in_thread=False)
 async def echoed(driver: Driver, attempt: tuple[int, int, int]) -> None:
     """It listens and ends."""
     await driver.running(attempt)
-    driver.link.send(TellTask(JOB, attempt, {"stop": "enough"}))
+    driver.link.send(OperatorEvent(JOB, attempt, {"stop": "enough"}))
     assert (await driver.outcomes(attempt))[attempt] == "finished"
 
 
@@ -67,11 +66,12 @@ async def test_it_registers_and_registers_again_whenever_the_jobmanager_was_lost
             sessions.add(driver.greeting.facts["session"])
             await driver.open_job()
             driver.submit(task("hold", partitions=produces((0, 0, 0))))
-            await until(lambda: manager.statistics()["jobs"][0]["tasks"] == {"hold-0": "running"})
+            await driver.running((0, 0, 0))
+            assert await tasks_of(manager) == {"hold-0": "running"}
             driver.link.close()
-            await until(lambda: not manager.statistics()["jobs"])
+            await until(lambda: manager.is_idle)
             assert manager.environments.shared is None, "nothing of the lost link is left"
-            assert manager.statistics()["registrations"] == number + 1
+            assert manager._registrations == number + 1
         assert len(sessions) == 1, "the same process"
 
 
@@ -79,17 +79,17 @@ async def test_memory_that_the_system_does_not_give_refuses_the_job_and_ends_nob
     async with listening() as (address, accept), settings(jobmanager=address, memory_bytes=1 << 60) as manager:
         driver = await accept()
         for _ in range(5):  # also while the failure before is being forgotten
-            driver.link.send(OpenJob(JOB, "test", 0, 5.0, "memory://nowhere", None, b""))
+            driver.link.send(OpenJob(JOB, "test", 5.0, "memory://nowhere", None, b""))
             refused = await driver.next(JobRefused)
             assert "MiB of address space, and the system gave none: lower memory_bytes" in refused.text
         assert manager.is_idle
-        assert manager.statistics()["registrations"] == 1
+        assert manager._registrations == 1
 
 
 async def test_it_dials_for_ever_with_patience(autojump_clock: MockClock) -> None:
     async with settings(jobmanager="memory://late") as manager:
         await trio.sleep(3600)
-        assert manager.statistics()["registrations"] == 0
+        assert manager._registrations == 0
         async with listening("memory://late") as (_, accept):
             began_s = trio.current_time()
             await accept()
@@ -104,7 +104,7 @@ async def test_a_silent_jobmanager_is_lost(autojump_clock: MockClock) -> None:
         began_s = trio.current_time()
         await accept()
         assert 1 <= trio.current_time() - began_s < 5
-        assert not manager.statistics()["jobs"]
+        assert manager.is_idle
 
 
 @pytest.mark.slow
@@ -136,7 +136,7 @@ async def test_a_task_that_computes_for_three_heartbeat_timeouts_loses_nothing()
             assert await driver.outcomes((0, 0, 0)) == {(0, 0, 0): "finished"}
             assert time.monotonic() - began_s >= 3
             await echoed(driver, (1, 0, 0))
-            assert ready[0].statistics()["registrations"] == 1
+            assert ready[0]._registrations == 1
             token[0].run_sync_soon(ended.set)
 
 
@@ -157,7 +157,7 @@ async def test_a_second_attempt_is_ordinary_and_none_is_carried_out_twice(autoju
         driver.link.send(CloseJob(JOB))
         assert await driver.next(JobClosed) == JobClosed(JOB, "")
         assert sum(count for state, count in driver.states() if state == "running") == 3
-        assert not manager.statistics()["jobs"]
+        assert manager.is_idle
 
 
 async def test_a_cancel_that_comes_first_holds(autojump_clock: MockClock) -> None:
@@ -167,7 +167,7 @@ async def test_a_cancel_that_comes_first_holds(autojump_clock: MockClock) -> Non
         driver.link.send(CancelTasks(JOB, ((0, 0, 0), (0, 1, 0))))
         driver.submit(*(task("hold", (0, number, 0)) for number in range(3)))
         assert await driver.outcomes((0, 0, 0), (0, 1, 0)) == dict.fromkeys([(0, 0, 0), (0, 1, 0)], "canceled")
-        await driver.next(TaskSaid)
+        await driver.next(OperatorEvent)
         driver.link.send(CancelTasks(JOB, ((0, 2, 0), (0, 0, 0), (7, 7, 7))))
         assert await driver.outcomes((0, 2, 0)) == {(0, 2, 0): "canceled"}
         driver.submit(task("echo", (0, 0, 1)))
@@ -178,9 +178,9 @@ async def test_what_is_said_of_a_task_before_it_is_there_is_not_lost() -> None:
     """Its module is imported, its blobs are fetched, its job waits for memory: it hears all of it afterwards."""
     async with listening() as (address, accept), settings(jobmanager=address):
         driver = await accept()
-        driver.link.send(OpenJob(JOB, "test", 0, 5.0, "memory://nowhere", None, b""))
+        driver.link.send(OpenJob(JOB, "test", 5.0, "memory://nowhere", None, b""))
         driver.submit(task("echo", (0, 0, 0)), task("echo", (0, 1, 0)), task("echo", (0, 2, 0)))
-        driver.link.send(TellTask(JOB, (0, 0, 0), {"stop": "early"}))
+        driver.link.send(OperatorEvent(JOB, (0, 0, 0), {"stop": "early"}))
         barrier = encode_event(CheckpointBarrier(7))
         driver.link.send(TriggerCheckpoint(JOB, barrier, ((0, 0, 0),), is_savepoint=False, stops=False))
         driver.link.send(UpdateGate(JOB, ((0, 1, 0),), 0, NO_DESCRIPTORS))
@@ -213,7 +213,7 @@ async def test_words_about_jobs_and_attempts_that_are_not_there_are_ignored(auto
         driver.link.send(CancelTasks(JOB, ((0, 0, 0),)))
         driver.link.send(SubmitTasks(JOB, (b"nonsense",)))
         await driver.open_job()
-        driver.link.send(TellTask(JOB, (0, 0, 0), {}))
+        driver.link.send(OperatorEvent(JOB, (0, 0, 0), {}))
         driver.link.send(ReleasePartitions(JOB, ("nothing",)))
         driver.submit(task("echo"))
         await echoed(driver, (0, 0, 0))
@@ -260,7 +260,7 @@ async def test_a_partition_that_is_not_there_is_named_and_a_lost_producer_is_not
             task("count", consumer, gates=reads(manager.address, producer)),
         )
         await driver.running(producer, consumer)
-        driver.link.send(TellTask(JOB, producer, {}))
+        driver.link.send(OperatorEvent(JOB, producer, {}))
         await driver.outcomes(producer, consumer)
         failures = [each for each in driver.heard if isinstance(each, TaskFailed)][1:]
         assert [each.attempt for each in failures] == [producer, consumer], "the root is told first"
@@ -318,7 +318,7 @@ async def test_what_was_offloaded_is_fetched_once_for_all(autojump_clock: MockCl
         driver.link.send(blob_parts(key, data, 0))
         await driver.running(*attempts)
         for attempt in attempts:
-            driver.link.send(TellTask(JOB, attempt, {"stop": 1}))
+            driver.link.send(OperatorEvent(JOB, attempt, {"stop": 1}))
         assert set((await driver.outcomes(*attempts)).values()) == {"finished"}
         assert sum(isinstance(each, FetchBlob) for each in driver.heard) == 1
 

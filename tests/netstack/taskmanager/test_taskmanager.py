@@ -1,11 +1,13 @@
-"""TaskManagers, who drives them, and jobs in one process: what works; tasks that fail, which ends nobody else."""
+"""TaskManagers, who adopts them, and jobs in one process: what works; tasks that fail, which ends nobody else."""
 
 from __future__ import annotations
 
 import pytest
 import trio
 import trio.testing
+from adopter import Ended, Failed, RemoteJob
 from taskmanagerworld import (
+    EVERYTHING,
     MEMORY_BYTES,
     SECRET,
     connect,
@@ -17,17 +19,21 @@ from taskmanagerworld import (
     pair_open,
     reads,
     task,
+    tasks_of,
     until,
 )
 from trio.testing import MockClock
 
 from netstack.config import NetworkConfig
+from netstack.control.clock import measure_clock
+from netstack.control.codec import Plain
 from netstack.errors import (
     ConfigError,
     RemoteProtocolError,
     RequestRefused,
 )
-from netstack.taskmanager.remote_job import Ended, Failed, RemoteJob
+from netstack.taskmanager.client import open_client
+from netstack.taskmanager.service import TaskManager
 
 # ------------------------------------------------------------------------------------------------------- what works
 
@@ -38,13 +44,12 @@ async def test_a_run_over_two_daemons_and_another_one_after_it() -> None:
             number = job_id()
             runs = [await open_job(client, job_id=number), await open_job(other, job_id=number)]
             await count_words(*runs)
-            assert one.slots.free_slots == 3
-            assert one.statistics()["jobs"][0]["tasks"] == {"words-0": "finished", "count-0": "finished"}
+            assert await tasks_of(one) == {"words-0": "finished", "count-0": "finished"}
             for run in runs:
                 await run.close()
                 await run.close()
             await until(lambda: is_empty(one) and is_empty(two))
-        assert one.statistics()["jobs_ended"] == 2
+        assert (await one.statistics())["jobs_ended"] == 2
 
 
 async def test_over_tcp_with_a_secret_and_a_port_of_its_own_for_control() -> None:
@@ -66,23 +71,23 @@ async def test_several_runs_at_once_each_with_settings_of_its_own() -> None:
     async with pair_open() as (daemon, client):
         configs = [NetworkConfig(segment_size_bytes=size, memory_bytes=1 << 20) for size in (576, 1024, 4096, 8192)]
         runs = [await open_job(client, f"run {place}", network=config) for place, config in enumerate(configs)]
-        assert (daemon.slots.free_slots, daemon.slots.free_memory_bytes) == (0, MEMORY_BYTES - (4 << 20))
+        assert daemon.memory.free_memory_bytes == MEMORY_BYTES - (4 << 20)
         async with trio.open_nursery() as nursery:
             for run in runs:
                 nursery.start_soon(count_words, run)
-        assert {row["name"] for row in daemon.statistics()["jobs"]} == {f"run {place}" for place in range(4)}
+        assert {row["name"] for row in (await daemon.statistics())["jobs"]} == {f"run {place}" for place in range(4)}
         async with trio.open_nursery() as nursery:
             for run in runs:
                 nursery.start_soon(run.close)
         await until(lambda: is_empty(daemon))
 
 
-async def test_a_run_waits_for_the_slots_of_another_one(autojump_clock: MockClock) -> None:
+async def test_a_run_waits_for_the_memory_of_another_one(autojump_clock: MockClock) -> None:
     async with pair_open() as (daemon, client):
-        first = await open_job(client, slots=4)
-        with pytest.raises(RequestRefused, match="1 slots and 1MiB were not free within 5 s: 0 of 4 slots"):
+        first = await open_job(client, network=EVERYTHING)
+        with pytest.raises(RequestRefused, match=r"1MiB of network buffers were not free within 5 s: .* of 4MiB are"):
             await open_job(client)
-        assert len(daemon.statistics()["jobs"]) == 1
+        assert len((await daemon.statistics())["jobs"]) == 1
         second: list[RemoteJob] = []
 
         async def wait() -> None:
@@ -91,7 +96,7 @@ async def test_a_run_waits_for_the_slots_of_another_one(autojump_clock: MockCloc
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
             await trio.testing.wait_all_tasks_blocked()
-            waiting = daemon.statistics()["jobs"][1]
+            waiting = (await daemon.statistics())["jobs"][1]
             assert (waiting["tasks"], "metrics" in waiting) == ({}, False)
             await first.close()
         await second[0].close()
@@ -100,7 +105,7 @@ async def test_a_run_waits_for_the_slots_of_another_one(autojump_clock: MockCloc
 
 async def test_tasks_and_the_coordinator_talk() -> None:
     async with pair_open() as (_, client):
-        run = await open_job(client, slots=2)
+        run = await open_job(client)
         await run.deploy([task("echo", subtask=number) for number in range(2)])
         for number in range(50):
             run.tell("echo", number % 2, {"number": number})
@@ -122,10 +127,8 @@ async def test_tasks_and_the_coordinator_talk() -> None:
 
 async def test_the_clock_is_measured() -> None:
     async with pair_open() as (_, client):
-        sample = await client.measure_clock(samples=5)
+        sample = await measure_clock(client.link, samples=5)
         assert abs(sample.offset_ns) <= sample.uncertainty_ns, "one host, one clock"
-        with pytest.raises(ConfigError, match="samples=0"):
-            await client.measure_clock(samples=0)
 
 
 async def test_statistics_of_a_daemon_and_its_runs() -> None:
@@ -139,10 +142,11 @@ async def test_statistics_of_a_daemon_and_its_runs() -> None:
         )
         await run.next_event()
         await run.next_event()
-        found = await client.statistics()
+        found = await daemon.statistics()
         assert {"uptime_s", "cpu_s", "slots", "hostname", "pid", "refused"} <= set(found)
+        assert (found["slots"], found["free_slots"]) == (4, 3), "both tasks are in one slot"
         (row,) = found["jobs"]
-        assert row["name"] == "holding"
+        assert (row["name"], row["slots"]) == ("holding", 1)
         assert row["tasks"] == {"hold-0": "running", "read_forever-0": "running"}
         assert row["metrics"]
         second = await open_job(client, "holding")
@@ -160,13 +164,14 @@ async def test_statistics_of_a_daemon_and_its_runs() -> None:
 async def test_statistics_that_do_not_fit_a_frame_come_without_details(monkeypatch: pytest.MonkeyPatch) -> None:
     async with pair_open() as (daemon, client):
         await open_job(client)
-        whole = daemon.statistics()
-        monkeypatch.setattr(
-            type(daemon),
-            "statistics",
-            lambda _: {**whole, "jobs": [{**whole["jobs"][0], "metrics": {"x": b"x" * (5 << 20)}}]},
-        )
-        found = await client.statistics()
+        whole = await daemon.statistics()
+
+        async def large(_: TaskManager) -> Plain:
+            return {**whole, "jobs": [{**whole["jobs"][0], "metrics": {"x": b"x" * (5 << 20)}}]}
+
+        monkeypatch.setattr(type(daemon), "statistics", large)
+        async with open_client(daemon.address) as looking:  # while the TaskManager works for another one
+            found = await looking.statistics()
         assert found["is_shortened"]
         assert found["jobs"][0]["metrics"] == {}
         assert found["slots"] == 4
@@ -198,7 +203,7 @@ async def test_a_task_that_raises_is_told_and_nothing_else_ends(how: str, kind: 
         assert event.text == text or kind == "Cancelled"
         run.tell("echo", 0, {"stop": "still here"})
         assert await run.next_event() == Ended("echo", 0, "still here")
-        assert daemon.statistics()["jobs"][0]["tasks"] == {"fail-0": "failed", "echo-0": "finished"}
+        assert await tasks_of(daemon) == {"fail-0": "failed", "echo-0": "finished"}
         await run.close()
         await until(lambda: is_empty(daemon))
 
@@ -215,7 +220,7 @@ async def test_a_task_that_raises_is_told_and_nothing_else_ends(how: str, kind: 
 )
 async def test_a_result_that_cannot_travel_is_a_failure(what: str, said: str) -> None:
     async with pair_open() as (_, client):
-        run = await open_job(client, slots=2)
+        run = await open_job(client)
         await run.deploy(
             [task("result", parameters={"what": what}), task("result", subtask=1, parameters={"what": "plain"})]
         )

@@ -42,7 +42,7 @@ def said(taskmanagers: list[TaskManager]) -> dict[str, dict[str, str]]:
     networks = [
         scope.environment.statistics()
         for each in taskmanagers
-        for scope in each._scopes.values()
+        for scope in each.scopes
         if scope.environment is not None
     ]
     for network in networks:

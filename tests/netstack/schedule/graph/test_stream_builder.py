@@ -163,3 +163,21 @@ def test_a_program_that_is_run_is_named_by_its_file(words: list[str], name: str,
         [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=True, input=program
     )
     assert name in shown.stdout
+
+
+def test_several_channels_are_between_invokables_that_are_all_connected() -> None:
+    job = StreamEnvironment()
+    job.invokable(F, job.invokable(F).rebalance().with_channels(3))
+    assert [edge.channels for edge in job.stream_graph().edges] == [3]
+    for wrong in (
+        lambda job: job.invokable(F).rebalance().with_channels(3).map(F),
+        lambda job: job.invokable(F, job.source(F).rebalance().with_channels(3)),
+        lambda job: job.invokable(F, job.invokable(F).rescale().with_channels(3)),
+        lambda job: job.invokable(F, job.invokable(F).rebalance().with_channels(0)),
+    ):
+        job = StreamEnvironment()
+        wrong(job)
+        with pytest.raises(
+            ConfigError, match=r"[03] channels; several are for two invokables, and the partitioner rebal"
+        ):
+            job.stream_graph()

@@ -1,4 +1,4 @@
-"""TaskManagers and those who drive them in one process, for tests."""
+"""TaskManagers and those who adopt them in one process, for tests."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 
 import trio
 import trio.testing
+from adopter import Adopter, Ended, Failed, RemoteGate, RemoteJob, RemotePartition, RemoteTask, Said, adopt
 
 from netstack.config import NetworkConfig
 from netstack.runtime.authentication import Secret
-from netstack.taskmanager.client import TaskManagerClient, open_client
-from netstack.taskmanager.remote_job import Ended, Failed, RemoteJob, Said
-from netstack.taskmanager.remote_task import RemoteGate, RemotePartition, RemoteTask
+from netstack.taskmanager.client import open_client
 from netstack.taskmanager.service import TaskManager, TaskManagerConfig, open_taskmanager
 
 MEMORY_BYTES = 4 << 20
 CONFIG = NetworkConfig(segment_size_bytes=1024, memory_bytes=1 << 20)
+EVERYTHING = NetworkConfig(segment_size_bytes=1024, memory_bytes=MEMORY_BYTES)
 
 SECRET = Secret(b"a secret of all who belong")
 
@@ -49,24 +49,19 @@ async def taskmanager_open(**settings: Any) -> AsyncIterator[TaskManager]:
 
 
 @asynccontextmanager
-async def pair_open(**settings: Any) -> AsyncIterator[tuple[TaskManager, TaskManagerClient]]:
-    """A TaskManager and a driver."""
+async def pair_open(**settings: Any) -> AsyncIterator[tuple[TaskManager, Adopter]]:
+    """A TaskManager and a JobManager that has adopted it."""
     async with (
         taskmanager_open(**settings) as manager,
-        open_client(manager.control_address, secret=manager.config.secret) as client,
+        adopt(manager.control_address, secret=manager.config.secret) as client,
     ):
         yield manager, client
 
 
-async def open_job(client: TaskManagerClient, name: str = "test", *, slots: int = 1, **settings: Any) -> RemoteJob:
+async def open_job(client: Adopter, name: str = "test", **settings: Any) -> RemoteJob:
     """A job with buffers of 1 KiB."""
-    timeout_s = settings.pop("slot_timeout_s", 5.0)
     return await client.open_job(
-        settings.pop("job_id", None) or job_id(),
-        name=name,
-        slots=slots,
-        network=settings.pop("network", CONFIG),
-        slot_timeout_s=timeout_s,
+        settings.pop("job_id", None) or job_id(), name=name, network=settings.pop("network", CONFIG)
     )
 
 
@@ -91,13 +86,22 @@ async def until(condition: Callable[[], object]) -> None:
 
 def is_empty(manager: TaskManager) -> bool:
     """Whether nothing of any job is left."""
-    found = manager.statistics()
     return (
-        not found["jobs"]
-        and manager.slots.free_slots == manager.slots.slots
-        and manager.slots.free_memory_bytes == manager.slots.memory_bytes
-        and found["connections"] == len(found["drivers"])
+        manager.is_idle
+        and manager.memory.free_memory_bytes == manager.memory.memory_bytes
+        and connections(manager) == len(manager._drivers)
     )
+
+
+def connections(manager: TaskManager) -> int:
+    """How many there are."""
+    return manager._admission.statistics().connections
+
+
+async def tasks_of(manager: TaskManager) -> dict[str, str]:
+    """The states of the tasks of its first job."""
+    tasks: dict[str, str] = (await manager.statistics())["jobs"][0]["tasks"]
+    return tasks
 
 
 async def count_words(*runs: RemoteJob, words: int = 100) -> None:

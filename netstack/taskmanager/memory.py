@@ -1,4 +1,4 @@
-"""Slots and memory of a TaskManager: who holds how much, who waits for it.
+"""Memory of a TaskManager for network buffers: who holds how much, who waits for it.
 
 Takes: requests. Gives: leases, in the order of the requests.
 """
@@ -16,22 +16,19 @@ from ..units import format_size
 
 
 @final
-class TaskSlotTable:
+class TaskMemory:
     """What a TaskManager has to give.
 
     Attributes:
-        slots: in all.
         memory_bytes: of network buffers, in all.
-        free_slots: not held.
         free_memory_bytes: not held.
     """
 
-    def __init__(self, slots: int, memory_bytes: int) -> None:
-        self.slots = self.free_slots = slots
+    def __init__(self, memory_bytes: int) -> None:
         self.memory_bytes = self.free_memory_bytes = memory_bytes
-        self._waiting: deque[tuple[int, int, trio.Event]] = deque()
+        self._waiting: deque[tuple[int, trio.Event]] = deque()
 
-    async def acquire(self, slots: int, memory_bytes: int, *, timeout_s: float) -> None:
+    async def acquire(self, memory_bytes: int, *, timeout_s: float) -> None:
         """Waits for its turn and for what it wants.
 
         Raises:
@@ -41,36 +38,30 @@ class TaskSlotTable:
         Cancellation: nothing is held.
         """
         if not timeout_s >= 0:
-            raise ConfigError(f"a slot timeout of {timeout_s} s; give 0 or more")
-        if not 0 <= slots <= self.slots:
-            raise RequestRefused(
-                f"{slots} slots were asked for, and this TaskManager has {self.slots}: start it with --slots {slots},"
-                " or lower the parallelism"
-            )
+            raise ConfigError(f"a timeout of {timeout_s} s for memory; give 0 or more")
         if memory_bytes > self.memory_bytes:
             raise RequestRefused(
                 f"{format_size(memory_bytes)} of network buffers were asked for, and this TaskManager has"
                 f" {format_size(self.memory_bytes)}: start it with more --memory, or use fewer buffers (each"
                 " counts as 560 bytes at least)"
             )
-        entry = (slots, memory_bytes, trio.Event())
+        entry = (memory_bytes, trio.Event())
         self._waiting.append(entry)
         self._serve()
         try:
             with trio.move_on_after(timeout_s):
-                await entry[2].wait()
+                await entry[1].wait()
         except BaseException:
-            if entry[2].is_set():
-                self.release(slots, memory_bytes)
+            if entry[1].is_set():
+                self.release(memory_bytes)
             else:
                 self._withdraw(entry)
             raise
-        if entry[2].is_set():
+        if entry[1].is_set():
             return
         refusal = RequestRefused(  # before it makes way: its text tells what it found
-            f"{slots} slots and {format_size(memory_bytes)} were not free within {timeout_s:g} s: {self.free_slots} of"
-            f" {self.slots} slots and {format_size(self.free_memory_bytes)} of {format_size(self.memory_bytes)} are;"
-            " wait for the other runs"
+            f"{format_size(memory_bytes)} of network buffers were not free within {timeout_s:g} s:"
+            f" {format_size(self.free_memory_bytes)} of {format_size(self.memory_bytes)} are; wait for the other jobs"
         )
         self._withdraw(entry)
         raise refusal
@@ -87,26 +78,24 @@ class TaskSlotTable:
         Cancellation: nothing is held.
         """
         least_bytes = min(least_bytes, self.memory_bytes)
-        await self.acquire(0, least_bytes, timeout_s=math.inf)
+        await self.acquire(least_bytes, timeout_s=math.inf)
         rest_bytes, self.free_memory_bytes = self.free_memory_bytes, 0
         return least_bytes + rest_bytes
 
-    def release(self, slots: int, memory_bytes: int) -> None:
+    def release(self, memory_bytes: int) -> None:
         """Gives back what was acquired."""
-        self.free_slots += slots
         self.free_memory_bytes += memory_bytes
         self._serve()
 
-    def _withdraw(self, entry: tuple[int, int, trio.Event]) -> None:
+    def _withdraw(self, entry: tuple[int, trio.Event]) -> None:
         self._waiting.remove(entry)
         self._serve()
 
     def _serve(self) -> None:
         while self._waiting:
-            slots, memory_bytes, served = self._waiting[0]
-            if slots > self.free_slots or memory_bytes > self.free_memory_bytes:
+            memory_bytes, served = self._waiting[0]
+            if memory_bytes > self.free_memory_bytes:
                 return
             self._waiting.popleft()
-            self.free_slots -= slots
             self.free_memory_bytes -= memory_bytes
             served.set()
