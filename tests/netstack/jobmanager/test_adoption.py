@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from netstack.config import NetworkConfig
 from netstack.control.messages import OperatorEvent
-from netstack.errors import ConnectionLost, RequestRefused
+from netstack.errors import ConnectionLost, RemoteProtocolError, RequestRefused
 from netstack.jobmanager.config import JobManagerConfig
 from netstack.jobmanager.jobs import JobRecord
 from netstack.jobmanager.service import JobManager, open_jobmanager
@@ -102,7 +102,8 @@ async def test_a_job_runs_where_it_is_placed_and_talks_with_its_coordinator() ->
         assert sorted(coordinator.heard) == [("talks", number, {"heard": {"number": number}}) for number in range(3)]
         stale = OperatorEvent(record.stored.job_id, (0, 1, 7), {"stop": "the attempt after the next ones"})
         manager.send(a, stale)  # nobody there has it
-        record.master.heard(a, stale)  # nor here
+        with pytest.raises(RemoteProtocolError, match="was not sent there"):
+            record.master.heard(a, stale)  # nor here
         for subtask in range(3):
             record.master.send_event("talks", subtask, {"stop": subtask})
         master = record.master

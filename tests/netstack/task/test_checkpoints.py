@@ -213,23 +213,6 @@ async def test_in_flight_records_on_an_edge_that_is_chained_now_are_refused(
         assert check(allow_missing=True) == ("source -> slow",)
 
 
-async def test_in_flight_records_for_all_subtasks_are_refused_with_another_parallelism(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
-    def slow(parallelism: int) -> StreamEnvironment:
-        job = environment(tmp_path, parallelism=1, unaligned=True)
-        source = job.source(SlowNumbers, name="source", parameters={"pause_s": 0.0001, "at_once": 100})
-        source.broadcast().process("task_functions:Slow", name="slow").set_parallelism(parallelism)
-        return job
-
-    async with running(slow(2)) as run:
-        await trio.sleep(0.05)
-        await run.checkpoint(1, unaligned=True)
-    await run_to_its_end(slow(2), restore=1)
-    with pytest.raises(CheckpointError, match=r"every one of 2 subtasks is to get, and there are 3 now.*savepoint"):
-        await run_to_its_end(slow(3), restore=1)
-
-
 async def test_a_function_source_keeps_its_place_and_its_parallelism(autojump_clock: MockClock, tmp_path: Path) -> None:
     def job_of(parallelism: int) -> StreamEnvironment:
         job = environment(tmp_path, parallelism=parallelism)
