@@ -258,7 +258,7 @@ class Jobs:
         """Has a job stop, and waits until it has. Cancellation: it stops all the same."""
         if record.master is not None:
             record.master.cancel()
-        elif record.end is None:  # it waits to be taken up again
+        elif record.end is None and record.last is None:  # it waits to be taken up again, not for its end to be stored
             self._disown(record)
             await self._put_end(record, JobState.CANCELED, "it was canceled before it was taken up again", {})
         await record.ended.wait()
