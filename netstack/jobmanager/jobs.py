@@ -430,6 +430,7 @@ class Jobs:
                 record.last = job_document(record, self._manager)
             except Exception:  # whoever describes a job ends nothing
                 LOGGER.exception("job %s (%s): its details are not kept", job_id, record.name)
+                record.last = {"state": "running", "tasks": {}, "restarts": 0, "checkpoints_completed": 0}
             record.master = None
             del self.running[job_id]
             self._manager.job_left(job_id)
