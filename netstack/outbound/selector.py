@@ -19,6 +19,7 @@ import numpy as np
 from ..errors import ConfigError, LocalProtocolError, RecordError
 from ..keygroups import (
     MAX_PARALLELISM_LIMIT,
+    PLAIN_KEYS,
     canonical_key,
     default_max_parallelism,
     group_owners,
@@ -206,6 +207,11 @@ class ShuffleSelector(ChannelSelector):
         return (words.astype(np.uint64) * np.uint64(self.channels) >> np.uint64(32)).astype(_index_type(self.channels))
 
 
+KNOWN_KEYS = 1 << 16
+KNOWN_LENGTH = 256
+"""A writer remembers the owners of so many keys, of up to so many characters or bytes."""
+
+
 @final
 class KeyGroupSelector(ChannelSelector):
     """To the subpartition that owns the record's key group: equal keys always meet.
@@ -239,6 +245,7 @@ class KeyGroupSelector(ChannelSelector):
         self.max_parallelism = 0
         self._owner_array = np.empty(0, np.uint8)
         self._owners: list[int] = []
+        self._known: dict[Any, int] = {}
 
     def setup(self, channels: int) -> None:
         """Shares the key groups out among the subpartitions."""
@@ -246,13 +253,26 @@ class KeyGroupSelector(ChannelSelector):
         self.max_parallelism = self._asked_max_parallelism or default_max_parallelism(channels)
         self._owner_array = group_owners(channels, self.max_parallelism)
         self._owners = self._owner_array.tolist()
+        self._known.clear()
 
     def select(self, record: Any) -> int:
         """The owner of the record's key group."""
         key = record if self._key is None else self._key(record)
         if key.__class__ is not self._key_type and self._key_type is not None:
             self._check_type(key)
-        return self._owners[murmur(stable_hash(key)) % self.max_parallelism]
+        if key.__class__ not in PLAIN_KEYS:
+            return self._owners[murmur(stable_hash(key)) % self.max_parallelism]
+        owner = self._known.get(key)
+        return self._find(key) if owner is None else owner
+
+    def _find(self, key: Any) -> int:
+        """The owner of a key that was not met lately; the next look at it costs a fiftieth."""
+        owner = self._owners[murmur(stable_hash(key)) % self.max_parallelism]
+        if key.__class__ is int or key is None or len(key) <= KNOWN_LENGTH:
+            if len(self._known) >= KNOWN_KEYS:
+                self._known.clear()
+            self._known[key] = owner
+        return owner
 
     def select_batch(self, array: NDArray[Any]) -> int | Indices:
         """The owner of each record's key group."""

@@ -7,12 +7,14 @@ import struct
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.checkpoint.recovery import TaskPlan, recover
 from netstack.checkpoint.snapshot import TaskSnapshot, decode_snapshot, encode_snapshot
-from netstack.keygroups import canonical_key, original_key, stable_hash
+from netstack.keygroups import canonical_key, key_group, operator_index, original_key, stable_hash
+from netstack.outbound.selector import KeyGroupSelector
 from netstack.task.keyed_state import MixedKeyedState
 
 SMALL = st.integers(-2, 2)
@@ -90,3 +92,14 @@ def test_a_state_goes_through_a_checkpoint_and_another_parallelism(keys: list[An
     for key in keys:
         (count,) = [count for each, count in found if is_one_key(each, key)]
         assert count == sum(is_one_key(key, other) for other in keys)
+
+
+@given(st.lists(KEYS, max_size=40), st.integers(1, 5), st.integers(1, 4))
+def test_what_a_writer_remembers_of_keys_is_what_placement_says(keys: list[Any], channels: int, known: int) -> None:
+    selector = KeyGroupSelector(max_parallelism=64)
+    selector.setup(channels)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("netstack.outbound.selector.KNOWN_KEYS", known)
+        for key in keys * 2:
+            assert selector.select(key) == operator_index(key_group(key, 64), channels, 64)
+    assert len(selector._known) <= known
