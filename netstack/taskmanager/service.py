@@ -38,10 +38,12 @@ from ..control.messages import (
     AskDetails,
     AskStacks,
     AskStatistics,
+    BlobKept,
     BlobPart,
     DatasetLost,
     DropDataset,
     FetchBlob,
+    Message,
     OpenJob,
 )
 from ..control.routing import check_job_id
@@ -66,7 +68,7 @@ from ..transport import ByteStream, Listener, is_private, transport_for
 from ..version import __version__
 from .blob_places import BlobPlaces
 from .blob_reader import CACHE_BYTES, BlobReader
-from .blobs import BlobFetcher
+from .blobs import BlobFetcher, BlobSender
 from .code import AllowList, ShippedCode
 from .datasets import KeptDatasets
 from .details import details_document
@@ -545,15 +547,31 @@ class TaskManager:
             self._adoption.release()
 
     async def _answer(self, link: ControlLink) -> None:
-        """A client that looks."""
-        while True:
-            message = await link.receive()
-            if not isinstance(message, AskStatistics):
+        """A client that looks, or another TaskManager that reads a blob which is kept here."""
+        sender = BlobSender(link, self.blob_part)
+        end: NetstackError | None = None
+        async with trio.open_nursery() as nursery:
+            while end is None:
+                try:
+                    await self._answer_one(await link.receive(), link, sender, nursery)
+                except NetstackError as error:  # leaves as it is, not inside this nursery's group
+                    end = error
+            nursery.cancel_scope.cancel()
+        raise end
+
+    async def _answer_one(self, message: Message, link: ControlLink, sender: BlobSender, nursery: trio.Nursery) -> None:
+        match message:
+            case AskStatistics():
+                await tell_statistics(link, message.token, self.statistics)
+            case FetchBlob():
+                nursery.start_soon(sender.asked, message)
+            case BlobKept():
+                pass  # it has read one here
+            case _:
                 raise RequestRefused(
                     f"a TaskManager shows clients its statistics, and takes {type(message).__name__} from a JobManager"
                     " only"
                 )
-            await tell_statistics(link, message.token, self.statistics)
 
     @contextmanager
     def _driven_by(self, link: MessageLink) -> Iterator[None]:

@@ -21,11 +21,9 @@ from ..control.messages import (
     AskDetails,
     AskStacks,
     AskStatistics,
-    BlobKept,
     BlobPart,
     CloseJob,
     DropDataset,
-    FetchBlob,
     JobClosed,
     JobRefused,
     Message,
@@ -38,7 +36,7 @@ from ..errors import ConfigError, ConnectionLost, ErrorCode, NetstackError, Remo
 from ..runtime.causes import root_cause
 from ..shown import shown_error, shown_text
 from .blob_places import BlobPlaces
-from .blobs import BlobFetcher, BlobSender
+from .blobs import BlobFetcher
 from .statistics import shortened
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
@@ -80,9 +78,6 @@ class SessionHost(Protocol):
     def make_job(self, message: OpenJob, link: MessageLink, blobs: BlobFetcher) -> SessionJob:
         """A job that lives when it is told to; its id is taken. Raises `NetstackError` for one that cannot be."""
 
-    async def blob_part(self, ask: FetchBlob) -> BlobPart:
-        """See `TaskManager.blob_part`."""
-
     def remove_job(self, job: SessionJob) -> None:
         """It is over."""
 
@@ -108,7 +103,6 @@ class ControlSession:
         self._host = host
         self._jobs: dict[str, SessionJob] = {}
         self._blobs = BlobFetcher(link.send, host.blob_places.read)
-        self._sender = BlobSender(link, host.blob_part)
         self._is_told = False
 
     async def serve(self) -> None:
@@ -143,10 +137,6 @@ class ControlSession:
                 self._host.drop_dataset(message)
             case BlobPart():
                 self._blobs.part(message)
-            case FetchBlob():
-                nursery.start_soon(self._sender.asked, message)
-            case BlobKept():
-                pass  # of a TaskManager that has fetched a blob here
             case AskStatistics():
                 nursery.start_soon(tell_statistics, self._link, message.token, self._host.statistics)
             case AskDetails():

@@ -361,7 +361,7 @@ def do_to_process(how: str) -> None:
     if how == "regex":
         re.match(r"(a+)+$", "a" * 60 + "b")
     if how == "sleep":
-        time.sleep(600.0)
+        time.sleep(600.0)  # it sleeps
     kept = []
     while True:
         kept.append(bytearray(16 << 20))

@@ -114,8 +114,7 @@ def test_a_job_whose_results_are_too_large_to_show_runs_to_its_end(tmp_path: Pat
     """Neither the recording nor the view of a terminal ends it before."""
     words = ("cluster_jobs:large_results", "--taskmanagers", "3", "--slots", "1")
     _, err = finished(start(tmp_path, *words, "--record", str(tmp_path / "recording")), 1)
-    gap, said = err.splitlines()
-    assert "a look at the cluster failed, so the recording has a gap: RequestRefused: the answer cannot be sent" in gap
+    (said,) = err.splitlines()
     assert said.startswith("netstack: the answer cannot be sent: 'Answer' has ")
 
     terminal, its_end = os.openpty()
@@ -213,7 +212,7 @@ def test_code_that_never_returns_is_named_and_ends_with_ctrl_c(tmp_path: Path) -
     said = process.stderr.readline()
     assert "its event loop has not turned" in said
     assert "operator 'deadly'" in said
-    assert f"cluster_jobs.py:{line_of('        time.sleep(600.0)')}" in said
+    assert f"cluster_jobs.py:{line_of('# it sleeps')}" in said
     process.send_signal(signal.SIGINT)
     out, err = finished(process, 1)
     assert (out, err.splitlines()[-1]) == ("", "netstack: stopped by Ctrl-C")

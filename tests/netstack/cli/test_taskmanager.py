@@ -107,7 +107,7 @@ def test_a_file_has_the_same_settings_and_flags_go_first(tmp_path: Path, monkeyp
     config, metrics, processes, as_json, until_eof = served
     assert (config.slots, config.memory_bytes, config.allow) == (5, 64 << 20, ("a.", "b."))
     assert isinstance(processes, SlotProcesses)
-    assert (metrics, as_json, until_eof) == (None, False, False), "the slots serve metrics"
+    assert (metrics, as_json, until_eof) == ("127.0.0.1:0", False, False), "of the slots; they serve those of jobs"
     assert (config.jobmanager, config.secret) == (None, None)
 
     secret = tmp_path / "secret"
