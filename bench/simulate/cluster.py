@@ -312,7 +312,7 @@ class Cluster:
                 return await host.disk.run(process, function)
 
             THIS_HOST.set(process)
-            manager.in_thread = manager.jobs._in_thread = run
+            manager.in_thread = manager.jobs._in_thread = manager.jobs._owners._in_thread = run
             nursery.start_soon(ask)
             while not done.is_set() and process.is_alive:
                 with trio.move_on_after(0.05):
