@@ -25,6 +25,7 @@ from typing import Any, Final, final
 
 import trio
 
+from ..control.blob_answers import BlobAnswers
 from ..control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greeting, dial
 from ..control.messages import (
     BlobKept,
@@ -57,7 +58,6 @@ from ..shown import shown_text
 from ..transport import Listener, transport_for
 from ..version import __version__
 from .asks import Asks
-from .blob_answers import BlobAnswers
 from .blobs import BlobServer
 from .config import JobManagerConfig
 from .datasets import DatasetRecord, Datasets

@@ -12,7 +12,6 @@ from typing import Final, TypeAlias, final
 
 import trio
 
-from ..control.link import MessageLink
 from ..control.messages import SLICE_BYTES, BlobKept, BlobPart, FetchBlob, Message
 from ..errors import ConnectionLost, NetstackError
 from ..runtime.threads import in_thread
@@ -27,39 +26,6 @@ MAX_BLOB_BYTES: Final = 1 << 28
 
 ReadPlace: TypeAlias = Callable[[str, KeptBlob], Awaitable[None]]
 """Fills an empty blob from a place that whoever keeps it has named; raises `NetstackError`."""
-
-
-ASKED_AT_MOST: Final = 64
-"""Parts that one peer waits for; its fetcher asks for one at a time."""
-
-
-@final
-class BlobSender:
-    """Answers a peer that reads blobs here: one part at a time, when there is room for it.
-
-    Args:
-        link: to the peer.
-        answer: gives a part.
-    """
-
-    def __init__(self, link: MessageLink, answer: Callable[[FetchBlob], Awaitable[BlobPart]]) -> None:
-        self._link = link
-        self._answer = answer
-        self._turn = trio.Lock()
-        self._waiting = 0
-
-    async def asked(self, ask: FetchBlob) -> None:
-        """Sends a part, or why there is none."""
-        if self._waiting >= ASKED_AT_MOST:
-            self._link.send(BlobPart(ask.key, ask.offset, -1, b"too many parts were asked for at once"))
-            return
-        self._waiting += 1
-        try:
-            async with self._turn:
-                await self._link.wait_room()
-                self._link.send(await self._answer(ask))
-        finally:
-            self._waiting -= 1
 
 
 @final

@@ -31,6 +31,7 @@ from typing import Final, final
 import trio
 
 from ..config import MIB, NetworkConfig
+from ..control.blob_answers import BlobAnswers
 from ..control.build import own_build
 from ..control.codec import Plain
 from ..control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greeting, MessageLink, dial
@@ -68,7 +69,7 @@ from ..transport import ByteStream, Listener, is_private, transport_for
 from ..version import __version__
 from .blob_places import BlobPlaces
 from .blob_reader import CACHE_BYTES, BlobReader
-from .blobs import BlobFetcher, BlobSender
+from .blobs import BlobFetcher
 from .code import AllowList, ShippedCode
 from .datasets import KeptDatasets
 from .details import details_document
@@ -548,23 +549,24 @@ class TaskManager:
 
     async def _answer(self, link: ControlLink) -> None:
         """A client that looks, or another TaskManager that reads a blob which is kept here."""
-        sender = BlobSender(link, self.blob_part)
+        answers = BlobAnswers(link, self.blob_part)
         end: NetstackError | None = None
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(answers.run)
             while end is None:
                 try:
-                    await self._answer_one(await link.receive(), link, sender, nursery)
+                    await self._answer_one(await link.receive(), link, answers)
                 except NetstackError as error:  # leaves as it is, not inside this nursery's group
                     end = error
             nursery.cancel_scope.cancel()
         raise end
 
-    async def _answer_one(self, message: Message, link: ControlLink, sender: BlobSender, nursery: trio.Nursery) -> None:
+    async def _answer_one(self, message: Message, link: ControlLink, answers: BlobAnswers) -> None:
         match message:
             case AskStatistics():
                 await tell_statistics(link, message.token, self.statistics)
             case FetchBlob():
-                nursery.start_soon(sender.asked, message)
+                answers.want(message)
             case BlobKept():
                 pass  # it has read one here
             case _:

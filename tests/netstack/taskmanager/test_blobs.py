@@ -12,14 +12,15 @@ import pytest
 import trio
 import trio.testing
 
+from netstack.control.blob_answers import AT_ONCE, MAX_FETCHES, BlobAnswers
 from netstack.control.link import MessageLink
 from netstack.control.messages import SLICE_BYTES, BlobKept, BlobPart, FetchBlob, Message, blob_parts
-from netstack.errors import ConnectionLost
+from netstack.errors import ConnectionLost, RemoteProtocolError
 from netstack.schedule.descriptors.blob_store import BlobError, BlobKind, MemoryBlobStore
 from netstack.schedule.descriptors.descriptors import BlobKey
 from netstack.taskmanager.blob_files import KeptBlob
 from netstack.taskmanager.blob_places import BlobPlaces
-from netstack.taskmanager.blobs import ASKED_AT_MOST, BlobFetcher, BlobSender
+from netstack.taskmanager.blobs import BlobFetcher
 
 DATA = bytes(range(256)) * (3 * SLICE_BYTES // 256) + b"the end"
 KEY = MemoryBlobStore().new_key(BlobKind.TASK_INFORMATION, DATA, "somebody")
@@ -141,7 +142,7 @@ class Link:
         await self.room.wait()
 
 
-async def test_a_peer_that_asks_without_end_gets_a_part_at_a_time() -> None:
+async def test_a_peer_that_asks_without_end_gets_a_few_parts_at_a_time() -> None:
     link, read = Link(), 0
 
     async def answer(ask: FetchBlob) -> BlobPart:
@@ -150,16 +151,21 @@ async def test_a_peer_that_asks_without_end_gets_a_part_at_a_time() -> None:
         await trio.lowlevel.checkpoint()
         return blob_parts(ask.key, b"x", ask.offset)
 
-    sender = BlobSender(cast(MessageLink, link), answer)
+    answers = BlobAnswers(cast(MessageLink, link), answer)
     async with trio.open_nursery() as nursery:
-        for _ in range(1000):
-            nursery.start_soon(sender.asked, FetchBlob(KEY, 0))
+        nursery.start_soon(answers.run)
+        for _ in range(MAX_FETCHES):
+            answers.want(FetchBlob(KEY, 0))
         await trio.testing.wait_all_tasks_blocked()
-        assert read == 0
-        assert [part.data for part in link.sent] == [b"too many parts were asked for at once"] * (1000 - ASKED_AT_MOST)
+        assert (read, link.sent) == (AT_ONCE, [])
+        for _ in range(AT_ONCE):
+            answers.want(FetchBlob(KEY, 0))
+        with pytest.raises(RemoteProtocolError, match=f"does not read: {MAX_FETCHES} questions wait"):
+            answers.want(FetchBlob(KEY, 0))
         link.room.set()
-    assert read == ASKED_AT_MOST
-    assert [part.total for part in link.sent[-ASKED_AT_MOST:]] == [1] * ASKED_AT_MOST
+        await trio.testing.wait_all_tasks_blocked()
+        assert read == len(link.sent) == MAX_FETCHES + AT_ONCE
+        answers.stop()
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "absent", "endless", "other"])

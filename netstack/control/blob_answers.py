@@ -1,8 +1,8 @@
-"""Answers the questions of one TaskManager for blobs, a few at a time, as it takes the answers.
+"""Answers the questions of one peer for blobs, a few at a time, as it takes the answers.
 
 Takes: questions. Gives: parts of blobs over its link.
 
-Rules: parts are sent one after the other when there is room, so a TaskManager that asks and does not read has us hold
+Rules: parts are sent one after the other when there is room, so a peer that asks and does not read has us hold
 `AT_ONCE` of them and what is on its way. What cannot be read is told, and harms nobody else. Some answers wait
 for other TaskManagers, and the next ones do not wait for them.
 """
@@ -14,13 +14,13 @@ from typing import Final, final
 
 import trio
 
-from ..control.link import ControlLink
-from ..control.messages import BlobPart, FetchBlob
 from ..errors import ErrorCode, RemoteProtocolError
 from ..shown import shown_error
+from .link import MessageLink
+from .messages import BlobPart, FetchBlob
 
 MAX_FETCHES: Final = 1024
-"""Questions that wait: of each blob a TaskManager asks for one part at a time."""
+"""Questions that wait: of each blob one part is asked for at a time."""
 
 
 AT_ONCE: Final = 8
@@ -28,14 +28,14 @@ AT_ONCE: Final = 8
 
 @final
 class BlobAnswers:
-    """The answers to one TaskManager: `run` it, until `stop`.
+    """The answers to one peer, a TaskManager: `run` it, until `stop` or cancelled.
 
     Args:
         link: to it.
         answer: gives a part.
     """
 
-    def __init__(self, link: ControlLink, answer: Callable[[FetchBlob], Awaitable[BlobPart]]) -> None:
+    def __init__(self, link: MessageLink, answer: Callable[[FetchBlob], Awaitable[BlobPart]]) -> None:
         self._link = link
         self._answer = answer
         self._turn = trio.Lock()
