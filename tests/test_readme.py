@@ -1,4 +1,4 @@
-"""The README's program does what the README says."""
+"""The programs and the commands of the README and of the documentation do what their page says."""
 
 from __future__ import annotations
 
@@ -18,21 +18,24 @@ import bench.cli
 import netstack.cli
 
 ROOT = Path(__file__).parent.parent
+PAGES = ROOT / "tools/docs/pages"
+
+
+def program_with(page: Path, text: str) -> str:
+    """The first Python program of a page that contains a text."""
+    return next(block for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL) if text in block)
 
 
 def test_the_embedding_example_prints_every_word_once(tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) >= 1
     program = tmp_path / "embed.py"
-    program.write_text(blocks[0])
+    program.write_text(program_with(ROOT / "README.md", "open_gate"))
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["no", "record", "lost", "and", "none", "repeated"]
 
 
 def test_the_example_of_a_kept_partition_reads_half_of_it() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    program = next(block for block in blocks if "ResultPartitionType.BLOCKING" in block)
+    program = program_with(PAGES / "how-to/embed.md", "ResultPartitionType.BLOCKING")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     half = sum(number for number in range(100_000) if number % 128 < 64)
@@ -40,9 +43,8 @@ def test_the_example_of_a_kept_partition_reads_half_of_it() -> None:
 
 
 def test_the_checkpoint_example_counts_every_word(tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     program = tmp_path / "checkpoints.py"
-    program.write_text(next(block for block in blocks if "interval_s=" in block))
+    program.write_text(program_with(ROOT / "README.md", "interval_s="))
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     counted: dict[str, int] = {}
@@ -52,38 +54,34 @@ def test_the_checkpoint_example_counts_every_word(tmp_path: Path) -> None:
 
 
 def test_the_sites_first_tutorial_prints_every_word_once(tmp_path: Path) -> None:
-    (program,) = re.findall(
-        r"```python\n(.*?)```", (ROOT / "tools/docs/pages/tutorials/embed.md").read_text(), re.DOTALL
-    )
+    program = program_with(PAGES / "tutorials/embed.md", "open_gate")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["no", "record", "lost", "and", "none", "repeated"]
 
 
 def test_the_blocking_example_prints_every_word_once(tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     program = tmp_path / "worker.py"
-    program.write_text(next(block for block in blocks if "blocking" in block))
+    program.write_text(program_with(PAGES / "how-to/embed.md", "import threading"))
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["no", "record", "lost", "and", "none", "repeated"]
 
 
 def test_the_asyncio_example_prints_every_word_once(tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     program = tmp_path / "asyncio_worker.py"
-    program.write_text(next(block for block in blocks if "import asyncio" in block))
+    program.write_text(program_with(PAGES / "how-to/embed.md", "import asyncio"))
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["no", "record", "lost", "and", "none", "repeated"]
 
 
 def test_the_planning_example_is_what_is_shown() -> None:
-    readme = (ROOT / "README.md").read_text()
-    (program,) = [one for one in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "make_plan" in one]
+    page = PAGES / "how-to/jobs.md"
+    program = program_with(page, "make_plan")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
-    (shown,) = re.findall(r"```\n(Chained, or why not\n.*?)```", readme, re.DOTALL)
+    (shown,) = re.findall(r"```\n(Chained, or why not\n.*?)```", page.read_text(), re.DOTALL)
     assert shown in done.stdout
     assert "split -> count: not chained: C10 partitioner is hash" in done.stdout
 
@@ -98,7 +96,15 @@ def test_make_has_the_targets_that_are_named() -> None:
 
 def test_the_first_screen_says_why_and_how_to_install_and_embed() -> None:
     first_screen = (ROOT / "README.md").read_text()[:2500]
-    assert [first_screen.index(text) for text in ("For whoever", "pip install", "## Embed it", "import netstack")]
+    places = [first_screen.index(text) for text in ("network stack", "pip install", "## Embed it", "import netstack")]
+    assert places == sorted(places)
+
+
+def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert len(readme.splitlines()) <= 200
+    for link in re.findall(r"\]\(([^)#]+)", readme):
+        assert "://" in link or (ROOT / link).is_file(), link
 
 
 def test_the_first_screen_names_both_commands_and_they_exist() -> None:
@@ -113,7 +119,7 @@ def test_the_first_screen_names_both_commands_and_they_exist() -> None:
 def commands() -> list[str]:
     """Every command of netstack in the shell blocks of the README and of the site, its continued lines joined."""
     found: dict[str, None] = {}
-    for page in (ROOT / "README.md", *sorted((ROOT / "tools/docs/pages").rglob("*.md"))):
+    for page in (ROOT / "README.md", *sorted(PAGES.rglob("*.md"))):
         for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL):
             lines = block.replace("\\\n", " ").splitlines()
             found |= dict.fromkeys(line for line in lines if re.match(r"netstack(-bench)? ", line))

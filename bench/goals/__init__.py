@@ -1,1 +1,1 @@
-"""`netstack-bench goals`: README's table of rates against peers, both builds, one command."""
+"""`netstack-bench goals`: rates and latencies against peers, both builds, one command."""

@@ -1,6 +1,6 @@
 """The command `netstack-bench goals`.
 
-Takes: flags. Gives: README's table as Markdown, or one JSON document, on standard output; an exit code.
+Takes: flags. Gives: the table of figures as Markdown, or one JSON document, on standard output; an exit code.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .rows import BUILDS, ROWS, Measured, Row, measured_once
 REPEATS: Final = 5
 
 
-@click.command(short_help="README's table of figures against peers, both builds, as Markdown.")
+@click.command(short_help="The table of figures against peers, both builds, as Markdown.")
 @click.option("--repeats", type=COUNT, default=REPEATS, show_default=True, help="Rounds; figures are medians of them.")
 @click.option("--seconds", type=NUMBER, default=1.0, show_default=True, help="Length of most measurements.")
 @click.option("--only", "words", multiple=True, help="Only rows that contain this text; repeatable.")
 @click.option("--build", "builds", type=click.Choice(BUILDS), multiple=True, help="Both if not given.")
 @json_flag
 def goals(repeats: int, seconds: float, words: tuple[str, ...], builds: tuple[str, ...], as_json: bool) -> int:
-    """Measures every row of README's table of goals, in both builds and with its peers, all in turn.
+    """Measures every row of the table of figures, in both builds and with its peers, all in turn.
 
     The default takes about ten minutes. A row in bold misses its goal.
 

@@ -1,4 +1,4 @@
-"""Measures the rows of README's table, everything in turn, so that a drifting machine disturbs all alike.
+"""Measures the rows of the table of figures, everything in turn, so that a drifting machine disturbs all alike.
 
 Takes: how often, how long, which rows. Gives: the median result of each measurement and build.
 """

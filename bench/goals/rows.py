@@ -1,4 +1,4 @@
-"""The rows of README's table: which measurements each is made of, and what is aimed at.
+"""The rows of the table of figures: which measurements each is made of, and what is aimed at.
 
 Takes: nothing. Gives: `ROWS`, and the measurements they need, each once.
 

@@ -1,4 +1,4 @@
-"""README's table of goals: what is measured for it, and how it is written."""
+"""The table of figures: what is measured for it, and how it is written."""
 
 from __future__ import annotations
 

@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = (
     "README.md",
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
     "netstack/DESIGN.md",
     "netstack/FLINK.md",
     "netstack/METRICS.md",
@@ -33,6 +35,11 @@ def on_files(files: Files, *, config: Any) -> Files:
         files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
     files.append(File.generated(config, "reference/commands.md", content=commands()))
     return files
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """Links of the README to pages of the site lead to where they lie on disk; in the site they lie beside it."""
+    return markdown.replace("(tools/docs/pages/", "(") if page.file.src_uri == "README.md" else markdown
 
 
 def commands() -> str:

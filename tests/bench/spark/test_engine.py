@@ -189,8 +189,8 @@ def test_urls_that_spark_reads_are_input_and_others_are_one_sentence(spark: Any,
         assert "\n" not in str(caught.value)
 
 
-def test_the_readmes_notebook_runs(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def test_the_documents_notebook_runs(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "tools/docs/pages/how-to/spark.md").read_text(), re.DOTALL)
     (block,) = (each for each in blocks if "run_sweep" in each)
     shorter = block.replace("(None, 0.1, 0.0)", "(0.0,)").replace('"seconds": 1.0', '"seconds": 0.2, "channels": (1,)')
     shorter = shorter.replace("(8, 1024)", "(8,)")
