@@ -1,6 +1,6 @@
 """Measures the rows of the table of figures, everything in turn, so that a drifting machine disturbs all alike.
 
-Takes: how often, how long, which rows. Gives: the median result of each measurement and build.
+Takes: how often, how long, which rows. Gives: the results of each measurement and build, round by round.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from ..mesh.driver import run_over_hosts
 from ..mesh.spec import MeshSpec
 from ..runner import run_once
 from ..spec import RunSpec
-from ..sweep import median_result
 from ..taskmanagers import local_taskmanagers
 from .rows import Measured
 
@@ -34,8 +33,8 @@ Key = tuple[Measured, str]
 
 def measure(
     wanted: Sequence[Measured], builds: Sequence[str], repeats: int, seconds: float, tell: Callable[[str], None]
-) -> dict[Key, dict[str, Any]]:
-    """Measures everything `repeats` times, round after round.
+) -> dict[Key, list[dict[str, Any] | None]]:
+    """Measures everything `repeats` times, round after round, every other round in the opposite order.
 
     Args:
         wanted: what, each once.
@@ -45,22 +44,20 @@ def measure(
         tell: hears of each one that has failed; the others go on.
 
     Returns:
-        The median result of each measurement that succeeded at least once.
+        For each measurement a result a round; None for a round in which it failed.
     """
-    found: dict[Key, list[dict[str, Any]]] = {}
+    keys = [(each, build) for each in wanted for build in each.builds if not build or build in builds]
+    found: dict[Key, list[dict[str, Any] | None]] = {key: [] for key in keys}
     for number in range(repeats):
-        for each in wanted:
-            for build in each.builds:
-                if build and build not in builds:
-                    continue
-                try:
-                    result = _measure_once(each, build, seconds * each.seconds)
-                except NetstackError as error:
-                    tell(f"round {number + 1}, {each.engine} {build}: {error}")
-                    continue
-                found.setdefault((each, build), []).append(result)
+        for key in reversed(keys) if number % 2 else keys:
+            each, build = key
+            try:
+                found[key].append(_measure_once(each, build, seconds * each.seconds))
+            except NetstackError as error:
+                tell(f"round {number + 1}, {each.engine} {build}: {error}")
+                found[key].append(None)
         tell(f"round {number + 1} of {repeats} is done")
-    return {key: median_result(results) for key, results in found.items()}
+    return found
 
 
 def _measure_once(each: Measured, build: str, seconds: float) -> dict[str, Any]:

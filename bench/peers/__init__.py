@@ -84,7 +84,8 @@ def peer_spec(name: str, spec: RunSpec) -> RunSpec:
         emit: Emit = "batch" if spec.rate_per_s is None else "record"
         return dataclasses.replace(bare, emit=emit, batch_records=None)
     if name == "zmq":
-        if spec.input_path is not None and spec.emit == "arrow":
-            raise ConfigError("--peer zmq sends single records; give --emit record with --input")
-        return dataclasses.replace(bare, emit="record", key_column=None)
+        if spec.input_path is not None and spec.emit != "record":
+            raise ConfigError("--peer zmq sends single rows; give --emit record with --input")
+        framed: Emit = "batch" if spec.emit == "batch" and spec.rate_per_s is None else "record"
+        return dataclasses.replace(bare, emit=framed, key_column=None)
     return dataclasses.replace(bare, emit="arrow", key_column=None)

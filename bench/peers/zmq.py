@@ -1,15 +1,18 @@
-"""pyzmq, PUSH to PULL: one message a record, called the way its users call it.
+"""pyzmq, PUSH to PULL: one message a record, or a batch of records, called the way its users call it.
 
 Takes: the same records, pacing and verifier as every engine. Gives: their delivery over ZeroMQ.
 
-Records of 64 KiB and more are sent and received without copying, smaller ones with it: whichever is faster. An empty
-message is the end. ZeroMQ's own threads do the network; its high-water marks are set by bytes, so that large records do
-not fill the memory and small ones do not starve.
+Records of 64 KiB and more are sent and received without copying, smaller ones with it: whichever is faster. A batch
+(`--emit batch`) is copied when it is sent, because its source uses the memory again, and read where it arrived. An
+empty message is the end. ZeroMQ's own threads do the network; its high-water marks are set by bytes, so that large
+records do not fill the memory and small ones do not starve.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+import numpy as np
 
 from ..host import congestion_control
 from ..pacing import clock_ns
@@ -37,8 +40,12 @@ def produce(spec: RunSpec, io: ProducerIo) -> Facts:
         io.ready()
         send: Any = push.send
         copy = spec.record_bytes < _NO_COPY_BYTES
+        source: Any = io.source
         while (span := io.next_span()) is not None:
-            for record in io.source.records(*span):
+            if spec.emit == "batch":
+                send(source.array(*span), copy=True)
+                continue
+            for record in source.records(*span):
                 send(record, copy=copy)
         send(b"")
     return Facts(congestion_control=congestion_control() if spec.transport == "tcp" else None)
@@ -54,7 +61,9 @@ def consume(spec: RunSpec, io: ConsumerIo) -> Facts:
             pull.bind("tcp://127.0.0.1:*")
         io.publish(pull.get_string(zmq.LAST_ENDPOINT))
         io.ready()
-        if spec.rate_per_s is not None:
+        if spec.emit == "batch":
+            _pull_batches(spec, io, pull)
+        elif spec.rate_per_s is not None:
             _pull_one_by_one(io, pull)
         else:
             _pull_together(spec, io, pull)
@@ -66,6 +75,13 @@ def _pull_one_by_one(io: ConsumerIo, pull: Any) -> None:
     feed, receive = io.verifier.feed, pull.recv
     while record := receive():
         feed(0, (record,), clock_ns())
+
+
+def _pull_batches(spec: RunSpec, io: ConsumerIo, pull: Any) -> None:
+    """Each message is an array of whole records."""
+    feed: Any = getattr(io.verifier, "feed_array")  # noqa: B009 - only the verifier of generated records has it
+    while frame := pull.recv(copy=False).buffer:
+        feed(0, np.frombuffer(frame, np.uint8).reshape(-1, spec.record_bytes))
 
 
 def _pull_together(spec: RunSpec, io: ConsumerIo, pull: Any) -> None:
@@ -87,4 +103,5 @@ def _pull_together(spec: RunSpec, io: ConsumerIo, pull: Any) -> None:
 
 def _high_water_records(spec: RunSpec) -> int:
     """Messages each end may queue."""
-    return max(16, min(100_000, _QUEUE_BYTES // spec.record_bytes))
+    message_bytes = spec.record_bytes * (spec.effective_batch_records if spec.emit == "batch" else 1)
+    return max(16, min(100_000, _QUEUE_BYTES // message_bytes))

@@ -80,6 +80,8 @@ def test_the_bare_loop_at_a_rate(transport: str) -> None:
         {"records": 50, "record_bytes": 100_000},
         {"records": 60, "rate_per_s": 500},
         {"records": 10, "channels": 4, "emit": "batch"},
+        {"records": 100_001, "emit": "batch", "batch_records": 4096},
+        {"seconds": 0.3, "emit": "batch", "verify": "sample"},
     ],
 )
 def test_zmq(settings: dict[str, Any]) -> None:
@@ -155,7 +157,7 @@ def test_a_rate_that_was_not_reached_is_told() -> None:
 def test_what_a_peer_cannot_do_is_refused_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--peer raw moves bytes"):
         run_with_peers(RunSpec(input_path=str(tmp_path / "a.csv")), ["raw"], 5)
-    with pytest.raises(ConfigError, match="--peer zmq sends single records"):
+    with pytest.raises(ConfigError, match="--peer zmq sends single rows"):
         run_once(RunSpec(input_path=str(tmp_path / "a.parquet"), emit="arrow"), engine="zmq")
 
 

@@ -47,7 +47,8 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, name
         ("raw", {"credit": False, "debloat_s": 1.0}, {"emit": "batch", "credit": True, "debloat_s": None}),
         ("nocredit", {"channels": 4, "round_trip_s": 0.01}, {"credit": False}),
         ("plain", {"transport": "tls", "channels": 2}, {"transport": "tcp"}),
-        ("zmq", {"channels": 4, "emit": "batch"}, {"channels": 1, "emit": "record"}),
+        ("zmq", {"channels": 4, "emit": "batch"}, {"channels": 1}),
+        ("zmq", {"channels": 4, "emit": "arrow"}, {"channels": 1, "emit": "record"}),
         ("flight", {"channels": 4, "batch_records": 9}, {"channels": 1, "emit": "arrow", "batch_records": 9}),
     ],
 )
