@@ -39,6 +39,7 @@ _COMMANDS: Final = {
     "savepoint": "jobs",
     "serve": "serve",
     "stack": "stack",
+    "tune": "tune",
     "submit": "jobs",
     "taskmanager": "taskmanager",
     "top": "top",

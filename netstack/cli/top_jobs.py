@@ -53,6 +53,7 @@ class MasterView:
         restarts: so far.
         checkpoints: complete ones.
         waits_for: slots that it lacks, in words; empty if none.
+        bottleneck: what limits it, in words; empty while that is not known.
         vertices: its tasks; none of a job that has ended.
     """
 
@@ -62,6 +63,7 @@ class MasterView:
     restarts: int
     checkpoints: int
     waits_for: str
+    bottleneck: str
     vertices: tuple[VertexView, ...]
 
 
@@ -161,6 +163,7 @@ def _job(job: Mapping[str, Any], before: Mapping[str, Any] | None, passed_s: flo
         job["restarts"],
         job["checkpoints_completed"],
         job["waits_for"] or job["reason"],
+        job["bottleneck"]["text"] if vertices and job.get("bottleneck") else "",
         tuple(_vertex(each, then.get(each["name"]), passed_s) for each in vertices),
     )
 
@@ -210,6 +213,8 @@ def jobmanager_lines(view: JobManagerView) -> list[Text]:
         if job.vertices:
             lines.append(_line((_TITLES, "dim")))
         lines += [_vertex_line(vertex) for vertex in job.vertices]
+        if job.bottleneck:
+            lines.append(_line(f"    bottleneck: {job.bottleneck}"))
     if view.taskmanagers:
         lines.append(_line((f"    {'TaskManager':{_NAME}} {'host':22} slots in use", "dim")))
     for each in view.taskmanagers:

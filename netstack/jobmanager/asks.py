@@ -49,6 +49,7 @@ class Asks:
             "submit": self._submit,
             "jobs": self._jobs,
             "job": self._job,
+            "definition": self._definition,
             "wait": self._wait,
             "cancel": self._cancel,
             "savepoint": self._savepoint,
@@ -91,6 +92,11 @@ class Asks:
         found = job_document(self._find(document), self._manager)
         _shorten(found["vertices"], SUBTASKS_TOLD)
         return found
+
+    async def _definition(self, document: Document) -> Document:
+        stored = self._find(document).stored
+        found = {"job_id": stored.job_id, "document": dict(stored.document)}
+        return found | {"code": dict(stored.code), "builds": dict(stored.builds)}
 
     async def _wait(self, document: Document) -> Document:
         record = self._find(document)

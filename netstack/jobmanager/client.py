@@ -117,17 +117,25 @@ class JobClient:
             await self._send_code(package.sha256, package.data)
             code[package.name] = package.sha256
         builds = await trio.to_thread.run_sync(_builds, graph, frozenset(code))
-        answer = await self._questions.ask(
-            "submit",
-            {
-                "document": document,
-                "from_savepoint": from_savepoint,
-                "allow_non_restored_state": allow_non_restored_state,
-                "code": code,
-                "builds": builds,
-            },
+        definition = {"document": document, "code": code, "builds": builds}
+        return await self.resubmit(
+            definition, from_savepoint=from_savepoint, allow_non_restored_state=allow_non_restored_state
         )
-        return self._questions.want(answer, "job_id", str)
+
+    async def definition(self, job_id: str) -> Document:
+        """A job as it was submitted: `job_id`, `document` (a job file), `code` and `builds` of its packages.
+
+        Raises as `job`.
+        """
+        return await self._questions.ask("definition", {"job_id": job_id})
+
+    async def resubmit(
+        self, definition: Document, *, from_savepoint: str | None = None, allow_non_restored_state: bool = False
+    ) -> str:
+        """Has a job run that was submitted before, perhaps with other settings (`definition`); see `submit`."""
+        arguments = {name: definition[name] for name in ("document", "code", "builds")}
+        arguments |= {"from_savepoint": from_savepoint, "allow_non_restored_state": allow_non_restored_state}
+        return self._questions.want(await self._questions.ask("submit", arguments), "job_id", str)
 
     async def jobs(self) -> list[Document]:
         """A summary of every job that the JobManager remembers, in the order of submission.

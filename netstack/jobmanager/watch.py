@@ -20,6 +20,7 @@ import trio
 from ..control.details import TASKMANAGER_KEYS, check_details
 from ..control.messages import AskDetails
 from ..json_text import shortened
+from .bottleneck import bottleneck_of
 from .job_master import JobMaster
 from .view import chaining_of, edges_of, job_document, taskmanagers_document
 
@@ -168,7 +169,7 @@ class ClusterWatch:
         Returns:
             `taskmanagers` (see `view.taskmanagers_document`; with `gone`: why, or empty; `silent_s`; `network` and
             memory once they are known), `jobs` (see `view.job_document`; with `edges` and their channels, `chaining`,
-            and of each subtask what it does), `channel_columns`, `load_balance`.
+            of each subtask what it does, and `bottleneck`), `channel_columns`, `load_balance`.
         """
         now_s = trio.current_time()
         here = []
@@ -197,6 +198,7 @@ class ClusterWatch:
         ]
         if record.master is not None:
             self._add_details(document, record.stored.job_id, record.master)
+        document["bottleneck"] = bottleneck_of(document, CHANNEL_COLUMNS)
         return document
 
     def _add_details(self, document: Document, job_id: str, master: JobMaster) -> None:

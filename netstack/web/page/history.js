@@ -10,6 +10,8 @@
     isFixed: Boolean(fixed),
     state,
     get shown() { return entries[state.live ? entries.length - 1 : Math.min(state.place, entries.length - 1)]; },
+    // The looks of the last seconds before what is shown, the oldest first.
+    until(seconds) { const place = this.place, end = entries[place]?.at ?? 0; return entries.filter((entry, number) => number <= place && entry.snapshot && entry.at > end - seconds); },
     get length() { return entries.length; },
     get place() { return state.live ? entries.length - 1 : state.place; },
     go(place) {

@@ -34,6 +34,7 @@
     const columns = snapshot.channel_columns;
     $("job-h").textContent = `${job.name} (${job.job_id})`;
     $("job-why").textContent = [job.state, job.reason, job.waits_for && `waits for ${job.waits_for}`, ...(job.blocked ?? []).map((each) => `${each.taskmanager}, slot ${each.slot}: ${each.text}`)].filter(Boolean).join("; ");
+    $("bottleneck").textContent = job.state === "running" && job.bottleneck ? `Bottleneck: ${job.bottleneck.text}` : "";
     fill("act", [snapshot.may_change && job.state === "running" && isNow, job.job_id], () => (snapshot.may_change && job.state === "running" && isNow ? [ns.button("Cancel the job", "cancel", () => fetch(`jobs/${job.job_id}?mode=cancel`, { method: "PATCH" }), "")] : []));
     fill("graph", [job.job_id, job.vertices, job.edges, chosen], () => [ns.graph(job, snapshot, chosen, choose)]);
     const edge = job.edges[chosen.edge];
@@ -46,7 +47,8 @@
     const why = chosen.task === null ? null : ns.taskWhy(job, chosen.task, snapshot);
     $("task").hidden = !why;
     if (why) { $("task-h").textContent = why.title; fill("task-why", why.items, () => why.items.map((text) => ns.el("li", text))); }
-    fill("vertices", [job.job_id, job.vertices, chosen.task], () => job.vertices.map((v, number) => ns.vertexRow(v, number, chosen, choose)));
+    const past = ns.history.until(60);
+    fill("vertices", [job.job_id, job.vertices, chosen.task, past.length, past[0]?.at], () => job.vertices.map((v, number) => ns.vertexRow(v, number, chosen, choose, ns.rates(past, job.job_id, number), job.bottleneck?.vertex === number)));
     fill("chaining", job.chaining, () => job.chaining.map((c) => ns.el("li", c.why)));
     const decided = ns.decided(job);
     $("why-parallel").hidden = !decided.length;

@@ -26,7 +26,31 @@
     made.dataset.job = j.job_id; made.dataset.state = j.state; return made;
   };
 
-  ns.vertexRow = (vertex, number, chosen, choose) => {
+  // Records a second of a vertex at each look, over the last seconds before it: counts come in steps. A restart counts from 0 again.
+  const overS = 5;
+  ns.rates = (looks, jobId, number) => {
+    const found = [], seen = [];
+    for (const { at, snapshot } of looks) {
+      const vertex = snapshot.jobs.find((j) => j.job_id === jobId)?.vertices[number];
+      if (!vertex) continue;
+      while (seen.length > 1 && seen[0].at < at - overS) seen.shift();
+      const before = seen[0];
+      if (before && at > before.at) found.push({ in: Math.max(0, vertex.records_in - before.in) / (at - before.at), out: Math.max(0, vertex.records_out - before.out) / (at - before.at) });
+      seen.push({ at, in: vertex.records_in, out: vertex.records_out });
+    }
+    return found;
+  };
+  const sparkline = (records, rates, name) => {
+    const cell = ns.el("span", `${ns.count(records)} `), values = rates.map((each) => each[name]);
+    if (values.length < 2 || !Math.max(...values)) return cell;
+    const most = Math.max(...values), points = values.map((v, at) => `${(60 * at) / (values.length - 1)},${15 - (14 * v) / most}`).join(" ");
+    const line = ns.svg("svg", { class: "spark", viewBox: "0 0 60 16", width: 60, height: 16, role: "img", "aria-label": `${ns.count(Math.round(values.at(-1)))} a second` });
+    line.append(ns.svg("title", {}, `${ns.count(Math.round(values.at(-1)))} a second, at most ${ns.count(Math.round(most))} in the last minute`), ns.svg("polyline", { points }));
+    cell.append(line, ns.el("small", ` ${ns.count(Math.round(values.at(-1)))}/s`));
+    return cell;
+  };
+
+  ns.vertexRow = (vertex, number, chosen, choose, rates, isBottleneck) => {
     const boxes = ns.el("div", "", "boxes");
     for (const s of vertex.subtasks.slice(0, mostBoxes)) {
       const key = `${number}.${s.subtask}`, level = ns.levelOf(s);
@@ -38,8 +62,8 @@
     if (vertex.subtasks.length > mostBoxes) boxes.append(`and ${vertex.subtasks.length - mostBoxes} more`);
     const where = {}; for (const s of vertex.subtasks) if (s.taskmanager) where[s.taskmanager] = (where[s.taskmanager] ?? 0) + 1;
     const known = vertex.subtasks.filter((s) => ns.levelOf(s) !== "unknown"), mean = (name) => Math.round(known.reduce((sum, s) => sum + s[name], 0) / known.length / 10);
-    const made = ns.row(vertex.name, boxes, ns.count(vertex.records_in), ns.count(vertex.records_out), known.length ? `${mean("busy")} / ${mean("idle")} / ${mean("backpressured")} %` : "", Object.entries(where).map(([t, n]) => `${t} × ${n}`).join(", "));
-    made.dataset.vertex = vertex.name; return made;
+    const made = ns.row(vertex.name, boxes, sparkline(vertex.records_in, rates, "in"), sparkline(vertex.records_out, rates, "out"), known.length ? `${mean("busy")} / ${mean("idle")} / ${mean("backpressured")} %` : "", Object.entries(where).map(([t, n]) => `${t} × ${n}`).join(", "));
+    made.dataset.vertex = vertex.name; if (isBottleneck) made.className = "bottleneck"; return made;
   };
 
   const MODES = { none: "load balance none: beside a producer where one has a slot, else in the order in which TaskManagers registered", slots: "load balance slots: on the TaskManager with the smallest share of its slots in use", tasks: "load balance tasks: on the TaskManager with the fewest tasks" };

@@ -1,0 +1,160 @@
+"""The command `netstack tune`: what limits a job, what to change, and the change itself.
+
+Takes: a job that runs. Gives: its bottleneck and proposals, for people or as one JSON document; with `--apply` the same
+job with its settings changed, going on from a savepoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import trio
+
+from ..config import NetworkConfig
+from ..errors import ConfigError, RequestRefused
+from ..jobmanager.client import Document, JobClient
+from ..jobmanager.tuning import Proposal, changed, measured, proposals
+from ..units import format_count, format_duration
+from .jobmanager_flags import ask, jobmanager_flags, json_flag
+from .json_document import print_document
+from .values import LENGTH
+
+SECONDS: Final = 5.0
+_LOOK_S: Final = 1.0
+_START_S: Final = 60.0
+
+
+@click.command(short_help="What limits a job that runs, and which settings to change.")
+@click.argument("job_id", metavar="JOB")
+@click.option("--seconds", type=LENGTH, default=f"{SECONDS:g}s", show_default=True, help="How long to look at it.")
+@click.option(
+    "--apply", is_flag=True, help="Stop the job with a savepoint, and go on from there with the new settings."
+)
+@jobmanager_flags
+@json_flag
+def tune(job_id: str, seconds: float, apply: bool, jobmanager: str, secret_file: Path | None, as_json: bool) -> int:
+    """Looks at JOB for a while, and says what limits it and which settings to change.
+
+    With --apply the job stops with a savepoint and goes on from there under a new id, with the proposed settings;
+    then it is measured again. If the JobManager refuses the changed job, the old one goes on from the savepoint.
+    """
+    if not seconds or seconds < 2 * _LOOK_S:
+        raise ConfigError(f"--seconds: give {2 * _LOOK_S:g}s or more; a rate needs two looks")
+
+    async def question(client: JobClient) -> Document:
+        return await _tuned(client, job_id, seconds, apply)
+
+    document = ask(jobmanager, secret_file, question)
+    if as_json:
+        print_document(document)
+    else:
+        for line in tune_lines(document):
+            click.echo(line)
+    return 0
+
+
+async def _tuned(client: JobClient, job_id: str, seconds: float, apply: bool) -> Document:
+    definition = await client.definition(job_id)
+    looks, columns = await _looks(client, definition["job_id"], seconds)
+    before = measured(looks, columns)
+    slots = await _slots_for(client, definition["job_id"])
+    found = proposals(looks, definition["document"], columns, NetworkConfig(), slots)
+    document: Document = {
+        "job_id": definition["job_id"],
+        "name": looks[-1][1]["name"],
+        "before": asdict(before),
+        "proposals": [asdict(each) for each in found],
+        "new_job_id": None,
+        "savepoint": None,
+        "after": None,
+    }
+    if apply and found:
+        document |= await _apply(client, definition, found, seconds)
+    return document
+
+
+async def _looks(client: JobClient, job_id: str, seconds: float) -> tuple[list[tuple[float, Document]], list[str]]:
+    """The job once a second, from the first look on that tells what its tasks do."""
+    looks: list[tuple[float, Document]] = []
+    columns: list[str] = []
+    with trio.move_on_after(_START_S + seconds):
+        while not looks or looks[-1][0] - looks[0][0] < seconds:
+            snapshot = await client.look()
+            job = next((each for each in snapshot["jobs"] if each["job_id"] == job_id), None)
+            if job is None or job["ended_at"] is not None:
+                raise ConfigError(f"job {job_id} has ended; tune looks at one that runs")
+            columns = snapshot["channel_columns"]
+            running = [each["state"] == "running" for vertex in job["vertices"] for each in vertex["subtasks"]]
+            if running and all(running) and _is_told(job):
+                looks.append((trio.current_time(), job))
+            await trio.sleep(_LOOK_S)
+    if len(looks) < 2:
+        raise ConfigError(
+            f"job {job_id} did not run whole for {seconds:g} s; `netstack jobs {job_id}` says what it waits for"
+        )
+    return looks, columns
+
+
+async def _slots_for(client: JobClient, job_id: str) -> int:
+    """How many slots a job has and could get."""
+    return sum(each["free_slots"] + len(each["jobs"].get(job_id, ())) for each in await client.taskmanagers())
+
+
+def _is_told(job: Document) -> bool:
+    return any(each.get("busy") is not None for vertex in job["vertices"] for each in vertex["subtasks"])
+
+
+async def _apply(client: JobClient, definition: Document, found: list[Proposal], seconds: float) -> Document:
+    document = changed(definition["document"], found)
+    if definition["code"]:
+        raise ConfigError(
+            "this job brought its code along, which ends with it: stop it with `netstack savepoint ID --stop`, change"
+            " the settings in your program, and submit it with --ship and --from"
+        )
+    saved = await client.savepoint(definition["job_id"], stop=True)
+    try:
+        job_id = await client.resubmit({**definition, "document": document}, from_savepoint=saved["path"])
+    except RequestRefused as error:
+        old = await client.resubmit(definition, from_savepoint=saved["path"])
+        raise ConfigError(f"the changed job was refused ({error}); the job goes on as it was, as {old}") from error
+    await _looks(client, job_id, seconds)  # what was in flight is read first
+    looks, columns = await _looks(client, job_id, seconds)
+    return {"new_job_id": job_id, "savepoint": saved["path"], "after": asdict(measured(looks, columns))}
+
+
+def tune_lines(document: Document) -> list[str]:
+    """What was found, and done, for people."""
+    lines = [f"{document['name']} ({document['job_id']}): {_measured_line(document['before'])}"]
+    lines += [f"  bottleneck: {_bottleneck_text(document['before'])}"]
+    for each in document["proposals"]:
+        lines.append(f"  {each['setting']}: {_value(each, 'before')} -> {_value(each, 'after')}")
+        lines.append(f"      {each['why']}")
+    if not document["proposals"]:
+        lines.append("  no setting would change that: nothing is proposed")
+    elif document["after"] is None:
+        lines.append(f"  to carry it out: netstack tune {document['job_id']} --apply")
+    else:
+        lines.append(
+            f"goes on as {document['new_job_id']} from {document['savepoint']}: {_measured_line(document['after'])}"
+        )
+        lines.append(f"  bottleneck: {_bottleneck_text(document['after'])}")
+    return lines
+
+
+def _measured_line(found: Document) -> str:
+    rate = format_count(round(found["records_per_s"]))
+    return f"{rate} records/s read behind its sources, over {found['seconds']:.0f} s"
+
+
+def _bottleneck_text(found: Document) -> str:
+    return "not known yet" if found["bottleneck"] is None else str(found["bottleneck"]["text"])
+
+
+def _value(each: Document, side: str) -> str:
+    value: Any = each[side]
+    if value is None:
+        return "none"
+    return format_duration(value) if each["path"][-1].endswith("_s") else format_count(value)

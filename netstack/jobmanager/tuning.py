@@ -1,0 +1,218 @@
+"""What the live numbers of a job propose to change in it.
+
+Takes: looks at the job, a second apart (`ClusterWatch.drawn`), and its definition, a job file. Gives: measurements,
+proposals with their reasons, and the definition with proposals carried out.
+
+The parallelism follows DS2 (Kalavri et al., "Three steps is all you need", OSDI 2018): a vertex needs its present
+subtasks times the part of the time they are busy, times what its sources would give if nobody held them back.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from ..config import NetworkConfig
+from ..units import format_count, format_duration
+from .bottleneck import BUSY, PRESSED, bottleneck_of, share_of
+
+Document = Mapping[str, Any]
+
+TARGET_BUSY: Final = 0.8
+"""How busy the subtasks of a vertex may be: what is left takes up peaks."""
+
+MOST_GROWTH: Final = 4.0
+"""One step multiplies no parallelism by more: what is behind the first bottleneck is not known before it is gone."""
+
+QUIET: Final = 300
+"""While no subtask is busy for more than this share of the time, in thousandths, there is time to send earlier."""
+
+PROMPT_TIMEOUT_S: Final = 0.001
+LEAST_GAIN_S: Final = 0.005
+"""Buffer timeouts below this are left alone."""
+
+IN_FLIGHT_S: Final = 2.0
+"""Barriers that stand behind so many seconds of data are slow: debloating keeps `DEBLOAT_TARGET_S` of it."""
+
+DEBLOAT_TARGET_S: Final = 1.0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What a job did for a while.
+
+    Attributes:
+        seconds: how long.
+        records_per_s: records that were read behind its sources, in a second.
+        bottleneck: see `bottleneck_of`; of the last look.
+    """
+
+    seconds: float
+    records_per_s: float
+    bottleneck: Mapping[str, Any] | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """One setting to change.
+
+    Attributes:
+        setting: its name, for people.
+        path: where it is in the definition; of an operator: `("operators", its name, the setting)`.
+        before: its value now.
+        after: what is proposed.
+        why: the reason, with its numbers.
+    """
+
+    setting: str
+    path: tuple[str, ...]
+    before: int | float | None
+    after: int | float | None
+    why: str
+
+
+def measured(looks: Sequence[tuple[float, Document]], columns: Sequence[str]) -> Measurement:
+    """What a job did between the first and the last look.
+
+    Args:
+        looks: when, in seconds, and the job; two at least.
+        columns: of a channel.
+    """
+    (began_s, first), (ended_s, last) = looks[0], looks[-1]
+    seconds = ended_s - began_s
+    sources = _sources(last)
+    readers = {edge["consumer"] for edge in last["edges"] if edge["producer"] in sources}
+    name, counted = ("records_in", readers) if readers else ("records_out", set(sources))
+    read = sum(_grown(first, last, number, name) for number in counted)
+    return Measurement(seconds, read / seconds, bottleneck_of(last, columns))
+
+
+def proposals(
+    looks: Sequence[tuple[float, Document]],
+    definition: Document,
+    columns: Sequence[str],
+    network: NetworkConfig,
+    slots: int,
+) -> list[Proposal]:
+    """What to change.
+
+    Args:
+        looks: as of `measured`.
+        definition: the job file.
+        columns: of a channel.
+        network: what holds where the job says nothing.
+        slots: that the job has or could get.
+    """
+    shares = _mean_shares([job for _, job in looks])
+    if not shares:
+        return []
+    found = [*_parallelism(looks[-1][1], shares, slots)]
+    bottleneck = bottleneck_of(looks[-1][1], columns)
+    if bottleneck is not None and bottleneck["reason"] == "credit":
+        found += _more_credit(definition, network, bottleneck["text"])
+    found += _timeout(definition, shares)
+    found += _debloating(looks, definition, columns, network)
+    return found
+
+
+def changed(definition: Document, wanted: Sequence[Proposal]) -> dict[str, Any]:
+    """The definition with these proposals carried out."""
+    document = copy.deepcopy(dict(definition))
+    for each in wanted:
+        if each.path[0] == "operators":
+            operator = next(one for one in document["operators"] if one["name"] == each.path[1])
+            operator[each.path[2]] = each.after
+        elif len(each.path) == 1:
+            document[each.path[0]] = each.after
+        else:
+            document[each.path[0]] = {**(document.get(each.path[0]) or {}), each.path[1]: each.after}
+    return document
+
+
+def _sources(job: Document) -> list[int]:
+    fed = {edge["consumer"] for edge in job["edges"]}
+    return [number for number in range(len(job["vertices"])) if number not in fed]
+
+
+def _grown(first: Document, last: Document, vertex: int, name: str) -> int:
+    """By how much a counter has grown; a restart counts from 0 again."""
+    return max(0, int(last["vertices"][vertex][name]) - int(first["vertices"][vertex][name]))
+
+
+def _mean_shares(jobs: Sequence[Document]) -> dict[int, tuple[float, float, float]]:
+    """How busy the subtasks of each vertex are, the busiest of them, and how back-pressured; as parts of 1."""
+    found = {}
+    for number in range(len(jobs[-1]["vertices"])):
+        shares = [share for job in jobs if (share := share_of(job["vertices"][number])) is not None]
+        if shares:
+            busy = [statistics.fmean(share.busy.values()) for share in shares]
+            most = [max(share.busy.values()) for share in shares]
+            pressed = [share.backpressured for share in shares]
+            mean, highest, waiting = (statistics.fmean(each) / 1000 for each in (busy, most, pressed))
+            found[number] = mean, highest, waiting
+    return found
+
+
+def _parallelism(job: Document, shares: Mapping[int, tuple[float, float, float]], slots: int) -> Iterator[Proposal]:
+    """More subtasks for vertices that could not take what their sources would give."""
+    held: dict[int, float] = {number: shares.get(number, (0.0, 0.0, 0.0))[2] for number in _sources(job)}
+    waiting = {number: share for number, (_, _, share) in shares.items() if share >= PRESSED / 1000}
+    if not waiting:
+        return
+    growth = min(MOST_GROWTH, 1 / max(1e-3, 1 - max(held.values(), default=0.0)))
+    for number, vertex in enumerate(job["vertices"]):
+        busy = shares.get(number, (0.0, 0.0, 0.0))[0]
+        now = int(vertex["parallelism"])
+        needed = min(int(vertex["max_parallelism"]), math.ceil(now * busy * growth / TARGET_BUSY))
+        wanted = min(needed, slots)
+        if number in held or wanted <= now or busy < BUSY / 1000 / MOST_GROWTH:
+            continue
+        why = f"its subtasks are busy for {busy:.0%} of their time; its sources would give {growth:.1f} times as much"
+        if wanted < needed:
+            why += f"; {needed} would do, but only {slots} slots are there"
+        for operator in vertex["operators"]:
+            yield Proposal(f"parallelism of {operator}", ("operators", operator, "parallelism"), now, wanted, why)
+
+
+def _more_credit(definition: Document, network: NetworkConfig, why: str) -> Iterator[Proposal]:
+    given = definition.get("network") or {}
+    for name, times in (("exclusive_buffers_per_channel", 2), ("floating_buffers_per_gate", 4)):
+        before = int(given.get(name, getattr(network, name)))
+        yield Proposal(name, ("network", name), before, max(1, before * times), why)
+
+
+def _timeout(definition: Document, shares: Mapping[int, tuple[float, float, float]]) -> Iterator[Proposal]:
+    before = definition.get("buffer_timeout_s", 0.1)
+    most = max(highest for _, highest, _ in shares.values())
+    if before is None or before < LEAST_GAIN_S or most >= QUIET / 1000 or definition.get("is_batch"):
+        return
+    why = f"no task is busy for more than {most:.0%} of its time: records need not wait {format_duration(before)}"
+    yield Proposal("buffer timeout", ("buffer_timeout_s",), before, PROMPT_TIMEOUT_S, why)
+
+
+def _debloating(
+    looks: Sequence[tuple[float, Document]], definition: Document, columns: Sequence[str], network: NetworkConfig
+) -> Iterator[Proposal]:
+    given = (definition.get("network") or {}).get("debloat_target_s", network.debloat_target_s)
+    if given is not None or not definition.get("checkpoints"):
+        return
+    (began_s, first), (ended_s, last) = looks[0], looks[-1]
+    queued, backlog, buffers = (columns.index(name) for name in ("queued", "backlog", "buffers"))
+    for before, after in zip(first["edges"], last["edges"], strict=True):
+        stand = sum(row[queued] + (row[backlog] or 0) for row in after.get("channels", ()))
+        came = sum(row[buffers] for row in after.get("channels", ()))
+        came -= sum(row[buffers] for row in before.get("channels", ()))
+        if came <= 0:
+            continue
+        in_flight_s = stand * (ended_s - began_s) / came
+        if in_flight_s >= IN_FLIGHT_S:
+            edge = " to ".join(last["vertices"][after[end]]["name"] for end in ("producer", "consumer"))
+            why = f"{format_count(stand)} buffers from {edge} take {in_flight_s:.0f} s to be read: barriers wait there"
+            yield Proposal("debloat target", ("network", "debloat_target_s"), None, DEBLOAT_TARGET_S, why)
+            return
