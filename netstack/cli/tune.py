@@ -45,7 +45,7 @@ def tune(job_id: str, seconds: float, apply: bool, jobmanager: str, secret_file:
         raise ConfigError(f"--seconds: give {2 * _LOOK_S:g}s or more; a rate needs two looks")
 
     async def question(client: JobClient) -> Document:
-        return await _tuned(client, job_id, seconds, apply)
+        return await tuned(client, job_id, seconds, apply)
 
     document = ask(jobmanager, secret_file, question)
     if as_json:
@@ -56,7 +56,14 @@ def tune(job_id: str, seconds: float, apply: bool, jobmanager: str, secret_file:
     return 0
 
 
-async def _tuned(client: JobClient, job_id: str, seconds: float, apply: bool) -> Document:
+async def tuned(client: JobClient, job_id: str, seconds: float, apply: bool) -> Document:
+    """What is printed as JSON: `before`, `proposals`, and with `apply` `new_job_id`, `savepoint` and `after`.
+
+    Raises:
+        ConfigError: the job does not run, or cannot be changed from here; the text says what to do.
+
+    Cancellation: a job that was stopped already does not go on; its savepoint stays.
+    """
     definition = await client.definition(job_id)
     looks, columns = await _looks(client, definition["job_id"], seconds)
     before = measured(looks, columns)

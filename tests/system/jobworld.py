@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from typing import Any
@@ -124,3 +125,21 @@ def same(number: int) -> int:
 
 def fail_at_once(number: int) -> int:
     raise ValueError(f"I do not like {number}")
+
+
+class SlowCount(Count):
+    """Takes 2 ms a record, and computes nothing meanwhile."""
+
+    def process(self, number: int, out: Any) -> None:
+        time.sleep(0.002)
+        super().process(number, out)
+
+
+def held_back_by_its_sink() -> StreamEnvironment:
+    """A source that gives what is taken, and one slow subtask behind it."""
+    settings = StreamSettings(checkpoints=CheckpointSettings(interval_s=0.5, unaligned=True))
+    network = NetworkConfig(memory_bytes=8 << 20, segment_size_bytes=1024)  # rates are seen within a second or two
+    job = StreamEnvironment("held back", parallelism=1, settings=dataclasses.replace(settings, network=network))
+    numbers = job.source("jobworld:Numbers", name="numbers", parameters={"count": 10**9, "per_s": 1e5})
+    numbers.key_by("jobworld:key_of").sink("jobworld:SlowCount", name="count")
+    return job
