@@ -68,6 +68,8 @@ class NetworkConfig:
             found: after 100 ms, then after twice as long each time, 10 s at most. Among netstacks nobody asks twice:
             the answer comes when the producer has waited long enough.
         connect_timeout_s: dialling and the handshake together.
+        connect_retry_s: how long it is dialled again where nobody listens, or where whoever answers ends the connection
+            before a hello: a process that is just replaced. 0 tries once.
         handshake_timeout_s: how long an accepted stream may take to say who it is.
         heartbeat_interval_s: a silent connection is pinged after this long; None never pings.
         heartbeat_timeout_s: a connection that did not answer for this long is declared lost.
@@ -124,6 +126,7 @@ class NetworkConfig:
     partition_request_timeout_s: float = 10.0
     partition_request_retries: int = 8
     connect_timeout_s: float = 10.0
+    connect_retry_s: float = 0.0
     handshake_timeout_s: float = 10.0
     heartbeat_interval_s: float | None = 10.0
     heartbeat_timeout_s: float = 50.0
@@ -192,6 +195,8 @@ class NetworkConfig:
                 raise ConfigError(f"{name}={value}; give seconds above 0, or None")
         if not 0 <= self.resume_grace_s <= MAX_GRACE_S:
             raise ConfigError(f"resume_grace_s={self.resume_grace_s}; give seconds from 0 (off) to {MAX_GRACE_S:g}")
+        if not 0 <= self.connect_retry_s <= MAX_GRACE_S:
+            raise ConfigError(f"connect_retry_s={self.connect_retry_s}; give seconds from 0 (never) to {MAX_GRACE_S:g}")
         if not 0 <= self.spin_s <= 1:
             raise ConfigError(f"spin_s={self.spin_s}; give seconds from 0 (never) to 1")
         if not self.credit_based and self.heartbeat_interval_s is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable
-from typing import final
+from typing import Final, final
 
 import trio
 
@@ -18,7 +18,7 @@ from ..buffer.network_pool import NetworkBufferPool
 from ..buffer.requirements import LANDING_SEGMENTS
 from ..buffer.segment import Segment
 from ..config import NetworkConfig
-from ..errors import AuthenticationFailed, ConnectionLost, NetstackError, RemoteProtocolError
+from ..errors import AuthenticationFailed, ConnectionLost, ErrorCode, NetstackError, Refusal, RemoteProtocolError
 from ..inbound.receiver import ChannelReceiver
 from ..inbound.uncredited import UncreditedReceiver
 from ..transport import ByteStream, transport_for
@@ -32,6 +32,9 @@ from .session_stream import SessionStream
 from .sessions import Sessions
 from .statistics import DialledStatistics, OpenConnection
 from .visits import Visits
+
+_FIRST_PAUSE_S: Final = 0.02
+"""Before an address is dialled for the second time; then twice as long each time."""
 
 Connect = Callable[[Callable[[], None]], Connection]
 """Makes the connection of a pump, which says when it is worth writing."""
@@ -173,41 +176,55 @@ class Dialler:
                 raise _lost_at_once(address, entry.pump)
 
     async def _connect(self, address: str, entry: _Dialled) -> None:
-        pump = None
-        landing: list[Segment] = []
+        pause_s, until_s = _FIRST_PAUSE_S, trio.current_time() + self._config.connect_retry_s
         try:
-            landing = await wait_unpooled(
-                self._pool,
-                LANDING_SEGMENTS,
-                f"the connection to {address}",
-                timeout_s=self._config.buffers_request_timeout_s,
-            )
-            with trio.fail_after(self._config.connect_timeout_s):
+            while True:
+                try:
+                    await self._attempt(address, entry)
+                    break
+                except (NetstackError, OSError) as error:
+                    if trio.current_time() + pause_s > until_s or not _may_come_back(error):
+                        raise
+                await trio.sleep(pause_s)
+                pause_s *= 2
+            self._leave_if_idle(address, entry)
+        except (NetstackError, OSError) as error:  # belongs to the callers that wait for this attempt
+            entry.error = error
+        finally:
+            if entry.pump is None:
+                if entry.error is None:
+                    entry.error = ConnectionLost(f"dialling {address} was cancelled")
+                if self._connections.get(address) is entry:
+                    del self._connections[address]
+            entry.done.set()
+
+    async def _attempt(self, address: str, entry: _Dialled) -> None:
+        """Dials once: sets the entry's pump and receiver, or raises and leaves nothing behind."""
+        landing = await wait_unpooled(
+            self._pool,
+            LANDING_SEGMENTS,
+            f"the connection to {address}",
+            timeout_s=self._config.buffers_request_timeout_s,
+        )
+        pump = None
+        late = ConnectionLost(f"{address} did not answer within {self._config.connect_timeout_s:g} s")
+        try:
+            with trio.move_on_after(self._config.connect_timeout_s):
                 stream = await self._dial_stream(address)
                 if self._sessions is not None:
                     stream = self._sessions.dialled(stream, address)
                 lent, landing = landing, []
                 pump, receiver = self._consume(stream, address, entry, lent)
                 await pump.opened.wait()
-            if pump.is_closed:
-                raise _lost_at_once(address, pump)
-            entry.pump, entry.receiver = pump, receiver
-            self._leave_if_idle(address, entry)
-        except trio.TooSlowError:
-            entry.error = ConnectionLost(f"{address} did not answer within {self._config.connect_timeout_s:g} s")
-        except (NetstackError, OSError) as error:  # belongs to the callers that wait for this attempt
-            entry.error = error
+                if pump.is_closed:
+                    raise _lost_at_once(address, pump)
+                entry.pump, entry.receiver = pump, receiver
+                return
+            raise late
         finally:
-            if landing:
-                self._pool.recycle_unpooled(landing)
-            if entry.error is not None or entry.pump is None:
-                if entry.error is None:
-                    entry.error = ConnectionLost(f"dialling {address} was cancelled")
-                if self._connections.get(address) is entry:
-                    del self._connections[address]
-                if pump is not None:
-                    pump.abort(entry.error)  # the hello may still come when nobody wants it any more
-            entry.done.set()
+            self._pool.recycle_unpooled(landing)
+            if pump is not None and entry.pump is None:
+                pump.abort(late)  # the hello may still come when nobody wants it any more
 
     def _consume(
         self, stream: ByteStream, address: str, entry: _Dialled, landing: list[Segment]
@@ -290,6 +307,15 @@ class Dialler:
 
 async def _give_up(pump: Pump, error: Exception) -> None:
     pump.abort(error)
+
+
+def _may_come_back(error: Exception) -> bool:
+    """Whether nobody listened, or who answered ended the connection before a hello."""
+    if isinstance(error, RemoteProtocolError):
+        return error.code is ErrorCode.TRUNCATED_STREAM
+    if isinstance(error, AuthenticationFailed):
+        return error.reason is Refusal.CLOSED
+    return isinstance(error, ConnectionLost | ConnectionError)
 
 
 def _lost_at_once(address: str, pump: Pump) -> Exception:

@@ -31,6 +31,9 @@ from .memory import TaskMemory
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
 
+REPLACED_S: Final = 2.0
+"""For so long a slot is dialled again: its process may just be replaced by that of the next job."""
+
 LEAST_SHARED_BYTES: Final = 4 * MIB
 """With less than this the shared environment is not opened: it waits for others to give memory back."""
 
@@ -173,6 +176,7 @@ class Environments:
 
     @asynccontextmanager
     async def _open(self, name: str, network: NetworkConfig, address: str) -> AsyncIterator[NetworkEnvironment]:
+        network = dataclasses.replace(network, connect_retry_s=max(network.connect_retry_s, REPLACED_S))
         listener = RoutedListener(address, self._on_stream_end)
         self._listeners[name] = listener
         try:

@@ -9,6 +9,7 @@ import jobworld
 import pytest
 import trio
 
+from netstack import StreamEnvironment
 from netstack.jobmanager.local import LocalCluster, open_local_cluster
 
 pytestmark = pytest.mark.slow
@@ -108,5 +109,25 @@ def test_a_cancelled_job_leaves_nothing_running_and_the_next_one_gets_its_slots(
             assert (taskmanager["free_slots"], taskmanager["jobs"]) == (2, {})
             end = await cluster.wait(await cluster.client.submit(jobworld.pipelines("a", count=200)))
             assert counted(end.results, "count-a") == jobworld.expected(200)
+
+    trio.run(main)
+
+
+def test_a_job_meets_no_process_that_the_job_before_it_leaves(tmp_path: Path) -> None:
+    """The narrow job's slot gets a new process while the wide one begins in it and beside it; nothing may fail of that:
+    these jobs restart after nothing."""
+
+    def job(parallelism: int) -> StreamEnvironment:
+        made = StreamEnvironment("one after the other", parallelism=parallelism, max_parallelism=128)
+        numbers = made.source("jobworld:Numbers", name="numbers", parameters={"count": 200, "per_s": 1e5})
+        numbers.key_by("jobworld:key_of").sink("jobworld:Count", name="count")
+        return made
+
+    async def main() -> None:
+        async with open_local_cluster(taskmanagers=1, slots=4, folder=str(tmp_path)) as cluster:
+            for _ in range(10):
+                await cluster.wait(await cluster.client.submit(job(1)))
+                end = await cluster.wait(await cluster.client.submit(job(4)))
+                assert counted(end.results, "count") == jobworld.expected(800)
 
     trio.run(main)

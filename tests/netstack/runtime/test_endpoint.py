@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 import trio
@@ -136,6 +137,37 @@ async def test_a_failed_attempt_is_not_remembered(autojump_clock: MockClock) -> 
             producer.create_partition("p", subpartitions=1)
             gate = await consumer.open_gate([ChannelDescriptor(address, "p")])
             gate.close()
+
+
+async def test_who_is_being_replaced_is_dialled_again(autojump_clock: MockClock) -> None:
+    """First nobody listens, then who answers ends before a hello, then the next one is there."""
+    address = url()
+    config = replace(CONFIG, connect_retry_s=2.0)
+
+    async def be_replaced() -> None:
+        await trio.sleep(0.1)
+        listener = await transport_for(address).listen(address)
+        (await listener.accept()).close()
+        listener.close()
+        async with open_task_manager(address, CONFIG) as producer:
+            producer.create_partition("p", subpartitions=1)
+            await trio.sleep_forever()
+
+    async with open_task_manager(url(), config) as consumer, trio.open_nursery() as nursery:
+        nursery.start_soon(be_replaced)
+        gate = await consumer.open_gate([ChannelDescriptor(address, "p")])
+        assert trio.current_time() < 2
+        gate.close()
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_does_not_come_back_is_lost_after_the_time_to_try_again(autojump_clock: MockClock) -> None:
+    async with open_task_manager(url(), replace(CONFIG, connect_retry_s=2.0)) as consumer:
+        address = url()
+        with pytest.raises(ConnectionLost, match=address):
+            await consumer.open_gate([ChannelDescriptor(address, "p")])
+        assert 1 < trio.current_time() <= 2
+        assert_nothing_left(consumer)
 
 
 async def test_a_bad_partition_name_leaves_no_connection_behind(
