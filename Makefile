@@ -3,6 +3,7 @@
 #   make sweep     measure throughput and latency against the buffer timeout, on Spark's local mode, and write report.html
 #   make compiled  compile the data path (a minute); a sweep does so by itself, if there is a C compiler
 #   make docs     the documentation's site, build/site; warnings are errors
+#   make check     lint, types, and the tests that the change reaches, the nearest first: a minute
 #   make test      everything a change has to pass: lint, types, tests
 #
 # More arguments: make sweep ARGS="--help"    make test PYTEST_ARGS="-k credit -x"
@@ -21,7 +22,7 @@ WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? n + 1 : 4))
 # Containers often set it; then each of the hundreds of processes that the tests start would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: sweep compiled test test-compiled core-tests lint types pytest format clean docs
+.PHONY: sweep compiled test check test-compiled core-tests lint types pytest format clean docs
 
 sweep: .venv/.compiled
 	@$(BIN)/netstack-bench sweep $(ARGS)
@@ -45,6 +46,9 @@ CORE_TESTS := $(addprefix tests/netstack/,buffer record outbound inbound wire ru
 	tests/packaging/test_build.py tests/bench/test_runner.py tests/bench/test_pair.py $(wildcard tests/system/test_hostile_*.py) \
 	tests/system/test_two_processes.py $(addprefix tests/laws/test_,builder.py builds.py cancellation.py chunks.py credit.py \
 	debloating.py emit_batch.py flink_hostile.py flink_replay.py flink_vectors.py pools.py record_framing.py soak.py subpartition.py)
+
+check: .venv/.installed-dev
+	@$(BIN)/python tools/check.py $(ARGS)
 
 test-compiled: .venv/.installed-dev .venv/.compiled
 	@$(BIN)/python -c 'from netstack import build; assert build.kind == "compiled", build.describe()'
