@@ -20,7 +20,7 @@ from netstack.cli.values import (
     DURATIONS,
     LENGTH,
     LENGTHS,
-    NUMBER,
+    RATE,
     SIZE,
     SIZES,
     SWITCH,
@@ -62,7 +62,7 @@ def run_flags(command: _Command) -> _Command:
     return _with(
         command,
         click.option("--records", type=COUNT, help="Stop after this many records."),
-        click.option("--seconds", type=NUMBER, help="Stop after this long; 3 when neither is given."),
+        click.option("--seconds", type=LENGTH, help="Stop after this long; 3 when neither is given."),
         record_bytes_flag(8),
         click.option(
             "--channels", type=COUNT, default=1, show_default=True, help="Logical channels on the one connection."
@@ -76,7 +76,7 @@ def run_flags(command: _Command) -> _Command:
             help="Longest time a record waits in a part-filled buffer: 100ms, 0 (at once), none (until it is full).",
         ),
         click.option(
-            "--rate", "rate_per_s", type=NUMBER, help="Records a second, open loop; as fast as it goes if not given."
+            "--rate", "rate_per_s", type=RATE, help="Records a second, open loop; as fast as it goes if not given."
         ),
         click.option(
             "--input",
@@ -124,16 +124,16 @@ def sweep_flags(command: _Command) -> _Command:
         ),
         click.option("--key", "key_column", help="Column of --input whose key group picks the channel."),
         *_buffers(COUNTS, LENGTHS, "; a list draws curves"),
-        click.option("--seconds", type=NUMBER, default=DEFAULT_SECONDS, show_default=True, help="Length of each run."),
+        click.option("--seconds", type=LENGTH, default=DEFAULT_SECONDS, show_default=True, help="Length of each run."),
         click.option(
             "--latency-seconds",
-            type=NUMBER,
+            type=LENGTH,
             help="Length of each latency run, if it is not --seconds; 0 makes none.",
         ),
         click.option(
             "--latency-rate",
             "latency_rate_per_s",
-            type=NUMBER,
+            type=RATE,
             default=DEFAULT_LATENCY_RATE_PER_S,
             show_default=True,
             help="Records a second of the latency runs, open loop.",
@@ -323,7 +323,7 @@ def _shared() -> tuple[Callable[[_Command], _Command], ...]:
         click.option(
             "--consume-rate",
             "consume_rate_per_s",
-            type=NUMBER,
+            type=RATE,
             help="Records a second the consumer takes at most; as fast as it goes if not given.",
         ),
         click.option(

@@ -15,6 +15,7 @@ from .errors import ConfigError
 
 _TEXT: Final = re.compile(r"\s*(\d+(?:_\d+)*(?:\.\d+)?|\.\d+)\s*([A-Za-zµμ]*)\s*")
 _DURATION_UNITS: Final = {
+    "": Decimal(1),
     "ns": Decimal("1e-9"),
     "us": Decimal("1e-6"),
     "µs": Decimal("1e-6"),
@@ -35,19 +36,20 @@ _SIZE_UNITS: Final = {
     "mb": 10**6,
     "gb": 10**9,
 }
+_AMOUNT_UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _MOST_BYTES: Final = 1 << 62
 _MOST_SECONDS: Final = 100 * 365.25 * 86400
 
 
 def parse_duration(text: str, *, what: str = "") -> float | None:
-    """Seconds from `100ms`, `1.5s`, `250us`, `2min`, `0`; None from `none`.
+    """Seconds from `100ms`, `1.5s`, `250us`, `2min`, `5` (seconds), `0`; None from `none`.
 
     Args:
         text: what the user wrote; case does not matter.
         what: the flag, where the message should name it.
 
     Raises:
-        ConfigError: no number, no unit (only 0 needs none), or a unit unknown here.
+        ConfigError: no number, or a unit unknown here.
     """
     what = f"{what} " if what else ""
     plain = text.strip().lower()
@@ -57,10 +59,6 @@ def parse_duration(text: str, *, what: str = "") -> float | None:
     if match is None:
         raise ConfigError(f"{what}{text!r}: write a duration such as 100ms, 1s, 0 or none")
     number = Decimal(match[1].replace("_", ""))
-    if not match[2]:
-        if number:
-            raise ConfigError(f"{what}{text!r}: say the unit, such as {match[1]}ms or {match[1]}s")
-        return 0.0
     unit = _DURATION_UNITS.get(match[2])
     if unit is None:
         raise ConfigError(f"{what}{text!r}: no unit {match[2]!r}; use ns, us, ms, s, min or h")
@@ -89,6 +87,24 @@ def parse_size(text: str, *, what: str = "") -> int:
     if size != size.to_integral_value() or size > _MOST_BYTES:
         raise ConfigError(f"{what}{text!r}: give a whole number of bytes")
     return int(size)
+
+
+def parse_amount(text: str, *, what: str = "") -> Decimal:
+    """A number from `812`, `10k`, `1.5M`, `2G`; of records in a second also as `10k/s`.
+
+    Args:
+        text: what the user wrote.
+        what: the flag, where the message should name it.
+
+    Raises:
+        ConfigError: no number, or an unknown suffix.
+    """
+    what = f"{what} " if what else ""
+    match = _TEXT.fullmatch(text.removesuffix("/s"))
+    factor = _AMOUNT_UNITS.get(match[2].lower()) if match is not None else None
+    if match is None or factor is None:
+        raise ConfigError(f"{what}{text!r}: write a number such as 812, 10k or 1.5M")
+    return Decimal(match[1].replace("_", "")) * factor
 
 
 def format_duration(seconds: float | None, *, space: str = "") -> str:

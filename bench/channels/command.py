@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from netstack.cli.values import COUNT, NUMBER
+from netstack.cli.values import COUNT, LENGTH
 from netstack.units import format_latency, format_size, three_digits
 
 from .. import console
@@ -33,7 +33,7 @@ _DEFAULT: Final = ChannelsSpec()
 )
 @click.option(
     "--idle-seconds",
-    type=NUMBER,
+    type=LENGTH,
     default=_DEFAULT.idle_seconds,
     show_default=True,
     help="How long they are left alone.",

@@ -14,7 +14,7 @@ import click
 from rich.markup import escape
 
 from netstack.cli.network_flags import buffer_flags
-from netstack.cli.values import COUNT, NUMBER, Parsed, listed, parse_number
+from netstack.cli.values import COUNT, LENGTH, Parsed, listed, parse_number
 
 from .. import console
 from ..flags import checkpoint_flags, json_flag, record_bytes_flag
@@ -34,7 +34,7 @@ _WORDS: Final = Parsed("modes", listed(str))
 @click.command(short_help="Aligned, unaligned and timed checkpoints under backpressure, side by side.")
 @click.option(
     "--seconds",
-    type=NUMBER,
+    type=LENGTH,
     default=_DEFAULT.seconds,
     show_default=True,
     help="How long checkpoints are taken in each mode at each pressure; as long again without.",

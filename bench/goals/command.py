@@ -15,7 +15,7 @@ from typing import Any, Final
 import click
 
 from netstack import build
-from netstack.cli.values import COUNT, NUMBER
+from netstack.cli.values import COUNT, LENGTH
 from netstack.errors import ConfigError
 from netstack.units import three_digits
 
@@ -33,7 +33,7 @@ REPEATS: Final = 5
 @click.option(
     "--repeats", type=COUNT, default=REPEATS, show_default=True, help="Rounds; a figure is the median of their ratios."
 )
-@click.option("--seconds", type=NUMBER, default=1.0, show_default=True, help="Length of most measurements.")
+@click.option("--seconds", type=LENGTH, default=1.0, show_default=True, help="Length of most measurements.")
 @click.option("--only", "words", multiple=True, help="Only rows that contain this text; repeatable.")
 @click.option("--build", "builds", type=click.Choice(BUILDS), multiple=True, help="Both if not given.")
 @json_flag

@@ -6,7 +6,6 @@ the output folder, an exit code.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,8 +15,9 @@ import click
 from rich.markup import escape
 
 from netstack.cli.network_flags import buffer_flags
-from netstack.cli.values import NUMBER
+from netstack.cli.values import LENGTH, RATE
 from netstack.errors import ConfigError
+from netstack.units import parse_amount
 
 from .. import console
 from ..flags import json_flag, record_bytes_flag
@@ -39,7 +39,7 @@ Measure = Callable[..., dict[str, Any]]
 
 
 @click.command(short_help="A consumer stalls: does its sibling on the same connection go on?")
-@click.option("--seconds", type=NUMBER, default=_DEFAULT.seconds, show_default=True, help="Length of each phase.")
+@click.option("--seconds", type=LENGTH, default=_DEFAULT.seconds, show_default=True, help="Length of each phase.")
 @click.option(
     "--rate", default="5000", show_default=True, help="Records a second of each producer; none is as fast as it goes."
 )
@@ -47,7 +47,7 @@ Measure = Callable[..., dict[str, Any]]
 @click.option(
     "--slow-rate",
     "slow_rate_per_s",
-    type=NUMBER,
+    type=RATE,
     default=_DEFAULT.slow_rate_per_s,
     show_default=True,
     help="Records a second B.4 takes in the middle phase; 0 is none at all.",
@@ -105,11 +105,8 @@ def isolate(app: Any, /, rate: str, credit: str, output: Path | None, as_json: b
 def _rate(text: str) -> float | None:
     if text.strip().lower() == "none":
         return None
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = math.nan
-    if not 0 < rate < math.inf:
+    rate = float(parse_amount(text, what="--rate"))
+    if not rate:
         raise ConfigError(f"--rate {text!r}: give records a second, or none")
     return rate
 

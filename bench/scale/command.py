@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from netstack.cli.values import COUNT, NUMBER
+from netstack.cli.values import COUNT, LENGTH
 from netstack.units import format_count, format_latency, three_digits
 
 from .. import console
@@ -33,7 +33,7 @@ _COUNTS = ("taskmanagers", "parallelism", "connections", "channels")
 @click.option("--axis", "axes", type=click.Choice(AXES), multiple=True, help="Repeatable; all if not given.")
 @click.option("--most", type=COUNT, help="No more of them than so many.")
 @click.option("--emit", "emits", type=click.Choice(EMITS), multiple=True, help="Repeatable; both if not given.")
-@click.option("--seconds", type=NUMBER, default=_DEFAULT.seconds, show_default=True, help="Length of each run.")
+@click.option("--seconds", type=LENGTH, default=_DEFAULT.seconds, show_default=True, help="Length of each run.")
 @json_flag
 def scale(axes: tuple[str, ...], most: int | None, emits: tuple[Any, ...], seconds: float, as_json: bool) -> int:
     """Sends records of 8 bytes as fast as it goes, over more and more channels, connections and TaskManagers.

@@ -7,6 +7,7 @@ Rules: a value that does not parse is one clear sentence that names the flag, an
 
 from __future__ import annotations
 
+import decimal
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +16,7 @@ import click
 
 from ..errors import ConfigError
 from ..shown import shown
-from ..units import parse_duration, parse_size
+from ..units import parse_amount, parse_duration, parse_size
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any]
@@ -40,12 +41,13 @@ class Parsed(_ParamType):
             self.fail(str(error), param, ctx)
 
 
+_EXACT: Final = decimal.Context(traps=[decimal.Inexact])
 MAX_COUNT: Final = 10**12
 """More of anything is a slip."""
 
 
 def parse_count(text: str) -> int:
-    """A whole number.
+    """A whole number, such as `812` or `10k`.
 
     Raises:
         ConfigError: it is none.
@@ -53,7 +55,11 @@ def parse_count(text: str) -> int:
     try:
         value = int(text)
     except ValueError:
-        raise ConfigError(f"{shown(text)} is not a whole number") from None
+        try:
+            amount = parse_amount(text)
+            value = int(amount.to_integral_exact(context=_EXACT))
+        except (ConfigError, ArithmeticError):
+            raise ConfigError(f"{shown(text)} is not a whole number") from None
     if abs(value) > MAX_COUNT:
         raise ConfigError(f"{shown(text)} is too large; at most {MAX_COUNT} can be counted")
     return value
@@ -72,6 +78,15 @@ def parse_number(text: str) -> float:
     if not math.isfinite(value):
         raise ConfigError(f"{text!r} is not a number")
     return value
+
+
+def parse_rate(text: str) -> float:
+    """How many in a second, such as `812`, `10k` or `1.5M/s`.
+
+    Raises:
+        ConfigError: it is no number.
+    """
+    return float(parse_amount(text))
 
 
 def parse_length(text: str) -> float:
@@ -112,6 +127,7 @@ LENGTH: Final = Parsed("duration", parse_length)
 SIZE: Final = Parsed("size", parse_size)
 COUNT: Final = Parsed("count", parse_count)
 NUMBER: Final = Parsed("number", parse_number)
+RATE: Final = Parsed("rate", parse_rate)
 SWITCH: Final = Parsed("on|off", parse_switch)
 DURATIONS: Final = Parsed("durations", listed(parse_duration))
 LENGTHS: Final = Parsed("durations", listed(parse_length))

@@ -10,6 +10,7 @@ from netstack.units import (
     format_duration,
     format_latency,
     format_size,
+    parse_amount,
     parse_duration,
     parse_size,
     three_digits,
@@ -31,6 +32,8 @@ from netstack.units import (
         ("0.0", 0.0),
         ("0ms", 0.0),
         (".5ms", 0.0005),
+        ("5", 5.0),
+        ("2.5", 2.5),
         ("1_000ms", 1.0),
         ("none", None),
         (" None ", None),
@@ -41,7 +44,7 @@ def test_durations_are_read_exactly(text: str, seconds: float | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "5", "ms", "-1s", "1 parsec", "1s2ms", "nan", "inf", "1e3s", "1__0s", "9" * 40 + "s"]
+    "text", ["", "5x", "ms", "-1s", "1 parsec", "1s2ms", "nan", "inf", "1e3s", "1__0s", "9" * 40 + "s"]
 )
 def test_what_is_no_duration_is_refused_by_name(text: str) -> None:
     with pytest.raises(ConfigError, match="--buffer-timeout"):
@@ -62,6 +65,17 @@ def test_what_is_no_duration_is_refused_by_name(text: str) -> None:
 )
 def test_sizes_are_read_exactly(text: str, size: int) -> None:
     assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(("text", "amount"), [("812", 812), ("10k", 10_000), ("1.5M", 1_500_000), ("2 G/s", 2 * 10**9)])
+def test_amounts_are_read_exactly(text: str, amount: int) -> None:
+    assert parse_amount(text) == amount
+
+
+@pytest.mark.parametrize("text", ["", "k", "-1", "10q", "nan", "1e3", "5s"])
+def test_what_is_no_amount_is_refused_by_name(text: str) -> None:
+    with pytest.raises(ConfigError, match="--rate"):
+        parse_amount(text, what="--rate")
 
 
 @pytest.mark.parametrize("text", ["", "KiB", "-1", "1.5", "0.3KiB", "8 bytes", "1e3", "nan", "9" * 40])
