@@ -126,8 +126,10 @@ def per_setting(nodes: Any) -> Any:
     Returns:
         A DataFrame: `sweep_id`, `discipline`, `KEYS`, `runs`, `records_per_s` and `payload_mb_per_s` (the median over
         repeats of the sum over nodes), `slowest_share` (the slowest node's part of the fastest's), `samples`, `p50_us`
-        to `p999_us` and `max_us` of the merged histograms (NULL without samples).
+        to `p999_us` and `max_us` of the merged histograms (NULL without samples): as `Histogram.percentile_ns` tells
+        them, the upper edge of the first bucket that reaches the rank.
     """
+    from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
     keys = ["sweep_id", "discipline", *KEYS]
@@ -148,17 +150,17 @@ def per_setting(nodes: Any) -> Any:
         .groupBy(*keys, (F.expr(UPPER_NS) / 1000).alias("us"))
         .agg(F.sum("n").alias("n"))
     )
-    wanted = F.array(*(F.lit(part) for _, part in _PERCENTILES))
-    latency = buckets.groupBy(*keys).agg(
-        F.sum("n").alias("samples"),
-        F.percentile("us", wanted, F.col("n")).alias("p"),
-        F.max("us").alias("max_us"),
+    of_setting = Window.partitionBy(*keys)
+    ranked = buckets.withColumns(
+        {"upto": F.sum("n").over(of_setting.orderBy("us")), "samples": F.sum("n").over(of_setting)}
     )
-    latency = latency.select(
-        *(F.col(key).alias(f"_{key}") for key in keys),
-        "samples",
-        *(F.col("p")[at].alias(f"{name}_us") for at, (name, _) in enumerate(_PERCENTILES)),
-        "max_us",
+    latency = ranked.groupBy(*(F.col(key).alias(f"_{key}") for key in keys)).agg(
+        F.max("samples").alias("samples"),
+        *(
+            F.expr(f"min(CASE WHEN upto >= ceil({part} * samples - 1e-9) THEN us END)").alias(f"{name}_us")
+            for name, part in _PERCENTILES
+        ),
+        F.max("us").alias("max_us"),
     )
     condition = None  # NULL is a value of some keys, which a plain join would drop
     for key in keys:

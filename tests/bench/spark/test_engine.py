@@ -18,10 +18,11 @@ import pytest
 pytest.importorskip("pyspark")
 
 from bench.grid import Grid
+from bench.histogram import Histogram
 from bench.inputs import InputError
 from bench.processes import MeasurementFailed
 from bench.spark.engine import SparkEngine
-from bench.spark.frames import KEYS, NODE_SCHEMA, UPPER_NS, column_names, node_frame, per_setting
+from bench.spark.frames import KEYS, NODE_SCHEMA, UPPER_NS, column_names, node_frame, per_setting, with_sweep
 from bench.spark.jobs import JobTooSlow
 from bench.spark.spec import SparkSpec
 from bench.spark.sweep import Recorder, run_sweep, warn_of
@@ -240,6 +241,27 @@ def test_a_failed_run_is_in_the_frame_with_its_error_and_not_in_the_aggregates(
     assert [(row["rank"], row["kind"]) for row in rows] == [(0, "lost"), (1, "lost")]
     assert "no result after 7 s" in rows[0]["error"]
     assert per_setting(frame).count() == 0
+
+
+def test_percentiles_are_those_of_the_merged_histogram(spark: Any) -> None:
+    """Few samples and far apart: where interpolation would show."""
+    parts = [Histogram(), Histogram()]
+    for number, value_ns in enumerate([900, 1_000, 5_000, 70_000, 70_100, 2_000_000, 900_000_000]):
+        parts[number % 2].record(value_ns)
+    merged = Histogram()
+    rows = []
+    for repeat, part in enumerate(parts):
+        merged.merge(part)
+        told = part.to_dict()
+        hist = [{"b": bucket, "n": count} for bucket, count in zip(told["buckets"], told["counts"], strict=True)]
+        row = {"run_id": "r", "rank": 0, "kind": "ok", "hist": hist, "records_per_s": 1.0}
+        rows += with_sweep([row], "s", repeat, SparkSpec().as_dict())
+    (found,) = per_setting(node_frame(spark, rows)).collect()
+    assert found["samples"] == 7
+    for name, part in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999)):
+        exact = merged.percentile_ns(part)
+        assert exact is not None
+        assert found[f"{name}_us"] * 1000 == pytest.approx(exact, rel=0.001)
 
 
 def test_a_setting_that_does_not_exist_is_refused_before_anything_runs(spark: Any) -> None:
