@@ -37,22 +37,15 @@ class KeptPartition:
 
     Attributes:
         name: in the cluster.
-        address: of the data port that serves it: of a TaskManager, or of one of its slots.
+        address: of the TaskManager that serves it.
         subpartitions: how many.
         bytes: of its records.
-        taskmanager: address of the TaskManager; empty: it is `address`.
     """
 
     name: str
     address: str
     subpartitions: int
     bytes: int
-    taskmanager: str = ""
-
-    @property
-    def home(self) -> str:
-        """The address of its TaskManager."""
-        return self.taskmanager or self.address
 
 
 @final
@@ -94,7 +87,10 @@ class DatasetRecord:
             KeyError, TypeError: it is none.
         """
         values = {name: document[name] for name in cls.__dataclass_fields__}
-        values["partitions"] = tuple(KeptPartition(**each) for each in document["partitions"])
+        names = KeptPartition.__dataclass_fields__
+        values["partitions"] = tuple(
+            KeptPartition(**{name: each[name] for name in names}) for each in document["partitions"]
+        )
         return cls(**values)
 
 
@@ -200,7 +196,7 @@ class Datasets:
                 "format": each.format,
                 "bytes": each.bytes,
                 "partitions": len(each.partitions),
-                "taskmanagers": sorted({partition.home for partition in each.partitions}),
+                "taskmanagers": sorted({partition.address for partition in each.partitions}),
                 "missing": sorted(self._missing(each)),
             }
             for each in self._found.values()
@@ -215,18 +211,14 @@ class Datasets:
             found.link.send(DropDataset(key))
         for dataset in self._found.values():
             if dataset.key in keys:
-                self._at[dataset.key].update(found.location.data_addresses)
+                self._at[dataset.key].add(found.location.address)
             else:  # it is another process at an old address
-                self._at[dataset.key].difference_update(found.location.data_addresses)
+                self._at[dataset.key].discard(found.location.address)
 
     def lost(self, location: TaskManagerLocation) -> None:
         """A TaskManager has gone; it may come back with what it has."""
         for addresses in self._at.values():
-            addresses.difference_update(location.data_addresses)
-
-    def part_lost(self, key: str, location: TaskManagerLocation) -> None:
-        """A TaskManager has dropped its part of a dataset: one of its slots ended with a part of it."""
-        self._at.get(key, set()).difference_update(location.data_addresses)
+            addresses.discard(location.address)
 
     def _find(self, dataset_id: str) -> DatasetRecord:
         dataset = self._found.get(dataset_id)
@@ -237,13 +229,13 @@ class Datasets:
 
     def _missing(self, dataset: DatasetRecord) -> set[str]:
         here = self._at[dataset.key]
-        return {each.home for each in dataset.partitions if each.address not in here}
+        return {each.address for each in dataset.partitions if each.address not in here}
 
     def _drop(self, dataset: DatasetRecord) -> None:
         """Has its TaskManagers drop it; those that are away do when they come back."""
         addresses = self._at.pop(dataset.key, set())
         for found in self._taskmanagers.all():
-            if not addresses.isdisjoint(found.location.data_addresses):
+            if found.location.address in addresses:
                 found.link.send(DropDataset(dataset.key))
 
     async def _make_room(self, newest: DatasetRecord) -> None:

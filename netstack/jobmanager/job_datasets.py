@@ -62,12 +62,11 @@ class JobDatasets:
             (edge, *_) = topology.edges_of(number)
             format, partitions = topology.job.edges[edge].format, tuple(self._partitions(number))
             dataset = DatasetRecord(name, self._job_id, self._name, clock(), format, partitions)
-            names: dict[tuple[str, int], list[str]] = {}
+            names: dict[str, list[str]] = {}
             for (_, _, location), partition in zip(places, partitions, strict=True):
-                slot = location.data_addresses.index(location.address)
-                names.setdefault((location.name, slot), []).append(partition.name)
-            for (taskmanager, slot), mine in names.items():
-                self._cluster.send(taskmanager, KeepDataset(self._job_id, dataset.key, tuple(mine), slot))
+                names.setdefault(location.name, []).append(partition.name)
+            for taskmanager, mine in names.items():
+                self._cluster.send(taskmanager, KeepDataset(self._job_id, dataset.key, tuple(mine)))
             try:
                 await self._cluster.keep_dataset(dataset)
             except NetstackError as error:
@@ -81,5 +80,4 @@ class JobDatasets:
         places = self._scheduler.persistent()[number]
         for count, (partition, attempt, location) in zip(counts, places, strict=True):
             name = self._driver.partition_name(partition, attempt)
-            home = f"{location.address.partition('://')[0]}://{location.name.partition('#')[0]}"
-            yield KeptPartition(name, location.address, count, self._written.get(partition, 0), home)
+            yield KeptPartition(name, location.address, count, self._written.get(partition, 0))

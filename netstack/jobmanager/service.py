@@ -30,7 +30,6 @@ from ..control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greetin
 from ..control.messages import (
     BlobKept,
     CloseJob,
-    DatasetLost,
     FetchBlob,
     JobClosed,
     JobOpened,
@@ -406,11 +405,6 @@ class JobManager:
             raise ConnectionLost(shown_text(message.text, ERROR_CHARACTERS))
         if isinstance(message, Stacks):
             self.stacks.on_answer(name, message)
-            return
-        if isinstance(message, DatasetLost):
-            found = self.taskmanagers.get(name)
-            if found is not None:
-                self.datasets.part_lost(message.key, found.location)
             return
         if isinstance(message, Statistics):
             try:

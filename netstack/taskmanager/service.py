@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, final
@@ -41,11 +41,11 @@ from ..control.messages import (
     AskStatistics,
     BlobKept,
     BlobPart,
-    DatasetLost,
     DropDataset,
     FetchBlob,
     Message,
     OpenJob,
+    PartitionSealed,
 )
 from ..control.routing import check_job_id
 from ..control.threaded import open_threaded
@@ -54,6 +54,7 @@ from ..errors import (
     NetstackError,
     RequestRefused,
 )
+from ..ids import PartitionId
 from ..limited_log import LimitedLog
 from ..runtime.admission import Admission
 from ..runtime.authentication import Secret, prove_dialler
@@ -61,10 +62,12 @@ from ..runtime.background import background_tasks
 from ..runtime.causes import root_cause
 from ..runtime.control_port import ControlPort
 from ..runtime.dialling import connect_stream
+from ..runtime.kept import KeptTogether
 from ..runtime.statistics import NetworkStatistics, SlotStatistics
 from ..runtime.threads import in_thread
+from ..schedule.descriptors.shuffle import partition_place
 from ..shown import shown_error, shown_text
-from ..shuffle.files import remove_leftovers
+from ..shuffle.files import SealedFiles, remove_leftovers
 from ..transport import ByteStream, Listener, is_private, transport_for
 from ..version import __version__
 from .blob_places import BlobPlaces
@@ -135,6 +138,8 @@ class TaskManagerConfig:
         cancellation_timeout_s: a slot process whose tasks have not stopped so long after they were cancelled is killed.
         shared_memory: whether slots that are processes of one host reach each other through shared memory.
         in_slot: the slot whose process this is; None: it is no slot's process.
+        kept_folder: of a slot's process: see `SlotSettings.folder`.
+        kept_prefix: of a slot's process: what the names of its files there begin with.
         blob_cache_bytes: the most that each process keeps of what was offloaded, and of packages of jobs.
 
     Raises:
@@ -159,6 +164,8 @@ class TaskManagerConfig:
     cancellation_timeout_s: float = CANCELLATION_TIMEOUT_S
     shared_memory: bool = True
     in_slot: int | None = None
+    kept_folder: str = ""
+    kept_prefix: str = ""
     blob_cache_bytes: int = CACHE_BYTES
 
     def __post_init__(self) -> None:
@@ -204,8 +211,6 @@ class TaskManager:
     ) -> None:
         self.config = config
         self._processes = processes
-        if processes is not None:
-            processes.on_dataset_lost = self._tell_dataset_lost
         self._on_made = on_made
         self.address = listener.address
         self.control_address = self.address if control is None else control.address
@@ -232,6 +237,7 @@ class TaskManager:
             secret=config.secret,
             connect=connect,
             on_stream_end=self._admission.left,
+            together=self._together,
         )
         self.datasets = KeptDatasets(self.environments)
         self._port = ControlPort(
@@ -331,7 +337,16 @@ class TaskManager:
         network = None if message.network is None else config_of(message.network)
         job: JobScope | RelayedJob
         if self._processes is not None:
-            job = RelayedJob(message, self._processes.slots, link.send, self._blobs, blobs.fetch, source)
+            job = RelayedJob(
+                message,
+                self._processes.slots,
+                link.send,
+                self._blobs,
+                blobs.fetch,
+                source,
+                self.environments,
+                self.datasets,
+            )
         else:
             job = JobScope(
                 message.job_id,
@@ -367,11 +382,7 @@ class TaskManager:
 
     def drop_dataset(self, message: DropDataset) -> None:
         """Nobody needs a dataset any more."""
-        if self._processes is None:
-            self.datasets.drop(message.key)
-            return
-        for slot in self._processes.slots:
-            slot.drop_dataset(message, message.key)
+        self.datasets.drop(message.key)
 
     async def statistics(self) -> Plain:
         """Everything, as plain data.
@@ -468,11 +479,6 @@ class TaskManager:
                 nursery.start_soon(ask, slot)
         return [answer for _, answer in sorted(answers, key=lambda answer: answer[0])]
 
-    def _dataset_keys(self) -> list[str]:
-        if self._processes is None:
-            return list(self.datasets.keys)
-        return sorted({key for slot in self._processes.slots for key in slot.datasets})
-
     @property
     def scopes(self) -> list[JobScope]:
         """The jobs that run in this process."""
@@ -502,7 +508,7 @@ class TaskManager:
             "python": platform.python_version(),
             "kernel": platform.release(),
             "cpus": os.cpu_count() or 1,
-            "datasets": self._dataset_keys(),
+            "datasets": list(self.datasets.keys),
             "slot_addresses": [] if self._processes is None else [slot.url for slot in self._processes.slots],
             "allow": list(self._allowed.prefixes),
             "allow_submitted": self.config.allow_submitted,
@@ -512,9 +518,20 @@ class TaskManager:
 
     # Connections.
 
-    def _tell_dataset_lost(self, key: str) -> None:
+    def _together(self, environment: str) -> KeptTogether | None:
+        """Where a network environment keeps partitions: those of a slot go to its supervisor when they are sealed."""
+        if self._processes is not None:
+            return self._processes.settings.together(environment)
+        if self.config.in_slot is None:
+            return None
+        return KeptTogether(f"{self.config.kept_folder}-{environment}", self.config.kept_prefix, self._hand_over)
+
+    def _hand_over(self, name: PartitionId, sealed: SealedFiles) -> None:
+        job_id = partition_place(name).execution.partition("@")[0]
         for link in self._drivers:
-            link.send(DatasetLost(key))
+            link.send(
+                PartitionSealed(job_id, name, sealed.name, sealed.subpartitions, sealed.drain, sealed.stored_bytes)
+            )
 
     async def _talk(self, link: ControlLink, greeting: Greeting) -> None:
         if greeting.role == JOBMANAGER:
@@ -660,9 +677,8 @@ async def open_taskmanager(
                 await _serve_metrics(manager, metrics_address, nursery)
             if config.link_in_thread:  # in virtual time there are no threads
                 nursery.start_soon(_remove_leftovers, config.network.shuffle_directory)
-            if processes is None:
-                nursery.start_soon(manager.environments.run)
-            else:
+            nursery.start_soon(manager.environments.run)
+            if processes is not None:
                 nursery.start_soon(processes.run)
             for listener in listeners:
                 nursery.start_soon(partial(manager.serve, listener, takes_data=True))
@@ -676,6 +692,9 @@ async def open_taskmanager(
             listener.close()
         if manager is not None:
             manager.close()
+        if processes is not None:  # what slots left that had to be killed at the end
+            with suppress(OSError):
+                remove_leftovers(config.network.shuffle_directory or tempfile.gettempdir())
 
 
 async def _remove_leftovers(folder: str | None) -> None:

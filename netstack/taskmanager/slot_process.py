@@ -48,7 +48,8 @@ def slot_main(settings: SlotSettings, request: dict[str, Any], descriptors: list
 
     Args:
         settings: see there.
-        request: `slot`, `url` (where it serves data) and `metrics` (where it serves metrics, or None).
+        request: `slot`, `url` (where it serves data), `metrics` (where it serves metrics, or None) and `prefix` (of the
+            files of its partitions).
         descriptors: of the supervisor's socket, of the pipe for stacks, of the shared memory.
 
     Returns:
@@ -70,7 +71,7 @@ def slot_main(settings: SlotSettings, request: dict[str, Any], descriptors: list
         limit_memory(settings.process_memory_bytes)
     if "" not in sys.path:
         sys.path.append("")  # jobs' modules are also found where it was started, as they are by who submits
-    config = settings.slot_config(request["slot"], request["url"])
+    config = settings.slot_config(request["slot"], request["url"], request["prefix"])
     os.set_blocking(stacks, False)
     trio.run(_serve, config, request["metrics"], socket.socket(fileno=control), clock, partial(_tell_code, stacks))
     return 0

@@ -11,13 +11,15 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable
+import tempfile
+from functools import partial
 from typing import Final, final
 
 import trio
 
-from ..control.messages import DropDataset
 from ..errors import ConfigError
+from ..runtime.threads import in_thread
+from ..shuffle.files import remove_files
 from ..transport import url_parts
 from .fork_server import ForkServer
 from .neighbours import unsupported
@@ -39,7 +41,6 @@ class SlotProcesses:
     Attributes:
         slots: by number.
         settings: of all of them.
-        on_dataset_lost: called with the key of a kept dataset when a slot that had a part of it has ended.
     """
 
     def __init__(self, settings: SlotSettings, server: ForkServer, metrics: str | None) -> None:
@@ -56,7 +57,8 @@ class SlotProcesses:
         """
         config = settings.config
         self.settings = settings
-        self.on_dataset_lost: Callable[[str], None] = lambda key: None
+        self._ends: list[tuple[str, frozenset[str]]] = []
+        self._ended = trio.Event()
         self._server = server
         self._reserved: list[socket.socket] = []
         urls = [self._reserve(counted_up(config.listen, 1 + slot)) for slot in range(config.slots)]
@@ -67,7 +69,7 @@ class SlotProcesses:
                 settings.memory_bytes,
                 None if metrics is None else counted_up(metrics, number),
                 server,
-                self._lose_dataset,
+                self._on_end,
             )
             for number, url in enumerate(urls)
         ]
@@ -79,6 +81,7 @@ class SlotProcesses:
                 if self.settings.config.shared_memory and unsupported():
                     LOGGER.warning("slots reach each other over the network: %s", unsupported())
                 nursery.start_soon(self._server.run)
+                nursery.start_soon(self._clean_up)
                 for slot in self.slots:
                     nursery.start_soon(slot.run)
                 while True:
@@ -88,11 +91,19 @@ class SlotProcesses:
         finally:
             self.close()
 
-    def _lose_dataset(self, key: str) -> None:
-        """A dataset has lost a part: nobody can read it any more, so the other slots drop theirs."""
-        for slot in self.slots:
-            slot.drop_dataset(DropDataset(key), key)
-        self.on_dataset_lost(key)
+    def _on_end(self, prefix: str, sealed: frozenset[str]) -> None:
+        self._ends.append((prefix, sealed))
+        self._ended.set()
+
+    async def _clean_up(self) -> None:
+        """Removes what processes that were killed have left unfinished."""
+        parent = self.settings.config.network.shuffle_directory or tempfile.gettempdir()
+        while True:
+            await self._ended.wait()
+            self._ended = trio.Event()
+            ends, self._ends = self._ends, []
+            for prefix, sealed in ends:
+                await in_thread(partial(remove_files, parent, self.settings.folder, prefix, sealed))
 
     async def wait_ready(self) -> None:
         """Waits until every slot has a process that serves."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from cluster_rig import ClusterRig
+from process_tree import children_of, slots_of
 
 from netstack.cli import main
 from netstack.runtime.authentication import Secret
@@ -242,8 +243,7 @@ def test_slots_in_one_loop_are_one_process(tmp_path: Path) -> None:
 
 
 def slot_processes(rig: ClusterRig) -> set[int]:
-    (server,) = children_of(rig.taskmanagers[0].pid)
-    return set(children_of(server))
+    return slots_of(rig.taskmanagers[0].pid)
 
 
 def memfds(pid: int, name: str) -> int:
@@ -270,13 +270,4 @@ def open_files(pid: int) -> list[str]:
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
                 found.append(str(entry.readlink()))
-    return found
-
-
-def children_of(pid: int) -> list[int]:
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
-                found.append(int(stat.parent.name))
     return found
