@@ -666,7 +666,7 @@ async def open_taskmanager(
     try:
         if config.control is not None:
             control = await transport_for(config.control).listen(config.control)
-        if config.in_slot is not None and config.shared_memory:
+        if (config.in_slot is not None or processes is not None) and config.shared_memory:
             neighbours = Neighbours()
             connect = neighbours.connect
             near = await neighbours.listen(listeners[0].address)
