@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -16,7 +18,7 @@ from netstack.errors import PartitionNotFound
 from netstack.ids import PartitionId, ResultPartitionType
 from netstack.runtime.kept import KeptTogether
 from netstack.runtime.network_environment import NetworkEnvironment, network_environment_on
-from netstack.shuffle.files import SealedFiles, ShuffleFolder, remove_files
+from netstack.shuffle.files import SealedFiles, ShuffleFolder, remove_files, remove_leftovers
 from netstack.transport import transport_for
 
 FOLDER = "netstack-shuffle-together"
@@ -123,4 +125,23 @@ def test_what_a_killed_process_had_not_handed_over_goes(tmp_path: Path) -> None:
     remove_files(str(tmp_path), FOLDER, "s-", frozenset(["s-1"]))
     assert names_in(tmp_path) == ["s-1.data", "s-1.index", "t-1.data"]
     folder.remove()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_lock_counts_only_in_the_folder_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before one has its lock, somebody takes the folder for a dead one's, and another one makes it anew."""
+    ours, others = (ShuffleFolder(str(tmp_path), FOLDER) for _ in range(2))
+    lock = fcntl.flock
+
+    def late(descriptor: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        shutil.rmtree(ours.path)
+        others.make()
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    ours.make()
+    others.close()
+    assert remove_leftovers(str(tmp_path)) == [], "it is ours"
+    ours.remove()
     assert os.listdir(tmp_path) == []
