@@ -203,10 +203,17 @@ class AskDetails:
 
 @dataclass(frozen=True, slots=True)
 class AskStacks:
-    """Answered by `Stacks`: where the code of a job's tasks is at this moment."""
+    """Answered by `Stacks`: where the code of a job's tasks is.
+
+    Attributes:
+        token: of the question.
+        job_id: of which job.
+        sampled_s: 0: where each task is at this moment; else the stacks of its processes, sampled for so long.
+    """
 
     token: int
     job_id: str
+    sampled_s: float = 0.0
 
 
 # ----------------------------------------------------------------------------------- from a TaskManager to a JobManager

@@ -21,6 +21,7 @@ import secrets
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -82,6 +83,7 @@ from .memory import TaskMemory
 from .neighbours import Neighbours
 from .network_settings import config_of
 from .relay import RelayedJob
+from .samples import sampled_loop, sampled_slots
 from .session import ControlSession, SessionJob, tell_statistics
 from .slot import Slot
 from .slot_processes import SlotProcesses
@@ -441,21 +443,29 @@ class TaskManager:
             return replace(merged((), None, 0, self._admission.statistics()), slots=slots)
         return merged(self.scopes, self.environments.shared, self.config.memory_bytes, self._admission.statistics())
 
-    async def stacks(self, job_id: str) -> Plain:
+    async def stacks(self, job_id: str, sampled_s: float = 0.0) -> Plain:
         """The stacks of a job's tasks: of slots that answer from their event loop, of others from outside.
 
+        Args:
+            job_id: of the job.
+            sampled_s: 0: at this moment; else sampled for so long.
+
         Returns:
-            `tasks`: see `stacks.stack_row`; of a blocked slot one row, for the task whose code runs.
+            `tasks`: see `stacks.stack_row`; of a blocked slot one row, for the task whose code runs. Or see
+            `samples`.
 
         Cancellation: as `statistics`.
         """
+        if sampled_s > 0:
+            if self._processes is None:
+                return {"tasks": await sampled_loop(threading.get_ident(), sampled_s)}
+            return {"tasks": await sampled_slots(self._slots_of(job_id), sampled_s)}
         if self._processes is None:
             await trio.lowlevel.checkpoint()
             job = self._jobs.get(job_id)
             return {"tasks": job.stacks(self.config.in_slot) if isinstance(job, JobScope) else []}
         rows = []
-        slots = [slot for slot in self._processes.slots if job_id in slot.jobs]
-        for slot in slots:
+        for slot in self._slots_of(job_id):
             answer = await slot.ask(partial(AskStacks, job_id=job_id))
             if answer is not None:
                 rows += answer.get("tasks", [])
@@ -464,6 +474,9 @@ class TaskManager:
             attempt = (0, int(where.get("subtask", -1)), 0)
             rows.append(stack_row(attempt, where.get("task", ""), slot.number, frames, is_blocked=True))
         return {"tasks": rows}
+
+    def _slots_of(self, job_id: str) -> list[Slot]:
+        return [slot for slot in (() if self._processes is None else self._processes.slots) if job_id in slot.jobs]
 
     async def _ask_slots(self, processes: SlotProcesses, make: type[AskStatistics] | type[AskDetails]) -> list[Plain]:
         """Asks all slots at once; gives the answers that came in time, by slot."""

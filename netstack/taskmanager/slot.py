@@ -48,6 +48,7 @@ from ..errors import ErrorCode, NetstackError, RemoteProtocolError
 from ..shown import shown, shown_error
 from .fork_server import ForkServer
 from .slot_child import STOP_S, SlotChild, place_text
+from .slot_settings import PORT_TAKEN
 from .stacks import Frame
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
@@ -126,6 +127,7 @@ class Slot:
         server: forks its processes.
         on_end: told when a process has ended that had work: what the names of its files began with, and the names
             among them that it has told of; all others are nobody's.
+        another_port: reserves another port for a slot, by its number and the URL whose port is taken; gives its URL.
 
     Attributes:
         number: from 0.
@@ -145,6 +147,7 @@ class Slot:
         metrics: str | None,
         server: ForkServer,
         on_end: Callable[[str, frozenset[str]], None],
+        another_port: Callable[[int, str], str],
     ) -> None:
         self.number = number
         self.url = url
@@ -153,7 +156,8 @@ class Slot:
         self.jobs: dict[str, SlotJob] = {}
         self.blocked_s = 0.0
         self.ready = trio.Event()
-        self._request = {"url": url, "metrics": metrics}
+        self._metrics = metrics
+        self._another_port = another_port
         self._server = server
         self._on_end = on_end
         self._prefix = ""  # of files of the process
@@ -252,7 +256,7 @@ class Slot:
         greeted, heard_all = trio.Event(), trio.Event()
         self._prefix, self._sealed = f"{secrets.token_hex(4)}-", set()
         try:
-            await child.start(self._server, {**self._request, "prefix": self._prefix})
+            await child.start(self._server, {"url": self.url, "metrics": self._metrics, "prefix": self._prefix})
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(child.read_stacks)
                 nursery.start_soon(self._talk, child, nursery, greeted, heard_all)
@@ -267,6 +271,13 @@ class Slot:
             self._child = self._unused = None
             await child.close()
         self._ended(child.ended(code))
+        if code == PORT_TAKEN:
+            if self.ready.is_set():  # JobManagers know the address
+                LOGGER.warning(
+                    "slot %d cannot listen at %s: another process does; it tries again", self.number, self.url
+                )
+            else:
+                self.url = self._another_port(self.number, self.url)
         return greeted.is_set()
 
     async def _talk(self, child: SlotChild, nursery: trio.Nursery, greeted: trio.Event, heard_all: trio.Event) -> None:

@@ -8,6 +8,7 @@ user code. Each slot serves its data at a port of its own, whose number stays wh
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import socket
@@ -61,7 +62,7 @@ class SlotProcesses:
         self._ended = trio.Event()
         self._server = server
         self._reserved: list[socket.socket] = []
-        urls = [self._reserve(counted_up(config.listen, 1 + slot)) for slot in range(config.slots)]
+        urls = [self._reserve(slot, counted_up(config.listen, 1 + slot)) for slot in range(config.slots)]
         self.slots = [
             Slot(
                 number,
@@ -70,6 +71,7 @@ class SlotProcesses:
                 None if metrics is None else counted_up(metrics, number),
                 server,
                 self._on_end,
+                self._another_port,
             )
             for number, url in enumerate(urls)
         ]
@@ -116,11 +118,11 @@ class SlotProcesses:
         for reserved in self._reserved:
             reserved.close()
 
-    def _reserve(self, url: str) -> str:
+    def _reserve(self, slot: int, url: str) -> str:
         """Takes a port for good: it is bound here and listened at there, since both allow that to each other."""
         parts = url_parts(url)
         if parts.port is None or parts.hostname is None:
-            return f"{url}.slot{len(self._reserved)}"  # a path
+            return f"{url}.slot{slot}"  # a path
         family = socket.AF_INET6 if ":" in parts.hostname else socket.AF_INET
         reserved = socket.socket(family, socket.SOCK_STREAM)
         self._reserved.append(reserved)
@@ -128,13 +130,22 @@ class SlotProcesses:
         try:
             reserved.bind((parts.hostname, parts.port))
         except OSError as error:
+            if error.errno == errno.EADDRINUSE and parts.port:
+                return self._another_port(slot, url)
             raise OSError(
                 error.errno,
-                f"cannot listen at {url}, the data port of slot {len(self._reserved) - 1}:"
+                f"cannot listen at {url}, the data port of slot {slot}:"
                 f" {os.strerror(error.errno or 0)}; the slots take the ports after the one of --listen",
             ) from error
         host = parts.netloc.rpartition(":")[0]
         return parts._replace(netloc=f"{host}:{reserved.getsockname()[1]}").geturl()
+
+    def _another_port(self, slot: int, url: str) -> str:
+        """Another process listens at the port of a slot: any free one will do."""
+        parts = url_parts(url)
+        found = self._reserve(slot, parts._replace(netloc=f"{parts.netloc.rpartition(':')[0]}:0").geturl())
+        LOGGER.warning("slot %d serves data at %s, since the port of %s is taken", slot, found, url)
+        return found
 
 
 def counted_up(address: str, count: int) -> str:

@@ -6,6 +6,7 @@ Takes: settings of a TaskManager. Gives: settings of one slot.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import signal
 import socket
 import struct
@@ -25,6 +26,9 @@ HEARTBEAT: Final = struct.Struct("<q")
 STACK_SIGNAL: Final = signal.SIGRTMIN + 5
 """Has the process write the stack of its main thread; a number that programs hardly use."""
 
+
+PORT_TAKEN: Final = errno.EADDRINUSE
+"""Exit code of a slot process that cannot listen at its port, because another process does."""
 
 SLOTS_AT_MOST: Final = 256
 """Of a TaskManager whose slots are processes: some 5 GiB of memory when all of them run."""

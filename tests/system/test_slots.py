@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -234,6 +235,20 @@ def test_nothing_is_left_of_a_taskmanager_that_ends(number: signal.Signals, tmp_
         process.send_signal(number)
         assert process.wait(20) == (0 if number == signal.SIGTERM else -number)
         rig.wait_until(lambda: not [pid for pid in pids if Path(f"/proc/{pid}").exists()])
+
+
+def test_taskmanagers_on_neighbouring_ports_share_out_the_ports(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their slots want the same ports, and the port of the other one: who comes late takes another."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with ClusterRig(tmp_path / "cluster") as rig:
+        rig.start_taskmanagers(2, 2, first_port=port)
+        ended = command(rig, capsys, "submit", "cluster_jobs:word_count", "-p", "parallelism=4", "--wait")
+        assert ended["state"] == "finished"
+        assert rig.log().count("serves data at") >= 2
+        assert "Traceback" not in rig.log()
 
 
 def test_slots_in_one_loop_are_one_process(tmp_path: Path) -> None:
