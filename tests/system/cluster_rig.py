@@ -62,7 +62,7 @@ class ClusterRig:
     def start_taskmanagers(
         self, *slots: int, flags: Sequence[str] = (), cwd: Path | None = None, first_port: int = 0
     ) -> None:
-        """One more for each number of slots; `cwd` is where they are started, `first_port` the port of the first one."""
+        """One more for each number of slots; started in `cwd`, at `first_port` and the ports behind it."""
         words = ["--jobmanager", self.address, "--memory", "32MiB", "--allow", "*"]
         ports = range(first_port, first_port + len(slots)) if first_port else [0] * len(slots)
         started = [
