@@ -49,7 +49,6 @@ from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..schedule.execution.execution_states import ExecutionInput, ExecutionState, JobState
 from ..schedule.scheduler import NO_SLOT, Scheduler
 from ..task.checkpoints import checked_subtask_report
-from .blame import PATIENCE_S, Blame
 from .checkpoint_commands import TaskCommands
 from .checkpoints import CheckpointReport, JobCheckpoints
 from .cluster import Cluster
@@ -58,7 +57,7 @@ from .driver import JobDriver
 from .durable import until_stored
 from .failures import ENDED, Failed, FailureHistory
 from .job_datasets import JobDatasets
-from .job_inbox import JobInbox
+from .job_inbox import PATIENCE_S, Blame, JobInbox
 from .job_tasks import JobTasks
 from .log import JobLog
 from .slots import slots_needed
