@@ -12,9 +12,9 @@ from ..control.messages import KeepDataset
 from ..errors import NetstackError
 from ..schedule import events
 from ..schedule.scheduler import Scheduler
-from .cluster import Cluster
 from .datasets import DatasetRecord, KeptPartition
 from .driver import JobDriver
+from .job_tasks import Cluster
 
 
 @final

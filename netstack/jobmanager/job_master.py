@@ -49,20 +49,17 @@ from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..schedule.execution.execution_states import ExecutionInput, ExecutionState, JobState
 from ..schedule.scheduler import NO_SLOT, Scheduler
 from ..task.checkpoints import checked_subtask_report
-from .checkpoint_commands import TaskCommands
 from .checkpoints import CheckpointReport, JobCheckpoints
-from .cluster import Cluster
 from .coordinator import JobCoordinator
 from .driver import JobDriver
 from .durable import until_stored
 from .failures import ENDED, Failed, FailureHistory
 from .job_datasets import JobDatasets
 from .job_inbox import PATIENCE_S, Blame, JobInbox
-from .job_tasks import JobTasks
+from .job_tasks import Cluster, JobTasks, TaskCommands, TaskSender
 from .log import JobLog
 from .slots import slots_needed
 from .stacks import blocked_text
-from .task_sender import TaskSender
 
 LOGGER: Final = logging.getLogger("netstack.jobmanager")
 
