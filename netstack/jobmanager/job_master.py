@@ -51,10 +51,10 @@ from ..schedule.scheduler import NO_SLOT, Scheduler
 from ..task.checkpoints import checked_subtask_report
 from .checkpoints import CheckpointReport, JobCheckpoints
 from .coordinator import JobCoordinator
+from .datasets import JobDatasets
 from .driver import JobDriver
 from .durable import until_stored
 from .failures import ENDED, Failed, FailureHistory
-from .job_datasets import JobDatasets
 from .job_inbox import PATIENCE_S, Blame, JobInbox
 from .job_tasks import Cluster, JobTasks, TaskCommands, TaskSender
 from .log import JobLog
