@@ -53,10 +53,9 @@ from .checkpoints import CheckpointReport, JobCheckpoints
 from .coordinator import JobCoordinator
 from .datasets import JobDatasets
 from .driver import JobDriver
-from .failures import ENDED, Failed, FailureHistory
 from .job_inbox import PATIENCE_S, Blame, JobInbox
 from .job_tasks import Cluster, JobTasks, TaskCommands, TaskSender
-from .log import JobLog
+from .log import ENDED, Failed, FailureHistory, JobLog
 from .slots import slots_needed
 from .stacks import blocked_text
 from .store import until_stored
