@@ -113,7 +113,7 @@ class JobMaster:
                 takes none.
             storage: of its checkpoints; given when it takes some, or begins from one.
             restore: the checkpoint in `storage` that it begins from.
-            patience_s: how long a failure waits for a better explanation; see `blame`.
+            patience_s: how long a failure waits for a better explanation; see `job_inbox`.
             coordinator: takes part in the job from inside this process.
             in_thread: runs what blocks.
             clock: seconds since 1970, for the log.

@@ -57,12 +57,11 @@ from ..shown import shown_text
 from ..transport import Listener, transport_for
 from ..version import __version__
 from .asks import Asks
-from .blobs import BlobServer
+from .blobs import BlobServer, Upload, Uploads
 from .config import JobManagerConfig
 from .datasets import DatasetRecord, Datasets
 from .job_master import JobMaster
 from .jobs import Jobs
-from .packages import Upload, Uploads
 from .slots import ClusterSlots
 from .stacks import StackQueries
 from .store import JobStore, open_job_store
