@@ -104,8 +104,9 @@ class ShuffleFolder:
                         os.rmdir(self.path)
                     raise
                 fcntl.flock(self._lock, fcntl.LOCK_SH)
-                if os.path.exists(lock):
-                    break
+                with contextlib.suppress(FileNotFoundError):
+                    if os.path.samestat(os.stat(lock), os.fstat(self._lock)):
+                        break
                 os.close(self._lock)  # somebody who starts as well took it for a dead one, in between
                 self._lock = -1
 
