@@ -98,7 +98,8 @@ class RelayedJob:
         self._closed = trio.Event()
         self._environments = environments
         self._datasets = datasets
-        self._network = None if opening.network is None else config_of(opening.network)
+        network = self._network_in(slots[0])
+        self._network = None if network is None else config_of(network)
         self._environment: NetworkEnvironment | None = None
         self._partitions: set[str] = set()
         self._waiting: list[Message] = []  # for the environment
@@ -267,12 +268,15 @@ class RelayedJob:
 
     def _opening_in(self, slot: int) -> OpenJob:
         """What opens the job in a slot: with the slot's data port, and at most the slot's memory."""
-        opening = self._opening
-        network = opening.network
-        if network is not None:
-            network = {**network, "memory_bytes": min(network["memory_bytes"], self._slots[slot].memory_bytes)}
-        address = _reachable(self._slots[slot].url, opening.data_address)
-        return replace(opening, data_address=address, network=network)
+        address = _reachable(self._slots[slot].url, self._opening.data_address)
+        return replace(self._opening, data_address=address, network=self._network_in(self._slots[slot]))
+
+    def _network_in(self, slot: Slot) -> Plain | None:
+        """The settings of the job's network, with at most the slot's memory."""
+        network = self._opening.network
+        if network is None:
+            return None
+        return {**network, "memory_bytes": min(network["memory_bytes"], slot.memory_bytes)}
 
     def _mine(self) -> list[Slot]:
         """The slots that have the job."""

@@ -235,7 +235,7 @@ class TaskManager:
         self.environments = Environments(
             self.address,
             config.network,
-            self.memory,
+            self.memory if processes is None else TaskMemory(processes.settings.memory_bytes),
             secret=config.secret,
             connect=connect,
             on_stream_end=self._admission.left,

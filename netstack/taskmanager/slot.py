@@ -45,6 +45,7 @@ from ..control.messages import (
     TaskStates,
 )
 from ..errors import ErrorCode, NetstackError, RemoteProtocolError
+from ..schedule.descriptors.shuffle import is_of_job
 from ..shown import shown, shown_error
 from .fork_server import ForkServer
 from .slot_child import STOP_S, SlotChild, place_text
@@ -333,10 +334,11 @@ class Slot:
                 for attempt in message.attempts:
                     job.attempts.pop(attempt, None)
             case PartitionSealed():
-                if not re.fullmatch(f"{self._prefix}[0-9]+", message.files):
+                is_its = is_of_job(message.name, message.job_id)
+                if not is_its or not re.fullmatch(f"{self._prefix}[0-9]+", message.files):
+                    what = f"{shown(message.name, 80)} in {shown(message.files, 80)}"
                     raise RemoteProtocolError(
-                        ErrorCode.MALFORMED_FRAME,
-                        f"{shown(message.files, 80)} is no name of files of slot {self.number}",
+                        ErrorCode.MALFORMED_FRAME, f"{what} is nothing that slot {self.number} writes"
                     )
                 self._sealed.add(message.files)
         job.owner.on_message(self.number, message)

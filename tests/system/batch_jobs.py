@@ -237,11 +237,17 @@ def sums(
     mode: GlobalExchangeMode = GlobalExchangeMode.ALL_EDGES_BLOCKING,
     scheduling: str | None = None,
     constraint: str = "any",
+    network: NetworkConfig | None = None,
 ) -> StreamEnvironment:
     """Three stages with files between them."""
     restart = RestartSettings(kind="fixed_delay", delay_s=0.05, attempts=5)
     settings = StreamSettings(
-        is_batch=True, restart=restart, exchange_mode=mode, scheduling=scheduling, input_constraint=constraint
+        is_batch=True,
+        restart=restart,
+        exchange_mode=mode,
+        scheduling=scheduling,
+        input_constraint=constraint,
+        network=network,
     )
     job = StreamEnvironment("sums", parallelism=parallelism, settings=settings)
     summed = job.source(numbers, name="numbers").key_by(tens).process(Sums, name="sums", gate=gate)

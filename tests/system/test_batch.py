@@ -17,6 +17,7 @@ from kept_files import kept_files
 from process_tree import slots_of
 from trio.testing import trio_test
 
+from netstack.config import MIB, NetworkConfig
 from netstack.errors import NetstackError
 from netstack.examples import batch_word_count
 from netstack.jobmanager.config import JobManagerConfig
@@ -225,10 +226,17 @@ async def test_the_disk_is_given_back_after_a_cancel_and_after_a_kill(
             await until(is_clean)
 
 
-@pytest.mark.parametrize("mode", ["blocking", "hybrid_full"])
+@pytest.mark.parametrize(
+    ("mode", "network"),
+    [
+        ("blocking", None),
+        ("hybrid_full", None),
+        ("blocking", NetworkConfig(memory_bytes=4 * MIB, segment_size_bytes=4096)),  # of the job's own
+    ],
+)
 @trio_test
 async def test_a_killed_slot_costs_no_result_that_it_had_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, network: NetworkConfig | None
 ) -> None:
     """Both producers have finished and both consumers run in the same slots, when these are killed."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -237,7 +245,8 @@ async def test_a_killed_slot_costs_no_result_that_it_had_finished(
         async with open_local_cluster(taskmanagers=1, slots=2) as cluster:
             client = cluster.client
             exchange = GlobalExchangeMode(f"all_edges_{mode}")
-            job_id = await client.submit(batch_jobs.sums(parallelism=2, mode=exchange, gate=str(gate)).stream_graph())
+            job = batch_jobs.sums(parallelism=2, mode=exchange, gate=str(gate), network=network)
+            job_id = await client.submit(job.stream_graph())
 
             async def subtasks(vertex: str) -> list[Any]:
                 return next(
