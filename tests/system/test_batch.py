@@ -18,7 +18,7 @@ from process_tree import slots_of
 from trio.testing import trio_test
 
 from netstack.config import MIB, NetworkConfig
-from netstack.errors import NetstackError
+from netstack.errors import JobFailed, NetstackError
 from netstack.examples import batch_word_count
 from netstack.jobmanager.config import JobManagerConfig
 from netstack.jobmanager.local import LocalCluster, open_local_cluster
@@ -272,6 +272,25 @@ async def test_a_killed_slot_costs_no_result_that_it_had_finished(
             assert [each["attempt"] for each in await subtasks("numbers")] == [0, 0], "what they wrote is still there"
             assert not kept_files(tmp_path)
         assert not kept_files(tmp_path, "lock")
+
+
+@trio_test
+async def test_what_a_killed_slot_had_not_finished_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While its TaskManager stays, and serves what an earlier job left in the same folder."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with trio.fail_after(PATIENCE_S):
+        async with open_local_cluster(taskmanagers=1, slots=1) as cluster:
+            await run(cluster, batch_jobs.keeps("numbers"))
+            kept = kept_files(tmp_path)
+            job_id = await cluster.client.submit(batch_jobs.never_sealed().stream_graph())
+            while len(kept_files(tmp_path)) == len(kept):  # noqa: ASYNC110 - another process writes them
+                await trio.sleep(0.02)
+            for pid in slots_of((await cluster.client.taskmanagers())[0]["pid"]):
+                os.kill(pid, signal.SIGKILL)
+            with pytest.raises(JobFailed, match="SIGKILL"):
+                await cluster.wait(job_id)
+            while set(kept_files(tmp_path)) != set(kept):  # noqa: ASYNC110
+                await trio.sleep(0.02)
 
 
 @trio_test
