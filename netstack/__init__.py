@@ -50,9 +50,8 @@ if TYPE_CHECKING:
     from .ids import ChannelDescriptor, PartitionId, ResultPartitionType
     from .inbound.gate import SingleInputGate
     from .inbound.union import UnionInputGate
-    from .jobmanager.client import JobClient, JobResult, open_job_client
+    from .jobmanager.client import JobClient, JobResult, open_job_client, wait_for_job
     from .jobmanager.local import LocalCluster, open_local_cluster, run_job
-    from .jobmanager.waiting import wait_for_job
     from .outbound.adaptive import AdaptiveRebalanceSelector
     from .outbound.partition import ResultPartition
     from .outbound.selector import (
@@ -203,13 +202,13 @@ _HOMES: Final = {
         "JobClient",
         "JobResult",
         "open_job_client",
+        "wait_for_job",
     ),
     "jobmanager.local": (
         "LocalCluster",
         "open_local_cluster",
         "run_job",
     ),
-    "jobmanager.waiting": ("wait_for_job",),
     "outbound.adaptive": ("AdaptiveRebalanceSelector",),
     "outbound.partition": ("ResultPartition",),
     "outbound.selector": (

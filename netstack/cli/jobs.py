@@ -16,8 +16,7 @@ import click
 import trio
 
 from ..errors import ConfigError, NetstackError
-from ..jobmanager.client import Document, JobClient, JobResult
-from ..jobmanager.waiting import PATIENCE_S, wait_for_job
+from ..jobmanager.client import PATIENCE_S, Document, JobClient, JobResult, wait_for_job
 from .adaptive_flags import adaptive_flags, with_adaptive
 from .job import job_parameters, load_stream_graph, parameters_of
 from .job_output import job_lines, jobs_table, not_restored_line, print_all, print_results, result_document

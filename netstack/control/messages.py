@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from .codec import Attempt, MessageCodec, Plain
 
-VERSION: Final = 4
+VERSION: Final = 5
 """Of the control protocol."""
 
 GREETING: Final = "netstack control"
@@ -102,13 +102,11 @@ class KeepDataset:
         job_id: of which job.
         key: of their dataset.
         names: of the partitions that are here.
-        slot: the slot that has them, where each slot is a process.
     """
 
     job_id: str
     key: str
     names: tuple[str, ...]
-    slot: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +203,17 @@ class AskDetails:
 
 @dataclass(frozen=True, slots=True)
 class AskStacks:
-    """Answered by `Stacks`: where the code of a job's tasks is at this moment."""
+    """Answered by `Stacks`: where the code of a job's tasks is.
+
+    Attributes:
+        token: of the question.
+        job_id: of which job.
+        sampled_s: 0: where each task is at this moment; else the stacks of its processes, sampled for so long.
+    """
 
     token: int
     job_id: str
+    sampled_s: float = 0.0
 
 
 # ----------------------------------------------------------------------------------- from a TaskManager to a JobManager
@@ -435,10 +440,24 @@ class SlotBlocked:
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetLost:
-    """A part of a kept dataset was in a slot process that has ended: the dataset cannot be read any more."""
+class PartitionSealed:
+    """A slot has written a partition that may be read again; its supervisor serves the files from now on.
 
-    key: str
+    Attributes:
+        job_id: of which job.
+        name: of the partition.
+        files: what the names of its files begin with, in the folder of the TaskManager.
+        subpartitions: how many.
+        drain: what its EndOfData says.
+        stored_bytes: on disk.
+    """
+
+    job_id: str
+    name: str
+    files: str
+    subpartitions: int
+    drain: bool
+    stored_bytes: int
 
 
 # ------------------------------------------------------------------------------------ between a client and a JobManager
@@ -554,7 +573,7 @@ Message: TypeAlias = (
     | Stacks
     | SlotEnded
     | SlotBlocked
-    | DatasetLost
+    | PartitionSealed
     | Ask
     | Answer
     | AskRefused

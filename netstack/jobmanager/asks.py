@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 from ..errors import ConfigError
 from ..runtime.control_port import Answers
 from ..shown import shown
-from .audit import audit
-from .failures import fatal_traceback
-from .packages import Upload
+from .blobs import Upload
+from .log import audit, fatal_traceback
 from .view import job_document, summary, taskmanagers_document
 
 if TYPE_CHECKING:

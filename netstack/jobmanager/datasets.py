@@ -1,7 +1,7 @@
 """Datasets that were kept beyond their jobs: where each is, whether it can be read, and until when it stays.
 
-Takes: what ended jobs leave, TaskManagers as they come and go, wishes of users. Gives: places for jobs that read them,
-documents for people, what TaskManagers are to drop.
+Takes: what ended jobs leave (`JobDatasets`), TaskManagers as they come and go, wishes of users. Gives: places for jobs
+that read them, documents for people, what TaskManagers are to keep and to drop.
 
 Rules:
 - A dataset is on disk here before anybody hears of it, and its partitions are on the TaskManagers that wrote them. One
@@ -14,20 +14,26 @@ Rules:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
-from ..control.messages import DropDataset
+from ..control.messages import DropDataset, KeepDataset
 from ..errors import ConfigError, NetstackError
 from ..runtime.threads import InThread
+from ..schedule import events
 from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..schedule.graph.stream_graph import KEPT_DATASET
+from ..schedule.scheduler import Scheduler
 from ..shown import shown
 from ..units import format_size
+from .driver import JobDriver
 from .store import JobStore
 from .taskmanagers import ConnectedTaskManager, TaskManagers
+
+if TYPE_CHECKING:
+    from .job_tasks import Cluster
 
 
 @final
@@ -37,22 +43,15 @@ class KeptPartition:
 
     Attributes:
         name: in the cluster.
-        address: of the data port that serves it: of a TaskManager, or of one of its slots.
+        address: of the TaskManager that serves it.
         subpartitions: how many.
         bytes: of its records.
-        taskmanager: address of the TaskManager; empty: it is `address`.
     """
 
     name: str
     address: str
     subpartitions: int
     bytes: int
-    taskmanager: str = ""
-
-    @property
-    def home(self) -> str:
-        """The address of its TaskManager."""
-        return self.taskmanager or self.address
 
 
 @final
@@ -94,7 +93,10 @@ class DatasetRecord:
             KeyError, TypeError: it is none.
         """
         values = {name: document[name] for name in cls.__dataclass_fields__}
-        values["partitions"] = tuple(KeptPartition(**each) for each in document["partitions"])
+        names = KeptPartition.__dataclass_fields__
+        values["partitions"] = tuple(
+            KeptPartition(**{name: each[name] for name in names}) for each in document["partitions"]
+        )
         return cls(**values)
 
 
@@ -200,7 +202,7 @@ class Datasets:
                 "format": each.format,
                 "bytes": each.bytes,
                 "partitions": len(each.partitions),
-                "taskmanagers": sorted({partition.home for partition in each.partitions}),
+                "taskmanagers": sorted({partition.address for partition in each.partitions}),
                 "missing": sorted(self._missing(each)),
             }
             for each in self._found.values()
@@ -215,18 +217,14 @@ class Datasets:
             found.link.send(DropDataset(key))
         for dataset in self._found.values():
             if dataset.key in keys:
-                self._at[dataset.key].update(found.location.data_addresses)
+                self._at[dataset.key].add(found.location.address)
             else:  # it is another process at an old address
-                self._at[dataset.key].difference_update(found.location.data_addresses)
+                self._at[dataset.key].discard(found.location.address)
 
     def lost(self, location: TaskManagerLocation) -> None:
         """A TaskManager has gone; it may come back with what it has."""
         for addresses in self._at.values():
-            addresses.difference_update(location.data_addresses)
-
-    def part_lost(self, key: str, location: TaskManagerLocation) -> None:
-        """A TaskManager has dropped its part of a dataset: one of its slots ended with a part of it."""
-        self._at.get(key, set()).difference_update(location.data_addresses)
+            addresses.discard(location.address)
 
     def _find(self, dataset_id: str) -> DatasetRecord:
         dataset = self._found.get(dataset_id)
@@ -237,13 +235,13 @@ class Datasets:
 
     def _missing(self, dataset: DatasetRecord) -> set[str]:
         here = self._at[dataset.key]
-        return {each.home for each in dataset.partitions if each.address not in here}
+        return {each.address for each in dataset.partitions if each.address not in here}
 
     def _drop(self, dataset: DatasetRecord) -> None:
         """Has its TaskManagers drop it; those that are away do when they come back."""
         addresses = self._at.pop(dataset.key, set())
         for found in self._taskmanagers.all():
-            if not addresses.isdisjoint(found.location.data_addresses):
+            if found.location.address in addresses:
                 found.link.send(DropDataset(dataset.key))
 
     async def _make_room(self, newest: DatasetRecord) -> None:
@@ -262,3 +260,69 @@ def readers_of(document: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
         if isinstance(operator, dict) and operator.get("function") == KEPT_DATASET:
             operator.setdefault("parameters", {})
             yield operator
+
+
+@final
+class JobDatasets:
+    """See the module.
+
+    Args:
+        job_id: of the job.
+        name: of the job.
+        scheduler: of the job.
+        driver: of the job.
+        cluster: the rest of the world.
+    """
+
+    def __init__(self, job_id: str, name: str, scheduler: Scheduler, driver: JobDriver, cluster: Cluster) -> None:
+        self._job_id = job_id
+        self._name = name
+        self._scheduler = scheduler
+        self._driver = driver
+        self._cluster = cluster
+        self._has_some = any(dataset.type.is_persistent for dataset in scheduler.topology.job.datasets)
+        self._written: dict[int, int] = {}
+
+    def finished(self, event: events.TasksReported) -> None:
+        """Tasks have told how much they wrote."""
+        if self._has_some:
+            self._written.update({partition: int(sizes.sum()) for partition, sizes in event.produced_bytes.items()})
+
+    async def leave(self, clock: Callable[[], float]) -> list[str]:
+        """The job has ended well, and is not closed yet.
+
+        Args:
+            clock: seconds since 1970.
+
+        Returns:
+            What became of each dataset, in words.
+        """
+        told = []
+        for number, places in self._scheduler.persistent().items():
+            topology = self._scheduler.topology
+            name = topology.job.datasets[number].name
+            if len(places) < len(topology.partitions_of(number)):
+                told.append(f"dataset {name!r} is not kept: a TaskManager that had a part of it was lost")
+                continue
+            (edge, *_) = topology.edges_of(number)
+            format, partitions = topology.job.edges[edge].format, tuple(self._partitions(number))
+            dataset = DatasetRecord(name, self._job_id, self._name, clock(), format, partitions)
+            names: dict[str, list[str]] = {}
+            for (_, _, location), partition in zip(places, partitions, strict=True):
+                names.setdefault(location.name, []).append(partition.name)
+            for taskmanager, mine in names.items():
+                self._cluster.send(taskmanager, KeepDataset(self._job_id, dataset.key, tuple(mine)))
+            try:
+                await self._cluster.keep_dataset(dataset)
+            except NetstackError as error:
+                told.append(str(error))
+            else:
+                told.append(f"dataset {name!r} is kept: {len(partitions)} partitions, {dataset.bytes} bytes")
+        return told
+
+    def _partitions(self, number: int) -> Iterator[KeptPartition]:
+        counts = self._scheduler.topology.subpartition_counts(number).tolist()
+        places = self._scheduler.persistent()[number]
+        for count, (partition, attempt, location) in zip(counts, places, strict=True):
+            name = self._driver.partition_name(partition, attempt)
+            yield KeptPartition(name, location.address, count, self._written.get(partition, 0))

@@ -39,7 +39,7 @@ from ..schedule.scheduler import Scheduler
 from ..schedule.slots.slots import PhysicalSlot
 from ..schedule.structures.arrays import IndexArray, index_array
 from ..shown import shown_text
-from .failures import Failed
+from .log import Failed
 
 Addressed: TypeAlias = tuple[str, Message]
 """The name of a TaskManager, and something for it."""

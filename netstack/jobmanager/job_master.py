@@ -49,21 +49,16 @@ from ..schedule.descriptors.shuffle import TaskManagerLocation
 from ..schedule.execution.execution_states import ExecutionInput, ExecutionState, JobState
 from ..schedule.scheduler import NO_SLOT, Scheduler
 from ..task.checkpoints import checked_subtask_report
-from .blame import PATIENCE_S, Blame
-from .checkpoint_commands import TaskCommands
 from .checkpoints import CheckpointReport, JobCheckpoints
-from .cluster import Cluster
 from .coordinator import JobCoordinator
+from .datasets import JobDatasets
 from .driver import JobDriver
-from .durable import until_stored
-from .failures import ENDED, Failed, FailureHistory
-from .job_datasets import JobDatasets
-from .job_inbox import JobInbox
-from .job_tasks import JobTasks
-from .log import JobLog
+from .job_inbox import PATIENCE_S, Blame, JobInbox
+from .job_tasks import Cluster, JobTasks, TaskCommands, TaskSender
+from .log import ENDED, Failed, FailureHistory, JobLog
 from .slots import slots_needed
 from .stacks import blocked_text
-from .task_sender import TaskSender
+from .store import until_stored
 
 LOGGER: Final = logging.getLogger("netstack.jobmanager")
 
@@ -118,7 +113,7 @@ class JobMaster:
                 takes none.
             storage: of its checkpoints; given when it takes some, or begins from one.
             restore: the checkpoint in `storage` that it begins from.
-            patience_s: how long a failure waits for a better explanation; see `blame`.
+            patience_s: how long a failure waits for a better explanation; see `job_inbox`.
             coordinator: takes part in the job from inside this process.
             in_thread: runs what blocks.
             clock: seconds since 1970, for the log.

@@ -1,6 +1,8 @@
-"""The tasks of one job: what they are called, where they are, what they returned.
+"""The tasks of one job: what they are called, where they are, what they returned, and what is said to them.
 
-Takes: deployments, and what attempts return. Gives: tasks by name, for people and for checkpoints, and results.
+Takes: deployments and other instructions of the scheduler, wishes of `JobCheckpoints`, what attempts return. Gives:
+tasks by name, for people and for checkpoints, results; messages to TaskManagers (through `Cluster`), events for the
+scheduler.
 
 Rules: the scheduler knows which attempt counts; it is only asked. What an attempt returned counts when the scheduler
 has taken its end for the task's.
@@ -8,15 +10,58 @@ has taken its end for the task's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, final
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol, final
+
+import trio
 
 from ..checkpoint.coordinator import JobTask, Subtask
+from ..checkpoint.snapshot import TaskFile
+from ..checkpoint.storage import CheckpointStorage
 from ..control.codec import Attempt
+from ..control.messages import AbortCheckpoint, CheckpointCompleted, Message, TriggerCheckpoint, submissions
+from ..errors import ErrorCode, RemoteProtocolError
 from ..schedule import events, instructions
 from ..schedule.execution.execution_states import ExecutionState
 from ..schedule.scheduler import Scheduler
 from ..schedule.slots.slots import PhysicalSlot
+from .datasets import DatasetRecord
+from .driver import JobDriver
+
+
+class Cluster(Protocol):
+    """What a job needs of the JobManager."""
+
+    def send(self, taskmanager: str, message: Message) -> None:
+        """Tells a TaskManager something; nothing happens when it is gone."""
+
+    async def wait_room(self, taskmanager: str) -> None:
+        """Waits until more may be sent to a TaskManager."""
+
+    def require(self, job_id: str, missing: int) -> None:
+        """The job lacks so many slots."""
+
+    def give_back(self, job_id: str, slots: Iterable[PhysicalSlot]) -> None:
+        """The job does not need these."""
+
+    def block(self, job_id: str, taskmanagers: Iterable[str]) -> None:
+        """The job wants no more slots of these for now; replaces what was said before."""
+
+    def heard_s(self, taskmanager: str) -> float | None:
+        """When it was last heard; None when it is gone."""
+
+    def ask_for_life(self, taskmanagers: Iterable[str]) -> None:
+        """Has these say something soon."""
+
+    def describe_slots(self) -> str:
+        """What slots there are, in words."""
+
+    async def put_committing(self, job_id: str) -> None:
+        """Notes on disk that the job begins to commit. Raises `NetstackError`: it cannot be written."""
+
+    async def keep_dataset(self, dataset: DatasetRecord) -> None:
+        """The job leaves this behind. Raises `NetstackError`: it cannot be kept, and is dropped."""
 
 
 @final
@@ -141,3 +186,153 @@ class JobTasks:
 
     def _number(self, subtask: Subtask) -> int:
         return self._scheduler.topology.subtask(self._vertices[subtask[0]], subtask[1])
+
+
+DESCRIPTORS_A_TURN: Final = 64
+"""Descriptors made before others get a turn: about a millisecond."""
+
+
+@final
+class TaskSender:
+    """Of one job.
+
+    Args:
+        job_id: of the job.
+        driver: makes messages of instructions.
+        cluster: reaches TaskManagers.
+    """
+
+    def __init__(self, job_id: str, driver: JobDriver, cluster: Cluster) -> None:
+        self._job_id = job_id
+        self._driver = driver
+        self._cluster = cluster
+
+    async def deploy(self, deploy: instructions.Deploy) -> None:
+        """Makes and sends descriptors; the scheduler is to be told nothing meanwhile.
+
+        Raises:
+            NetstackError: one cannot be made; nothing was sent.
+
+        Cancellation: some were sent.
+        """
+        found: dict[str, list[bytes]] = {}
+        for number, (name, descriptor) in enumerate(self._driver.deployments(deploy), 1):
+            found.setdefault(name, []).append(descriptor)
+            if not number % DESCRIPTORS_A_TURN:
+                await trio.lowlevel.checkpoint()
+        for name, descriptors in found.items():
+            for message in submissions(self._job_id, descriptors):
+                await self._cluster.wait_room(name)
+                self._cluster.send(name, message)
+
+    def send(
+        self,
+        instruction: instructions.Cancel
+        | instructions.CommitTasks
+        | instructions.UpdateGate
+        | instructions.ReleasePartitions,
+    ) -> None:
+        """Sends what is small."""
+        match instruction:
+            case instructions.Cancel():
+                messages = self._driver.cancellations(instruction)
+            case instructions.CommitTasks():
+                messages = self._driver.commits(instruction)
+            case instructions.UpdateGate():
+                messages = self._driver.updates(instruction)
+            case instructions.ReleasePartitions():
+                messages = self._driver.releases(instruction)
+        for name, message in messages:
+            self._cluster.send(name, message)
+
+
+LOGGER: Final = logging.getLogger("netstack.jobmanager")
+
+
+@final
+class TaskCommands:
+    """The tasks of one job, for its checkpoints (a `CheckpointCommands`).
+
+    Attributes:
+        last_stored: number and folder of the newest complete checkpoint of this run; None without any.
+    """
+
+    def __init__(
+        self,
+        job_id: str,
+        name: str,
+        tasks: JobTasks,
+        storage: CheckpointStorage,
+        cluster: Cluster,
+        taskmanagers: Collection[str],
+        *,
+        post: Callable[[events.Event], None],
+        note: Callable[[str, str], None],
+    ) -> None:
+        """Nothing is said yet.
+
+        Args:
+            job_id: of the job.
+            name: of the job.
+            tasks: its tasks.
+            storage: of its checkpoints.
+            cluster: reaches TaskManagers.
+            taskmanagers: names of those that the job uses now.
+            post: tells the scheduler something.
+            note: adds to the job's log: a word, and a sentence.
+        """
+        self.last_stored: tuple[int, str] | None = None
+        self._job_id = job_id
+        self._name = name
+        self._tasks = tasks
+        self._storage = storage
+        self._cluster = cluster
+        self._taskmanagers = taskmanagers
+        self._post = post
+        self._note = note
+        self._finals: dict[Subtask, TaskFile] = {}
+
+    def left(self, subtask: Subtask, final: dict[str, Any]) -> None:
+        """A task has ended, and written its final state.
+
+        Raises:
+            RemoteProtocolError: what it says of that is no file.
+        """
+        size_bytes, crc32 = final.get("size_bytes"), final.get("crc32")
+        if type(size_bytes) is not int or type(crc32) is not int:
+            raise RemoteProtocolError(ErrorCode.MALFORMED_FRAME, "the final state of a task has no size and checksum")
+        self._finals[subtask] = TaskFile(*subtask, size_bytes, crc32)
+
+    # For `JobCheckpoints`.
+
+    def trigger(self, barrier: bytes, subtasks: Iterable[Subtask], *, is_savepoint: bool, stops: bool) -> None:
+        """See `CheckpointCommands.trigger`."""
+        for name, attempts in self._tasks.by_taskmanager(subtasks).items():
+            self._cluster.send(name, TriggerCheckpoint(self._job_id, barrier, tuple(attempts), is_savepoint, stops))
+
+    def abort_checkpoint(self, checkpoint_id: int, subtasks: Iterable[Subtask]) -> None:
+        """See `CheckpointCommands.abort_checkpoint`."""
+        for name, attempts in self._tasks.by_taskmanager(subtasks).items():
+            self._cluster.send(name, AbortCheckpoint(self._job_id, checkpoint_id, tuple(attempts)))
+
+    def final_of(self, subtask: Subtask) -> TaskFile | None:
+        """See `CheckpointCommands.final_of`."""
+        return self._finals.get(subtask)
+
+    def checkpoint_stored(self, checkpoint_id: int) -> None:
+        """See `CheckpointCommands.checkpoint_stored`."""
+        self.last_stored = checkpoint_id, self._storage.path(checkpoint_id)
+        self._note("checkpoint", f"checkpoint {checkpoint_id} is complete")
+        self._post(events.CheckpointStored(0.0, checkpoint_id))
+        for taskmanager in self._taskmanagers:
+            self._cluster.send(taskmanager, CheckpointCompleted(self._job_id, checkpoint_id))
+
+    def checkpoint_aborted(self, checkpoint_id: int, reason: str, *, is_failure: bool) -> None:
+        """See `CheckpointCommands.checkpoint_aborted`."""
+        text = f"checkpoint {checkpoint_id} was aborted: {reason}"
+        self._note("failure" if is_failure else "checkpoint", text)
+        LOGGER.log(logging.WARNING if is_failure else logging.INFO, "job %s (%s): %s", self._job_id, self._name, text)
+
+    def fail(self, reason: str) -> None:
+        """See `CheckpointCommands.fail`."""
+        self._post(events.GlobalFailure(0.0, reason))

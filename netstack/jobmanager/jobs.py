@@ -41,11 +41,10 @@ from ..schedule.strategies.scheduling_types import InputConstraint, SchedulingTy
 from .checkpoint_owners import CheckpointOwners
 from .coordinator import JobCoordinator
 from .datasets import readers_of
-from .durable import FIRST_PAUSE_S, LONGEST_PAUSE_S, until_stored
-from .failures import FailureHistory, failure_documents
 from .job_master import JobMaster
+from .log import FailureHistory, failure_documents
 from .savepoints import adopt_savepoint
-from .store import StoredJob
+from .store import FIRST_PAUSE_S, LONGEST_PAUSE_S, StoredJob, until_stored
 
 if TYPE_CHECKING:
     from .service import JobManager

@@ -30,7 +30,6 @@ from ..control.link import CLIENT, JOBMANAGER, TASKMANAGER, ControlLink, Greetin
 from ..control.messages import (
     BlobKept,
     CloseJob,
-    DatasetLost,
     FetchBlob,
     JobClosed,
     JobOpened,
@@ -58,12 +57,11 @@ from ..shown import shown_text
 from ..transport import Listener, transport_for
 from ..version import __version__
 from .asks import Asks
-from .blobs import BlobServer
+from .blobs import BlobServer, Upload, Uploads
 from .config import JobManagerConfig
 from .datasets import DatasetRecord, Datasets
 from .job_master import JobMaster
 from .jobs import Jobs
-from .packages import Upload, Uploads
 from .slots import ClusterSlots
 from .stacks import StackQueries
 from .store import JobStore, open_job_store
@@ -406,11 +404,6 @@ class JobManager:
             raise ConnectionLost(shown_text(message.text, ERROR_CHARACTERS))
         if isinstance(message, Stacks):
             self.stacks.on_answer(name, message)
-            return
-        if isinstance(message, DatasetLost):
-            found = self.taskmanagers.get(name)
-            if found is not None:
-                self.datasets.part_lost(message.key, found.location)
             return
         if isinstance(message, Statistics):
             try:

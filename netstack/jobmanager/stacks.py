@@ -1,6 +1,7 @@
 """The Python stacks of a job's tasks: asked of every TaskManager that runs some, and put together.
 
-Takes: the question of a client, the answers of TaskManagers. Gives: one document, and texts about blocked slots.
+Takes: the question of a client, the answers of TaskManagers. Gives: one document, flame graphs, and texts about
+blocked slots.
 """
 
 from __future__ import annotations
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
     from .job_master import JobMaster
     from .service import JobManager
 
+SAMPLED_S: Final = 2.0
+"""For how long a job is sampled for a flame graph."""
+
+NODES_AT_MOST: Final = 4000
+NAME_CHARACTERS: Final = 160
+
+WAITING: Final = "(no task runs: the event loop waits, or serves the network)"
+
 ANSWER_S: Final = 5.0
 """A TaskManager that has not answered by then is listed without stacks."""
 
@@ -34,16 +43,48 @@ class StackQueries:
         self._manager = manager
         self._tokens = itertools.count(1)
         self._waiting: dict[int, trio.MemorySendChannel[tuple[str, dict[str, Any]]]] = {}
+        self._sampling = trio.Lock()
+        self._sampled: tuple[str, float, list[dict[str, Any]]] = "", 0.0, []
 
-    async def ask(self, master: JobMaster) -> dict[str, Any]:
-        """Where the code of a job's tasks is now.
+    async def flame_graph(self, master: JobMaster, vertex: int) -> dict[str, Any]:
+        """What the code of a vertex was doing during the last moments.
+
+        One job is sampled at a time, however many look; who looks at the same one meanwhile shares the samples.
 
         Args:
             master: of the job.
+            vertex: its index.
 
         Returns:
-            `tasks`: for each stack `taskmanager`, `slot`, `task`, `subtask`, `is_blocked`, `frames` (innermost first:
-            `file`, `line`, `function`); `silent`: names of TaskManagers that did not answer within `ANSWER_S`.
+            The root of a tree: `name`, `value` (samples), `children` (what was called, the frequent first).
+
+        Cancellation: samples under way are dropped.
+        """
+        asked_s = trio.current_time()
+        async with self._sampling:
+            job_id, at_s, rows = self._sampled
+            if job_id != master.job_id or at_s < asked_s:
+                rows = (await self.ask(master, SAMPLED_S))["tasks"]
+                self._sampled = master.job_id, trio.current_time(), rows
+        topology = master.scheduler.topology
+        places = {
+            (slot.location.taskmanager, slot.index)
+            for subtask in topology.subtasks_of(vertex)
+            if (slot := master.tasks.places.get(subtask)) is not None
+        }
+        return flame_tree(rows, topology.job.vertices[vertex].name, places)
+
+    async def ask(self, master: JobMaster, sampled_s: float = 0.0) -> dict[str, Any]:
+        """Where the code of a job's tasks is now, or was while it was sampled.
+
+        Args:
+            master: of the job.
+            sampled_s: for how long it is sampled; 0 looks once.
+
+        Returns:
+            `tasks`: for each stack `taskmanager`, `slot`, `task`, `subtask`, `is_blocked` (of samples `count`),
+            `frames` (innermost first: `file`, `line`, `function`); `silent`: names of TaskManagers that did not answer
+            within `ANSWER_S`.
 
         Cancellation: answers that come later are dropped.
         """
@@ -56,8 +97,8 @@ class StackQueries:
         silent = set(names)
         try:
             for name in names:
-                self._manager.send(name, AskStacks(token, master.job_id))
-            with trio.move_on_after(ANSWER_S):
+                self._manager.send(name, AskStacks(token, master.job_id, sampled_s))
+            with trio.move_on_after(sampled_s + ANSWER_S):
                 while silent:
                     name, document = await receive.receive()
                     silent.discard(name)
@@ -76,6 +117,50 @@ class StackQueries:
         if waiting is not None:
             with contextlib.suppress(trio.WouldBlock):  # it answers more than once
                 waiting.send_nowait((name, message.document))
+
+
+def flame_tree(rows: list[dict[str, Any]], task: str, places: set[tuple[str, int]]) -> dict[str, Any]:
+    """Samples as a tree of calls.
+
+    Args:
+        rows: of a job, as TaskManagers tell them: nothing of it is trusted.
+        task: name of the vertex. Samples of other ones are left out; those in which no operator's code is on the stack
+            may be anybody's in that slot, and count.
+        places: TaskManagers and slots that have a subtask of it.
+
+    Returns:
+        See `StackQueries.flame_graph`; of `NODES_AT_MOST` nodes at most, deeper calls are left out.
+    """
+    root: dict[str, Any] = {"name": "root", "value": 0, "children": {}}
+    left = NODES_AT_MOST
+    for row in rows:
+        count, slot = row.get("count"), row.get("slot")
+        if type(count) is not int or count < 1 or row.get("task") not in ("", task):
+            continue
+        if slot is not None and (type(slot) is not int or (row["taskmanager"], slot) not in places):
+            continue
+        node = root
+        node["value"] += count
+        for name in [_frame_name(frame) for frame in reversed(row["frames"])] or [WAITING]:
+            children = node["children"]
+            if name not in children:
+                if not left:
+                    break
+                left -= 1
+                children[name] = {"name": name, "value": 0, "children": {}}
+            node = children[name]
+            node["value"] += count
+    return _listed(root)
+
+
+def _frame_name(frame: dict[str, Any]) -> str:
+    file = "/".join(str(frame.get("file", "")).split("/")[-2:])
+    return shown_text(f"{frame.get('function')} ({file}:{frame.get('line')})", NAME_CHARACTERS)
+
+
+def _listed(node: dict[str, Any]) -> dict[str, Any]:
+    children = sorted(node["children"].values(), key=lambda child: -child["value"])
+    return {"name": node["name"], "value": node["value"], "children": [_listed(child) for child in children]}
 
 
 def place_of(message: SlotBlocked) -> dict[str, Any]:

@@ -11,7 +11,8 @@ Takes: documents of jobs. Gives: the same, after any kill.
     FOLDER/code/HASH.zip              packages that were sent with jobs
 
 Rules: a file is there whole or not at all: it is written beside, synchronised, and renamed. A damaged file is an error
-that names it; it never hides the other jobs. The calls block: whoever has an event loop runs them in a thread.
+that names it; it never hides the other jobs. The calls block: whoever has an event loop runs them in a thread,
+and `until_stored` tries one again until it succeeds.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, final
 
 import msgpack
+import trio
 
 from ..errors import ConfigError, NetstackError
 from ..json_text import json_text
@@ -361,3 +363,31 @@ def _write_bytes(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             part.unlink()
         raise JobStoreError(f"{path}: {error}; free or replace the disk") from error
+
+
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 30.0
+"""Between two tries of what a disk does not take, or give, now."""
+
+
+async def until_stored(write: Callable[[], Awaitable[None]], waits: Callable[[str], None]) -> None:
+    """Writes until that succeeds.
+
+    Args:
+        write: raises `NetstackError` when it cannot.
+        waits: told why it is not stored yet; told "" when it is.
+
+    Cancellation: a write that has begun ends; it may be stored or not.
+    """
+    pause_s = FIRST_PAUSE_S
+    while True:
+        try:
+            with trio.CancelScope(shield=True):
+                await write()
+        except NetstackError as error:
+            waits(f"{error}; it is tried again in {pause_s:g} s")
+        else:
+            waits("")
+            return
+        await trio.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..schedule.execution.execution_states import ExecutionState, JobState
 from .checkpoints import CheckpointReport
-from .failures import failure_documents
 from .job_master import JobMaster
+from .log import failure_documents
 from .stacks import blocked_text, place_of
 
 if TYPE_CHECKING:

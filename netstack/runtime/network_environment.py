@@ -5,6 +5,7 @@ Takes: an address and a `NetworkConfig`. Gives: partitions to write to, gates to
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,12 +17,13 @@ from ..buffer.network_pool import NetworkBufferPool
 from ..buffer.requirements import gate_buffers, partition_buffers
 from ..buffer.statistics import NetworkBufferPoolStatistics
 from ..config import NATIVE_DIALECT, NetworkConfig
-from ..errors import ConfigError, LocalProtocolError
+from ..errors import ConfigError, LocalProtocolError, NetstackError
 from ..ids import ChannelDescriptor, ResultPartitionType, partition_id
 from ..inbound.channel import RemoteInputChannel
 from ..inbound.gate import InputChannel, SingleInputGate
 from ..inbound.receiver import ChannelReceiver
 from ..outbound.partition import ResultPartition
+from ..shuffle.files import SealedFiles
 from ..transport import ByteStream, Listener, transport_for
 from .admission import Admission
 from .authentication import Secret
@@ -31,7 +33,7 @@ from .dialling import connect_stream
 from .endpoint import NetworkEndpoint
 from .flusher import Flusher
 from .gate_names import GateNames
-from .kept import KeptPartitions
+from .kept import KeptPartitions, KeptTogether
 from .local_channels import is_same_address, open_local_channel
 from .memory_watch import MemoryWatch
 from .parking import ThreadParking
@@ -44,6 +46,8 @@ from .visits import Visits
 
 if TYPE_CHECKING:
     from .prometheus import MetricsServer
+
+LOGGER: Final = logging.getLogger("netstack")
 
 GOODBYE_GRACE_S: Final = 1.0
 """How long a closing TaskManager waits for its peers' goodbyes: a loaded peer answers within milliseconds, a dead one
@@ -65,6 +69,7 @@ class NetworkEnvironment:
         greet: Callable[[ByteStream], Awaitable[None]] | None = None,
         connect: Callable[[str], Awaitable[ByteStream]] = connect_stream,
         on_accepted_end: Callable[[ByteStream], None] | None = None,
+        together: KeptTogether | None = None,
     ) -> None:
         """See `network_environment_on`."""
         self.config = config
@@ -99,7 +104,7 @@ class NetworkEnvironment:
         self.has_unsent = self._endpoint.has_unsent
         self.settle = self._endpoint.settle
         self._memory_watch = MemoryWatch()
-        self.kept = KeptPartitions(config, self._pool, nursery, self.visits)
+        self.kept = KeptPartitions(config, self._pool, nursery, self.visits, together)
         """What its partitions in files share."""
         self._gates: dict[SingleInputGate, Producers] = {}
         self._gate_names = GateNames()
@@ -178,6 +183,30 @@ class NetworkEnvironment:
         self._memory_watch.check(self._pool.statistics())
         return partition
 
+    def take_over(self, name: str, sealed: SealedFiles) -> None:
+        """Serves a partition that another process has written and sealed, until `release_partition`.
+
+        Args:
+            name: its id; one that is here already is left as it is.
+            sealed: its files, in the folder that both processes use. Where they are gone consumers do not find it.
+        """
+        self._check_open()
+        if self._registry.find(name) is not None:
+            return
+
+        def failed(error: NetstackError) -> None:
+            LOGGER.warning("partition %s, which another process has left, cannot be served: %s", name, error)
+
+        partition = self.kept.factory.take_over(
+            name,
+            sealed,
+            on_released=self._registry.remove,
+            on_readable=self._registry.on_readable,
+            on_failed=failed,
+            host=self,
+        )
+        self._registry.add(partition)
+
     async def open_gate(self, descriptors: Sequence[ChannelDescriptor]) -> SingleInputGate:
         """Opens one input gate over any number of channels, local and remote.
 
@@ -202,7 +231,8 @@ class NetworkEnvironment:
             raise ConfigError("a gate needs at least one ChannelDescriptor")
         addresses = {descriptor.address for descriptor in descriptors}
         local = {address for address in addresses if any(is_same_address(mine, address) for mine in self._addresses)}
-        remote = sum(descriptor.address not in local for descriptor in descriptors)
+        is_local = [each.address in local or self._is_sealed_here(each) for each in descriptors]
+        remote = is_local.count(False)
         config = self.config
         buffers = gate_buffers(remote, config)
         pool = None
@@ -239,7 +269,7 @@ class NetworkEnvironment:
         self._memory_watch.check(self._pool.statistics())
         try:
             for index, descriptor in enumerate(descriptors):
-                if descriptor.address in local:
+                if is_local[index]:
                     open_local_channel(gate, index, descriptor, self._registry)
                     self._announce_start_size(gate.channels[index])
                     continue
@@ -375,6 +405,11 @@ class NetworkEnvironment:
             self._endpoint.abort()
         self._pool.destroy()
 
+    def _is_sealed_here(self, descriptor: ChannelDescriptor) -> bool:
+        """Whether this process has written what another one of its TaskManager serves by now."""
+        partition = self._registry.find(descriptor.partition_id)
+        return partition is not None and partition.store is not None and partition.store.is_sealed
+
     def _announce_start_size(self, channel: InputChannel) -> None:
         start_bytes = self.config.debloat_start_buffer_bytes
         if self.config.debloat_target_s is not None and start_bytes is not None:
@@ -466,6 +501,7 @@ async def network_environment_on(
     connect: Callable[[str], Awaitable[ByteStream]] = connect_stream,
     on_accepted_end: Callable[[ByteStream], None] | None = None,
     metrics: MetricsServer | None = None,
+    together: KeptTogether | None = None,
 ) -> AsyncIterator[NetworkEnvironment]:
     """Opens a NetworkEnvironment whose streams somebody else accepts; `open_task_manager` for one that accepts its own.
 
@@ -478,6 +514,7 @@ async def network_environment_on(
         connect: makes a stream to an address, see there too.
         on_accepted_end: told when the connection on a stream of the listener is over, if `admission` is None.
         metrics: served meanwhile.
+        together: where partitions are kept in files together with other processes; None: in a folder of its own.
 
     Cancellation and the end of the block: as in `open_task_manager`. However it ends, its files are removed.
     """
@@ -492,6 +529,7 @@ async def network_environment_on(
             greet=greet,
             connect=connect,
             on_accepted_end=on_accepted_end,
+            together=together,
         )
         at_the_end.push_async_callback(manager.kept.close)  # when no thread uses its files any more
         if metrics is not None:

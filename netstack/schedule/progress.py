@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ConfigError, LocalProtocolError
+from ..ids import ResultPartitionType
 from .adaptive.dynamic_graph import DynamicGraph
 from .adaptive.explanation import ParallelismExplanation, explain
 from .adaptive.parallelism import Decision, decide
@@ -91,6 +92,7 @@ class Progress:
 
     def __init__(self, job: JobGraph, job_id: str, offloader: Offloader, settings: SchedulerSettings) -> None:
         self._settings = settings
+        self._has_hybrid = any(each.type is ResultPartitionType.HYBRID_FULL for each in job.datasets)
         self.topology = Topology(job, most_decided=settings.adaptive.most)
         self.regions = Regions(self.topology)
         self.executions = Executions()
@@ -306,19 +308,23 @@ class Progress:
         """What the current attempt of a subtask writes is in this place."""
         number = index_array([subtask])
         partitions = self.partitions_of(number)
-        places = np.full(partitions.size, self._place_of(slot), np.int32)
-        self.tracker.track(partitions, places, np.full(partitions.size, self.executions.attempts[subtask], np.uint32))
+        places = [self._place_of(slot, int(dataset)) for dataset in self.topology.dataset_of_partition[partitions]]
+        self.tracker.track(
+            partitions, index_array(places), np.full(partitions.size, self.executions.attempts[subtask], np.uint32)
+        )
 
     def add_taskmanager(self, location: TaskManagerLocation) -> None:
-        """A TaskManager is there: each of its data ports is a place for partitions."""
+        """A TaskManager is there: each of its data ports is a place for partitions, its own one the last."""
         first = len(self.locations)
-        self.locations += [replace(location, address=address) for address in location.data_addresses]
+        self.locations += [
+            replace(location, address=address) for address in (*location.slot_addresses, location.address)
+        ]
         self.taskmanagers[location.name] = range(first, len(self.locations))
 
-    def _place_of(self, slot: PhysicalSlot) -> int:
-        """The place of what tasks in a slot write."""
+    def _place_of(self, slot: PhysicalSlot, dataset: int) -> int:
+        """The place of what tasks in a slot write: the slot itself, or the TaskManager, which serves what is sealed."""
         places = self.taskmanagers[slot.location.taskmanager]
-        return places[slot.index if len(places) > 1 else 0]
+        return places[-1 if len(places) == 1 or self.topology.job.datasets[dataset].type.is_blocking else slot.index]
 
     def occupying(self, subtasks: IndexArray) -> FlagArray:
         """For each, whether it has not ended, or still has its slot: then it cannot be scheduled again."""
@@ -332,8 +338,9 @@ class Progress:
             return
         for vertex, indices in self.topology.by_vertex(subtasks):
             own = indices + np.int32(self.topology.subtasks_of(vertex).start)
-            places = index_array([self._place_of(slot) for slot in self.allocation.slots_of(own)])
+            slots = self.allocation.slots_of(own)
             for dataset in self.topology.outputs_of(vertex):
+                places = index_array([self._place_of(slot, dataset) for slot in slots])
                 partitions = indices + np.int32(self.topology.partitions_of(dataset).start)
                 self.tracker.track(partitions, places, self.executions.attempts[own])
         self.deployment.produced(subtasks)
@@ -371,7 +378,19 @@ class Progress:
             if unneeded.groups and self._settings.release_partitions:
                 self.deployment.invalidate(index_array(unneeded.groups))
                 self.release_partitions(unneeded.partitions)
+        self._move_hybrid(subtasks)
         self.deployment.produced(subtasks)
+
+    def _move_hybrid(self, subtasks: IndexArray) -> None:
+        """Hybrid results that are complete are where blocking ones are from the beginning: at the TaskManager."""
+        if not self._has_hybrid:
+            return
+        for partition in self.tracker.tracked(self.partitions_of(subtasks)).tolist():
+            dataset = int(self.topology.dataset_of_partition[partition])
+            if self.topology.job.datasets[dataset].type is ResultPartitionType.HYBRID_FULL:
+                name = self.locations[self.tracker.places[partition]].name
+                self.tracker.places[partition] = self.taskmanagers[name][-1]
+        self.deployment.moved(self.topology.produced_by_all(subtasks))
 
     # --------------------------------------------------------------------------------------------- partitions
 

@@ -3,9 +3,10 @@
 Takes: pages to append, an index, extents to read. Gives: where they are; bytes; typed errors of what the system says.
 
 A process has one folder, locked while it lives; what is in a folder whose lock is free was left by a dead process, and
-whoever starts next in the same place removes it. A partition has `NUMBER.index` and one `NUMBER.data`, or one
-`NUMBER.SUBPARTITION.data` for each subpartition. Files are never synchronised: nothing of them is read after the
-process has ended.
+whoever starts next in the same place removes it. The processes of one TaskManager share a folder: each has names of its
+own there, all of them hold the lock, and the last one to leave removes the folder. A partition has `NAME.index` and one
+`NAME.data`, or one `NAME.SUBPARTITION.data` for each subpartition. Files are never synchronised: nothing of them is
+read after all these processes have ended.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, final
 
 from ..errors import DiskFull, PartitionDamaged, ShuffleStorageError
@@ -34,23 +37,44 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class SealedFiles:
+    """The files of a partition of which everything is written.
+
+    Attributes:
+        name: what the names of the files begin with.
+        subpartitions: how many.
+        drain: what its EndOfData says.
+        stored_bytes: on disk.
+    """
+
+    name: str
+    subpartitions: int
+    drain: bool
+    stored_bytes: int
+
+
+@final
 class ShuffleFolder:
-    """The folder of one process (of one TaskManager, if it has several).
+    """The folder of one process, or of several that serve one TaskManager.
 
     Attributes:
         path: where it is.
+        prefix: what the names of this process's files begin with.
         open_files: partitions that have files open.
     """
 
-    def __init__(self, parent: str | None, name: str) -> None:
+    def __init__(self, parent: str | None, name: str, prefix: str = "") -> None:
         """Touches nothing yet.
 
         Args:
             parent: an existing folder; None is the system's temporary folder.
-            name: its own; starts with `FOLDER_PREFIX`, and nobody else has it.
+            name: starts with `FOLDER_PREFIX`.
+            prefix: nobody else in the folder has the same.
         """
         self._parent = parent or tempfile.gettempdir()
         self.path = os.path.join(self._parent, name)
+        self.prefix = prefix
         self.open_files: set[PartitionFiles] = set()
         self._lock = -1
 
@@ -68,23 +92,37 @@ class ShuffleFolder:
         with _naming(f"a folder in {self._parent}"):
             remove_leftovers(self._parent)
             while True:
-                os.mkdir(self.path, 0o700)
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(self.path, 0o700)
                 lock = os.path.join(self.path, LOCK_NAME)
                 try:
                     self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                except FileNotFoundError:  # the last one who was there has just left, and taken it along
+                    continue
                 except OSError:
-                    os.rmdir(self.path)
+                    with contextlib.suppress(OSError):
+                        os.rmdir(self.path)
                     raise
-                fcntl.flock(self._lock, fcntl.LOCK_EX)
-                if os.path.exists(lock):
-                    break
+                fcntl.flock(self._lock, fcntl.LOCK_SH)
+                with contextlib.suppress(FileNotFoundError):
+                    if os.path.samestat(os.stat(lock), os.fstat(self._lock)):
+                        break
                 os.close(self._lock)  # somebody who starts as well took it for a dead one, in between
                 self._lock = -1
 
     def remove(self) -> None:
-        """Removes it with everything in it; idempotent. No other thread may use it any more."""
+        """Removes what this process has there, and the folder if no other one uses it; idempotent.
+
+        No other thread may use it any more.
+        """
         if self._lock >= 0:
-            shutil.rmtree(self.path, ignore_errors=True)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:  # another process uses it
+                for files in [*self.open_files]:
+                    files.remove()
+            else:
+                shutil.rmtree(self.path, ignore_errors=True)
         self.close()
 
     def close(self) -> None:
@@ -122,6 +160,21 @@ def remove_leftovers(parent: str) -> list[str]:
     return removed
 
 
+def remove_files(parent: str, folders: str, prefix: str, but: frozenset[str]) -> None:
+    """Removes what a process that has died left in folders that others use.
+
+    Args:
+        parent: where the folders are.
+        folders: what their names begin with.
+        prefix: what the names of its files begin with.
+        but: names of partitions that are somebody else's by now.
+    """
+    for path in glob.iglob(os.path.join(glob.escape(parent), f"{folders}*", f"{prefix}*")):
+        if os.path.basename(path).partition(".")[0] not in but:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
 @final
 class PartitionFiles:
     """The files of one partition. Each method is called by one thread at a time, but `read_block` by any number.
@@ -138,7 +191,7 @@ class PartitionFiles:
 
         Args:
             folder: where they are; it closes them at the end if nobody has removed them.
-            number: of the partition, unique in it.
+            number: of the partition, unique in this process.
             subpartitions: how many.
             own_files: whether each has a data file of its own.
             ticks: seconds; what writes take is measured with it.
@@ -148,7 +201,8 @@ class PartitionFiles:
         self.free_share = 1.0
         self._ticks = ticks
         self._folder = folder
-        self._base = os.path.join(folder.path, str(number))
+        self.name = f"{folder.prefix}{number}"
+        self._is_ours = True
         self._count = subpartitions if own_files else 1
         self._descriptors: list[int] = [-1] * self._count
         self._ends = [0] * self._count
@@ -156,11 +210,32 @@ class PartitionFiles:
     @property
     def index_path(self) -> str:
         """Where the index is."""
-        return f"{self._base}.index"
+        return os.path.join(self._folder.path, f"{self.name}.index")
 
     def data_path(self, file: int) -> str:
         """Where a data file is."""
-        return f"{self._base}.{file}.data" if self.own_files else f"{self._base}.data"
+        return os.path.join(self._folder.path, f"{self.name}.{file}.data" if self.own_files else f"{self.name}.data")
+
+    def hand_over(self) -> None:
+        """Another process removes them; this one goes on reading what it has open."""
+        self._is_ours = False
+
+    def take_over(self, name: str) -> None:
+        """Another process has written and sealed them; they are read and removed here from now on.
+
+        Args:
+            name: what the names of the files begin with.
+
+        Raises:
+            PartitionDamaged: they are gone.
+        """
+        self.name = name
+        with _missing(self.index_path):
+            os.stat(self.index_path)
+            for file in range(self._count):
+                with contextlib.suppress(FileNotFoundError):  # nothing was written for it
+                    self._descriptors[file] = os.open(self.data_path(file), os.O_RDONLY | os.O_CLOEXEC)
+        self._folder.open_files.add(self)
 
     def append(self, file: int, pieces: Iterable[Piece]) -> tuple[int, int]:
         """Writes pieces one after the other at the end of a data file. Returns (offset, bytes).
@@ -283,6 +358,8 @@ class PartitionFiles:
         """Closes and removes the files; what is missing is fine."""
         written = [self.data_path(file) for file, descriptor in enumerate(self._descriptors) if descriptor >= 0]
         self.close()
+        if not self._is_ours:
+            return
         for path in (*written, self.index_path):
             with contextlib.suppress(OSError):
                 os.unlink(path)

@@ -14,10 +14,10 @@ from ..buffer.requirements import sort_buffers
 from ..buffer.segment import Segment
 from ..config import NetworkConfig
 from ..errors import NetstackError
-from ..ids import PartitionId, ResultPartitionType
+from ..ids import PartitionId, ResultPartitionType, partition_id
 from ..outbound.partition import PartitionHost, ResultPartition
 from .compression import PageCompression, WriteCost
-from .files import ShuffleFolder
+from .files import SealedFiles, ShuffleFolder
 from .reading import Disk, ReadScheduler
 from .store import DiskQuota, PartitionStore, StoreHost
 
@@ -26,12 +26,29 @@ from .store import DiskQuota, PartitionStore, StoreHost
 class KeptPartitionFactory:
     """What all kept partitions of a TaskManager share: the folder, the disk, memory to read, the quota."""
 
-    def __init__(self, config: NetworkConfig, network: NetworkBufferPool, disk: Disk, folder: ShuffleFolder) -> None:
-        """Args: settings; where segments come from; who runs what touches files; where the files are."""
+    def __init__(
+        self,
+        config: NetworkConfig,
+        network: NetworkBufferPool,
+        disk: Disk,
+        folder: ShuffleFolder,
+        hand_over: Callable[[PartitionId, SealedFiles], None] | None = None,
+    ) -> None:
+        """Nothing is kept yet.
+
+        Args:
+            config: settings.
+            network: where segments come from.
+            disk: runs what touches files.
+            folder: where the files are.
+            hand_over: told of sealed partitions that may be read again: whoever is behind it serves their files from
+                then on, and removes them. None: they are served here only.
+        """
         self._config = config
         self._network = network
         self._disk = disk
         self._folder = folder
+        self._hand_over = hand_over
         self._made = 0
         self._cost = WriteCost()
         self.quota = DiskQuota(config.shuffle_disk_bytes)
@@ -60,8 +77,62 @@ class KeptPartitionFactory:
         Raises:
             InsufficientBuffers: its guaranteed buffers are not free.
         """
+        memory = self._memory(f"partition {name!r} with {subpartitions} subpartitions", subpartitions)
+        partition, store = self._make(name, kind, subpartitions, memory, on_released, on_readable, host)
+
+        def failed(error: NetstackError) -> None:
+            partition.fail(str(error))
+
+        store.on_failed = failed
+        store.attach(partition)
+        return partition
+
+    def take_over(
+        self,
+        name: str,
+        sealed: SealedFiles,
+        *,
+        on_released: Callable[[ResultPartition], None],
+        on_readable: Callable[[ResultPartition], None],
+        on_failed: Callable[[NetstackError], None],
+        host: PartitionHost,
+    ) -> ResultPartition:
+        """A partition whose files another process has handed over; it can be read when these are open.
+
+        Args:
+            name: its id.
+            sealed: its files.
+            on_released: see `create`.
+            on_readable: told when it can be read.
+            on_failed: told when its files are not there; it is released then.
+            host: see `create`.
+        """
+        memory = self._network.create_pool(0, 0), _nothing
+        kind = ResultPartitionType.BLOCKING
+        partition, store = self._make(
+            partition_id(name), kind, sealed.subpartitions, memory, on_released, on_readable, host
+        )
+
+        def failed(error: NetstackError) -> None:
+            partition.release()
+            on_failed(error)
+
+        store.on_failed = failed
+        store.take_over(sealed)
+        return partition
+
+    def _make(
+        self,
+        name: PartitionId,
+        kind: ResultPartitionType,
+        subpartitions: int,
+        memory: tuple[LocalBufferPool, Callable[[], None]],
+        on_released: Callable[[ResultPartition], None],
+        on_readable: Callable[[ResultPartition], None],
+        host: PartitionHost,
+    ) -> tuple[ResultPartition, PartitionStore]:
         config = self._config
-        pool, free_memory = self._memory(f"partition {name!r} with {subpartitions} subpartitions", subpartitions)
+        pool, free_memory = memory
         self._made += 1
         store = PartitionStore(
             self._made,
@@ -96,17 +167,14 @@ class KeptPartitionFactory:
         def sealed() -> None:
             pool.destroy()
             free_memory()
+            if self._hand_over is not None and kind.is_reconsumable:
+                self._hand_over(name, store.hand_over())
             on_readable(partition)
             if partition.on_acknowledged is not None:
                 partition.on_acknowledged()
 
-        def failed(error: NetstackError) -> None:
-            partition.fail(str(error))
-
         store.on_sealed = sealed
-        store.on_failed = failed
-        store.attach(partition)
-        return partition
+        return partition, store
 
     def _memory(self, purpose: str, subpartitions: int) -> tuple[LocalBufferPool, Callable[[], None]]:
         """The pool that a partition is written with, and how its memory is given back when the pool is destroyed."""

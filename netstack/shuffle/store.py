@@ -26,7 +26,7 @@ from ..ids import ResultPartitionType
 from ..outbound.partition import PartitionHost, ResultPartition
 from ..outbound.subpartition_view import SubpartitionView
 from .compression import SCARCE, PageCompression
-from .files import PartitionFiles, ShuffleFolder
+from .files import PartitionFiles, SealedFiles, ShuffleFolder
 from .index import Extent, RegionEntry, RegionIndex
 from .reading import Disk, ReadScheduler
 from .region import Region
@@ -207,6 +207,28 @@ class PartitionStore:
         else:
             self._write_next()
             self._tell_views()
+
+    def hand_over(self) -> SealedFiles:
+        """Another process serves the files from now on, and removes them; call it when they are sealed."""
+        self.files.hand_over()
+        return SealedFiles(self.files.name, self._subpartitions, self.drain, self.stored_bytes)
+
+    def take_over(self, sealed: SealedFiles) -> None:
+        """Serves what another process has written and sealed; nothing is written here. `on_sealed` tells the rest."""
+        self._is_sealing = True
+        self.drain = sealed.drain
+        self.retain_files()
+
+        def taken(_: object, error: NetstackError | None) -> None:
+            self.stored_bytes = sealed.stored_bytes
+            self._quota.used_bytes += sealed.stored_bytes
+            self.release_files()
+            if error is not None:
+                self._on_error(error)
+            elif not self.is_released:
+                self._sealed()
+
+        self._disk.submit(lambda: self.files.take_over(sealed.name), taken)
 
     def fail(self, cause: str) -> None:
         """The producer failed: views are told."""
@@ -432,6 +454,9 @@ class PartitionStore:
         if error is not None:
             self._on_error(error)
             return
+        self._sealed()
+
+    def _sealed(self) -> None:
         self.is_sealed = True
         if self.kind.is_blocking:
             self.index = RegionIndex(self._subpartitions, own_files=self.files.own_files)

@@ -23,6 +23,7 @@ from ..errors import NetstackError, RequestRefused
 from ..runtime.authentication import Secret
 from ..runtime.causes import root_cause
 from ..runtime.dialling import connect_stream
+from ..runtime.kept import KeptTogether
 from ..runtime.network_environment import NetworkEnvironment, network_environment_on
 from ..shown import shown_error
 from ..transport import ByteStream
@@ -49,6 +50,7 @@ class Environments:
         secret: proven on every stream that is dialled.
         connect: makes a stream to an address, see `NetworkEndpoint`.
         on_stream_end: told when a connection that `accept` was given is over.
+        together: where an environment, by its name, keeps partitions with those of other processes; None: by itself.
     """
 
     def __init__(
@@ -60,7 +62,9 @@ class Environments:
         secret: Secret | None,
         connect: Callable[[str], Awaitable[ByteStream]] = connect_stream,
         on_stream_end: Callable[[ByteStream], None],
+        together: Callable[[str], KeptTogether | None] = lambda name: None,
     ) -> None:
+        self._together = together
         self._address = address
         self._network = network
         self._pool = pool
@@ -102,6 +106,24 @@ class Environments:
         """
         async with self._open(job_id, network, data_address) as environment:
             yield environment
+
+    @asynccontextmanager
+    async def of_job(
+        self, job_id: str, network: NetworkConfig | None, data_address: str, *, timeout_s: float
+    ) -> AsyncIterator[NetworkEnvironment]:
+        """The environment of a job: one of its own where it has settings of its own, else the shared one.
+
+        Args, Raises: see `own` and `join`. Cancellation, and the end of the block: it is left.
+        """
+        if network is not None:
+            async with self.own(job_id, network, data_address) as environment:
+                yield environment
+            return
+        environment = await self.join(data_address, timeout_s=timeout_s)
+        try:
+            yield environment
+        finally:
+            self.leave()
 
     async def join(self, data_address: str, *, timeout_s: float) -> NetworkEnvironment:
         """The shared environment, opened if need be; `leave` when it is not needed any more.
@@ -187,6 +209,7 @@ class Environments:
                 greet=partial(write_route, environment=name),
                 connect=self._connect,
                 on_accepted_end=self._on_stream_end,
+                together=self._together(name),
             ) as environment:
                 yield environment
         finally:

@@ -3,8 +3,9 @@
 Takes: messages of a JobManager. Gives: the same messages to the slots they are about, answers of several slots as one.
 
 A job is opened in a slot when its first task there arrives. A task's descriptor names its slot; later messages about
-the attempt follow it. Messages about partitions go to every slot that has the job: it ignores what
-it does not have.
+the attempt follow it. What a slot has written and sealed is served here from then on, so it outlives the slot's
+process: the network environment for that is opened when the first such partition is told of, and what slots say behind
+that waits meanwhile, so that nobody is sent to a partition that cannot be reached yet.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from ..control.messages import (
     Message,
     OpenJob,
     OperatorEvent,
+    PartitionSealed,
     ReleasePartitions,
     SlotBlocked,
     SlotEnded,
@@ -38,10 +40,15 @@ from ..control.messages import (
     TriggerCheckpoint,
     UpdateGate,
 )
-from ..errors import ErrorCode, RemoteProtocolError
-from ..shown import shown, shown_text
+from ..errors import ErrorCode, NetstackError, RemoteProtocolError
+from ..runtime.network_environment import NetworkEnvironment
+from ..shown import shown, shown_error, shown_text
+from ..shuffle.files import SealedFiles
 from ..transport import told_address, url_parts
 from .blob_reader import BlobReader, Fetch
+from .datasets import KeptDatasets
+from .environments import Environments
+from .network_settings import config_of
 from .slot import Slot
 
 
@@ -57,6 +64,8 @@ class RelayedJob:
         blobs: BlobReader,
         fetch: Fetch,
         source: str,
+        environments: Environments,
+        datasets: KeptDatasets,
     ) -> None:
         """Nothing is in any slot yet.
 
@@ -67,6 +76,11 @@ class RelayedJob:
             blobs: keeps what jobs fetch, for all slots.
             fetch: brings a blob over the link of the job.
             source: the host of the JobManager.
+            environments: of the TaskManager; one of them serves what slots have sealed.
+            datasets: of the TaskManager.
+
+        Raises:
+            ConfigError: the settings of its network cannot work.
         """
         self.job_id = opening.job_id
         self.name = shown_text(opening.name)
@@ -82,6 +96,14 @@ class RelayedJob:
         self._progress: dict[int, Plain] = {}
         self._is_closing = False
         self._closed = trio.Event()
+        self._environments = environments
+        self._datasets = datasets
+        network = self._network_in(slots[0])
+        self._network = None if network is None else config_of(network)
+        self._environment: NetworkEnvironment | None = None
+        self._partitions: set[str] = set()
+        self._waiting: list[Message] = []  # for the environment
+        self._changed = trio.Event()
 
     async def live(self) -> None:
         """Tasks may come until it is closed; then waits until no slot has anything of it.
@@ -90,9 +112,31 @@ class RelayedJob:
         """
         self._send(JobOpened(self.job_id))
         try:
+            await self._changed.wait()
+            if self._waiting:
+                await self._serve_sealed()
             await self._closed.wait()
         finally:
             self._blobs.job_left(self.job_id)
+
+    async def _serve_sealed(self) -> None:
+        opening = self._opening
+        try:
+            async with self._environments.of_job(
+                self.job_id, self._network, opening.data_address, timeout_s=opening.memory_timeout_s
+            ) as environment:
+                self._environment = environment
+                waiting, self._waiting = self._waiting, []
+                try:
+                    for message in waiting:
+                        self._tell(message)
+                    await self._closed.wait()
+                finally:
+                    self._environment = None
+                    for name in self._partitions:
+                        environment.release_partition(name)
+        except NetstackError as error:
+            self.refuse(f"what its slots have written cannot be served: {shown_error(error)}")
 
     # From the JobManager.
 
@@ -120,11 +164,20 @@ class RelayedJob:
                 for slot, attempts in self._by_slot(message.attempts):
                     slot.send(self.job_id, UpdateGate(self.job_id, attempts, message.gate, message.descriptors))
             case KeepDataset():
-                if 0 <= message.slot < len(self._slots) and self.job_id in self._slots[message.slot].jobs:
-                    self._slots[message.slot].send(self.job_id, message)
+                if self._environment is not None:
+                    try:
+                        self._datasets.keep(message.key, message.names, self._environment)
+                    except NetstackError as error:
+                        self.refuse(str(error))
+                    else:
+                        self._partitions.difference_update(message.names)
             case CheckpointCompleted() | ReleasePartitions():
                 for slot in self._mine():
                     slot.send(self.job_id, message)
+                if isinstance(message, ReleasePartitions) and self._environment is not None:
+                    self._partitions.difference_update(message.names)
+                    for name in message.names:
+                        self._environment.release_partition(name)
             case OperatorEvent():
                 for slot, _ in self._by_slot([message.attempt]):
                     slot.send(self.job_id, message)
@@ -155,13 +208,13 @@ class RelayedJob:
         if isinstance(message, JobProgress):
             self._progress[slot] = message.vertices
             message = JobProgress(self.job_id, _sums(self._progress.values()))
-        self._send(message)
+        self._tell(message)
 
     def on_closed(self, slot: int, refusal: str, attempts: tuple[Attempt, ...]) -> None:
         """See `SlotOwner`."""
         self._progress.pop(slot, None)
         if refusal and not self._is_closing:
-            self._send(SlotEnded(self.job_id, slot, attempts, f"it does not take the job: {refusal}"))
+            self._tell(SlotEnded(self.job_id, slot, attempts, f"it does not take the job: {refusal}"))
         self._forget(slot)
         self._end_if_closed()
 
@@ -169,21 +222,33 @@ class RelayedJob:
         """See `SlotOwner`."""
         self._progress.pop(slot, None)
         if attempts:
-            self._send(SlotEnded(self.job_id, slot, attempts, how))
+            self._tell(SlotEnded(self.job_id, slot, attempts, how))
         if canceled:
-            self._send(TaskStates(self.job_id, "canceled", canceled))
+            self._tell(TaskStates(self.job_id, "canceled", canceled))
         self._forget(slot)
         self._end_if_closed()
 
     def on_blocked(self, slot: int, blocked_s: float, where: Plain) -> None:
         """See `SlotOwner`."""
-        self._send(SlotBlocked(self.job_id, slot, blocked_s, where))
+        self._tell(SlotBlocked(self.job_id, slot, blocked_s, where))
 
     async def blob(self, fetch: FetchBlob) -> BlobPart:
         """See `SlotOwner`."""
         return await self._blobs.part(self.job_id, fetch, self._fetch)
 
     # Inside.
+
+    def _tell(self, message: Message) -> None:
+        """Tells the JobManager something, behind what came before it; what slots have sealed is served here."""
+        if not isinstance(message, PartitionSealed) and not self._waiting:
+            self._send(message)
+        elif self._environment is None:
+            self._waiting.append(message)
+            self._changed.set()
+        elif isinstance(message, PartitionSealed):
+            sealed = SealedFiles(message.files, message.subpartitions, message.drain, message.stored_bytes)
+            self._partitions.add(message.name)
+            self._environment.take_over(message.name, sealed)
 
     def _submit(self, descriptors: Iterable[bytes]) -> None:
         found: dict[int, list[tuple[Attempt, bytes]]] = {}
@@ -203,12 +268,15 @@ class RelayedJob:
 
     def _opening_in(self, slot: int) -> OpenJob:
         """What opens the job in a slot: with the slot's data port, and at most the slot's memory."""
-        opening = self._opening
-        network = opening.network
-        if network is not None:
-            network = {**network, "memory_bytes": min(network["memory_bytes"], self._slots[slot].memory_bytes)}
-        address = _reachable(self._slots[slot].url, opening.data_address)
-        return replace(opening, data_address=address, network=network)
+        address = _reachable(self._slots[slot].url, self._opening.data_address)
+        return replace(self._opening, data_address=address, network=self._network_in(self._slots[slot]))
+
+    def _network_in(self, slot: Slot) -> Plain | None:
+        """The settings of the job's network, with at most the slot's memory."""
+        network = self._opening.network
+        if network is None:
+            return None
+        return {**network, "memory_bytes": min(network["memory_bytes"], slot.memory_bytes)}
 
     def _mine(self) -> list[Slot]:
         """The slots that have the job."""
@@ -228,6 +296,7 @@ class RelayedJob:
     def _end_if_closed(self) -> None:
         if self._is_closing and not self._mine():
             self._closed.set()
+            self._changed.set()
 
 
 def place_of(descriptor: bytes) -> tuple[Attempt, int]:

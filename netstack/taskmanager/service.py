@@ -21,9 +21,10 @@ import secrets
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, final
@@ -41,11 +42,11 @@ from ..control.messages import (
     AskStatistics,
     BlobKept,
     BlobPart,
-    DatasetLost,
     DropDataset,
     FetchBlob,
     Message,
     OpenJob,
+    PartitionSealed,
 )
 from ..control.routing import check_job_id
 from ..control.threaded import open_threaded
@@ -54,6 +55,7 @@ from ..errors import (
     NetstackError,
     RequestRefused,
 )
+from ..ids import PartitionId
 from ..limited_log import LimitedLog
 from ..runtime.admission import Admission
 from ..runtime.authentication import Secret, prove_dialler
@@ -61,10 +63,12 @@ from ..runtime.background import background_tasks
 from ..runtime.causes import root_cause
 from ..runtime.control_port import ControlPort
 from ..runtime.dialling import connect_stream
+from ..runtime.kept import KeptTogether
 from ..runtime.statistics import NetworkStatistics, SlotStatistics
 from ..runtime.threads import in_thread
+from ..schedule.descriptors.shuffle import partition_place
 from ..shown import shown_error, shown_text
-from ..shuffle.files import remove_leftovers
+from ..shuffle.files import SealedFiles, remove_leftovers
 from ..transport import ByteStream, Listener, is_private, transport_for
 from ..version import __version__
 from .blob_places import BlobPlaces
@@ -79,6 +83,7 @@ from .memory import TaskMemory
 from .neighbours import Neighbours
 from .network_settings import config_of
 from .relay import RelayedJob
+from .samples import sampled_loop, sampled_slots
 from .session import ControlSession, SessionJob, tell_statistics
 from .slot import Slot
 from .slot_processes import SlotProcesses
@@ -135,6 +140,8 @@ class TaskManagerConfig:
         cancellation_timeout_s: a slot process whose tasks have not stopped so long after they were cancelled is killed.
         shared_memory: whether slots that are processes of one host reach each other through shared memory.
         in_slot: the slot whose process this is; None: it is no slot's process.
+        kept_folder: of a slot's process: see `SlotSettings.folder`.
+        kept_prefix: of a slot's process: what the names of its files there begin with.
         blob_cache_bytes: the most that each process keeps of what was offloaded, and of packages of jobs.
 
     Raises:
@@ -159,6 +166,8 @@ class TaskManagerConfig:
     cancellation_timeout_s: float = CANCELLATION_TIMEOUT_S
     shared_memory: bool = True
     in_slot: int | None = None
+    kept_folder: str = ""
+    kept_prefix: str = ""
     blob_cache_bytes: int = CACHE_BYTES
 
     def __post_init__(self) -> None:
@@ -204,8 +213,6 @@ class TaskManager:
     ) -> None:
         self.config = config
         self._processes = processes
-        if processes is not None:
-            processes.on_dataset_lost = self._tell_dataset_lost
         self._on_made = on_made
         self.address = listener.address
         self.control_address = self.address if control is None else control.address
@@ -228,10 +235,11 @@ class TaskManager:
         self.environments = Environments(
             self.address,
             config.network,
-            self.memory,
+            self.memory if processes is None else TaskMemory(processes.settings.memory_bytes),
             secret=config.secret,
             connect=connect,
             on_stream_end=self._admission.left,
+            together=self._together,
         )
         self.datasets = KeptDatasets(self.environments)
         self._port = ControlPort(
@@ -331,7 +339,16 @@ class TaskManager:
         network = None if message.network is None else config_of(message.network)
         job: JobScope | RelayedJob
         if self._processes is not None:
-            job = RelayedJob(message, self._processes.slots, link.send, self._blobs, blobs.fetch, source)
+            job = RelayedJob(
+                message,
+                self._processes.slots,
+                link.send,
+                self._blobs,
+                blobs.fetch,
+                source,
+                self.environments,
+                self.datasets,
+            )
         else:
             job = JobScope(
                 message.job_id,
@@ -367,11 +384,7 @@ class TaskManager:
 
     def drop_dataset(self, message: DropDataset) -> None:
         """Nobody needs a dataset any more."""
-        if self._processes is None:
-            self.datasets.drop(message.key)
-            return
-        for slot in self._processes.slots:
-            slot.drop_dataset(message, message.key)
+        self.datasets.drop(message.key)
 
     async def statistics(self) -> Plain:
         """Everything, as plain data.
@@ -430,21 +443,29 @@ class TaskManager:
             return replace(merged((), None, 0, self._admission.statistics()), slots=slots)
         return merged(self.scopes, self.environments.shared, self.config.memory_bytes, self._admission.statistics())
 
-    async def stacks(self, job_id: str) -> Plain:
+    async def stacks(self, job_id: str, sampled_s: float = 0.0) -> Plain:
         """The stacks of a job's tasks: of slots that answer from their event loop, of others from outside.
 
+        Args:
+            job_id: of the job.
+            sampled_s: 0: at this moment; else sampled for so long.
+
         Returns:
-            `tasks`: see `stacks.stack_row`; of a blocked slot one row, for the task whose code runs.
+            `tasks`: see `stacks.stack_row`; of a blocked slot one row, for the task whose code runs. Or see
+            `samples`.
 
         Cancellation: as `statistics`.
         """
+        if sampled_s > 0:
+            if self._processes is None:
+                return {"tasks": await sampled_loop(threading.get_ident(), sampled_s)}
+            return {"tasks": await sampled_slots(self._slots_of(job_id), sampled_s)}
         if self._processes is None:
             await trio.lowlevel.checkpoint()
             job = self._jobs.get(job_id)
             return {"tasks": job.stacks(self.config.in_slot) if isinstance(job, JobScope) else []}
         rows = []
-        slots = [slot for slot in self._processes.slots if job_id in slot.jobs]
-        for slot in slots:
+        for slot in self._slots_of(job_id):
             answer = await slot.ask(partial(AskStacks, job_id=job_id))
             if answer is not None:
                 rows += answer.get("tasks", [])
@@ -453,6 +474,9 @@ class TaskManager:
             attempt = (0, int(where.get("subtask", -1)), 0)
             rows.append(stack_row(attempt, where.get("task", ""), slot.number, frames, is_blocked=True))
         return {"tasks": rows}
+
+    def _slots_of(self, job_id: str) -> list[Slot]:
+        return [slot for slot in (() if self._processes is None else self._processes.slots) if job_id in slot.jobs]
 
     async def _ask_slots(self, processes: SlotProcesses, make: type[AskStatistics] | type[AskDetails]) -> list[Plain]:
         """Asks all slots at once; gives the answers that came in time, by slot."""
@@ -467,11 +491,6 @@ class TaskManager:
             for slot in processes.slots:
                 nursery.start_soon(ask, slot)
         return [answer for _, answer in sorted(answers, key=lambda answer: answer[0])]
-
-    def _dataset_keys(self) -> list[str]:
-        if self._processes is None:
-            return list(self.datasets.keys)
-        return sorted({key for slot in self._processes.slots for key in slot.datasets})
 
     @property
     def scopes(self) -> list[JobScope]:
@@ -502,7 +521,7 @@ class TaskManager:
             "python": platform.python_version(),
             "kernel": platform.release(),
             "cpus": os.cpu_count() or 1,
-            "datasets": self._dataset_keys(),
+            "datasets": list(self.datasets.keys),
             "slot_addresses": [] if self._processes is None else [slot.url for slot in self._processes.slots],
             "allow": list(self._allowed.prefixes),
             "allow_submitted": self.config.allow_submitted,
@@ -512,9 +531,20 @@ class TaskManager:
 
     # Connections.
 
-    def _tell_dataset_lost(self, key: str) -> None:
+    def _together(self, environment: str) -> KeptTogether | None:
+        """Where a network environment keeps partitions: those of a slot go to its supervisor when they are sealed."""
+        if self._processes is not None:
+            return self._processes.settings.together(environment)
+        if self.config.in_slot is None:
+            return None
+        return KeptTogether(f"{self.config.kept_folder}-{environment}", self.config.kept_prefix, self._hand_over)
+
+    def _hand_over(self, name: PartitionId, sealed: SealedFiles) -> None:
+        job_id = partition_place(name).execution.partition("@")[0]
         for link in self._drivers:
-            link.send(DatasetLost(key))
+            link.send(
+                PartitionSealed(job_id, name, sealed.name, sealed.subpartitions, sealed.drain, sealed.stored_bytes)
+            )
 
     async def _talk(self, link: ControlLink, greeting: Greeting) -> None:
         if greeting.role == JOBMANAGER:
@@ -649,7 +679,7 @@ async def open_taskmanager(
     try:
         if config.control is not None:
             control = await transport_for(config.control).listen(config.control)
-        if config.in_slot is not None and config.shared_memory:
+        if (config.in_slot is not None or processes is not None) and config.shared_memory:
             neighbours = Neighbours()
             connect = neighbours.connect
             near = await neighbours.listen(listeners[0].address)
@@ -660,9 +690,8 @@ async def open_taskmanager(
                 await _serve_metrics(manager, metrics_address, nursery)
             if config.link_in_thread:  # in virtual time there are no threads
                 nursery.start_soon(_remove_leftovers, config.network.shuffle_directory)
-            if processes is None:
-                nursery.start_soon(manager.environments.run)
-            else:
+            nursery.start_soon(manager.environments.run)
+            if processes is not None:
                 nursery.start_soon(processes.run)
             for listener in listeners:
                 nursery.start_soon(partial(manager.serve, listener, takes_data=True))
@@ -676,6 +705,9 @@ async def open_taskmanager(
             listener.close()
         if manager is not None:
             manager.close()
+        if processes is not None:  # what slots left that had to be killed at the end
+            with suppress(OSError):
+                remove_leftovers(config.network.shuffle_directory or tempfile.gettempdir())
 
 
 async def _remove_leftovers(folder: str | None) -> None:

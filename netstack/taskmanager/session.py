@@ -87,7 +87,7 @@ class SessionHost(Protocol):
     async def statistics(self) -> Plain:
         """See `TaskManager.statistics`."""
 
-    async def stacks(self, job_id: str) -> Plain:
+    async def stacks(self, job_id: str, sampled_s: float) -> Plain:
         """See `TaskManager.stacks`."""
 
     async def details(self) -> Plain:
@@ -180,7 +180,7 @@ class ControlSession:
         self._link.send(JobRefused(job.job_id, job.refusal) if job.refusal else JobClosed(job.job_id, job.reason))
 
     async def _tell_stacks(self, message: AskStacks) -> None:
-        self._link.send(Stacks(message.token, await self._host.stacks(message.job_id)))
+        self._link.send(Stacks(message.token, await self._host.stacks(message.job_id, message.sampled_s)))
 
 
 async def tell_statistics(link: MessageLink, token: int, ask: Callable[[], Awaitable[Plain]]) -> None:

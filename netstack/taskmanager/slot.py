@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
+import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,9 +34,9 @@ from ..control.messages import (
     JobClosed,
     JobOpened,
     JobRefused,
-    KeepDataset,
     Message,
     OpenJob,
+    PartitionSealed,
     Stacks,
     Statistics,
     SubmitTasks,
@@ -42,10 +44,12 @@ from ..control.messages import (
     TaskFinished,
     TaskStates,
 )
-from ..errors import NetstackError
-from ..shown import shown_error
+from ..errors import ErrorCode, NetstackError, RemoteProtocolError
+from ..schedule.descriptors.shuffle import is_of_job
+from ..shown import shown, shown_error
 from .fork_server import ForkServer
 from .slot_child import STOP_S, SlotChild, place_text
+from .slot_settings import PORT_TAKEN
 from .stacks import Frame
 
 LOGGER: Final = logging.getLogger("netstack.taskmanager")
@@ -122,7 +126,9 @@ class Slot:
 
     Args:
         server: forks its processes.
-        on_dataset_lost: told the key of a kept dataset when a process that had a part of it has ended.
+        on_end: told when a process has ended that had work: what the names of its files began with, and the names
+            among them that it has told of; all others are nobody's.
+        another_port: reserves another port for a slot, by its number and the URL whose port is taken; gives its URL.
 
     Attributes:
         number: from 0.
@@ -130,7 +136,6 @@ class Slot:
         memory_bytes: for network buffers.
         metrics: where it serves metrics, as its process says; None if it does not.
         jobs: that are there, by id.
-        datasets: keys of kept datasets of which a part is there.
         blocked_s: for how long its event loop has not turned; 0 if it turns.
         ready: set once a process has greeted.
     """
@@ -142,19 +147,22 @@ class Slot:
         memory_bytes: int,
         metrics: str | None,
         server: ForkServer,
-        on_dataset_lost: Callable[[str], None],
+        on_end: Callable[[str, frozenset[str]], None],
+        another_port: Callable[[int, str], str],
     ) -> None:
         self.number = number
         self.url = url
         self.memory_bytes = memory_bytes
         self.metrics: str | None = None
         self.jobs: dict[str, SlotJob] = {}
-        self.datasets: set[str] = set()
         self.blocked_s = 0.0
         self.ready = trio.Event()
-        self._request = {"url": url, "metrics": metrics}
+        self._metrics = metrics
+        self._another_port = another_port
         self._server = server
-        self._on_dataset_lost = on_dataset_lost
+        self._on_end = on_end
+        self._prefix = ""  # of files of the process
+        self._sealed: set[str] = set()
         self._child: SlotChild | None = None  # takes messages
         self._unused: tuple[SlotChild, float] | None = None  # is to end, since when
         self._tokens = 0
@@ -247,8 +255,9 @@ class Slot:
         """One process, from its start to its end; whether it was ever ready."""
         child = SlotChild(self.number)
         greeted, heard_all = trio.Event(), trio.Event()
+        self._prefix, self._sealed = f"{secrets.token_hex(4)}-", set()
         try:
-            await child.start(self._server, self._request)
+            await child.start(self._server, {"url": self.url, "metrics": self._metrics, "prefix": self._prefix})
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(child.read_stacks)
                 nursery.start_soon(self._talk, child, nursery, greeted, heard_all)
@@ -258,12 +267,18 @@ class Slot:
                 nursery.cancel_scope.cancel()
         except BaseException:  # passes through: the TaskManager is stopping, and its link tells that
             self.jobs.clear()
-            self.datasets.clear()
             raise
         finally:
             self._child = self._unused = None
             await child.close()
         self._ended(child.ended(code))
+        if code == PORT_TAKEN:
+            if self.ready.is_set():  # JobManagers know the address
+                LOGGER.warning(
+                    "slot %d cannot listen at %s: another process does; it tries again", self.number, self.url
+                )
+            else:
+                self.url = self._another_port(self.number, self.url)
         return greeted.is_set()
 
     async def _talk(self, child: SlotChild, nursery: trio.Nursery, greeted: trio.Event, heard_all: trio.Event) -> None:
@@ -318,6 +333,14 @@ class Slot:
             case TaskStates(state="canceled"):
                 for attempt in message.attempts:
                     job.attempts.pop(attempt, None)
+            case PartitionSealed():
+                is_its = is_of_job(message.name, message.job_id)
+                if not is_its or not re.fullmatch(f"{self._prefix}[0-9]+", message.files):
+                    what = f"{shown(message.name, 80)} in {shown(message.files, 80)}"
+                    raise RemoteProtocolError(
+                        ErrorCode.MALFORMED_FRAME, f"{what} is nothing that slot {self.number} writes"
+                    )
+                self._sealed.add(message.files)
         job.owner.on_message(self.number, message)
 
     async def _send_blob(self, child: SlotChild, fetch: FetchBlob) -> None:
@@ -340,21 +363,11 @@ class Slot:
                 waiting, job.waiting = job.waiting, []
                 for message in waiting:
                     job.is_sent = True
-                    if isinstance(message, KeepDataset):
-                        self.datasets.add(message.key)
                     self._child.link.send(message)
-
-    def drop_dataset(self, message: Message, key: str) -> None:
-        """A dataset is not wanted any more."""
-        if key in self.datasets:
-            self.datasets.discard(key)
-            if self._child is not None:
-                self._child.link.send(message)
-            self._replace_if_unused()
 
     def _replace_if_unused(self) -> None:
         """A process that has served its jobs makes way for a new one."""
-        if not self.jobs and not self.datasets and self._child is not None:
+        if not self.jobs and self._child is not None:
             self._unused = self._child, trio.current_time()
             self._child.link.close()
             self._child = None
@@ -363,8 +376,9 @@ class Slot:
         """The process has ended: what was there is over, what had not been sent waits for the next one."""
         if self.blocked_s:
             self._set_blocked(0.0, {})
-        if self.jobs or self.datasets:
+        if self.jobs:
             LOGGER.warning("the process of slot %d %s; another one takes its place", self.number, how)
+            self._on_end(self._prefix, frozenset(self._sealed))
         for job_id, job in list(self.jobs.items()):
             if job.is_sent:
                 del self.jobs[job_id]
@@ -374,9 +388,6 @@ class Slot:
                     job.owner.on_closed(self.number, "", ())
                 else:
                     job.owner.on_ended(self.number, f"its process {how}", lost, canceled)
-        datasets, self.datasets = self.datasets, set()
-        for key in datasets:
-            self._on_dataset_lost(key)
         for answers in self._answers.values():
             answers.close()
 

@@ -33,12 +33,13 @@ from ..control.codec import Attempt
 from ..control.link import TASKMANAGER, ControlLink, full_build
 from ..errors import ConfigError, NetstackError
 from ..parts import import_part
+from ..runtime.causes import root_cause
 from ..task.reports import RunnableTask
 from .forked_children import end_forked_children
 from .garbage import short_collections
 from .job_scope import OnMade
 from .service import TaskManager, TaskManagerConfig, open_taskmanager
-from .slot_settings import HEARTBEAT, HEARTBEAT_S, STACK_SIGNAL, SlotSettings
+from .slot_settings import HEARTBEAT, HEARTBEAT_S, PORT_TAKEN, STACK_SIGNAL, SlotSettings
 
 LEAST_PROCESS_BYTES: Final = 64 * MIB
 
@@ -48,7 +49,8 @@ def slot_main(settings: SlotSettings, request: dict[str, Any], descriptors: list
 
     Args:
         settings: see there.
-        request: `slot`, `url` (where it serves data) and `metrics` (where it serves metrics, or None).
+        request: `slot`, `url` (where it serves data), `metrics` (where it serves metrics, or None) and `prefix` (of the
+            files of its partitions).
         descriptors: of the supervisor's socket, of the pipe for stacks, of the shared memory.
 
     Returns:
@@ -70,9 +72,16 @@ def slot_main(settings: SlotSettings, request: dict[str, Any], descriptors: list
         limit_memory(settings.process_memory_bytes)
     if "" not in sys.path:
         sys.path.append("")  # jobs' modules are also found where it was started, as they are by who submits
-    config = settings.slot_config(request["slot"], request["url"])
+    config = settings.slot_config(request["slot"], request["url"], request["prefix"])
     os.set_blocking(stacks, False)
-    trio.run(_serve, config, request["metrics"], socket.socket(fileno=control), clock, partial(_tell_code, stacks))
+    link, on_made = socket.socket(fileno=control), partial(_tell_code, stacks)
+    try:
+        trio.run(_serve, config, request["metrics"], link, clock, on_made)
+    except BaseException as error:
+        root = root_cause(error)
+        if isinstance(root, OSError) and root.errno == PORT_TAKEN and request["url"] in str(root):
+            return PORT_TAKEN
+        raise
     return 0
 
 

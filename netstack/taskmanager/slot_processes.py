@@ -8,16 +8,19 @@ user code. Each slot serves its data at a port of its own, whose number stays wh
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import socket
-from collections.abc import Callable
+import tempfile
+from functools import partial
 from typing import Final, final
 
 import trio
 
-from ..control.messages import DropDataset
 from ..errors import ConfigError
+from ..runtime.threads import in_thread
+from ..shuffle.files import remove_files
 from ..transport import url_parts
 from .fork_server import ForkServer
 from .neighbours import unsupported
@@ -39,7 +42,6 @@ class SlotProcesses:
     Attributes:
         slots: by number.
         settings: of all of them.
-        on_dataset_lost: called with the key of a kept dataset when a slot that had a part of it has ended.
     """
 
     def __init__(self, settings: SlotSettings, server: ForkServer, metrics: str | None) -> None:
@@ -56,10 +58,11 @@ class SlotProcesses:
         """
         config = settings.config
         self.settings = settings
-        self.on_dataset_lost: Callable[[str], None] = lambda key: None
+        self._ends: list[tuple[str, frozenset[str]]] = []
+        self._ended = trio.Event()
         self._server = server
         self._reserved: list[socket.socket] = []
-        urls = [self._reserve(counted_up(config.listen, 1 + slot)) for slot in range(config.slots)]
+        urls = [self._reserve(slot, counted_up(config.listen, 1 + slot)) for slot in range(config.slots)]
         self.slots = [
             Slot(
                 number,
@@ -67,7 +70,8 @@ class SlotProcesses:
                 settings.memory_bytes,
                 None if metrics is None else counted_up(metrics, number),
                 server,
-                self._lose_dataset,
+                self._on_end,
+                self._another_port,
             )
             for number, url in enumerate(urls)
         ]
@@ -79,6 +83,7 @@ class SlotProcesses:
                 if self.settings.config.shared_memory and unsupported():
                     LOGGER.warning("slots reach each other over the network: %s", unsupported())
                 nursery.start_soon(self._server.run)
+                nursery.start_soon(self._clean_up)
                 for slot in self.slots:
                     nursery.start_soon(slot.run)
                 while True:
@@ -88,11 +93,19 @@ class SlotProcesses:
         finally:
             self.close()
 
-    def _lose_dataset(self, key: str) -> None:
-        """A dataset has lost a part: nobody can read it any more, so the other slots drop theirs."""
-        for slot in self.slots:
-            slot.drop_dataset(DropDataset(key), key)
-        self.on_dataset_lost(key)
+    def _on_end(self, prefix: str, sealed: frozenset[str]) -> None:
+        self._ends.append((prefix, sealed))
+        self._ended.set()
+
+    async def _clean_up(self) -> None:
+        """Removes what processes that were killed have left unfinished."""
+        parent = self.settings.config.network.shuffle_directory or tempfile.gettempdir()
+        while True:
+            await self._ended.wait()
+            self._ended = trio.Event()
+            ends, self._ends = self._ends, []
+            for prefix, sealed in ends:
+                await in_thread(partial(remove_files, parent, self.settings.folder, prefix, sealed))
 
     async def wait_ready(self) -> None:
         """Waits until every slot has a process that serves."""
@@ -105,11 +118,11 @@ class SlotProcesses:
         for reserved in self._reserved:
             reserved.close()
 
-    def _reserve(self, url: str) -> str:
+    def _reserve(self, slot: int, url: str) -> str:
         """Takes a port for good: it is bound here and listened at there, since both allow that to each other."""
         parts = url_parts(url)
         if parts.port is None or parts.hostname is None:
-            return f"{url}.slot{len(self._reserved)}"  # a path
+            return f"{url}.slot{slot}"  # a path
         family = socket.AF_INET6 if ":" in parts.hostname else socket.AF_INET
         reserved = socket.socket(family, socket.SOCK_STREAM)
         self._reserved.append(reserved)
@@ -117,13 +130,22 @@ class SlotProcesses:
         try:
             reserved.bind((parts.hostname, parts.port))
         except OSError as error:
+            if error.errno == errno.EADDRINUSE and parts.port:
+                return self._another_port(slot, url)
             raise OSError(
                 error.errno,
-                f"cannot listen at {url}, the data port of slot {len(self._reserved) - 1}:"
+                f"cannot listen at {url}, the data port of slot {slot}:"
                 f" {os.strerror(error.errno or 0)}; the slots take the ports after the one of --listen",
             ) from error
         host = parts.netloc.rpartition(":")[0]
         return parts._replace(netloc=f"{host}:{reserved.getsockname()[1]}").geturl()
+
+    def _another_port(self, slot: int, url: str) -> str:
+        """Another process listens at the port of a slot: any free one will do."""
+        parts = url_parts(url)
+        found = self._reserve(slot, parts._replace(netloc=f"{parts.netloc.rpartition(':')[0]}:0").geturl())
+        LOGGER.warning("slot %d serves data at %s, since the port of %s is taken", slot, found, url)
+        return found
 
 
 def counted_up(address: str, count: int) -> str:

@@ -6,6 +6,7 @@ Takes: settings of a TaskManager. Gives: settings of one slot.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import signal
 import socket
 import struct
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..config import MIB
 from ..errors import ConfigError
+from ..runtime.kept import KeptTogether, folder_name
 
 if TYPE_CHECKING:
     from .service import TaskManagerConfig
@@ -24,6 +26,9 @@ HEARTBEAT: Final = struct.Struct("<q")
 STACK_SIGNAL: Final = signal.SIGRTMIN + 5
 """Has the process write the stack of its main thread; a number that programs hardly use."""
 
+
+PORT_TAKEN: Final = errno.EADDRINUSE
+"""Exit code of a slot process that cannot listen at its port, because another process does."""
 
 SLOTS_AT_MOST: Final = 256
 """Of a TaskManager whose slots are processes: some 5 GiB of memory when all of them run."""
@@ -39,6 +44,8 @@ class SlotSettings:
     Attributes:
         config: of the whole TaskManager; a slot gets its share of the memory.
         process_memory_bytes: the most data that a slot process may hold; None has no limit.
+        folder: what the names of the folders begin with in which supervisor and slots keep partitions: one folder for
+            each network environment.
 
     Raises:
         ConfigError: there are more than `SLOTS_AT_MOST` slots.
@@ -46,6 +53,7 @@ class SlotSettings:
 
     config: TaskManagerConfig
     process_memory_bytes: int | None = None
+    folder: str = dataclasses.field(default_factory=folder_name)
 
     def __post_init__(self) -> None:
         """Refuses more slots than there should be processes."""
@@ -63,8 +71,12 @@ class SlotSettings:
         """
         return max(self.config.memory_bytes // self.config.slots, min(LEAST_BYTES, self.config.memory_bytes))
 
-    def slot_config(self, slot: int, url: str) -> TaskManagerConfig:
-        """The settings of one slot."""
+    def together(self, environment: str) -> KeptTogether:
+        """Where the supervisor finds what slots have kept in a network environment of this name."""
+        return KeptTogether(f"{self.folder}-{environment}", "", None)
+
+    def slot_config(self, slot: int, url: str, prefix: str) -> TaskManagerConfig:
+        """The settings of one slot; `prefix` is what the names of its files begin with."""
         config = self.config
         network = config.network
         if network.shuffle_disk_bytes is not None:
@@ -79,4 +91,6 @@ class SlotSettings:
             memory_bytes=self.memory_bytes,
             network=network,
             in_slot=slot,
+            kept_folder=self.folder,
+            kept_prefix=prefix,
         )

@@ -56,6 +56,11 @@ class Frame:
         return {"file": self.file, "line": self.line, "function": self.function, "source": source}
 
 
+def is_tasks(frames: list[Frame]) -> bool:
+    """Whether a stack is a task's, and not the event loop's own."""
+    return any(frame.file == _TASKS and frame.function == "live" for frame in frames)
+
+
 def task_frames(frames: list[Frame]) -> list[Frame]:
     """The part of a stack that is a task's: without what started the process, the event loop and the task."""
     for number, frame in enumerate(frames):

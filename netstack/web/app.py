@@ -24,8 +24,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from ..errors import ConfigError, NetstackError
-from ..jobmanager.audit import audit
 from ..jobmanager.jobs import JobRecord
+from ..jobmanager.log import audit
 from ..jobmanager.service import JobManager
 from ..jobmanager.view import edges_of, job_document, summary, taskmanagers_document
 from ..limited_log import LimitedLog
@@ -95,6 +95,7 @@ class Web:
                         ("/jobs/{job}", self._patch_job, "PATCH"),
                         ("/jobs/{job}/vertices/{vertex:int}", self._vertex, "GET"),
                         ("/jobs/{job}/vertices/{vertex:int}/backpressure", self._backpressure, "GET"),
+                        ("/jobs/{job}/vertices/{vertex:int}/flamegraph", self._flame_graph, "GET"),
                         ("/jobs/{job}/checkpoints", self._checkpoints, "GET"),
                         ("/jobs/{job}/exceptions", self._exceptions, "GET"),
                         ("/jobs/{job}/savepoints", self._savepoint, "POST"),
@@ -207,6 +208,15 @@ class Web:
         if number >= len(vertices):
             return _refusal(404, f"the job has vertices 0 to {len(vertices) - 1}")
         return JsonResponse(flink.backpressure(vertices[number]))
+
+    async def _flame_graph(self, request: Request) -> Response:
+        record = self._find(request)
+        number = request.path_params["vertex"]
+        if record.master is None:
+            return _refusal(409, f"job {record.stored.job_id} has ended, so there is nothing to look at")
+        if number >= len(record.master.scheduler.topology.job.vertices):
+            return _refusal(404, f"the job has no vertex {number}")
+        return JsonResponse(flink.flame_graph(await self._manager.stacks.flame_graph(record.master, number)))
 
     async def _checkpoints(self, request: Request) -> Response:
         return JsonResponse(flink.checkpoints(job_document(self._find(request), self._manager)))

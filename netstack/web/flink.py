@@ -140,6 +140,11 @@ def backpressure(vertex: Mapping[str, Any]) -> Document:
     }
 
 
+def flame_graph(root: Mapping[str, Any]) -> Document:
+    """`/jobs/:id/vertices/:v/flamegraph`: a tree of `name`, `value` and `children`."""
+    return {"endTimestamp": milliseconds(time.time()), "data": root}
+
+
 def _level(ratio: float) -> str:
     """Flink's words: up to a tenth of the time is fine, more than a half is much."""
     return "ok" if ratio <= 0.1 else "low" if ratio <= 0.5 else "high"

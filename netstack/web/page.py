@@ -9,7 +9,7 @@ from functools import cache
 from importlib import resources
 from typing import Final
 
-SCRIPTS: Final = ("tools.js", "history.js", "graph.js", "channels.js", "tables.js", "main.js")
+SCRIPTS: Final = ("tools.js", "history.js", "graph.js", "channels.js", "flames.js", "tables.js", "main.js")
 """In this order; each adds to the one object `ns`."""
 
 

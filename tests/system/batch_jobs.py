@@ -10,7 +10,7 @@ from typing import Any
 
 import msgpack
 import trio
-from cluster_jobs import Collect, same
+from cluster_jobs import Collect, endless, same
 
 from netstack.config import MIB, NetworkConfig
 from netstack.keygroups import key_group
@@ -107,6 +107,14 @@ def behind_a_slow_line(count: int = 900_000) -> StreamEnvironment:
 def slow_line_totals(count: int = 900_000) -> list[tuple[int, int]]:
     """What its results sum up to."""
     return [(key, sum(range(key, count, 10))) for key in range(10)]
+
+
+def never_sealed() -> StreamEnvironment:
+    """Writes to files for ever; fails with its slot."""
+    settings = StreamSettings(is_batch=True, restart=RestartSettings(kind="none"))
+    job = StreamEnvironment("never sealed", settings=settings)
+    job.source(endless, name="endless").key_by(tens).sink(Collect, name="result")
+    return job
 
 
 def keeps(dataset: str, count: int = NUMBERS) -> StreamEnvironment:
@@ -237,11 +245,17 @@ def sums(
     mode: GlobalExchangeMode = GlobalExchangeMode.ALL_EDGES_BLOCKING,
     scheduling: str | None = None,
     constraint: str = "any",
+    network: NetworkConfig | None = None,
 ) -> StreamEnvironment:
     """Three stages with files between them."""
     restart = RestartSettings(kind="fixed_delay", delay_s=0.05, attempts=5)
     settings = StreamSettings(
-        is_batch=True, restart=restart, exchange_mode=mode, scheduling=scheduling, input_constraint=constraint
+        is_batch=True,
+        restart=restart,
+        exchange_mode=mode,
+        scheduling=scheduling,
+        input_constraint=constraint,
+        network=network,
     )
     job = StreamEnvironment("sums", parallelism=parallelism, settings=settings)
     summed = job.source(numbers, name="numbers").key_by(tens).process(Sums, name="sums", gate=gate)

@@ -375,6 +375,17 @@ def deadly(how: str, folder: str) -> StreamEnvironment:
     return job
 
 
+def burn(number: int) -> int:
+    return computes(1, seconds=0.05)
+
+
+def busy() -> StreamEnvironment:
+    """Computes for ever, and takes a breath after each record."""
+    job = StreamEnvironment("busy")
+    job.source(endless).map(burn, name="busy").sink(ignore, name="ignore")
+    return job
+
+
 class Until:
     """A source of 1, 2, ... every so often until a file is there."""
 

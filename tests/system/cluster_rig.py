@@ -59,10 +59,18 @@ class ClusterRig:
         ready = json.loads(line)
         self.address, self.page = ready["address"], ready["web"]
 
-    def start_taskmanagers(self, *slots: int, flags: Sequence[str] = (), cwd: Path | None = None) -> None:
-        """One more for each number of slots; `cwd` is where they are started."""
-        words = ["--jobmanager", self.address, "--listen", "tcp://127.0.0.1:0", "--memory", "32MiB", "--allow", "*"]
-        started = [self._start("taskmanager", *words, "--slots", str(each), *flags, cwd=cwd) for each in slots]
+    def start_taskmanagers(
+        self, *slots: int, flags: Sequence[str] = (), cwd: Path | None = None, first_port: int = 0
+    ) -> None:
+        """One more for each number of slots; started in `cwd`, at `first_port` and the ports behind it."""
+        words = ["--jobmanager", self.address, "--memory", "32MiB", "--allow", "*"]
+        ports = range(first_port, first_port + len(slots)) if first_port else [0] * len(slots)
+        started = [
+            self._start(
+                "taskmanager", *words, "--listen", f"tcp://127.0.0.1:{port}", "--slots", str(each), *flags, cwd=cwd
+            )
+            for port, each in zip(ports, slots, strict=True)
+        ]
         self.taskmanagers += started
         self.wait_until(lambda: len(self.ask(JobClient.taskmanagers)) == len(self.taskmanagers))
 

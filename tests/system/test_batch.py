@@ -14,9 +14,11 @@ import batch_jobs
 import pytest
 import trio
 from kept_files import kept_files
+from process_tree import slots_of
 from trio.testing import trio_test
 
-from netstack.errors import NetstackError
+from netstack.config import MIB, NetworkConfig
+from netstack.errors import JobFailed, NetstackError
 from netstack.examples import batch_word_count
 from netstack.jobmanager.config import JobManagerConfig
 from netstack.jobmanager.local import LocalCluster, open_local_cluster
@@ -222,6 +224,73 @@ async def test_the_disk_is_given_back_after_a_cancel_and_after_a_kill(
             result = await cluster.wait(job_id)
             assert result.results["result"] == {0: batch_jobs.expected()}
             await until(is_clean)
+
+
+@pytest.mark.parametrize(
+    ("mode", "network"),
+    [
+        ("blocking", None),
+        ("hybrid_full", None),
+        ("blocking", NetworkConfig(memory_bytes=4 * MIB, segment_size_bytes=4096)),  # of the job's own
+    ],
+)
+@trio_test
+async def test_a_killed_slot_costs_no_result_that_it_had_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, network: NetworkConfig | None
+) -> None:
+    """Both producers have finished and both consumers run in the same slots, when these are killed."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    gate = tmp_path / "gate"
+    with trio.fail_after(PATIENCE_S):
+        async with open_local_cluster(taskmanagers=1, slots=2) as cluster:
+            client = cluster.client
+            exchange = GlobalExchangeMode(f"all_edges_{mode}")
+            job = batch_jobs.sums(parallelism=2, mode=exchange, gate=str(gate), network=network)
+            job_id = await client.submit(job.stream_graph())
+
+            async def subtasks(vertex: str) -> list[Any]:
+                return next(
+                    each["subtasks"] for each in (await client.job(job_id))["vertices"] if each["name"] == vertex
+                )
+
+            async def has_read() -> bool:
+                found = await subtasks("sums")
+                return [each["state"] for each in found] == ["running", "running"] and not any(
+                    each["state"] != "finished" for each in await subtasks("numbers")
+                )
+
+            async def is_restarted() -> bool:
+                return [each["attempt"] for each in await subtasks("sums")] == [1, 1]
+
+            await until(has_read)
+            for pid in slots_of((await client.taskmanagers())[0]["pid"]):
+                os.kill(pid, signal.SIGKILL)
+            await until(is_restarted)
+            gate.touch()
+            result = await cluster.wait(job_id)
+            assert result.results["result"] == {0: batch_jobs.expected()}
+            assert [each["attempt"] for each in await subtasks("numbers")] == [0, 0], "what they wrote is still there"
+            assert not kept_files(tmp_path)
+        assert not kept_files(tmp_path, "lock")
+
+
+@trio_test
+async def test_what_a_killed_slot_had_not_finished_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While its TaskManager stays, and serves what an earlier job left in the same folder."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with trio.fail_after(PATIENCE_S):
+        async with open_local_cluster(taskmanagers=1, slots=1) as cluster:
+            await run(cluster, batch_jobs.keeps("numbers"))
+            kept = kept_files(tmp_path)
+            job_id = await cluster.client.submit(batch_jobs.never_sealed().stream_graph())
+            while len(kept_files(tmp_path)) == len(kept):  # noqa: ASYNC110 - another process writes them
+                await trio.sleep(0.02)
+            for pid in slots_of((await cluster.client.taskmanagers())[0]["pid"]):
+                os.kill(pid, signal.SIGKILL)
+            with pytest.raises(JobFailed, match="SIGKILL"):
+                await cluster.wait(job_id)
+            while set(kept_files(tmp_path)) != set(kept):  # noqa: ASYNC110
+                await trio.sleep(0.02)
 
 
 @trio_test

@@ -13,6 +13,7 @@ import pytest
 import trio
 from cluster_rig import ClusterRig
 from kept_files import kept_files
+from process_tree import slots_of
 from trio.testing import trio_test
 
 from netstack.errors import RequestRefused
@@ -85,22 +86,21 @@ def test_a_taskmanager_that_is_told_to_stop_leaves_no_file(tmp_path: Path) -> No
         assert list(folder.iterdir()) == []
 
 
-def test_a_slot_that_ends_takes_its_part_and_says_so(tmp_path: Path) -> None:
-    """The TaskManager stays; what its other slots have of the dataset goes too."""
+def test_a_dataset_outlives_the_slots_that_wrote_it(tmp_path: Path) -> None:
+    """All slots of the TaskManager are killed; it serves the dataset all the same, and removes it when it is told."""
     folder = tmp_path / "shuffle"
     folder.mkdir()
     with ClusterRig(tmp_path / "cluster") as rig:
         rig.start_taskmanagers(4, flags=("--shuffle-directory", str(folder)))
         rig.ask(lambda client: run(client, batch_jobs.keeps("numbers")))
-        (dataset,) = rig.ask(lambda client: client.datasets())
-        assert not dataset["missing"]
-        (holder, *_) = [path for path in folder.iterdir() if [*path.glob("*.index")]]
-        os.kill(int(holder.name.split("-")[-2]), signal.SIGKILL)
-        rig.wait_until(lambda: rig.ask(lambda client: client.datasets())[0]["missing"])
-        assert len(rig.ask(lambda client: client.taskmanagers())) == 1
-        with pytest.raises(RequestRefused, match="cannot be read: 1 of its TaskManagers"):
-            rig.ask(lambda client: client.submit(batch_jobs.reads("numbers")))
-        rig.wait_until(lambda: not [path for path in kept_files(folder, "*.index") if holder not in path.parents])
+        slots = slots_of(rig.taskmanagers[0].pid)
+        for pid in slots:
+            os.kill(pid, signal.SIGKILL)
+        rig.wait_until(lambda: not slots & slots_of(rig.taskmanagers[0].pid))
+        found = rig.ask(lambda client: run(client, batch_jobs.reads("numbers")))
+        assert found == {0: batch_jobs.expected()}
+        rig.ask(lambda client: client.release_dataset("numbers"))
+        rig.wait_until(lambda: not kept_files(folder))
 
 
 @trio_test

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from cluster_rig import ClusterRig
+from process_tree import children_of, slots_of
 
 from netstack.cli import main
 from netstack.runtime.authentication import Secret
@@ -235,6 +237,20 @@ def test_nothing_is_left_of_a_taskmanager_that_ends(number: signal.Signals, tmp_
         rig.wait_until(lambda: not [pid for pid in pids if Path(f"/proc/{pid}").exists()])
 
 
+def test_taskmanagers_on_neighbouring_ports_share_out_the_ports(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their slots want the same ports, and the port of the other one: who comes late takes another."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with ClusterRig(tmp_path / "cluster") as rig:
+        rig.start_taskmanagers(2, 2, first_port=port)
+        ended = command(rig, capsys, "submit", "cluster_jobs:word_count", "-p", "parallelism=4", "--wait")
+        assert ended["state"] == "finished"
+        assert rig.log().count("serves data at") >= 2
+        assert "Traceback" not in rig.log()
+
+
 def test_slots_in_one_loop_are_one_process(tmp_path: Path) -> None:
     with ClusterRig(tmp_path / "cluster") as rig:
         rig.start_taskmanagers(SLOTS, flags=("--slots-in", "loop"))
@@ -242,8 +258,7 @@ def test_slots_in_one_loop_are_one_process(tmp_path: Path) -> None:
 
 
 def slot_processes(rig: ClusterRig) -> set[int]:
-    (server,) = children_of(rig.taskmanagers[0].pid)
-    return set(children_of(server))
+    return slots_of(rig.taskmanagers[0].pid)
 
 
 def memfds(pid: int, name: str) -> int:
@@ -270,13 +285,4 @@ def open_files(pid: int) -> list[str]:
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
                 found.append(str(entry.readlink()))
-    return found
-
-
-def children_of(pid: int) -> list[int]:
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
-                found.append(int(stat.parent.name))
     return found

@@ -157,6 +157,12 @@ class Deployment:
             self._told.pop(group, None)
             self._sent.pop(group, None)
 
+    def moved(self, groups: IndexArray) -> None:
+        """Partitions of these groups are in another place; who is deployed already goes on reading at the old one."""
+        self.cache.invalidate(groups.tolist())
+        for group in groups.tolist():
+            self._told.pop(group, None)
+
     def produced(self, subtasks: IndexArray) -> None:
         """These have got a place, or have finished: those who wait for what they write may be told."""
         if self._sent:
@@ -255,7 +261,7 @@ class Deployment:
             lists = self.cache.put(group, self._describe(group, every, is_known), consumers)
             if not is_known.all():
                 self._told[group] = is_known
-                self._sent[group] = is_known.copy()
+                self._sent.setdefault(group, is_known.copy())
         elif group in self._told:
             is_known = self._known(group)
             news = index_array(np.flatnonzero(is_known & ~self._told[group]))

@@ -48,18 +48,14 @@ class TaskManagerLocation:
         name: unique in the cluster; a restarted TaskManager has a new one.
         address: URL of its data port, such as `tcp://10.0.0.1:6121`.
         host: for placement near, but not in, the same TaskManager; empty when it does not matter.
-        slot_addresses: URL of the data port of each slot, where each slot is a process; empty: all use `address`.
+        slot_addresses: URL of the data port of each slot, where each slot is a process: what is not sealed is read
+            there; empty: all use `address`.
     """
 
     name: str
     address: str
     host: str = ""
     slot_addresses: tuple[str, ...] = ()
-
-    @property
-    def data_addresses(self) -> tuple[str, ...]:
-        """The URLs of all data ports: one for each slot, or one for the TaskManager."""
-        return self.slot_addresses or (self.address,)
 
 
 def execution_name(job_id: str, life: int) -> str:

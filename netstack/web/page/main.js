@@ -47,6 +47,7 @@
     const why = chosen.task === null ? null : ns.taskWhy(job, chosen.task, snapshot);
     $("task").hidden = !why;
     if (why) { $("task-h").textContent = why.title; fill("task-why", why.items, () => why.items.map((text) => ns.el("li", text))); }
+    ns.drawFlames(job, why ? chosen : { ...chosen, task: null }, isNow && !ns.history.isFixed);
     const past = ns.history.until(60);
     fill("vertices", [job.job_id, job.vertices, chosen.task, past.length, past[0]?.at], () => job.vertices.map((v, number) => ns.vertexRow(v, number, chosen, choose, ns.rates(past, job.job_id, number), job.bottleneck?.vertex === number)));
     fill("chaining", job.chaining, () => job.chaining.map((c) => ns.el("li", c.why)));

@@ -11,7 +11,7 @@ import trio
 from scripted_taskmanager import client, document, jobmanager, taskmanager
 from trio.testing import MockClock
 
-from netstack.jobmanager.failures import (
+from netstack.jobmanager.log import (
     BESIDE,
     ENDED,
     KEPT,

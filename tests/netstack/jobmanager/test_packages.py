@@ -14,7 +14,7 @@ from scripted_taskmanager import client, document, jobmanager, taskmanager
 from netstack.control.blob_answers import MAX_FETCHES
 from netstack.control.messages import BlobPart, FetchBlob
 from netstack.errors import ConfigError
-from netstack.jobmanager.packages import MAX_UPLOADS, UNUSED_S, Upload, Uploads
+from netstack.jobmanager.blobs import MAX_UPLOADS, UNUSED_S, Upload, Uploads
 from netstack.jobmanager.store import JobStore
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 from scripted_taskmanager import client, document, jobmanager, taskmanager
 from trio.testing import MockClock
 
 from netstack.control.messages import AskStacks, SlotBlocked, SlotEnded, Stacks
+from netstack.jobmanager import stacks
+from netstack.jobmanager.stacks import WAITING, flame_tree
 from netstack.schedule.graph.restart_settings import RestartSettings
 from netstack.schedule.graph.stream_builder import StreamEnvironment
 from netstack.schedule.graph.stream_graph import StreamSettings
@@ -110,3 +113,33 @@ async def test_stacks_are_asked_of_every_taskmanager(autojump_clock: MockClock, 
             nursery.start_soon(answer)
             found = await user.ask("stack", job_id=job_id)
         assert found == {"tasks": [{**row, "taskmanager": one.name}], "silent": [other.name]}
+
+
+def test_samples_make_a_tree_of_calls_that_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one vertex in its slots; what no operator is known for counts; nothing that is told is trusted."""
+
+    def row(task: object, slot: object, count: object, *functions: object) -> dict[str, Any]:
+        frames = [{"file": "/a/b/c.py", "line": 3, "function": function} for function in functions]
+        return {"task": task, "slot": slot, "count": count, "taskmanager": "tm", "frames": frames}
+
+    rows = [
+        row("map", 0, 3, "inner", "outer"),
+        row("map", 0, 1, "outer"),
+        row("", 0, 2),
+        row("other", 0, 5, "inner"),
+        row("map", 1, 7, "inner"),
+        row("map", 0, "9", "inner"),
+        row(None, 0, 1),
+        row("map", [0], 1),
+    ]
+    found = flame_tree(rows, "map", {("tm", 0)})
+    outer, waiting = found["children"]
+    assert (found["value"], outer["value"], waiting["value"]) == (6, 4, 2)
+    assert (outer["name"], waiting["name"]) == ("outer (b/c.py:3)", WAITING)
+    assert outer["children"] == [{"name": "inner (b/c.py:3)", "value": 3, "children": []}]
+    (escaped,) = flame_tree([row("map", 0, 1, "a\x1b[31m\n" + "x" * 999)], "map", {("tm", 0)})["children"]
+    assert "\x1b" not in escaped["name"]
+    assert len(escaped["name"]) <= 160
+    monkeypatch.setattr(stacks, "NODES_AT_MOST", 2)
+    (outer,) = flame_tree([row("map", 0, 1, "c", "b", "a")], "map", {("tm", 0)})["children"]
+    assert [each["children"] for each in outer["children"]] == [[]]

@@ -8,8 +8,7 @@ from played_jobmanager import JobManager, an_address, answering, goes, play
 from trio.testing import MockClock
 
 from netstack.errors import ConnectionLost, JobFailed, RequestRefused
-from netstack.jobmanager.client import JobResult
-from netstack.jobmanager.waiting import wait_for_job
+from netstack.jobmanager.client import JobResult, wait_for_job
 
 FINISHED = {"state": "finished", "reason": "", "results": {"show": {"0": [1]}}}
 

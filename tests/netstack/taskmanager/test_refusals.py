@@ -299,7 +299,7 @@ async def test_another_version_of_the_protocol_is_refused_on_both_sides() -> Non
         assert (await peer.receive())[:2] == [GREETING, VERSION]
         kind, text = await peer.receive()
         assert kind == "Refused"
-        assert "runs netstack 9.9+abc with control protocol 5, and this is" in text
+        assert f"runs netstack 9.9+abc with control protocol {VERSION + 1}, and this is" in text
         with pytest.raises(ConnectionLost):
             await peer.receive()
         stream.close()
@@ -313,7 +313,9 @@ async def test_another_version_of_the_protocol_is_refused_on_both_sides() -> Non
             await peer.flush()
 
         nursery.start_soon(serve)
-        with pytest.raises(RequestRefused, match=r"newer runs netstack 9\.9\+abc with control protocol 5, and this is"):
+        with pytest.raises(
+            RequestRefused, match=rf"newer runs netstack 9\.9\+abc with control protocol {VERSION + 1}, and this is"
+        ):
             await connect("memory://newer")
     listener.close()
 
