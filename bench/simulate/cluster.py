@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Final, final
 
 import trio
-import trio.testing
 
 from netstack.control.messages import (
     CheckpointAcknowledged,
@@ -51,6 +50,7 @@ from netstack.transport import provided
 from ..stopping import scratch_folder
 from . import scenario as kinds
 from .checked import remembered
+from .clock import JumpingClock
 from .determined import determined
 from .history import Event
 from .hosts import Host, files_in
@@ -126,7 +126,7 @@ def _played(cluster: Cluster) -> Outcome:
             remembered() as cluster.history,
         ):
             steps = _Steps(cluster.give_up)
-            trio.run(cluster.run, clock=trio.testing.MockClock(autojump_threshold=0), instruments=[steps])
+            trio.run(cluster.run, clock=JumpingClock(), instruments=[steps])
     except BaseException as error:
         root = root_cause(error)
         if isinstance(root, KeyboardInterrupt):
