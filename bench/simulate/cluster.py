@@ -453,4 +453,3 @@ class _Handler(logging.Handler):
         if record.exc_info and record.exc_info[1] is not None:
             text += f": {record.exc_info[1]!r}"
         self._tell(f"{where}{dead}: {text}")
-

@@ -338,7 +338,9 @@ class _Writer:
         settings = StreamSettings(
             is_batch=not is_streaming,
             is_dynamic=self._is_adaptive,
-            adaptive=AdaptiveSettings(max_parallelism=4, data_volume_per_task_bytes=2000) if self._is_adaptive else None,
+            adaptive=AdaptiveSettings(max_parallelism=4, data_volume_per_task_bytes=2000)
+            if self._is_adaptive
+            else None,
             speculation=_SPECULATION if scenario.speculates else None,
             exchange_mode=_MODES[scenario.movement],
             checkpoints=_checkpoints(scenario) if is_streaming else None,
@@ -412,7 +414,9 @@ class _Writer:
                 made = both.map(f"{__name__}:same", name=f"{name}-both")
             case "mistake":
                 number = self._scenario.records // 3
-                made = stream.process(f"{__name__}:Mistake", name=name, number=number, times=2, what=f"{name} of {self._environment.name}")
+                made = stream.process(
+                    f"{__name__}:Mistake", name=name, number=number, times=2, what=f"{name} of {self._environment.name}"
+                )
             case _:
                 made = stream.map(f"{__name__}:same", name=name)
         return self._wide(made, place)

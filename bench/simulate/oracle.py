@@ -18,9 +18,7 @@ _SETTLED_S: Final = 10.0
 """A slow link or disk may hold up so long who is sent off, or reads a state."""
 
 
-def problems(
-    scenario: Scenario, results: Mapping[str, Any], committed: Committed, history: Sequence[Event]
-) -> str:
+def problems(scenario: Scenario, results: Mapping[str, Any], committed: Committed, history: Sequence[Event]) -> str:
     """What is wrong with the results of a job that has finished, and with its history if it has one; empty: nothing."""
     if scenario.movement == CHECKED:
         found = verdict(

@@ -51,7 +51,9 @@ class User:
         jobs: ids of the jobs that were submitted, the present one last; empty before it is known.
     """
 
-    def __init__(self, scenario: Scenario, name: str, jobmanager: Host, folder: Path, world: Outside, tell: Tell) -> None:
+    def __init__(
+        self, scenario: Scenario, name: str, jobmanager: Host, folder: Path, world: Outside, tell: Tell
+    ) -> None:
         """Of one job, and those that go on for it.
 
         Args:
@@ -240,7 +242,9 @@ class User:
         manager: JobManager | None = self._host.service
         record = None if manager is None else manager.jobs.records.get(self._job_id)
         master: JobMaster | None = None if record is None else record.master
-        return "nobody runs it" if master is None else f"{master.scheduler.state.value}; {master.scheduler.statistics()}"
+        return (
+            "nobody runs it" if master is None else f"{master.scheduler.state.value}; {master.scheduler.statistics()}"
+        )
 
 
 def _apart(scenario: Scenario, graph: Any) -> FixedPlacement:
@@ -251,6 +255,4 @@ def _apart(scenario: Scenario, graph: Any) -> FixedPlacement:
         return (f"tm-{(first + subtask) % count}:{PORT}" for subtask in range(parallelism))
 
     vertices = generate_job(graph).job.vertices
-    return FixedPlacement(
-        {each.name: tuple(places(number, each.parallelism)) for number, each in enumerate(vertices)}
-    )
+    return FixedPlacement({each.name: tuple(places(number, each.parallelism)) for number, each in enumerate(vertices)})
