@@ -2,9 +2,9 @@
 
 Takes: what is to be called when there is no end. Gives: a clock for `trio.run`.
 
-It does what `trio.testing.MockClock` does with `autojump_threshold=0`, in one round of trio's loop for each jump instead
-of two, and without asking for the statistics of the run. Jumps end at whole ticks: what is due within one tick happens
-in one round, in the order that the seed picks.
+It does what `trio.testing.MockClock` does with `autojump_threshold=0`, in one round of trio's loop for each jump, not
+two, and without asking for the statistics of the run. Jumps end at whole ticks: what is due within one tick happens in
+one round, in the order that the seed picks.
 """
 
 from __future__ import annotations

@@ -298,7 +298,9 @@ class Cluster:
             case kinds.STOP:
                 host.stop(for_s=fault.for_s)
             case kinds.CUT:
-                network.cut(fault.host, fault.other)
+                for _ in range(int(fault.amount) or 1):
+                    link = await network.link_in_use(self._link_of(fault), fault.for_s)
+                    network.cut(*(link or (fault.host, fault.other)))
             case kinds.UNPLUG:
                 for name in others:
                     network.stall(fault.host, name)
@@ -337,6 +339,12 @@ class Cluster:
                         master.heard(taskmanager, message)
         self._check()
 
+    def _link_of(self, fault: Fault) -> tuple[str, ...]:
+        """Between which hosts a link is cut: if between TaskManagers, then one over which data move."""
+        if JOBMANAGER in (fault.host, fault.other):
+            return fault.host, fault.other
+        return tuple(host.name for host in self.taskmanagers)
+
     def _lie(self, host: Host) -> None:
         manager: JobManager | None = self.jobmanager.service
         if host.service is None or manager is None:
@@ -366,11 +374,11 @@ class Cluster:
             hear = master.heard
 
             def heard(taskmanager: str, message: Message) -> None:
-                if isinstance(message, _REPEATED):
-                    self._heard.append((taskmanager, master, message))
                 if isinstance(message, TaskStates) and message.state == "waiting":
                     self._ending.set()
                 hear(taskmanager, message)
+                if isinstance(message, _REPEATED):
+                    self._heard.append((taskmanager, master, message))
 
             master.heard = heard  # type: ignore[method-assign]
             add = master.log.add

@@ -14,7 +14,7 @@ import hashlib
 import math
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextvars import ContextVar
 from typing import Final, final
 
@@ -117,6 +117,9 @@ class Network(Transport):
         self.deaths = 0
         self._routes: dict[tuple[str, str], _Route] = {}
         self._listeners: dict[str, _SimulatedListener] = {}
+        self._sent = trio.lowlevel.ParkingLot()
+        self._awaited: Collection[str] = ()
+        self._in_use: list[tuple[str, str]] = []
 
     # What goes wrong.
 
@@ -133,6 +136,15 @@ class Network(Transport):
         route = self._route(source, target)
         route.stalls -= 1
         route.look()
+
+    async def link_in_use(self, hosts: Collection[str], longest_s: float) -> tuple[str, str] | None:
+        """Two of these hosts between which bytes are under way just now; None if there are none for so long."""
+        found: list[tuple[str, str]] = []
+        with trio.move_on_after(longest_s):
+            self._awaited = hosts
+            self._in_use = found
+            await self._sent.park()
+        return found[0] if found else None
 
     def cut(self, one: str, other: str) -> None:
         """Every connection between two hosts breaks; what was under way is lost."""
@@ -179,6 +191,13 @@ class Network(Transport):
         near.far, far.far = far, near
         listener.put(far)
         return near
+
+    def sent(self, source: str, target: str) -> None:
+        """Bytes are under way."""
+        if source in self._awaited and target in self._awaited:
+            self._awaited = ()
+            self._in_use.append((source, target))
+            self._sent.unpark_all()
 
     def forget(self, listener: _SimulatedListener) -> None:
         """It was closed."""
@@ -234,6 +253,7 @@ class _SimulatedStream(ByteStream):
             out.flight.append((max(last, now + out.route.delay_s), data))
             out.size += len(data)
             out.changed.unpark_all()
+            self._network.sent(self.process.host, self.far.process.host)
         self._network.digest.update(b"%.6f %s %d\n" % (now, self.process.host.encode(), len(data)))
         return len(data)
 

@@ -62,8 +62,10 @@ STAGES: Final = (
 TWO_SOURCES: Final = ("union", "connect")
 MODES: Final = ("aligned", "unaligned", "timed")
 
-_STORM_S: Final = 12.0
-_LONGEST_FAULT_S: Final = 12.0
+_CALM_S: Final = 0.6
+"""Of a storm that has just begun, and of a job without a pace."""
+
+_LONGEST_FAULT_S: Final = 9.0
 
 
 @final
@@ -77,8 +79,10 @@ class Fault:
         kind: one of `KINDS`.
         host: whom it happens to; of links where bytes come from.
         other: of links the other end.
-        for_s: how long; of a death or a stop, until the next process is there.
-        amount: seconds of a delay, bytes that a full disk takes first, how much slower a host is.
+        for_s: how long; of a death or a stop, until the next process is there; of a cut, how long it waits for bytes to
+            be under way.
+        amount: seconds of a delay, bytes that a full disk takes first, how much slower a host is, how often in a row a
+            link is cut.
         is_at_end: whether it strikes while the job ends.
     """
 
@@ -207,7 +211,9 @@ def random_scenario(seed: int) -> Scenario:
     slots = chance.randint(1, 3)
     most = min(3, taskmanagers * slots)
     hosts = [JOBMANAGER, *(f"tm-{number}" for number in range(taskmanagers))]
-    is_placed = movement == STREAMING and chance.random() < 0.3
+    lasts_s = chance.choice((0.0, 0.3, 3.0, 6.0))
+    storm_s = _CALM_S + 1.5 * lasts_s
+    is_placed = movement == STREAMING and chance.random() < 0.4
 
     def widths() -> tuple[int, ...]:
         return tuple(chance.randint(1, most) for _ in range(3 + len(stages)))
@@ -215,8 +221,12 @@ def random_scenario(seed: int) -> Scenario:
     def fault() -> Fault:
         """A place names one life of a TaskManager: a job whose places are decided loses none."""
         while True:
-            found = _random_fault(chance, hosts)
-            if not is_placed or found.host == JOBMANAGER or found.kind in (CUT, DISK_FULL, DISK_SLOW, REPEAT, SLOW):
+            found = _random_fault(chance, hosts, storm_s)
+            if not is_placed or found.kind in (DISK_FULL, DISK_SLOW, REPEAT, SLOW):
+                return found
+            if found.kind == CUT and JOBMANAGER not in (found.host, found.other):
+                return found
+            if found.kind in (KILL, POWER, STOP) and found.host == JOBMANAGER:  # the next one knows of no places
                 return found
 
     faults = [fault() for _ in range(chance.choice((0, 1, 2, 4, 8)))]
@@ -229,7 +239,7 @@ def random_scenario(seed: int) -> Scenario:
         for _ in range(chance.choice((0, 0, 1, 2, 3)))
     ]
     acts = [
-        Act(at_s=round(chance.uniform(0.3, 6.0), 4), kind=chance.choice(ACTS), widths=widths())
+        Act(at_s=round(chance.uniform(0.3, storm_s), 4), kind=chance.choice(ACTS), widths=widths())
         for _ in range(chance.choice((0, 0, 1, 2)) if movement == STREAMING else 0)
     ]
     return Scenario(
@@ -243,7 +253,7 @@ def random_scenario(seed: int) -> Scenario:
         parallelism=widths(),
         records=records,
         keys=chance.choice((1, 7, 40)),
-        pace_s=round(chance.choice((0.0, 0.1, 3.0, 6.0)) * min(batch, records) / records, 6),
+        pace_s=round(lasts_s * min(batch, records) / records, 6),
         batch=batch,
         segment_bytes=chance.choice((256, 1024, 4096)),
         own_network=chance.random() < 0.3,
@@ -282,9 +292,9 @@ def second_of(scenario: Scenario) -> Scenario:
     )
 
 
-def _random_fault(chance: random.Random, hosts: list[str]) -> Fault:
+def _random_fault(chance: random.Random, hosts: list[str], storm_s: float) -> Fault:
     kind = chance.choice(KINDS)
-    host, other = chance.sample(hosts, 2)
+    host, other = chance.sample(hosts if kind != CUT or len(hosts) < 3 or chance.random() < 0.3 else hosts[1:], 2)
     if kind in (REPEAT, LIE) and host == JOBMANAGER:
         host = other
     is_link = kind in (CUT, DELAY, HALF)
@@ -293,9 +303,10 @@ def _random_fault(chance: random.Random, hosts: list[str]) -> Fault:
         DISK_FULL: float(chance.choice((0, 40, 1000))),
         DISK_SLOW: chance.choice((0.05, 0.5, 3.0)),
         SLOW: chance.choice((3.0, 30.0)),
+        CUT: chance.choice((1.0, 3.0, 10.0)),
     }.get(kind, 0.0)
     return Fault(
-        at_s=round(chance.uniform(0.0, _STORM_S) ** 1.5 / _STORM_S**0.5, 4),
+        at_s=round(chance.uniform(0.0, storm_s) ** 1.5 / storm_s**0.5, 4),
         kind=kind,
         host=host,
         other=other if is_link else "",

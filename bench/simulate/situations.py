@@ -40,7 +40,7 @@ _TOLD: Final[Mapping[str, str]] = {
     "connections that are given up": r"the connection to .* is given up",
     "jobs that another JobManager takes up": r"is taken up again$",
     "jobs that wait for a full disk": r"cannot be taken up again now|cannot be stored|commit wait",
-    "TaskManagers that are shut out for a lie": r"which was not sent there|has no subtask of attempt|is no |MALFORMED",
+    "TaskManagers that are shut out for a lie": r"TaskManager .* has gone: (MALFORMED|UNEXPECTED)_FRAME",
     "second attempts of slow tasks": r"^ *[\d.]+ speculation: ",
     "tasks that are sent to no slow host": r"^ *[\d.]+ blocklist: nothing new is sent to tm",
     "checkpoints that are not completed": r"checkpoint \d+ .*(declined|abort|time)",
