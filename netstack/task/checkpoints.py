@@ -245,16 +245,17 @@ class TaskCheckpoints:
         """Whether channel state is still to come, for a checkpoint that began here. Its end wakes the mailbox."""
         return bool(self._pending)
 
-    def await_confirmation(self, *, drain: bool) -> None:
+    def await_confirmation(self, *, drain: bool, is_restored: bool = False) -> None:
         """The task has sent its last event, and waits for `is_confirmed`.
 
         Args:
             drain: whether operators have finished, so that only a checkpoint that begins from now on holds their ends.
                 Otherwise the job was stopped, and the savepoint that it stops with is the last one that began here.
+            is_restored: whether they had finished in the checkpoint that the task began from: every later one holds that.
         """
         self._is_drained = drain
-        if not drain:
-            self._confirming = self._last_id
+        if not drain or is_restored:
+            self._confirming = self._last_id + drain
             self.is_confirmed = self._completed_id >= self._confirming
 
     def close(self) -> None:
