@@ -24,16 +24,7 @@ from typing import Any, Final, final
 
 import trio
 
-from netstack.control.messages import (
-    CheckpointAcknowledged,
-    Message,
-    PartitionConsumable,
-    TaskFailed,
-    TaskFinished,
-    TaskStates,
-)
 from netstack.jobmanager.config import JobManagerConfig
-from netstack.jobmanager.job_master import JobMaster
 from netstack.jobmanager.service import JobManager, open_jobmanager
 from netstack.runtime.authentication import Secret
 from netstack.runtime.causes import root_cause
@@ -45,18 +36,18 @@ from netstack.testing.ledger import check_environment
 from netstack.transport import provided
 
 from ..stopping import scratch_folder
-from . import scenario as kinds
 from .checked import remembered
 from .clock import JumpingClock
 from .determined import determined
+from .faults import Faults
 from .history import Event
 from .hosts import Host, files_in
-from .liar import lies
 from .network import SCHEME, THIS_HOST, Network, Process
-from .operators import Outside, network, outside
-from .scenario import JOBMANAGER, PORT, Fault, Scenario, second_of
+from .operators import Outside, outside
+from .scenario import JOBMANAGER, PORT, Scenario, second_of
 from .situations import counted, happened, told
 from .user import LONGEST_S, User
+from .written import network
 
 REMEMBERED: Final = 100
 """Events that are told of a simulation that fails."""
@@ -65,7 +56,6 @@ _HEARTBEAT_S: Final = 5.0
 _LOOK_S: Final = 0.25
 _SECRET: Final = b"a secret that every simulated host has"
 _JOBMANAGER: Final = f"{SCHEME}://{JOBMANAGER}:6120"
-_REPEATED: Final = (CheckpointAcknowledged, PartitionConsumable, TaskFailed, TaskFinished, TaskStates)
 
 
 @final
@@ -167,10 +157,8 @@ class Cluster:
         self._folder = folder
         self._began_s = 0.0
         self._environments: dict[NetworkEnvironment, Process] = {}
-        self._heard: deque[tuple[str, JobMaster, Message]] = deque(maxlen=200)
         self._users: list[User] = []
         self._given_up = ""
-        self._ending = trio.Event()
         self._scope = trio.CancelScope()
         shuffle = folder / "shuffle"
         shuffle.mkdir()
@@ -261,9 +249,10 @@ class Cluster:
                 self._scope = nursery.cancel_scope
                 for host in self._hosts.values():
                     nursery.start_soon(host.live)
-                nursery.start_soon(self._look)
+                faults = Faults(self._hosts, self.network, self.tell, self._check)
+                nursery.start_soon(self._look, faults)
                 for fault in self.scenario.faults:
-                    nursery.start_soon(self._happen, fault)
+                    nursery.start_soon(faults.happen, fault)
                 async with trio.open_nursery() as users:
                     users.start_soon(self._users[0].play, self.history)
                     for user in self._users[1:]:
@@ -281,115 +270,16 @@ class Cluster:
         for environment in self._environments:
             environment.kept._folder.close()
 
-    # What goes wrong.
-
-    async def _happen(self, fault: Fault) -> None:
-        if fault.is_at_end:
-            await self._ending.wait()
-        await trio.sleep(fault.at_s)
-        self.tell(f"FAULT {fault}")
-        host = self._hosts[fault.host]
-        others = [name for name in self._hosts if name != fault.host]
-        network = self.network
-        self._check()
-        match fault.kind:
-            case kinds.KILL | kinds.POWER:
-                host.die(silently=fault.kind == kinds.POWER, for_s=fault.for_s)
-            case kinds.STOP:
-                host.stop(for_s=fault.for_s)
-            case kinds.CUT:
-                for _ in range(int(fault.amount) or 1):
-                    link = await network.link_in_use(self._link_of(fault), fault.for_s)
-                    network.cut(*(link or (fault.host, fault.other)))
-            case kinds.UNPLUG:
-                for name in others:
-                    network.stall(fault.host, name)
-                    network.stall(name, fault.host)
-                await trio.sleep(fault.for_s)
-                for name in others:
-                    network.heal(fault.host, name)
-                    network.heal(name, fault.host)
-            case kinds.HALF:
-                network.stall(fault.host, fault.other)
-                await trio.sleep(fault.for_s)
-                network.heal(fault.host, fault.other)
-            case kinds.DELAY:
-                network.set_delay(fault.host, fault.other, fault.amount)
-                await trio.sleep(fault.for_s)
-                network.set_delay(fault.host, fault.other, 0.001)
-            case kinds.SLOW:
-                host.process.slowness = fault.amount
-                await trio.sleep(fault.for_s)
-                host.process.slowness = 1.0
-            case kinds.DISK_SLOW:
-                host.disk.delay_s = fault.amount
-                await trio.sleep(fault.for_s)
-                host.disk.delay_s = 0.0
-            case kinds.DISK_FULL:
-                host.disk.room_bytes = int(fault.amount)
-                await trio.sleep(fault.for_s)
-                host.disk.room_bytes = None
-            case kinds.LIE:
-                self._lie(host)
-            case kinds.REPEAT:
-                said = [each for each in self._heard if each[0].startswith(fault.host)]
-                await trio.sleep(fault.for_s)
-                for taskmanager, master, message in said[-5:]:
-                    if master.end is None:
-                        master.heard(taskmanager, message)
-        self._check()
-
-    def _link_of(self, fault: Fault) -> tuple[str, ...]:
-        """Between which hosts a link is cut: if between TaskManagers, then one over which data move."""
-        if JOBMANAGER in (fault.host, fault.other):
-            return fault.host, fault.other
-        return tuple(host.name for host in self.taskmanagers)
-
-    def _lie(self, host: Host) -> None:
-        manager: JobManager | None = self.jobmanager.service
-        if host.service is None or manager is None:
-            return
-        for scope in host.service.scopes:
-            master = manager.jobs.running.get(scope.job_id)
-            if master is not None and master.end is None:
-                for message in lies(master, f"{host.name}:{PORT}", self.network.chance):
-                    happened("lies")
-                    self.tell(f"LIE of {host.name}: {message}")
-                    scope._send(message)
-
     # What must hold.
 
-    async def _look(self) -> None:
+    async def _look(self, faults: Faults) -> None:
         while True:
             await trio.sleep(_LOOK_S)
             self._check()
             manager: JobManager | None = self.jobmanager.service
             if manager is not None:
                 for master in manager.jobs.running.values():
-                    self._overhear(master)
-
-    def _overhear(self, master: JobMaster) -> None:
-        """What is said to a JobMaster is kept, to be repeated."""
-        if "heard" not in vars(master):
-            hear = master.heard
-
-            def heard(taskmanager: str, message: Message) -> None:
-                if isinstance(message, TaskStates) and message.state == "waiting":
-                    self._ending.set()
-                hear(taskmanager, message)
-                if isinstance(message, _REPEATED):
-                    self._heard.append((taskmanager, master, message))
-
-            master.heard = heard  # type: ignore[method-assign]
-            add = master.log.add
-
-            def note(at: float, what: str, text: str) -> None:
-                self.tell(f"{what}: {text}")
-                add(at, what, text)
-
-            master.log.add = note  # type: ignore[method-assign]
-            for happening in master.log.all():
-                self.tell(f"earlier, {happening.what}: {happening.text}")
+                    faults.overhear(master)
 
     def _check(self) -> None:
         for host in self.taskmanagers:

@@ -1,6 +1,7 @@
 """A TaskManager that lies: what it says of a job is false, and nothing may come of it.
 
-Takes: a `JobMaster`, the TaskManager's name. Gives: messages to be sent over its own link.
+Takes: a `JobMaster`; the TaskManager's name, without the number that it has when it comes again. Gives: messages to be
+sent over its own link.
 
 It tells of attempts that were never sent to it, of attempts that do not exist yet, of those that are over, and with
 values of the wrong kinds. What it says of its own attempts nobody could check, so it does not lie there.
@@ -38,9 +39,9 @@ def lies(master: JobMaster, taskmanager: str, chance: random.Random) -> Iterator
         vertex, index = scheduler.topology.place_of(number)
         current = scheduler.attempt(number)
         over += [(vertex, index, attempt) for attempt in range(current)]
-        if slot.location.taskmanager != taskmanager:
+        if slot.location.taskmanager.partition("#")[0] != taskmanager:
             foreign.append((vertex, index, current))
-        foreign.append((vertex, index, current + chance.randint(1, 3)))
+        foreign.append((vertex, index, current + chance.randint(10, 12)))
     chance.shuffle(over)
     chance.shuffle(foreign)
     for attempt in over[:4]:

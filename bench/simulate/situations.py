@@ -144,4 +144,14 @@ def counted() -> Iterator[Counter[str]]:
         yield _SEEN[-1]
 
 
-SITUATIONS: Final = (*_TOLD, _ALONE, *_OWN, *(name for *_, names in _CALLS for name in names))
+SITUATIONS: Final = (
+    *_TOLD,
+    _ALONE,
+    *_OWN,
+    *(name for holder, method, _, names in _CALLS for name in names if hasattr(getattr(holder, method), "__code__")),
+)
+
+
+def missing(seen: Mapping[str, int]) -> list[str]:
+    """Those that never came about."""
+    return [name for name in SITUATIONS if not seen.get(name)]

@@ -29,10 +29,11 @@ from netstack.schedule.slots.fixed_placement import FixedPlacement
 from .history import Event
 from .hosts import Host, Tell
 from .network import THIS_HOST
-from .operators import SINK, Outside, job
+from .operators import SINK, Outside
 from .oracle import problems, wrong_commits
 from .scenario import CANCEL, PORT, RESCALE, Act, Scenario, takes_checkpoints
 from .situations import happened
+from .written import job
 
 LONGEST_S: Final = 1_000.0
 """A job that has not ended after so long, by its own clock, never will."""

@@ -251,7 +251,7 @@ class TaskCheckpoints:
         Args:
             drain: whether operators have finished, so that only a checkpoint that begins from now on holds their ends.
                 Otherwise the job was stopped, and the savepoint that it stops with is the last one that began here.
-            is_restored: whether they had finished in the checkpoint that the task began from: every later one holds that.
+            is_restored: whether they had finished in the checkpoint that the task began from: later ones hold that too.
         """
         self._is_drained = drain
         if not drain or is_restored:

@@ -74,8 +74,8 @@ class OperatorContext:
     ) -> None:
         """Args: see the attributes; whether its inputs are keyed, the only types of their keys; what opens gates.
 
-        `is_kept`: whether its state is in checkpoints. A job without any may be adaptive: what was written is shared out
-        by size then, not by key group.
+        `is_kept`: whether its state is in checkpoints. A job without any may be adaptive: then what was written is
+        shared out by size, not by key group.
         """
         self.operator = operator
         self.state_id = state_id or operator
