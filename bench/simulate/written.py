@@ -143,11 +143,10 @@ class _Writer:
                 both = split.union(split.side_output("odd"))
                 made = both.map(f"{_OPERATORS}:same", name=f"{name}-both")
             case "mistake":
-                number, what = self._scenario.records // 3, f"{name} of {self._environment.name}"
                 made = stream.process(
                     f"{_OPERATORS}:Mistake",
                     name=name,
-                    number=number,
+                    number=self._scenario.records // 3,
                     times=2,
                     what=f"{name} of {self._environment.name}",
                 )
