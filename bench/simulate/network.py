@@ -32,6 +32,7 @@ DELAY_S: Final = 0.000_2
 """One way, where nothing is wrong."""
 
 _PIECES: Final = 0.2
+_SENDS: Final = 40
 
 
 @final
@@ -98,6 +99,17 @@ class _Direction:
 
 
 @final
+class _Wish:
+    """For a link between two of some hosts, at the moment when bytes are sent over it."""
+
+    def __init__(self, hosts: Collection[str], sends_left: int) -> None:
+        self.hosts = hosts
+        self.sends_left = sends_left
+        self.link: tuple[str, str] | None = None
+        self.granted = trio.Event()
+
+
+@final
 class Network(Transport):
     """All hosts and what is between them.
 
@@ -117,9 +129,7 @@ class Network(Transport):
         self.deaths = 0
         self._routes: dict[tuple[str, str], _Route] = {}
         self._listeners: dict[str, _SimulatedListener] = {}
-        self._sent = trio.lowlevel.ParkingLot()
-        self._awaited: Collection[str] = ()
-        self._in_use: list[tuple[str, str]] = []
+        self._wishes: list[_Wish] = []
 
     # What goes wrong.
 
@@ -138,13 +148,16 @@ class Network(Transport):
         route.look()
 
     async def link_in_use(self, hosts: Collection[str], longest_s: float) -> tuple[str, str] | None:
-        """Two of these hosts between which bytes are under way just now; None if there are none for so long."""
-        found: list[tuple[str, str]] = []
+        """Two of these hosts between which bytes are under way just now; None if there are none for so long.
+
+        Not the first that are sent: a new connection has something to lose only behind its greetings.
+        """
+        wish = _Wish(hosts, self.chance.randint(0, _SENDS))
+        self._wishes.append(wish)
         with trio.move_on_after(longest_s):
-            self._awaited = hosts
-            self._in_use = found
-            await self._sent.park()
-        return found[0] if found else None
+            await wish.granted.wait()
+        self._wishes.remove(wish)
+        return wish.link
 
     def cut(self, one: str, other: str) -> None:
         """Every connection between two hosts breaks; what was under way is lost."""
@@ -194,10 +207,12 @@ class Network(Transport):
 
     def sent(self, source: str, target: str) -> None:
         """Bytes are under way."""
-        if source in self._awaited and target in self._awaited:
-            self._awaited = ()
-            self._in_use.append((source, target))
-            self._sent.unpark_all()
+        for wish in self._wishes:
+            if wish.link is None and source in wish.hosts and target in wish.hosts:
+                wish.sends_left -= 1
+                if wish.sends_left < 0:
+                    wish.link = source, target
+                    wish.granted.set()
 
     def forget(self, listener: _SimulatedListener) -> None:
         """It was closed."""

@@ -151,7 +151,7 @@ class ChainTask:
                 key_types=keyed.get(information.name, ()),
                 state_id=job.state_id(information.name),
                 open_gate=self._environment.open_gate,
-                is_kept=job.checkpoints is not None,
+                by_index=all(gate.type.must_be_pipelined for gate in descriptor.gates),
             )
             self._bound[information.name] = BoundOperator(information, context, self._load)
         writers: list[RecordWriter[Any]] = []

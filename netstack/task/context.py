@@ -39,7 +39,7 @@ class OperatorContext:
     """
 
     __slots__ = (
-        "_is_kept",
+        "_by_index",
         "_is_keyed",
         "_key_types",
         "_open_gate",
@@ -70,12 +70,12 @@ class OperatorContext:
         key_types: Collection[type] = (),
         state_id: str = "",
         open_gate: OpenGate | None = None,
-        is_kept: bool = True,
+        by_index: bool = True,
     ) -> None:
         """Args: see the attributes; whether its inputs are keyed, the only types of their keys; what opens gates.
 
-        `is_kept`: whether its state is in checkpoints. A job without any may be adaptive: then what was written is
-        shared out by size, not by key group.
+        `by_index`: whether a subtask's index says which key groups are its own. An adaptive job shares out results that
+        are kept by their sizes.
         """
         self.operator = operator
         self.state_id = state_id or operator
@@ -89,7 +89,7 @@ class OperatorContext:
         self._is_keyed = is_keyed
         self._key_types = frozenset(key_types)
         self._open_gate = open_gate
-        self._is_kept = is_kept
+        self._by_index = by_index
         self._states: dict[str, KeyedState | MixedKeyedState] = {}
         self._restored: dict[str, Mapping[Any, Any]] = {}
         self._restored_begins: dict[str, str] = {}
@@ -113,9 +113,9 @@ class OperatorContext:
 
         Raises:
             StateMismatch: a checkpoint has keys of another type there, or the state began with another type of value.
-            ConfigError: the operator is not behind `key_by`, or the default cannot be. Later, in a job that takes
-                checkpoints, when a value is asked for by a key whose records come to another subtask: it would be lost
-                when the parallelism changes.
+            ConfigError: the operator is not behind `key_by`, or the default cannot be. Later, if its inputs are no kept
+                results, when a value is asked for by a key whose records come to another subtask: it would be lost when
+                the parallelism changes.
         """
         if not self._is_keyed:
             raise ConfigError(
@@ -167,7 +167,7 @@ class OperatorContext:
                 f" inputs are {_names(self._key_types)}: use what the function of key_by gives, and let it say what it"
                 " gives, or nothing"
             )
-        if not self._is_kept:
+        if not self._by_index:
             return
         owner = operator_index(key_group(key, self.max_parallelism), self.parallelism, self.max_parallelism)
         if owner != self.subtask:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import trio
 import trio.testing
 
 from bench.cli import main
-from bench.simulate import command, user
+from bench.simulate import command, faults, user
 from bench.simulate.clock import JumpingClock
 from bench.simulate.cluster import Outcome, simulate
 from bench.simulate.determined import determined
@@ -42,7 +42,9 @@ from bench.simulate.scenario import (
 )
 from bench.simulate.shrink import shrink
 from bench.simulate.situations import SITUATIONS, missing
+from netstack.control.messages import Message, TaskFinished
 from netstack.errors import ConnectionLost
+from netstack.jobmanager.job_master import JobMaster
 from netstack.transport import ByteStream, provided, transport_for
 
 SMALL = Scenario(
@@ -178,7 +180,7 @@ def test_two_jobs_run_beside_each_other() -> None:
 
 
 def test_a_commit_that_fails_is_made_again() -> None:
-    played(replace(CALM, bad_commits=2), "commits that fail", "commits that were made before")
+    played(replace(CALM, bad_commits=2), "commits that fail", "commits behind the end of the input")
 
 
 def test_a_slow_task_gets_a_second_attempt() -> None:
@@ -193,6 +195,23 @@ def test_nothing_comes_of_the_lies_of_a_taskmanager() -> None:
     assert outcome.situations["TaskManagers that are shut out for a lie"]
 
 
+def test_an_adaptive_task_that_does_not_say_what_it_wrote_ends_its_teller_and_not_the_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The job broke in the JobManager."""
+
+    def own(master: JobMaster, taskmanager: str, _: random.Random) -> Iterator[Message]:
+        for number, slot in master.tasks.places.items():
+            attempt = (*master.scheduler.topology.place_of(number), master.scheduler.attempt(number))
+            if slot.location.taskmanager == taskmanager:
+                yield TaskFinished(master.job_id, attempt, (), {}, None)
+
+    monkeypatch.setattr(faults, "lies", own)
+    lie = Fault(at_s=1.0, kind=LIE, host="tm-0")
+    outcome = played(replace(CALM, movement=ADAPTIVE, taskmanagers=1, slots=2, pace_s=1.0, faults=(lie,)), "lies")
+    assert outcome.situations["TaskManagers that are shut out for a lie"]
+
+
 def test_a_link_is_cut_while_bytes_are_under_way() -> None:
     cuts = tuple(
         Fault(at_s=0.5 * turn, kind="cut", host="tm-0", other="tm-1", for_s=1.0, amount=10.0) for turn in range(8)
@@ -201,13 +220,21 @@ def test_a_link_is_cut_while_bytes_are_under_way() -> None:
     played(replace(CALM, is_placed=True, records=400, resume_grace_s=4.0, faults=cuts), situation)
 
 
+def test_a_producer_does_not_end_because_its_slow_consumer_lost_the_connection() -> None:
+    """The consumer had records in hand, and was told to take a checkpoint without them: its producers had ended."""
+    slow = [Fault(at_s=0.1, kind="slow host", host=f"tm-{number}", for_s=60.0, amount=30.0) for number in range(2)]
+    cut = Fault(at_s=0.8, kind="cut", host="tm-0", other="tm-1", for_s=0.001, amount=1.0)
+    job = replace(CALM, mode="aligned", taskmanagers=2, parallelism=(1, 1, 1, 1), pace_s=0.0, is_placed=True)
+    played(replace(job, bad_commits=1, segment_bytes=4096, faults=(*slow, cut)), "commits that fail")
+
+
 def test_a_campaign_that_misses_a_situation_says_which(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "LEAST_SEEDS", 2)
     assert main(["simulate", "--seeds", "2", "--processes", "1"]) == 1
     assert "never came about: connections that are given up" in capsys.readouterr().out
-    assert missing({name: 1 for name in SITUATIONS}) == []
+    assert missing(dict.fromkeys(SITUATIONS, 1)) == []
 
 
 def test_nothing_runs_in_a_thread() -> None:
